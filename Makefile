@@ -1,0 +1,80 @@
+# Everything starts here: `make run` and `make test` install what they need.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# The Python to build .venv with; empty means: the first of 3.11 to 3.14 that is found.
+PYTHON ?=
+ARGS ?=
+NAME ?=
+UV ?= $(shell command -v uv || echo .venv/bin/uv)
+
+export PYTHON
+# Spark's workers must be the same Python as the driver, and find it from any working directory.
+export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+
+# Recipes that start Spark begin with this.
+JAVA := export JAVA_HOME; JAVA_HOME="$$(scripts/java.sh)";
+HEADGATE := .venv/bin/headgate
+PYTEST := .venv/bin/python -m pytest
+
+.PHONY: help setup java run test check format unit spark laws bench docs figure lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: ## create .venv from the lock files (nothing to do when it is up to date)
+	@scripts/setup.sh
+
+java: ## find or install Java 17
+	@scripts/java.sh
+
+run: setup ## the demonstration: NEXMark Q5 scaled 2 -> 4 -> 3 while it runs, answers verified
+	@$(JAVA) $(HEADGATE) run nexmark-q5 --rate 20000 --duration 60s --slots 2 --scale-at 20s=4 --scale-at 40s=3 --verify $(ARGS)
+
+test: setup ## all tests, quick ones first
+	@$(JAVA) $(PYTEST) -m "not spark and not slow" -n auto $(ARGS)
+	@$(JAVA) $(PYTEST) -m "spark or slow" $(ARGS)
+
+check: setup ## lint, format, types and layers
+	@.venv/bin/python -m ruff check .
+	@.venv/bin/python -m ruff format --check .
+	@.venv/bin/python -m mypy
+	@.venv/bin/lint-imports --no-cache
+
+format: setup ## rewrite the sources as `make check` wants them
+	@.venv/bin/python -m ruff check --fix .
+	@.venv/bin/python -m ruff format .
+
+unit: setup ## the tests without Spark, under a minute
+	@$(PYTEST) -m "not spark and not slow" -n auto $(ARGS)
+
+spark: setup ## the tests that need Spark
+	@$(JAVA) $(PYTEST) -m spark $(ARGS)
+
+laws: setup ## the property tests, with many more examples
+	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/laws -m "not spark" -n auto $(ARGS)
+
+bench: setup ## the benchmarks, side by side in one run
+	@$(JAVA) $(HEADGATE) bench $(ARGS)
+
+docs: setup ## write the generated pages again
+	@$(HEADGATE) docs $(ARGS)
+
+figure: setup ## make one figure of a paper: make figure NAME=...
+	@test -n "$(NAME)" || { echo "which figure? make figure NAME=..." >&2; exit 2; }
+	@$(JAVA) $(HEADGATE) figure "$(NAME)" $(ARGS)
+
+COMPILE := "$(UV)" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-emit-index-url --no-emit-find-links $(UPGRADE)
+
+lock: ## write the lock files again (needs uv; UPGRADE=--upgrade takes newer versions)
+	@$(COMPILE) pyproject.toml --extra dev -o requirements/dev.lock
+	@$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/run.lock
+	@$(COMPILE) requirements/build.in -c requirements/dev.lock -o requirements/build.lock
+
+clean: ## remove .venv and what the tools leave behind
+	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf src/*.egg-info

@@ -1,0 +1,64 @@
+"""headgate: latency and throughput SLOs for PySpark streaming.
+
+::
+
+    import headgate as hg
+
+    query = (hg.writeStream(counts)            # was: counts.writeStream
+               .format("parquet").option("path", out).option("checkpointLocation", checkpoint)
+               .start())
+    query.scale(4)                             # while it runs
+
+Names are loaded when they are first used, so that a Python worker never pays for the driver's part.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "CheckpointError": "headgate.core.errors",
+    "ConfigError": "headgate.core.errors",
+    "HeadgateError": "headgate.core.errors",
+    "Query": "headgate.engines.spark.query",
+    "UnsupportedQuery": "headgate.core.errors",
+    "Writer": "headgate.engines.spark.writer",
+    "explain": "headgate.engines.spark.explain",
+    "session": "headgate.engines.spark.session",
+    "verify": "headgate.engines.spark.verify",
+    "writeStream": "headgate.engines.spark.writer",
+}
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "HeadgateError",
+    "Query",
+    "UnsupportedQuery",
+    "Writer",
+    "__version__",
+    "explain",
+    "session",
+    "verify",
+    "writeStream",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from where it lives."""
+    if name not in _WHERE:
+        msg = f"module 'headgate' has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(_WHERE[name]), name)
+
+
+if TYPE_CHECKING:
+    from headgate.core.errors import CheckpointError, ConfigError, HeadgateError, UnsupportedQuery
+    from headgate.engines.spark.explain import explain
+    from headgate.engines.spark.query import Query
+    from headgate.engines.spark.session import session
+    from headgate.engines.spark.verify import verify
+    from headgate.engines.spark.writer import Writer, writeStream

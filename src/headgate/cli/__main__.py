@@ -1,0 +1,7 @@
+"""``python -m headgate.cli`` is the command ``headgate``."""
+
+from __future__ import annotations
+
+from headgate.cli.commands import main
+
+main()

@@ -1,0 +1,322 @@
+"""The commands, and the exit codes they end with."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from headgate import scenario as scenarios
+from headgate.cli.input import parse_options, parse_scale_at
+from headgate.cli.output import json_only
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import EngineError, HeadgateError, NotReady, ProtocolError, StateError
+from headgate.journal import locate
+from headgate.journal.writer import wall_clock_ms
+from headgate.report.display import Display
+from headgate.report.finish import finish_lines, verified_text
+from headgate.report.live import frame
+from headgate.report.run import Run
+from headgate.report.summary import summary
+from headgate.report.svg import WIDTH, render_svg
+from headgate.scenario.spark import engine_module
+
+OK = 0
+FAILED = 1
+BAD_INPUT = 2
+DIFFERS = 3
+SLO_MISSED = 4
+INTERRUPTED = 130
+"""What a shell reports for a program ended by SIGINT."""
+
+EXIT_CODES = """Exit codes: 0 ok, and verified where that was asked for; 1 the run failed;
+2 bad input; 3 the answers differ; 4 the SLO was missed; 130 interrupted twice."""
+
+app = typer.Typer(
+    help=f"Elastic stateful streaming queries on Apache Spark.\n\n{EXIT_CODES}",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Workload = Annotated[str, typer.Argument(help="A built-in workload, or module:function.")]
+Checkpoint = Annotated[Path, typer.Argument(help="The query's checkpoint.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="Argument of the workload; repeatable."),
+]
+
+
+class Benchmark(StrEnum):
+    """Benchmarks by name."""
+
+    AGGREGATE = "aggregate"
+    OVERHEAD = "overhead"
+    KILL = "kill"
+    ISOLATION = "isolation"
+
+
+_COUNTED = {
+    Benchmark.AGGREGATE: "repeats",
+    Benchmark.OVERHEAD: "batches",
+    Benchmark.KILL: "count",
+    Benchmark.ISOLATION: "count",
+}
+"""What ``--count`` counts in each benchmark: the name of its parameter."""
+
+
+@app.command(epilog=EXIT_CODES)
+def run(  # noqa: PLR0913, PLR0917 - a command line has many options
+    workload: Workload,
+    rate: Annotated[float | None, typer.Option(help="Records per second (NEXMark).")] = None,
+    speed: Annotated[float | None, typer.Option(help="Speed-up of a trace (sdsc).")] = None,
+    duration: Annotated[str, typer.Option(help="How long, with its unit.")] = "60s",
+    slots: Annotated[int, typer.Option(help="Slots at the start.")] = 2,
+    scale_at: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TIME=SLOTS", help="Change of slots, such as 20s=4; repeatable."),
+    ] = None,
+    key_groups: Annotated[int, typer.Option(help="Key groups per operator.")] = 128,
+    budget: Annotated[
+        str | None, typer.Option(help="Time budget of a slot per batch, such as '800 ms'.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the load generator.")] = 1,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare with Spark's batch answer afterwards.")
+    ] = False,
+    as_json: Json = False,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Checkpoint; default: a new temporary directory.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Output; default: beside it.")] = None,
+    sink_format: Annotated[
+        str | None, typer.Option("--format", help="Format of the output.")
+    ] = None,
+    option: Options = None,
+    debug: Debug = False,
+) -> None:
+    """Run a workload for a while, change its slots on the way, and print what happened.
+
+    Ctrl-C ends the run early and cleanly.
+    """
+
+    def work() -> dict[str, Any]:
+        scenario = scenarios.Scenario(
+            workload=workload,
+            rate=rate,
+            speed=speed,
+            duration_s=parse_duration_s(duration),
+            slots=slots,
+            scale_at=parse_scale_at(scale_at or ()),
+            key_groups=key_groups,
+            budget=budget,
+            seed=seed,
+            verify=verify,
+            options=parse_options(option or ()),
+            checkpoint=checkpoint,
+            output=out,
+            sink_format=sink_format,
+        )
+        with Display(Console(stderr=as_json), planned_s=scenario.duration_s) as display:
+            return scenarios.run_scenario(scenario, display.update)
+
+    _answer(work, finish_lines, as_json=as_json, debug=debug)
+
+
+@app.command(epilog=EXIT_CODES)
+def explain(workload: Workload, option: Options = None, debug: Debug = False) -> None:
+    """Say what of a query would run elastically, and what would not."""
+
+    def work() -> dict[str, Any]:
+        return {"text": scenarios.explain_workload(workload, parse_options(option or ()))}
+
+    _answer(work, lambda result: [result["text"]], as_json=False, debug=debug)
+
+
+@app.command(epilog=EXIT_CODES)
+def status(
+    checkpoint: Checkpoint,
+    as_json: Json = False,
+    svg: Annotated[Path | None, typer.Option(help="Write the view as a picture.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Show a query, running or dead, from its journal alone."""
+
+    def work() -> dict[str, Any]:
+        journal = locate(checkpoint)
+        if svg is not None:
+            svg.write_text(render_svg(journal), encoding="utf-8")
+        return {**summary(journal), "checkpoint": str(checkpoint)}
+
+    def show(result: dict[str, Any]) -> list[str]:
+        # A file or pipe has no width of its own; the picture's is as good as any.
+        console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
+        run_read = Run.read(result["journal"])
+        console.print(frame(run_read, now_ms=wall_clock_ms(), width=console.width))
+        return [] if svg is None else [f"picture written to {svg}"]
+
+    _answer(work, show, as_json=as_json, debug=debug)
+
+
+@app.command(epilog=EXIT_CODES)
+def inspect(
+    checkpoint: Checkpoint,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every file and check its checksum.")
+    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say what a checkpoint holds and what a restart would read; damage exits with 1."""
+
+    def work() -> dict[str, Any]:
+        hg = engine_module("headgate")
+        if not hasattr(hg, "inspect"):
+            msg = "this headgate has no inspect; use headgate status for what the journal says."
+            raise HeadgateError(msg)
+        return dict(hg.inspect(str(checkpoint), verify=verify))
+
+    _answer(work, _plain_items, as_json=as_json, debug=debug)
+
+
+@app.command(epilog=EXIT_CODES)
+def verify(  # noqa: PLR0913, PLR0917 - as run
+    checkpoint: Checkpoint,
+    workload: Annotated[
+        str | None, typer.Argument(help="Workload; default: what the journal records.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Output; default: as recorded.")] = None,
+    option: Options = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare a finished run's output with Spark's batch answer on the same input."""
+
+    def work() -> dict[str, Any]:
+        options = parse_options(option or ())
+        found = scenarios.verify_scenario(
+            scenarios.to_verify(checkpoint, workload=workload, output=out, options=options)
+        )
+        return {**found, "checkpoint": str(checkpoint)}
+
+    _answer(work, lambda r: [f"verified   {verified_text(r)}"], as_json=as_json, debug=debug)
+
+
+@app.command(epilog=EXIT_CODES)
+def bench(
+    name: Annotated[Benchmark, typer.Argument(help="Which benchmark.")],
+    as_json: Json = False,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="Repetitions, batches or kills; see docs.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the load.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Measure headgate on this machine, side by side with what it is compared with."""
+
+    def work() -> dict[str, Any]:
+        module = engine_module(f"headgate.engines.spark.bench.{name.value}")
+        given = {_COUNTED[name]: count, "seed": seed}
+        return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
+
+    _answer(work, _plain_items, as_json=as_json, debug=debug)
+
+
+@app.command()
+def version() -> None:
+    """Print the version of headgate."""
+    try:
+        typer.echo(metadata.version("headgate"))
+    except metadata.PackageNotFoundError:
+        typer.echo("unknown: headgate runs from its source tree")
+
+
+def exit_code(result: Mapping[str, Any]) -> int:
+    """Return the exit code of a result: what differs outweighs what failed, and that what is late.
+
+    Keys: `verified` (runs, verify, benchmarks), `sound` (inspect), `failed` (benchmarks: what did
+    not run to its end), `slo_met`.
+    """
+    if result.get("verified") is False:
+        return DIFFERS
+    if result.get("sound") is False or result.get("failed"):
+        return FAILED
+    return SLO_MISSED if result.get("slo_met") is False else OK
+
+
+def error_code(error: BaseException) -> int:
+    """Return the exit code of an error."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    # A benchmark's own error; benchmarks are imported late, so it is known by name only.
+    if type(error).__name__ == "WrongAnswer":
+        return DIFFERS
+    ran = isinstance(error, EngineError | StateError | ProtocolError | NotReady)
+    return BAD_INPUT if isinstance(error, HeadgateError) and not ran else FAILED
+
+
+def _answer(
+    work: Callable[[], dict[str, Any]],
+    show: Callable[[dict[str, Any]], list[str]],
+    *,
+    as_json: bool,
+    debug: bool,
+) -> None:
+    """Do a command's work, print its result, and exit with its code.
+
+    An error is one sentence on stderr; with --json an object with "error" on stdout as well, so
+    that a program reading it always finds exactly one.
+    """
+    try:
+        with _noise_elsewhere(as_json):
+            result = work()
+        code = exit_code(result)
+        lines = [json.dumps(result, default=str, allow_nan=False)] if as_json else show(result)
+    except (Exception, KeyboardInterrupt) as error:  # the border to the shell
+        if debug:
+            traceback.print_exc()
+        code = error_code(error)
+        text = str(error) or type(error).__name__
+        unexpected = "" if isinstance(error, HeadgateError) else f"{type(error).__name__}: "
+        sys.stderr.write(f"headgate: {unexpected}{text}\n")
+        kind = {"kind": type(error).__name__, "message": text}
+        lines = [json.dumps({"error": kind})] if as_json else []
+    for line in lines:
+        typer.echo(line)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _noise_elsewhere(as_json: bool) -> Iterator[None]:
+    """Keep everything but the result off stdout where the result is for a program."""
+    if not as_json:
+        yield
+        return
+    with json_only():
+        yield
+
+
+def _plain_items(result: dict[str, Any]) -> list[str]:
+    """Return a flat or nested result as lines of names and values."""
+    width = max((len(name) for name in result), default=0)
+    return [
+        f"{name:<{width}}  {value if isinstance(value, str) else json.dumps(value, default=str)}"
+        for name, value in result.items()
+    ]
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

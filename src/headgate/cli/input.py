@@ -1,0 +1,58 @@
+"""What people write on the command line, as values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError
+
+
+def parse_scale_at(texts: Iterable[str]) -> tuple[tuple[float, int], ...]:
+    """Return changes written as ``20s=4`` as pairs of (s, slots), by time.
+
+    Raises
+    ------
+    ConfigError
+        A text is not TIME=SLOTS, or its time has no unit.
+    """
+    changes = []
+    for text in texts:
+        time_text, sign, slots_text = text.partition("=")
+        if not sign or not slots_text.strip().isdecimal():
+            msg = f'--scale-at "{text}" is not TIME=SLOTS; write it as 20s=4.'
+            raise ConfigError(msg)
+        changes.append((parse_duration_s(time_text), int(slots_text)))
+    return tuple(sorted(changes))
+
+
+def parse_options(texts: Iterable[str]) -> dict[str, Any]:
+    """Return options written as ``name=value``; numbers, true and false become what they look like.
+
+    Raises
+    ------
+    ConfigError
+        A text is not NAME=VALUE, or a name comes twice.
+    """
+    options: dict[str, Any] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip().isidentifier():
+            msg = f'--option "{text}" is not NAME=VALUE; write it as hot=100.'
+            raise ConfigError(msg)
+        if name.strip() in options:
+            msg = f'--option "{name.strip()}" is given twice; give it once.'
+            raise ConfigError(msg)
+        options[name.strip()] = _literal(value)
+    return options
+
+
+def _literal(text: str) -> int | float | bool | str:
+    """Return a JSON number or boolean as itself, any other text unchanged."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float) else text

@@ -1,0 +1,68 @@
+"""Durations as text: a number and a unit, never a bare number."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from headgate.core.errors import ConfigError, nearest
+
+_SECONDS_OF_UNIT = {
+    "us": 1e-6, "microsecond": 1e-6, "microseconds": 1e-6,
+    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
+    "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
+    "min": 60.0, "minute": 60.0, "minutes": 60.0,
+    "h": 3600.0, "hour": 3600.0, "hours": 3600.0,
+    "d": 86400.0, "day": 86400.0, "days": 86400.0,
+}  # fmt: skip
+
+_PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)")
+
+
+def parse_duration_s(text: str) -> float:
+    """Return the length of a duration written with its unit.
+
+    Parameters
+    ----------
+    text : str
+        A number and a unit, such as ``60s``, ``800 ms``, ``2 min``, ``1h``; or several of them, as
+        ``1 min 30 s``. Spark's own words (``second``, ``minutes`` ...) are understood.
+
+    Returns
+    -------
+    float
+        Seconds; > 0 and finite.
+
+    Raises
+    ------
+    ConfigError
+        No number, no unit, an unknown unit, or a length of zero.
+    """
+    stripped = text.strip()
+    total_s = 0.0
+    position = 0
+    while position < len(stripped):
+        part = _PART.match(stripped, position)
+        if part is None:
+            msg = f'"{text}" is not a duration; write a number and a unit, such as "60 s".'
+            raise ConfigError(msg)
+        total_s += float(part[1]) * _unit_s(part[2], number=part[1], text=text)
+        position = part.end()
+        while position < len(stripped) and stripped[position].isspace():
+            position += 1
+    if not (total_s > 0.0 and math.isfinite(total_s)):
+        msg = f'duration "{text}" is not above zero and finite; write it as "60 s".'
+        raise ConfigError(msg)
+    return total_s
+
+
+def _unit_s(unit: str, *, number: str, text: str) -> float:
+    """Return how many seconds one `unit` has; `number` and `text` are for the message."""
+    if not unit:
+        msg = f'duration "{text}" has no unit at "{number}"; write "{number} s" or "{number} ms".'
+        raise ConfigError(msg)
+    if unit.lower() not in _SECONDS_OF_UNIT:
+        known = nearest(unit.lower(), _SECONDS_OF_UNIT) or "; use ms, s, min or h"
+        msg = f'duration "{text}" has the unknown unit "{unit}"{known}.'
+        raise ConfigError(msg)
+    return _SECONDS_OF_UNIT[unit.lower()]

@@ -1,0 +1,70 @@
+"""Every error headgate raises on purpose.
+
+::
+
+    HeadgateError
+    ├── ConfigError         a setting: names the key, the value, the range or the nearest name
+    ├── UnsupportedQuery    a query part that cannot run elastically
+    ├── CheckpointError     a checkpoint that does not fit, is held, or is damaged
+    ├── StateError          state that cannot be brought to the token asked for
+    ├── ProtocolError       an event that the protocol does not allow
+    ├── EngineError         the engine failed; ``transient`` says whether a retry may help
+    └── NotReady            not a fault: skip this cycle
+
+A message is one sentence that names the thing, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HeadgateError(Exception):
+    """The root of all errors raised on purpose."""
+
+
+class ConfigError(HeadgateError):
+    """A setting is unknown, malformed or out of range."""
+
+
+class UnsupportedQuery(HeadgateError):
+    """The query has a part that headgate cannot run elastically."""
+
+
+class CheckpointError(HeadgateError):
+    """A checkpoint belongs to something else, is held by another driver, or is damaged."""
+
+
+class StateError(HeadgateError):
+    """The state of a key group cannot be brought to the token that was asked for."""
+
+
+class ProtocolError(HeadgateError):
+    """An event arrived that the protocol does not allow in this state."""
+
+
+class EngineError(HeadgateError):
+    """The engine failed.
+
+    Parameters
+    ----------
+    message : str
+        One sentence.
+    transient : bool
+        True where running the same batch again may succeed.
+    """
+
+    def __init__(self, message: str, *, transient: bool = False) -> None:
+        super().__init__(message)
+        self.transient = transient
+
+
+class NotReady(HeadgateError):
+    """Too little is known yet; skip this cycle. Never shown to a user as a failure."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean X?"`` for the known name closest to `name`, or ``""``."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f'; did you mean "{close[0]}"?' if close else ""

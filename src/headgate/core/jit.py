@@ -1,0 +1,67 @@
+"""Compile plain functions on arrays, or leave them as they are.
+
+A kernel is one source for two forms: compiled by numba, or (``HEADGATE_JIT=0``) run by Python as it
+stands. So a kernel may use only what means the same in both: no integer overflow of scalars (NumPy
+warns, numba wraps; whole arrays wrap in both), no dependence on the type of an integer literal.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def jit_enabled() -> bool:
+    """Return whether kernels are compiled; read from ``HEADGATE_JIT`` when a kernel is defined."""
+    return os.environ.get("HEADGATE_JIT", "1") != "0"
+
+
+def jit(function: Callable[P, R]) -> Callable[P, R]:
+    """Return `function` compiled by numba, or itself when ``HEADGATE_JIT=0``.
+
+    Compiled code is kept on disk next to the source; where that cannot be written, in a private
+    directory of this user below the temporary directory.
+
+    Parameters
+    ----------
+    function : callable    A plain function on arrays and scalars, called with positional arguments.
+
+    Returns
+    -------
+    callable    Same signature; releases the GIL when compiled.
+    """
+    if not jit_enabled():
+        return function
+    # Imported here so that nobody pays for numba who runs without it.
+    import numba  # noqa: PLC0415
+
+    options: dict[str, Any] = {"cache": True, "nogil": True}
+    try:
+        compiled: Callable[P, R] = numba.njit(**options)(function)
+    except RuntimeError:
+        # numba found no place it may write to: "cannot cache function ...: no locator available".
+        os.environ["NUMBA_CACHE_DIR"] = _private_cache()
+        numba.config.reload_config()  # type: ignore[no-untyped-call]
+        compiled = numba.njit(**options)(function)
+    return compiled
+
+
+def _private_cache() -> str:
+    """Return a cache directory only this user can write: what is read from it gets executed."""
+    wanted = Path(tempfile.gettempdir()) / f"headgate-numba-{os.geteuid()}"
+    try:
+        wanted.mkdir(mode=0o700, exist_ok=True)
+        found = wanted.lstat()
+    except OSError:
+        return tempfile.mkdtemp(prefix="headgate-numba-")
+    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+    if private and found.st_uid == os.geteuid():
+        return str(wanted)
+    return tempfile.mkdtemp(prefix="headgate-numba-")

@@ -1,0 +1,262 @@
+"""What all benchmarks share: seeded input, exact answers, child processes, the machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from headgate.core.errors import ConfigError, EngineError, HeadgateError, nearest
+
+I64 = npt.NDArray[np.int64]
+P = TypeVar("P")
+
+VALUES = 1_000
+"""Values are integers in [0, VALUES): sums are exact whatever order they are added in. Chosen."""
+
+ROW_GROUPS = 4
+"""Row groups per Parquet file, so that two to four tasks can read one file. Chosen, not tuned."""
+
+_TAIL_LINES = 25
+_UNCOMMITTED = "unknown"
+
+
+class WrongAnswer(HeadgateError):
+    """An engine's answer differs from the exact one; its times mean nothing."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """Rows that every engine reads: `batches` files of keys and values, drawn from `seed`.
+
+    Attributes
+    ----------
+    rows_per_batch, batches : int    Rows of a file, and files; > 0.
+    keys : int    Distinct keys to draw from, evenly; > 0.
+    seed : int    Same seed, same rows.
+    """
+
+    rows_per_batch: int
+    batches: int
+    keys: int
+    seed: int
+
+    def batch(self, index: int) -> tuple[I64, I64]:
+        """Return the keys and values of one file."""
+        random = np.random.default_rng([self.seed, self.keys, index])
+        keys = random.integers(0, self.keys, self.rows_per_batch, dtype=np.int64)
+        return keys, random.integers(0, VALUES, self.rows_per_batch, dtype=np.int64)
+
+    def write(self, directory: Path, suffix: str = "parquet", batches: int | None = None) -> Path:
+        """Write the first `batches` files (default all) as Parquet or CSV; return the folder."""
+        directory.mkdir(parents=True)
+        for index in range(self.batches if batches is None else batches):
+            keys, values = self.batch(index)
+            table = pa.table({"k": keys, "v": values})
+            path = directory / f"batch-{index:05d}.{suffix}"
+            if suffix == "csv":
+                pa.csv.write_csv(table, path, pa.csv.WriteOptions(include_header=False))
+            else:
+                rows = max(1, -(-self.rows_per_batch // ROW_GROUPS))
+                pa.parquet.write_table(table, path, row_group_size=rows)
+        return directory
+
+    def answer(self) -> Answer:
+        """Return the exact count and sum of every key after all files."""
+        counts, sums = np.zeros(self.keys, np.int64), np.zeros(self.keys, np.int64)
+        for index in range(self.batches):
+            keys, values = self.batch(index)
+            counts += np.bincount(keys, minlength=self.keys)
+            np.add.at(sums, keys, values)
+        (seen,) = np.nonzero(counts)
+        return Answer(seen.astype(np.int64), counts[seen], sums[seen])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Count and sum per key, sorted by key; arrays of one length."""
+
+    keys: I64
+    counts: I64
+    sums: I64
+
+    @classmethod
+    def of_updates(cls, updates: Sequence[tuple[I64, I64, I64]]) -> Answer:
+        """Return the last update of every key, from (keys, counts, sums) in the order they came."""
+        if not updates:
+            nothing = np.zeros(0, np.int64)
+            return cls(nothing, nothing, nothing)
+        keys, counts, sums = (np.concatenate(column)[::-1] for column in zip(*updates, strict=True))
+        last, first_index = np.unique(keys, return_index=True)
+        return cls(last, counts[first_index], sums[first_index])
+
+    @classmethod
+    def load(cls, path: Path) -> Answer:
+        """Return what `save` wrote."""
+        with np.load(path) as file:
+            return cls(file["keys"], file["counts"], file["sums"])
+
+    def save(self, path: Path) -> None:
+        """Write the answer for another process to check."""
+        np.savez(path, keys=self.keys, counts=self.counts, sums=self.sums)
+
+    def totals(self) -> dict[str, int]:
+        """Return the checksum that a result shows: keys, total count, total sum."""
+        return {
+            "keys": len(self.keys),
+            "count": int(self.counts.sum()),
+            "sum": int(self.sums.sum()),
+        }
+
+    def check(self, got: Answer, engine: str) -> dict[str, int]:
+        """Compare every key of `got` with this exact answer and return the checksum.
+
+        Raises
+        ------
+        WrongAnswer    A key is missing, or extra, or its count or sum differs.
+        """
+        if not np.array_equal(self.keys, got.keys):
+            odd = np.setxor1d(self.keys, got.keys)
+            msg = f"{engine} has {len(odd)} keys too few or too many, the first is {odd[0]}."
+            raise WrongAnswer(msg)
+        wrong = np.nonzero((self.counts != got.counts) | (self.sums != got.sums))[0]
+        if len(wrong):
+            at = wrong[0]
+            msg = (
+                f"{engine} is wrong on {len(wrong)} of {len(self.keys)} keys; key {self.keys[at]} "
+                f"has count {got.counts[at]} and sum {got.sums[at]}, exact are "
+                f"{self.counts[at]} and {self.sums[at]}."
+            )
+            raise WrongAnswer(msg)
+        return self.totals()
+
+
+def parameters(kind: type[P], given: Mapping[str, Any]) -> P:
+    """Return `kind` made of the parameters `given`.
+
+    Raises
+    ------
+    ConfigError    A name is unknown; the message has the nearest one.
+    """
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            msg = f"{kind.__name__} has no parameter {name!r}{nearest(name, known)}"
+            raise ConfigError(msg)
+    return kind(**given)
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise `ConfigError` with `message` unless `condition`."""
+    if not condition:
+        raise ConfigError(message)
+
+
+def progress(line: str) -> None:
+    """Tell whoever waits what runs; on stderr, since stdout carries the result."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def spread(values: Iterable[float]) -> dict[str, float] | None:
+    """Return min, quartiles, median and max; None of no values."""
+    found = sorted(values)
+    if not found:
+        return None
+    quarter, median, three = (
+        statistics.quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
+    )
+    return {
+        "min": found[0],
+        "p25": quarter,
+        "median": median,
+        "p75": three,
+        "max": found[-1],
+    }
+
+
+def medians(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of every name over `rows`; a row without the name does not count."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: statistics.median(r[name] for r in rows if name in r) for name in names}
+
+
+def child(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
+    """Run a process whose last line on stdout is JSON, and return that.
+
+    In a process group of its own: when it takes too long, what it started is stopped with it.
+
+    Raises
+    ------
+    EngineError    It failed or took longer than `timeout_s`; with the end of what it said.
+    """
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command, env=dict(env), stdout=subprocess.PIPE, stderr=said, start_new_session=True
+        )
+        try:
+            out, _ = process.communicate(timeout=timeout_s)
+        except BaseException as error:
+            # an interrupt too: the JVM below a killed benchmark would keep its cores
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                msg = f"{' '.join(command[:4])} ... took longer than {timeout_s:g} s"
+                raise EngineError(msg) from error
+            raise
+        if process.returncode != 0:
+            said.seek(0)
+            tail = said.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+            msg = f"exit code {process.returncode}: " + "\n".join(tail)
+            raise EngineError(msg)
+    result: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
+    return result
+
+
+def spark_env() -> dict[str, str]:
+    """Return the environment of a child that starts Spark: its workers run this very Python."""
+    return os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+
+
+def machine() -> dict[str, Any]:
+    """Return what the numbers were taken on, and how busy it was."""
+    with_versions = ("pyspark", "pyarrow", "numpy", "numba", "pandas", "protobuf")
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "cores_of_host": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "load_1_min": os.getloadavg()[0],
+        "python": sys.version.split()[0],
+        "java": _first_line(["java", "-version"]),
+        "commit": _first_line(["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]),
+        **{name: _version(name) for name in with_versions},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _first_line(command: Sequence[str]) -> str:
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return _UNCOMMITTED
+    return (ran.stdout or ran.stderr).partition("\n")[0].strip()

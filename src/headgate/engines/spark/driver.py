@@ -1,0 +1,577 @@
+"""The batches of a running job, seen from the driver.
+
+One step: assignment, intent, slots, manifest (the commit point), sink. `process` is what Spark calls
+for each micro-batch; it owns the retries, since in ``local[N]`` a single failed task fails the job and
+an exception out of ``foreachBatch`` ends the query.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from headgate.core.assignment import Assignment, rescale
+from headgate.core.errors import ConfigError, EngineError, HeadgateError
+from headgate.engines.spark import exchange
+from headgate.engines.spark.gateway import each
+from headgate.engines.spark.job import JobConfig, OperatorState
+from headgate.engines.spark.logical import Operator, Query
+from headgate.engines.spark.output import Outputs, output_frame
+from headgate.engines.spark.preaggregate import Preaggregation
+from headgate.engines.spark.record import Recorder
+from headgate.engines.spark.reports import Report, ReportChannel, consistent
+from headgate.engines.spark.sinks import Sink
+from headgate.engines.spark.slot import STEP_PROPERTY, SlotTask
+from headgate.state.arena import Run
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.manifest import BlobEntry, FileEntry, Heads, Manifest, SectionEntry
+
+_STOP_WAIT_S = 10.0
+
+_HEARTBEAT_STEPS = 40
+"""Quiet batches after which a manifest is written all the same: Spark keeps 100 batches of offsets, and
+a restart must be able to tell quiet batches from lost ones."""
+
+
+class BatchDriver:
+    """Runs the steps of one job.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The session that the query was started in.
+    query : Query
+    config : JobConfig
+    checkpoint : Checkpoint
+        Opened.
+    job : str
+        The checkpoint's uuid.
+    run : Run
+        The arena directory of this run.
+    sink : Sink
+    recorder : Recorder
+        Writes the journal.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        query: Query,
+        config: JobConfig,
+        checkpoint: Checkpoint,
+        job: str,
+        run: Run,
+        sink: Sink,
+        recorder: Recorder,
+    ) -> None:
+        self.spark = spark
+        self.query = query
+        self.config = config
+        self.checkpoint = checkpoint
+        self.job = job
+        self.run = run
+        self.sink = sink
+        self.recorder = recorder
+        self.channel = ReportChannel(spark.sparkContext)
+        self.latest: Manifest | None = checkpoint.latest()
+        self.states = self._states()
+        self.stopping = threading.Event()
+        self.settled = threading.Event()
+        self.idle = threading.Event()
+        self.idle.set()
+        self.input_schema: T.StructType | None = None
+        self._lock = threading.RLock()
+        self._wanted: dict[str, tuple[Assignment, str, str]] = {}
+        self._frozen = False
+        self._quiet_batches = 0
+        self._last_sources: list[str] | None = None
+        self._recovering = self.latest is not None
+        self._cores = max(1, int(spark.sparkContext.defaultParallelism))
+        self._tasks = self._make_tasks()
+        self._preaggregation = {
+            c[0].id: Preaggregation(c[0], config.preaggregate) for c in query.chains
+        }
+        self._slot_columns: dict[tuple[str, int], Any] = {}
+
+    def _states(self) -> dict[str, OperatorState]:
+        config = self.config
+        if self.latest is not None:
+            names = [op.id for op in self.query.operators]
+            return {name: OperatorState.recovered(self.latest, name) for name in names}
+        return {
+            op.id: OperatorState.fresh(config.slots, config.key_groups)
+            for op in self.query.operators
+        }
+
+    def _make_tasks(self) -> dict[str, SlotTask]:
+        tasks = {}
+        for chain in self.query.chains:
+            following = [op.id for op in chain[1:]] + [None]
+            for op, after in zip(chain, following, strict=True):
+                tasks[op.id] = SlotTask(op.id, op.spec, self.channel.sender, after)
+        return tasks
+
+    # -- what a user asks for ---------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """Number of the newest assignment in force."""
+        return max((s.assignment.epoch for s in self.states.values()), default=0)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether assignments may not change."""
+        return self._frozen
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Forbid or allow changes of the assignment."""
+        self._frozen = frozen
+
+    def assignment(self) -> dict[str, Assignment]:
+        """Return the assignment per operator that the last batch ran under."""
+        with self._lock:
+            return {name: state.assignment for name, state in self.states.items()}
+
+    def ask(self, changes: Mapping[str, Assignment], by: str, reason: str = "") -> None:
+        """Ask for new assignments, to take effect at the next batch boundary."""
+        if self._frozen:
+            msg = "the assignment is frozen; call thaw() first."
+            raise ConfigError(msg)
+        with self._lock:
+            self._wanted |= {name: (new, by, reason) for name, new in changes.items()}
+
+    def asked(self, operator: str) -> Assignment:
+        """Return what will be in force at the next boundary."""
+        with self._lock:
+            wanted = self._wanted.get(operator)
+            return wanted[0] if wanted else self.states[operator].assignment
+
+    def scaled(self, slots: int, operator: str | None) -> dict[str, Assignment]:
+        """Return assignments with `slots` slots for one operator or for all."""
+        if slots > self.config.slots_max:
+            msg = (
+                f"slots={slots} exceeds slots max={self.config.slots_max}; raise it with "
+                ".slots(max=...), at most the number of key groups."
+            )
+            raise ConfigError(msg)
+        names = [operator] if operator else list(self.states)
+        return {name: rescale(self.asked(name), slots) for name in names}
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def process(self, batch: DataFrame, batch_id: int) -> None:
+        """Do one micro-batch; Spark's ``foreachBatch`` function."""
+        self.idle.clear()
+        try:
+            if self.stopping.is_set():
+                self._refuse_while_stopping()
+            if self.query.operators:
+                self._process(batch, batch_id)
+            else:
+                self._stateless(batch, batch_id)
+        finally:
+            self.idle.set()
+
+    def _refuse_while_stopping(self) -> None:
+        """Leave a batch that Spark began after `stop` was asked to the next start.
+
+        Returning would let Spark commit a batch that was never done. Spark takes an exception for the
+        effect of its own stop if the query is terminated and the text names an interrupt.
+        """
+        deadline = time.monotonic() + _STOP_WAIT_S
+        while self._execution().isActive() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        msg = "py4j.protocol.Py4JJavaError: An error occurred while calling stop: "
+        raise EngineError(msg + "java.lang.InterruptedException")
+
+    def _process(self, batch: DataFrame, batch_id: int) -> None:
+        arrived_ms = time.time() * 1000
+        watermark_us, sources = self._spark_says(batch_id)
+        if self.latest is not None and self._recovering:
+            self._recovering = False
+            if self.latest.spark_batch == batch_id:
+                # the step was committed, its output perhaps not: the same bytes once more
+                self._deliver(self.latest)
+                self._last_sources = sources
+                return
+            self._check_continues(batch_id, sources)
+        quiet = sources == self._last_sources
+        self._last_sources = sources
+        if quiet and not self._due(watermark_us) and not self._wanted:
+            self._quiet_batches += 1
+            self.settled.set()
+            if self._quiet_batches % _HEARTBEAT_STEPS:
+                return
+        self.settled.clear()
+        self._step(batch, batch_id, watermark_us, budget=True, started_ms=arrived_ms)
+
+    def drain(self) -> None:
+        """After the last batch: serve the backlog and emit what its watermark allows.
+
+        Spark runs one more batch for its own stateful operators when a query with
+        ``trigger(availableNow=True)`` ends; to Spark this query is stateless.
+        """
+        if not self.query.operators or self.latest is None:
+            return
+        watermark_us = self._final_watermark_us(self.latest.spark_batch)
+        while self._due(watermark_us) and not self.stopping.is_set():
+            assert self.input_schema is not None
+            nothing = self.spark.createDataFrame([], self.input_schema)
+            batch_id = self.latest.spark_batch
+            self._step(nothing, batch_id, watermark_us, budget=False, started_ms=time.time() * 1e3)
+
+    def redeliver_drained(self) -> None:
+        """At the start: deliver what a drain had committed, if the driver died before its sink."""
+        latest = self.latest
+        if latest is not None and latest.engine.get("drain"):
+            self._deliver(latest)
+
+    def _due(self, watermark_us: int) -> bool:
+        """Whether there is work without any new record."""
+        return any(
+            state.backlog or min(state.due_us) <= watermark_us for state in self.states.values()
+        )
+
+    def _spark_says(self, batch_id: int) -> tuple[int, list[str]]:
+        """Return the batch's watermark (microseconds) and each source's end offset, tick excluded."""
+        log = self._execution().offsetLog().get(batch_id).get()
+        watermark_us = int(log.metadataOpt().get().batchWatermarkMs()) * 1000
+        offsets = [o.get().json() if o.isDefined() else "" for o in each(log.offsets())]
+        return watermark_us, offsets[:-1]
+
+    def _execution(self) -> Any:
+        query_id = self.spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if query_id is None:
+            return self._stream_execution
+        found = self.spark._jsparkSession.streams().get(query_id)
+        wrapped = found.streamingQuery() if hasattr(found, "streamingQuery") else found
+        self._stream_execution = wrapped
+        return wrapped
+
+    def _final_watermark_us(self, batch_id: int) -> int:
+        """Return the watermark that Spark computed after its last batch."""
+        commit = self._stream_execution.commitLog().get(batch_id)
+        evicted: int = self.latest.watermarks["evict_us"] if self.latest else 0
+        if not commit.isDefined():
+            return evicted
+        return max(evicted, int(commit.get().nextBatchWatermarkMs()) * 1000)
+
+    def _check_continues(self, batch_id: int, sources: list[str]) -> None:
+        """Refuse a Spark checkpoint that went on without us."""
+        latest = self.latest
+        assert latest is not None
+        for missing in range(latest.spark_batch + 1, batch_id):
+            found = self._execution().offsetLog().get(missing)
+            if not found.isDefined():
+                continue
+            offsets = [o.get().json() if o.isDefined() else "" for o in each(found.get().offsets())]
+            if offsets[:-1] != latest.engine["sources"]:
+                msg = (
+                    f"Spark's log has batch {missing} with data that no manifest of headgate covers; "
+                    f"the checkpoint {self.checkpoint.path} was altered. Restore it from a copy."
+                )
+                raise HeadgateError(msg)
+        del sources
+
+    def _step(
+        self,
+        batch: DataFrame,
+        batch_id: int,
+        watermark_us: int,
+        *,
+        budget: bool,
+        started_ms: float,
+    ) -> None:
+        self._quiet_batches = 0
+        step = 0 if self.latest is None else self.latest.step + 1
+        if self.latest is not None:
+            watermark_us = max(watermark_us, self.latest.watermarks["evict_us"])
+        self._take_wanted(step)
+        clock = Phases()
+        config = self.config if budget else replace(self.config, budget_s=None)
+        quotas = {
+            name: state.quotas(config, self._cores, int(started_ms))
+            for name, state in self.states.items()
+        }
+        self.checkpoint.write_intent(step, self._intent(step, batch_id, watermark_us, quotas))
+        clock.lap("plan")
+        reports, attempts = self._attempts(batch, step, watermark_us, quotas, clock)
+        clock.lap("slots")
+        manifest = self._commit(step, batch_id, watermark_us, reports, drain=not budget)
+        clock.lap("manifest")
+        emitted = self._deliver(manifest)
+        clock.lap("sink")
+        self.recorder.batch(
+            self, manifest, reports, clock.phases_ms, attempts=attempts, emitted=emitted
+        )
+        self.checkpoint.collect_garbage(manifest)
+
+    def _take_wanted(self, step: int) -> None:
+        with self._lock:
+            wanted, self._wanted = self._wanted, {}
+            for name, (new, by, reason) in wanted.items():
+                state = self.states[name]
+                before = state.assignment
+                state.assignment = replace(new, epoch=self.epoch + 1)
+                state.rate_per_s = {}
+                self.recorder.assignment(step, before, state.assignment, by, reason)
+
+    def _intent(
+        self, step: int, batch_id: int, watermark_us: int, quotas: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        return {
+            "step": step,
+            "spark_batch": batch_id,
+            "epoch": self.epoch,
+            "watermark_us": watermark_us,
+            "assignments": {n: _assigned(s.assignment) for n, s in self.states.items()},
+            "quotas": dict(quotas),
+        }
+
+    def _attempts(
+        self,
+        batch: DataFrame,
+        step: int,
+        watermark_us: int,
+        quotas: Mapping[str, list[int] | None],
+        clock: Phases,
+    ) -> tuple[list[Report], int]:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return self._attempt(batch, step, attempt, watermark_us, quotas, clock), attempt
+            except Exception as error:
+                if self.stopping.is_set() or attempt >= self.config.attempts or _final(error):
+                    raise
+                self.recorder.retry(step, attempt, error)
+
+    def _attempt(
+        self,
+        batch: DataFrame,
+        step: int,
+        attempt: int,
+        watermark_us: int,
+        quotas: Mapping[str, list[int] | None],
+        clock: Phases,
+    ) -> list[Report]:
+        context = self.spark.sparkContext
+        chains = self.query.chains
+        for operator in self.query.operators:
+            facts = self._facts(operator, step, attempt, watermark_us, quotas[operator.id])
+            context.setLocalProperty(STEP_PROPERTY + operator.id, json.dumps(facts))
+        if len(chains) > 1:
+            batch = batch.persist()
+        try:
+            for chain in chains:
+                self._describe(step, chain)
+                frame = self._chain_frame(batch, chain)
+                clock.lap("plan")
+                frame._jdf.queryExecution().toRdd().count()
+                clock.lap("slots")
+        finally:
+            if len(chains) > 1:
+                batch.unpersist()
+            # the sink's jobs are not slots' work
+            context.setLocalProperty("spark.job.description", None)
+        reports = self.channel.drain(step, attempt)
+        slots = {name: state.assignment.slots for name, state in self.states.items()}
+        chosen: list[Report] = []
+        for chain in chains:
+            names = [op.id for op in chain]
+            mine = [r for r in reports if r.operator in names]
+            chosen += consistent(mine, slots, names)
+        return chosen
+
+    def _describe(self, step: int, chain: list[Operator]) -> None:
+        parts = [f"{op.id} x{self.states[op.id].assignment.slots}" for op in chain]
+        text = f"{self.config.name} b{step}: {', '.join(parts)}, epoch {self.epoch}"
+        self.spark.sparkContext.setLocalProperty("spark.job.description", text)
+
+    def _chain_frame(self, batch: DataFrame, chain: list[Operator]) -> DataFrame:
+        """Return the plan of a chain's job, from routed rows to the last operator's slots."""
+        key_groups = self.config.key_groups
+        frame = exchange.chain_input(batch, chain[0])
+        frame = self._preaggregation[chain[0].id].apply(frame)
+        for operator in chain:
+            if operator.upstream is not None:
+                frame = exchange.relay(frame.sparkSession, frame, operator, key_groups)
+            frame = exchange.to_slots(frame, self.states[operator.id].assignment)
+            task = self._tasks[operator.id]
+            frame = frame.mapInArrow(task, self._emitted_schema(operator, task))
+        return frame
+
+    def _emitted_schema(self, operator: Operator, task: SlotTask) -> T.StructType:
+        if task.next_operator is None:
+            # the last operator's output goes to the checkpoint, from where the sink gets it
+            return T.StructType([T.StructField("nothing", T.IntegerType())])
+        markers = [
+            T.StructField(exchange.MARKER_TO, T.IntegerType()),
+            T.StructField(exchange.MARKER_TOKEN, T.StringType()),
+            T.StructField(exchange.MARKER_US, T.LongType()),
+        ]
+        return T.StructType(operator.raw_schema.fields + markers)
+
+    def _facts(
+        self,
+        operator: Operator,
+        step: int,
+        attempt: int,
+        watermark_us: int,
+        quotas: list[int] | None,
+    ) -> dict[str, Any]:
+        state = self.states[operator.id]
+        following = self._tasks[operator.id].next_operator
+        return {
+            "step": step,
+            "attempt": attempt,
+            "arena_root": str(self.run.path.parent),
+            "run_id": self.run.run_id,
+            "checkpoint": str(self.checkpoint.path),
+            "watermark_us": watermark_us,
+            "slot_of": state.assignment.slot_of,
+            "tokens": state.tokens,
+            "steps": state.steps,
+            "snapshot_every": self.config.snapshot_every,
+            "quotas": quotas,
+            "next_slots": self.states[following].assignment.slots if following else 0,
+            "keep_late": self.config.keep_late,
+            "faults": [
+                f for f in self.config.faults if f.get("operator", operator.id) == operator.id
+            ],
+            **state.engine_facts(),
+        }
+
+    # -- commit and delivery ----------------------------------------------------------------------
+
+    def _commit(
+        self,
+        step: int,
+        batch_id: int,
+        watermark_us: int,
+        reports: list[Report],
+        *,
+        drain: bool,
+    ) -> Manifest:
+        sections: dict[str, dict[int, SectionEntry]] = {n: {} for n in self.states}
+        blobs: list[BlobEntry] = []
+        payloads: dict[str, bytes] = {}
+        files: dict[str, FileEntry] = {}
+        outputs = Outputs()
+        late: list[list[Any]] = list(self.latest.engine.get("late", ()) if self.latest else ())
+        now_ms = int(time.time() * 1000)
+        for report in reports:
+            previous = list(self.states[report.operator].steps)
+            if report.changelog is not None:
+                inline = f"changelog-{report.token}" if report.changelog.data is not None else None
+                if inline is not None and report.changelog.data is not None:
+                    payloads[inline] = report.changelog.data
+                payload = report.changelog
+                blobs.append(BlobEntry(payload.name, inline, payload.length, payload.crc32))
+                for group, ref in report.sections.items():
+                    entry = SectionEntry(len(blobs) - 1, ref, previous[group])
+                    sections[report.operator][group] = entry
+            if report.output is not None:
+                outputs.add(report, payloads, files)
+            if report.waiting is not None:
+                name = f"backlog/{report.waiting.name}"
+                files[name] = FileEntry(name, report.waiting.length, report.waiting.crc32)
+            if report.late is not None:
+                late.append([report.operator, report.late.name])
+            self.states[report.operator].apply(report, step, now_ms)
+        for name, entry in self._backlog_files(files).items():
+            files[name] = entry
+        manifest = Manifest(
+            job=self.job,
+            step=step,
+            spark_batch=batch_id,
+            epoch=self.epoch,
+            assignments={n: _assigned(s.assignment) for n, s in self.states.items()},
+            watermarks={
+                "late_us": self.latest.watermarks["evict_us"] if self.latest else 0,
+                "evict_us": watermark_us,
+            },
+            heads={n: Heads(tuple(s.tokens), tuple(s.steps)) for n, s in self.states.items()},
+            sections=sections,
+            blobs=tuple(blobs),
+            files=tuple(files.values()),
+            engine={
+                "operators": {n: s.engine_facts() for n, s in self.states.items()},
+                "outputs": outputs.entries,
+                "sink_batch": self._next_sink_batch(outputs),
+                "sources": self._last_sources,
+                "late": late,
+                "drain": drain,
+            },
+            previous=self.latest.digest if self.latest else None,
+            payloads=payloads,
+        )
+        self.latest = self.checkpoint.commit(manifest)
+        return self.latest
+
+    def _next_sink_batch(self, outputs: Outputs) -> int:
+        """Return the number of the newest delivery: Spark's file sink wants them without gaps."""
+        before: int = self.latest.engine["sink_batch"] if self.latest else -1
+        return before + 1 if outputs.rows or self.sink.wants_empty else before
+
+    def _backlog_files(self, known: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+        """Return the entries of older backlog files in which records still wait."""
+        waiting = {
+            f"backlog/{segment[0]}"
+            for state in self.states.values()
+            for segments in state.backlog.values()
+            for segment in segments
+        }
+        before = {f.name: f for f in (self.latest.files if self.latest else ())}
+        return {name: before[name] for name in waiting - set(known) if name in before}
+
+    def _deliver(self, manifest: Manifest) -> int:
+        """Give a committed step's output to the sink; return its rows before the user's filters."""
+        outputs = Outputs.read(manifest)
+        if outputs.rows or self.sink.wants_empty:
+            frame = output_frame(self.spark, self.query, outputs, self.checkpoint)
+            self.sink.write(manifest.engine["sink_batch"], frame)
+        return outputs.rows
+
+    def _stateless(self, batch: DataFrame, batch_id: int) -> None:
+        clock = Phases()
+        self.sink.write(batch_id, batch)
+        clock.lap("sink")
+        self.recorder.stateless(batch_id, clock.phases_ms)
+
+
+class Phases:
+    """Where the time of a batch goes."""
+
+    def __init__(self) -> None:
+        self.phases_ms: dict[str, float] = {}
+        self._at = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Charge the time since the last lap to `phase`."""
+        now = time.perf_counter()
+        self.phases_ms[phase] = self.phases_ms.get(phase, 0.0) + (now - self._at) * 1e3
+        self._at = now
+
+
+def _assigned(assignment: Assignment) -> dict[str, Any]:
+    return {"slots": assignment.slots, "slot_of": list(assignment.slot_of)}
+
+
+_FINAL = ("ARITHMETIC_OVERFLOW", "DIVIDE_BY_ZERO", "CAST_OVERFLOW", "CAST_INVALID_INPUT")
+
+
+def _final(error: Exception) -> bool:
+    """Whether running the batch again cannot help."""
+    if isinstance(error, EngineError):
+        return not error.transient
+    return isinstance(error, HeadgateError) or any(f"[{name}" in str(error) for name in _FINAL)
+
+

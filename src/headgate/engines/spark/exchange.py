@@ -1,0 +1,150 @@
+"""Routing: from a query's input to rows that know their key group, and on to the slots.
+
+The routed columns of an operator are ``g`` (key group), ``t`` (slice start), ``k0 ..``, ``v0 ..``, ``n``
+(records) and ``a0``, ``a1`` (arrival of the first and last record, ms); in the streaming query they carry
+their operator's prefix, since all chains share one source read.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate.core.assignment import Assignment
+from headgate.engines.spark.gateway import (
+    Jvm,
+    analysed,
+    class_name,
+    column,
+    each,
+    jvm,
+    leaf,
+    of_rows,
+    project,
+    seq,
+)
+from headgate.engines.spark.logical import Operator, Query
+from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
+
+MARKER_TO, MARKER_TOKEN, MARKER_US = "m_to", "m_token", "m_us"
+"""Columns of a marker row, which tells the next operator's slot `m_to` that an upstream slot is done."""
+
+TICK = "rate"
+"""Spark's own source of one row per second; without it no batch comes while the source is quiet."""
+
+
+def routed_columns(operator: Operator, key_groups: int) -> dict[str, Column]:
+    """Return the routed columns of `operator` over its input."""
+    columns = {GROUP: _group(operator, key_groups)}
+    if operator.slice_start is not None:
+        columns[TIME] = operator.slice_start
+    columns |= {routed.name: routed.value for routed in [*operator.keys, *operator.values]}
+    columns[RECORDS] = F.lit(1).cast("bigint")
+    if operator.arrival is not None:
+        arrived = F.unix_micros(operator.arrival) / F.lit(1000.0)
+        columns |= {ARRIVED_FIRST: arrived, ARRIVED_LAST: arrived}
+    return columns
+
+
+def _group(operator: Operator, key_groups: int) -> Column:
+    """Return the key group: by the key, or by the window where that is the whole key."""
+    by = [routed.value for routed in operator.keys]
+    time = operator.spec.time
+    if not by and operator.slice_start is not None and time is not None and not time.sliced:
+        by = [operator.slice_start]
+    if not by:
+        return F.lit(0)
+    return F.pmod(F.xxhash64(*by), F.lit(key_groups)).cast("int")
+
+
+def streaming_input(spark: SparkSession, query: Query, key_groups: int) -> DataFrame:
+    """Return the streaming DataFrame that a query's batches are made of: routed rows and ticks."""
+    tick = spark.readStream.format(TICK).option("rowsPerSecond", 1).load()
+    if not query.operators:
+        # stateless: the user's own rows, nothing to drain, so no tick either
+        return of_rows(spark, query.plan)
+    frames = []
+    for chain in query.chains:
+        first = chain[0]
+        columns = routed_columns(first, key_groups)
+        named = [value.alias(f"{first.id}:{name}") for name, value in columns.items()]
+        frames.append(of_rows(spark, first.input_plan).select(*named))
+    together = frames[0]
+    for frame in frames[1:]:
+        together = together.unionByName(frame, allowMissingColumns=True)
+    schema = together.schema
+    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
+    return together.unionByName(tick.select(*nothing))
+
+
+def chain_input(batch: DataFrame, operator: Operator) -> DataFrame:
+    """Return the rows of a batch that belong to a chain's first operator, without prefix."""
+    prefix = f"{operator.id}:"
+    mine = [name for name in batch.columns if name.startswith(prefix)]
+    columns = [F.col(f"`{name}`").alias(name.removeprefix(prefix)) for name in mine]
+    return batch.where(F.col(f"`{prefix}{GROUP}`").isNotNull()).select(*columns)
+
+
+def slot_column(assignment: Assignment) -> Column:
+    """Return the slot of a row's key group."""
+    slots = ",".join(str(s) for s in assignment.slot_of)
+    return F.expr(f"element_at(array({slots}), {GROUP} + 1)")
+
+
+def to_slots(frame: DataFrame, assignment: Assignment) -> DataFrame:
+    """Return `frame` with one partition per slot; marker rows go where they say."""
+    target = slot_column(assignment)
+    if MARKER_TO in frame.columns:
+        target = F.coalesce(F.col(MARKER_TO), target)
+    return frame.repartitionById(assignment.slots, target)
+
+
+def relay(
+    spark: SparkSession, rows: DataFrame, operator: Operator, key_groups: int
+) -> DataFrame:
+    """Return the routed input of `operator` from what the slots of its upstream put out.
+
+    What the user wrote between the two runs in Catalyst. Marker rows pass through it untouched, in the
+    same plan: a second path would run the upstream slots a second time.
+    """
+    upstream = operator.upstream
+    assert upstream is not None
+    schema_width = len(upstream.raw_schema.fields)
+    attributes = list(each(upstream.placeholder.output()))
+    markers = list(each(analysed(rows).output()))[schema_width:]
+    made = leaf(spark, seq(spark, [*attributes, *markers]), rows._jdf.queryExecution().toRdd())
+    plan = _with_markers(spark, operator.input_plan, upstream.placeholder, made, markers)
+    marker = column(spark, markers[0]).isNotNull()
+    columns = []
+    for name, value in routed_columns(operator, key_groups).items():
+        columns.append((F.when(~marker, value) if name == GROUP else value).alias(name))
+    kept = [column(spark, m).alias(m.name()) for m in markers]
+    return of_rows(spark, plan).select(*columns, *kept)
+
+
+def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: list[Jvm]) -> Jvm:
+    """Return `plan` over the leaf `new`, letting marker rows and columns through."""
+    if plan.equals(old):
+        return new
+    (child,) = list(each(plan.children()))
+    below = _with_markers(spark, child, old, new, markers)
+    name = class_name(plan)
+    if name == "Project":
+        return project(spark, [*each(plan.projectList()), *markers], below)
+    if name == "Filter":
+        expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
+        passes = expressions.Or(expressions.IsNotNull(markers[0]), plan.condition())
+        return jvm(spark).org.apache.spark.sql.catalyst.plans.logical.Filter(passes, below)
+    if name in ("SubqueryAlias", "View", "ResolvedHint"):
+        return below
+    return _refuse_between(name)
+
+
+def _refuse_between(name: str) -> Jvm:
+    from headgate.core.errors import UnsupportedQuery
+
+    msg = (
+        f"cannot keep {name} between two elastic aggregates; supported there: select, withColumn and "
+        'where. Or .fallback("spark") to run the whole query as plain Spark.'
+    )
+    raise UnsupportedQuery(msg)

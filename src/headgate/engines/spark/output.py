@@ -1,0 +1,128 @@
+"""From what the slots put out, kept in the checkpoint, to the DataFrame that the sink gets.
+
+The sink never sees a plan that contains a slot task: a second action on it, or a sort, would run the
+slots twice. It gets committed bytes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from headgate.core.errors import CheckpointError
+from headgate.engines.spark.gateway import leaf, of_rows, replace_leaf
+from headgate.engines.spark.logical import Operator, Query
+from headgate.engines.spark.reports import Report
+from headgate.engines.spark.slot import read_table
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.manifest import FileEntry, Manifest
+
+
+@dataclass
+class Outputs:
+    """The output of one step.
+
+    Attributes
+    ----------
+    entries : list of dict
+        As the manifest keeps them: operator, rows, and ``inline`` (a payload) or ``file``.
+    inline : dict of str to bytes
+        Payloads by name.
+    """
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    inline: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows that the slots put out."""
+        return sum(entry["rows"] for entry in self.entries)
+
+    def add(
+        self, report: Report, payloads: dict[str, bytes], files: dict[str, FileEntry]
+    ) -> None:
+        """Add a slot's output to the manifest in the making."""
+        payload = report.output
+        assert payload is not None
+        entry: dict[str, Any] = {"operator": report.operator, "rows": report.output_rows}
+        if payload.data is not None:
+            entry["inline"] = f"output-{report.token}"
+            payloads[entry["inline"]] = payload.data
+        else:
+            entry["file"] = payload.name
+            name = f"output/{payload.name}"
+            files[name] = FileEntry(name, payload.length, payload.crc32)
+        self.entries.append(entry)
+
+    @classmethod
+    def read(cls, manifest: Manifest) -> Outputs:
+        """Return the outputs that a manifest names."""
+        entries = [dict(entry) for entry in manifest.engine["outputs"]]
+        by_name = {f.name: f for f in manifest.files}
+        for entry in entries:
+            if "file" in entry:
+                known = by_name[f"output/{entry['file']}"]
+                entry.setdefault("crc32", known.crc32)
+        return cls(entries, dict(manifest.payloads))
+
+
+@dataclass(frozen=True)
+class _ReadOutput:
+    """Reads output files of the checkpoint on the executors."""
+
+    checkpoint: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        checkpoint = Checkpoint(self.checkpoint)
+        for batch in batches:
+            for row in batch.to_pylist():
+                data = row["data"]
+                if data is None:
+                    data = checkpoint.read_file("output", row["file"])
+                    if zlib.crc32(data) != row["crc32"]:
+                        msg = f"output file {row['file']} was altered; see headgate inspect --verify."
+                        raise CheckpointError(msg)
+                yield from read_table(data).to_batches()
+
+
+def output_frame(
+    spark: SparkSession, query: Query, outputs: Outputs, checkpoint: Checkpoint
+) -> DataFrame:
+    """Return the user's result rows of one step."""
+    plan = query.plan
+    for chain in query.chains:
+        last = chain[-1]
+        mine = [e for e in outputs.entries if e["operator"] == last.id]
+        rows = _raw_frame(spark, last, mine, outputs.inline, checkpoint)
+        rdd = rows._jdf.queryExecution().toRdd()
+        made = leaf(spark, last.placeholder.output(), rdd)
+        plan = replace_leaf(spark, plan, last.placeholder, made)
+    return of_rows(spark, plan)
+
+
+def _raw_frame(
+    spark: SparkSession,
+    operator: Operator,
+    entries: list[dict[str, Any]],
+    inline: dict[str, bytes],
+    checkpoint: Checkpoint,
+) -> DataFrame:
+    schema = operator.raw_schema
+    if not entries:
+        return spark.createDataFrame([], schema)
+    if all("inline" in entry for entry in entries):
+        tables = [read_table(inline[entry["inline"]]) for entry in entries]
+        return spark.createDataFrame(pa.concat_tables(tables), schema)
+    rows = [
+        (i, entry.get("file"), inline.get(entry.get("inline", "")), entry.get("crc32"))
+        for i, entry in enumerate(entries)
+    ]
+    files = spark.createDataFrame(rows, "i int, file string, data binary, crc32 bigint")
+    reader = _ReadOutput(str(checkpoint.path))
+    return files.repartitionById(len(rows), "i").mapInArrow(reader, T.StructType(schema.fields))

@@ -1,0 +1,188 @@
+"""The workloads as plain PySpark: NEXMark's Q0, Q1, Q2, Q5, Q7, and requests of a web log.
+
+The query functions use ``spark.readStream`` and functions of PySpark only. So they run under
+headgate, run as plain Spark (its oracle), and, given a session whose ``readStream`` is a batch
+reader, give the batch answer. They expect `headgate.engines.spark.sources.register`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate.core.errors import ConfigError
+
+__all__ = ["WORKLOADS", "Workload", "find_sdsc_log", "q0", "q1", "q2", "q5", "q7", "sdsc"]
+
+WATERMARK_BIDS = "4 seconds"
+"""As in Flink's NEXMark; above the generator's greatest delay of 3 s, so that nothing is late."""
+
+_BID = "event_type,bid.auction,bid.bidder,bid.price,bid.dateTime,scheduled"
+
+
+def _bids(spark: SparkSession, columns: str, options: Mapping[str, str]) -> DataFrame:
+    """Return the bids, one column per field, with `scheduled`."""
+    reader = spark.readStream.format("nexmark").options(**{"columns": columns, **options})
+    return reader.load().where("event_type = 2").select("bid.*", "scheduled")
+
+
+def q0(spark: SparkSession, **options: str) -> DataFrame:
+    """Return all bids as they are. Stateless."""
+    return _bids(spark, "event_type,bid,scheduled", options)
+
+
+def q1(spark: SparkSession, **options: str) -> DataFrame:
+    """Return all bids with the price in euros (price * 0.908). Stateless."""
+    return _bids(spark, "event_type,bid,scheduled", options).withColumn(
+        "price", F.col("price") * F.lit(0.908)
+    )
+
+
+def q2(spark: SparkSession, **options: str) -> DataFrame:
+    """Return auction and price of bids on every 123rd auction. Stateless."""
+    bids = _bids(spark, "event_type,bid.auction,bid.price,scheduled", options)
+    return bids.where("auction % 123 = 0")
+
+
+def q5(spark: SparkSession, **options: str) -> DataFrame:
+    """Return the hottest auction of each window: of 10 s, every 2 s.
+
+    Columns window, auction, bids. The lowest auction wins a tie (Flink's query returns all), so
+    that the answer does not depend on order. Two chained aggregates; append mode.
+    """
+    per_auction = (
+        _bids(spark, "event_type,bid.auction,bid.dateTime,scheduled", options)
+        .withWatermark("dateTime", WATERMARK_BIDS)
+        .groupBy(F.window("dateTime", "10 seconds", "2 seconds"), "auction")
+        .agg(F.count("*").alias("bids"))
+    )
+    # The greatest struct: most bids first, then the lowest auction, hence the sign.
+    top = F.max(F.struct("bids", (-F.col("auction")).alias("minus_auction"))).alias("top")
+    return (
+        per_auction.groupBy("window")
+        .agg(top)
+        .select("window", (-F.col("top.minus_auction")).alias("auction"), "top.bids")
+    )
+
+
+def q7(spark: SparkSession, **options: str) -> DataFrame:
+    """Return the bid with the highest price of each tumbling window of 10 s.
+
+    Columns window, auction, bidder, price. Of equal prices the lowest auction, then bidder, wins
+    (Flink's query returns all). Append mode.
+    """
+    top = F.max(
+        F.struct(
+            "price",
+            (-F.col("auction")).alias("minus_auction"),
+            (-F.col("bidder")).alias("minus_bidder"),
+        )
+    ).alias("top")
+    return (
+        _bids(spark, _BID, options)
+        .withWatermark("dateTime", WATERMARK_BIDS)
+        .groupBy(F.window("dateTime", "10 seconds"))
+        .agg(top)
+        .select(
+            "window",
+            (-F.col("top.minus_auction")).alias("auction"),
+            (-F.col("top.minus_bidder")).alias("bidder"),
+            "top.price",
+        )
+    )
+
+
+def sdsc(spark: SparkSession, **options: str) -> DataFrame:
+    """Return requests per path and kind in windows of 60 s, every 10 s, in log time.
+
+    Columns window, path_id, kind, count. Append mode.
+    """
+    path = find_sdsc_log(options.get("path"))
+    reader = spark.readStream.format("replay").options(**{**options, "path": path})
+    return (
+        reader.load()
+        .withWatermark("ts", "30 seconds")
+        .groupBy(F.window("ts", "60 seconds", "10 seconds"), "path_id", "kind")
+        .count()
+    )
+
+
+SDSC_LOG = "../shared/data/sdsc_http_1995.requests.csv.gz"
+
+
+def find_sdsc_log(path: str | None = None) -> str:
+    """Return where the SDSC log is: `path`, else HEADGATE_SDSC_LOG, else beside the repository.
+
+    Raises
+    ------
+    ConfigError
+        There is no file.
+    """
+    named = path or os.environ.get("HEADGATE_SDSC_LOG")
+    # src/headgate/engines/spark/queries.py: the repository is four folders up.
+    roots = (Path.cwd(), Path(__file__).resolve().parents[4])
+    candidates = [Path(named)] if named else [root / SDSC_LOG for root in roots]
+    for candidate in candidates:
+        if candidate.is_file():
+            return str(candidate.resolve())
+    msg = (
+        f'the log of workload sdsc is not at "{candidates[0]}"; get SDSC-HTTP of 22 Aug 1995 from '
+        "the Internet Traffic Archive, write it as CSV with columns t_s (seconds of the day), "
+        "host_id, path_id, kind, and name the file by option path or HEADGATE_SDSC_LOG."
+    )
+    raise ConfigError(msg)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A query with what it takes to run it."""
+
+    name: str
+    """Name on the command line."""
+
+    build: Callable[..., DataFrame]
+    """``build(spark, **options)`` returns the query; options are those of the source."""
+
+    description: str
+    """One line, for people."""
+
+    options: Mapping[str, str]
+    """Default options of the source; also the list of what a demonstration may set first."""
+
+    output_mode: str = "append"
+    """Spark's output mode."""
+
+    arrival: str = "scheduled"
+    """Column of the source with the time each record was due: the arrival for latency."""
+
+    source: str = "nexmark"
+    """Format of the source."""
+
+    stateful: bool = True
+    """Whether there is an operator to scale."""
+
+
+_NEXMARK_OPTIONS = {"rate": "20000"}
+
+_ALL = (
+    Workload("nexmark-q0", q0, "all bids as they are", _NEXMARK_OPTIONS, stateful=False),
+    Workload("nexmark-q1", q1, "bids with the price in euros", _NEXMARK_OPTIONS, stateful=False),
+    Workload("nexmark-q2", q2, "bids on every 123rd auction", _NEXMARK_OPTIONS, stateful=False),
+    Workload("nexmark-q5", q5, "hottest auction per 10 s, every 2 s", _NEXMARK_OPTIONS),
+    Workload("nexmark-q7", q7, "highest bid per 10 s", _NEXMARK_OPTIONS),
+    Workload(
+        "sdsc",
+        sdsc,
+        "requests per path of a 1995 web server, 60 s every 10 s of log time",
+        # A day in 144 s: 197 requests/s on average.
+        {"speed": "600"},
+        source="replay",
+    ),
+)
+
+WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}

@@ -1,0 +1,245 @@
+"""The handle of a running query."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from headgate.core.assignment import Assignment
+from headgate.core.errors import ConfigError, HeadgateError
+from headgate.engines.spark.driver import BatchDriver
+
+_POLL_S = 0.02
+
+
+class Query:
+    """A streaming query whose slots can be changed while it runs.
+
+    Everything of PySpark's ``StreamingQuery`` is here with the same meaning, and the query is in
+    ``spark.streams.active``. Made by `Writer.start`.
+    """
+
+    def __init__(
+        self,
+        inner: StreamingQuery,
+        driver: BatchDriver,
+        *,
+        finite: bool,
+        release: Callable[[], None],
+    ) -> None:
+        self._inner = inner
+        self._driver = driver
+        self._finite = finite
+        self._release = release
+        self._ended = threading.Event()
+        self._failure: Exception | None = None
+        self._finisher = threading.Thread(target=self._finish, name="headgate-end", daemon=True)
+        self._finisher.start()
+
+    # -- headgate ---------------------------------------------------------------------------------
+
+    @property
+    def journal(self) -> Path:
+        """Path of the run's journal."""
+        return self._driver.recorder.path
+
+    def scale(
+        self, slots: int, *, operator: str | None = None, by: str = "user", reason: str = ""
+    ) -> None:
+        """Change the number of slots at the next batch boundary.
+
+        Parameters
+        ----------
+        slots : int
+            1 to the number of key groups.
+        operator : str, optional
+            One operator's id; all operators when absent.
+        by, reason : str
+            For the journal.
+
+        Raises
+        ------
+        ConfigError
+            `slots` is out of range, or the assignment is frozen.
+        """
+        self._check_operator(operator)
+        self._driver.ask(self._driver.scaled(slots, operator), by, reason)
+
+    def remap(
+        self,
+        changes: Mapping[int, int],
+        *,
+        operator: str | None = None,
+        by: str = "user",
+        reason: str = "",
+    ) -> None:
+        """Move key groups to other slots at the next batch boundary.
+
+        Parameters
+        ----------
+        changes : mapping of int to int
+            Key group -> slot.
+        """
+        self._check_operator(operator)
+        names = [operator] if operator else list(self._driver.states)
+        asked = {name: self._driver.asked(name).remap(changes) for name in names}
+        self._driver.ask(asked, by, reason)
+
+    def _check_operator(self, operator: str | None) -> None:
+        if not self._driver.states:
+            msg = "this query has no stateful operator, so there are no slots to change."
+            raise ConfigError(msg)
+        if operator is not None and operator not in self._driver.states:
+            known = ", ".join(self._driver.states)
+            msg = f'unknown operator "{operator}"; this query has {known}.'
+            raise ConfigError(msg)
+
+    def assignment(self) -> dict[str, Assignment]:
+        """Return the assignment of each operator."""
+        return self._driver.assignment()
+
+    def freeze(self) -> None:
+        """Forbid changes of the assignment until `thaw`."""
+        self._driver.freeze(frozen=True)
+
+    def thaw(self) -> None:
+        """Allow changes of the assignment again."""
+        self._driver.freeze(frozen=False)
+
+    def drain(self, timeout_s: float = 60.0) -> None:
+        """Wait until everything that has arrived is served and all that is due is out.
+
+        Raises
+        ------
+        HeadgateError
+            It took longer than `timeout_s`, or the query failed.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._driver.settled.clear()
+        while not self._driver.settled.wait(_POLL_S):
+            if self._ended.is_set():
+                self._raise_failure()
+                return
+            if time.monotonic() > deadline:
+                waiting = sum(s.waiting_rows() for s in self._driver.states.values())
+                msg = f"not drained after {timeout_s:g} s: {waiting} rows wait; raise timeout_s."
+                raise HeadgateError(msg)
+
+    # -- StreamingQuery ---------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Identity of the query, kept in its checkpoint."""
+        return str(self._inner.id)
+
+    @property
+    def runId(self) -> str:
+        """Identity of this run."""
+        return str(self._inner.runId)
+
+    @property
+    def name(self) -> str:
+        """The query's name."""
+        return str(self._inner.name)
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it is running (a last drain counts)."""
+        return not self._ended.is_set()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Spark's status of the query."""
+        return dict(self._inner.status)
+
+    @property
+    def lastProgress(self) -> StreamingQueryProgress | None:
+        """The newest progress; ``stateOperators`` filled, our own figures under ``headgate``."""
+        progress = self._inner.lastProgress
+        return None if progress is None else self._filled(progress)
+
+    @property
+    def recentProgress(self) -> list[StreamingQueryProgress]:
+        """Spark's recent progress; the newest entry is filled as `lastProgress` is."""
+        recent = list(self._inner.recentProgress)
+        return [*recent[:-1], self._filled(recent[-1])] if recent else []
+
+    def _filled(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
+        import dataclasses
+        import json
+
+        recorder = self._driver.recorder
+        found = json.loads(progress.json) if hasattr(progress, "json") else dict(progress)
+        found["stateOperators"] = recorder.operators
+        last = recorder.last
+        if last is not None:
+            found["sink"] = {**found.get("sink", {}), "numOutputRows": last.emitted}
+        filled = StreamingQueryProgress.fromJson(found)
+        own = dataclasses.asdict(last) if last is not None else {}
+        filled["headgate"] = own
+        return filled
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait until the query ends; raise its failure.
+
+        Returns
+        -------
+        bool or None
+            With a timeout: whether it has ended.
+        """
+        ended = self._ended.wait(timeout)
+        if ended:
+            self._raise_failure()
+        return None if timeout is None else ended
+
+    def processAllAvailable(self) -> None:
+        """Wait until all that the sources have now is processed and what is due is out."""
+        self._inner.processAllAvailable()
+        self.drain()
+
+    def stop(self) -> None:
+        """Stop at the next batch boundary."""
+        self._driver.stopping.set()
+        self._driver.idle.wait()
+        self._inner.stop()
+        self._ended.wait()
+
+    def explain(self, extended: bool = False) -> None:
+        """Print Spark's plan of the last batch."""
+        self._inner.explain(extended)
+
+    def exception(self) -> Exception | None:
+        """Return what the query failed with, or None."""
+        return self._failure if self._failure is not None else self._inner.exception()
+
+    def _raise_failure(self) -> None:
+        failure = self.exception()
+        if failure is not None:
+            raise failure
+
+    def _finish(self) -> None:
+        """Wait for Spark's end of the query, drain what a finite one left, and clean up."""
+        failure: Exception | None = None
+        try:
+            self._inner.awaitTermination()
+            if self._finite and not self._driver.stopping.is_set():
+                self._driver.drain()
+        except StreamingQueryException as error:
+            failure = error
+        except Exception as error:  # the end of the thread is the query's end, whatever it was
+            failure = error
+        self._failure = failure
+        asked = self._driver.stopping.is_set()
+        reason = "failed" if failure else "stopped" if asked else "source ended"
+        try:
+            self._driver.recorder.stop(reason, failure)
+            self._release()
+        finally:
+            self._ended.set()

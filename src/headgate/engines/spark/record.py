@@ -1,0 +1,223 @@
+"""What a job writes down of each batch: a journal line, and the figures of `lastProgress`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headgate.core.assignment import Assignment
+from headgate.engines.spark.reports import Report
+from headgate.journal import histogram
+from headgate.journal.schema import (
+    AssignmentChange,
+    Batch,
+    Event,
+    Latency,
+    OperatorInfo,
+    Restart,
+    Retry,
+    SlotStats,
+    Start,
+    Stop,
+)
+from headgate.journal.writer import JournalWriter
+from headgate.state.manifest import Manifest
+
+if TYPE_CHECKING:
+    from headgate.engines.spark.driver import BatchDriver
+
+_HOTTEST = 5
+
+
+class Recorder:
+    """Writes the journal beside the checkpoint and keeps the newest figures."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writer = JournalWriter(path)
+        self.last: Batch | None = None
+        self.operators: list[dict[str, Any]] = []
+        self.late_records = 0
+
+    def start(self, driver: BatchDriver, workload: str | None, parameters: dict[str, Any]) -> None:
+        """Write that the query started, and from where."""
+        config = driver.config
+        states = driver.states.values()
+        self._write(
+            Start(
+                job=driver.job,
+                name=config.name,
+                key_groups=config.key_groups,
+                slots=max((s.assignment.slots for s in states), default=0),
+                workload=workload,
+                seed=parameters.get("seed"),
+                parameters=parameters,
+                operators=tuple(OperatorInfo(o.id, o.what) for o in driver.query.operators),
+            )
+        )
+        if driver.latest is not None:
+            step = driver.latest.step
+            self._write(Restart(step=step + 1, recovered_from=step))
+
+    def assignment(
+        self, step: int, before: Assignment, after: Assignment, by: str, reason: str
+    ) -> None:
+        """Write that a new assignment takes effect."""
+        moved = len(before.moved(after))
+        self._write(
+            AssignmentChange(
+                step=step,
+                epoch=after.epoch,
+                slots_before=before.slots,
+                slots_after=after.slots,
+                groups_moved=moved,
+                bytes_moved=0,
+                by=by,
+                reason=reason,
+            )
+        )
+
+    def retry(self, step: int, attempt: int, error: Exception) -> None:
+        """Write that an attempt failed and the batch runs again."""
+        self._write(Retry(step=step, attempt=attempt, error=_sentence(error)))
+
+    def batch(
+        self,
+        driver: BatchDriver,
+        manifest: Manifest,
+        reports: list[Report],
+        phases_ms: dict[str, float],
+        *,
+        attempts: int,
+        emitted: int,
+    ) -> None:
+        """Write a committed batch."""
+        first = {chain[0].id for chain in driver.query.chains}
+        entering = [r for r in reports if r.operator in first]
+        merged = histogram.merge(r.histogram for r in entering)
+        waiting = sum(s.waiting_rows() for s in driver.states.values())
+        served_by_group: dict[int, int] = {}
+        for report in entering:
+            for group, count in report.served_by_group.items():
+                served_by_group[group] = served_by_group.get(group, 0) + count
+        hottest = sorted(served_by_group.items(), key=lambda pair: (-pair[1], pair[0]))
+        changelog_bytes = sum(r.changelog.length for r in reports if r.changelog)
+        event = Batch(
+            step=manifest.step,
+            spark_batch=manifest.spark_batch,
+            epoch=manifest.epoch,
+            slots=max(s.assignment.slots for s in driver.states.values()),
+            duration_ms=round(sum(phases_ms.values()), 3),
+            phases_ms={name: round(ms, 3) for name, ms in phases_ms.items()},
+            arrived=sum(r.arrived for r in entering),
+            served=sum(r.served for r in entering),
+            emitted=emitted,
+            late=sum(r.late_records for r in reports),
+            null_keys=0,
+            backlog=waiting,
+            backlog_bytes=sum(f.length for f in manifest.files if f.name.startswith("backlog/")),
+            latency_ms=_latency(entering, merged),
+            histogram=merged,
+            watermark_us=manifest.watermarks["evict_us"] or None,
+            slot_stats=_slot_stats(driver, entering),
+            hottest=tuple(hottest[:_HOTTEST]),
+            state_rows=sum(sum(s.rows) for s in driver.states.values()),
+            state_bytes=0,
+            changelog_bytes=changelog_bytes,
+            attempts=attempts,
+            watermark_holder=_holder(entering, manifest.watermarks["evict_us"]),
+        )
+        self.late_records += event.late
+        self.operators = [_operator_progress(driver, op.id, reports) for op in driver.query.operators]
+        self.last = event
+        self._write(event)
+
+    def stateless(self, batch_id: int, phases_ms: dict[str, float]) -> None:
+        """Write a batch of a query without operators; Catalyst counted nothing for us."""
+        self._write(
+            Batch(
+                step=batch_id,
+                spark_batch=batch_id,
+                epoch=0,
+                slots=0,
+                duration_ms=round(sum(phases_ms.values()), 3),
+                phases_ms={name: round(ms, 3) for name, ms in phases_ms.items()},
+                arrived=0,
+                served=0,
+                emitted=0,
+                late=0,
+                null_keys=0,
+                backlog=0,
+                backlog_bytes=0,
+            )
+        )
+
+    def stop(self, reason: str, error: Exception | None = None) -> None:
+        """Write that the query ended, and close the journal."""
+        self._write(Stop(reason=reason, error=None if error is None else _sentence(error)))
+        self._writer.close()
+
+    def _write(self, event: Event) -> None:
+        self._writer.write(event)
+
+
+def _latency(reports: list[Report], merged: histogram.Sparse) -> Latency | None:
+    count = histogram.completed(merged)
+    if count == 0:
+        return None
+    p50, p95, p99 = (round(histogram.percentile_ms(merged, q) or 0.0, 3) for q in (0.5, 0.95, 0.99))
+    return Latency(
+        mean=round(sum(r.latency_sum_ms for r in reports) / count, 3),
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        max=round(max(r.latency_max_ms for r in reports), 3),
+    )
+
+
+def _slot_stats(driver: BatchDriver, entering: list[Report]) -> tuple[SlotStats, ...]:
+    stats = []
+    for report in sorted(entering, key=lambda r: (r.operator, r.slot)):
+        state = driver.states[report.operator]
+        groups = state.assignment.groups_of(report.slot)
+        backlog = sum(s[2] for g in groups for s in state.backlog.get(g, ()))
+        stats.append(
+            SlotStats(
+                slot=report.slot,
+                groups=len(groups),
+                served=report.served,
+                backlog=backlog,
+                useful_ms=round(report.useful_ms, 3),
+            )
+        )
+    return tuple(stats)
+
+
+def _holder(entering: list[Report], watermark_us: int) -> int | None:
+    behind = [r for r in entering if r.holds_us < watermark_us]
+    return min(behind, key=lambda r: r.holds_us).slot if behind else None
+
+
+def _operator_progress(driver: BatchDriver, name: str, reports: list[Report]) -> dict[str, Any]:
+    """Return an operator's figures in the form of Spark's ``stateOperators``."""
+    mine = [r for r in reports if r.operator == name]
+    state = driver.states[name]
+    return {
+        "operatorName": name,
+        "numRowsTotal": sum(state.rows),
+        "numRowsUpdated": sum(r.touched_rows for r in mine),
+        "allUpdatesTimeMs": int(sum(r.useful_ms for r in mine)),
+        "numRowsRemoved": 0,
+        "allRemovalsTimeMs": 0,
+        "commitTimeMs": int(sum(r.phases_ms.get("log", 0.0) for r in mine)),
+        "memoryUsedBytes": 0,
+        "numRowsDroppedByWatermark": sum(r.late_records for r in mine),
+        "numShufflePartitions": state.assignment.slots,
+        "numStateStoreInstances": state.assignment.key_groups,
+        "customMetrics": {},
+    }
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"[:500]

@@ -1,0 +1,166 @@
+"""How slot tasks tell the driver what they did.
+
+A report is tagged with step, attempt, operator, slot and token: retried tasks report again, and a map
+stage's second success reports too, so nothing is ever summed before it has been sorted out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.accumulators import Accumulator, AccumulatorParam
+
+from headgate.core.errors import EngineError
+from headgate.state.changelog import SectionRef
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Bytes that a slot task made: either here, or in a file of the checkpoint.
+
+    Attributes
+    ----------
+    data : bytes or None
+    name : str or None
+        File name within the checkpoint's directory for this kind.
+    length, crc32 : int
+    """
+
+    data: bytes | None
+    name: str | None
+    length: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one execution of a slot task did.
+
+    Attributes
+    ----------
+    step, attempt : int
+    operator : str
+    slot : int
+    token : str
+    consumed : tuple of str
+        Tokens of the upstream slots whose rows it read.
+    groups : dict of int to (emitted_us, due_us, rows)
+        Key groups whose state has the new token.
+    sections : dict of int to SectionRef
+        Where each group's change lies in `changelog`.
+    changelog, output, waiting, late : Payload or None
+    output_rows, late_rows : int
+    segments : dict of int to (start, count)
+        Each group's rows within `waiting`.
+    taken : dict of int to int
+        Rows served from each group's backlog.
+    arrived, served, late_records, waiting_records : int
+        Records.
+    served_rows, touched_rows : int
+    served_by_group : dict of int to int
+    histogram : tuple of (upper edge in ms, count)
+    latency_sum_ms, latency_max_ms : float
+    holds_us : int
+    useful_ms : float
+    state_bytes : int
+    """
+
+    step: int
+    attempt: int
+    operator: str
+    slot: int
+    token: str
+    consumed: tuple[str, ...]
+    groups: dict[int, tuple[int, int, int]]
+    sections: dict[int, SectionRef]
+    changelog: Payload | None
+    output: Payload | None
+    waiting: Payload | None
+    late: Payload | None
+    output_rows: int
+    late_rows: int
+    segments: dict[int, tuple[int, int]]
+    taken: dict[int, int]
+    arrived: int
+    served: int
+    late_records: int
+    waiting_records: int
+    served_rows: int
+    touched_rows: int
+    served_by_group: dict[int, int]
+    histogram: tuple[tuple[float, int], ...]
+    latency_sum_ms: float
+    latency_max_ms: float
+    holds_us: int
+    useful_ms: float
+    phases_ms: dict[str, float] = field(default_factory=dict)
+
+
+class _Collected(AccumulatorParam[list[Report]]):
+    """A list that grows; never a sum."""
+
+    def zero(self, value: list[Report]) -> list[Report]:
+        return []
+
+    def addInPlace(self, value1: list[Report], value2: list[Report]) -> list[Report]:
+        value1.extend(value2)
+        return value1
+
+
+class ReportChannel:
+    """One accumulator per query; PySpark keeps every accumulator for ever, so not one per batch."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._accumulator: Accumulator[list[Report]] = context.accumulator([], _Collected())
+
+    @property
+    def sender(self) -> Any:
+        """What a task calls ``add([report])`` on."""
+        return self._accumulator
+
+    def drain(self, step: int, attempt: int) -> list[Report]:
+        """Return this attempt's reports and forget all that came until now."""
+        reports = self._accumulator.value
+        self._accumulator.value = []
+        return [r for r in reports if r.step == step and r.attempt == attempt]
+
+
+def consistent(reports: list[Report], slots: dict[str, int], chain: list[str]) -> list[Report]:
+    """Return one report per operator and slot, such that all consumers read the same executions.
+
+    Parameters
+    ----------
+    reports : list of Report
+        Of one attempt; may hold several executions of a slot task.
+    slots : dict of str to int
+        Slots per operator.
+    chain : list of str
+        Operators from the source on.
+
+    Raises
+    ------
+    EngineError
+        Transient: a report is missing, or two consumers of a slot read different executions of it.
+    """
+    chosen: list[Report] = []
+    wanted: set[str] | None = None
+    for operator in reversed(chain):
+        executions = [r for r in reports if r.operator == operator]
+        if wanted is not None:
+            executions = [r for r in executions if r.token in wanted]
+        by_slot = {r.slot: r for r in executions}
+        if len(by_slot) != slots[operator] or len(executions) != len(by_slot):
+            msg = (
+                f"{len(executions)} reports came from {slots[operator]} slots of {operator}; "
+                "the batch runs again."
+            )
+            raise EngineError(msg, transient=True)
+        consumed = {frozenset(r.consumed) for r in executions}
+        if len(consumed) != 1:
+            msg = f"slots of {operator} read different executions; the batch runs again."
+            raise EngineError(msg, transient=True)
+        wanted = set(consumed.pop()) if operator != chain[0] else None
+        chosen += executions
+    return chosen

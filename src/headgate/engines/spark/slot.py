@@ -1,0 +1,334 @@
+"""What runs in a Python worker: one slot's work in one batch."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import time
+import uuid
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.engines.spark.exchange import MARKER_TO, MARKER_TOKEN, MARKER_US
+from headgate.engines.spark.reports import Payload, Report
+from headgate.journal.histogram import counts_of, sparse_of
+from headgate.operators.aggregate import NEVER_US, AggregateOperator
+from headgate.operators.serve import (
+    GROUP,
+    RECORDS,
+    GroupState,
+    Request,
+    Served,
+    serve,
+)
+from headgate.operators.spec import AggregateSpec
+from headgate.state import changelog
+from headgate.state.arena import ArenaStore, join_run
+from headgate.state.checkpoint import Checkpoint, due_for_snapshot
+from headgate.state.ports import Chain
+
+STEP_PROPERTY = "headgate.step."
+"""Local property (with the operator's id behind it) that carries a step's facts to its tasks."""
+
+INLINE_BYTES = 256 * 1024
+"""Up to here bytes travel in the report, and the driver writes one bundle for all slots."""
+
+_frozen = False
+_operators: dict[str, AggregateOperator] = {}
+_stores: dict[tuple[str, str], ArenaStore] = {}
+_checkpoints: dict[str, Checkpoint] = {}
+
+
+@dataclass(frozen=True)
+class SlotTask:
+    """The function that `mapInArrow` runs; the same object for every batch of a query.
+
+    Attributes
+    ----------
+    operator : str
+    spec : AggregateSpec
+    sender : object
+        The report channel's sending end.
+    next_operator : str or None
+        The operator that reads what this one puts out; None for a chain's last.
+    """
+
+    operator: str
+    spec: AggregateSpec
+    sender: Any
+    next_operator: str | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Serve this task's slot."""
+        from pyspark import TaskContext
+
+        started = time.perf_counter()
+        context = TaskContext.get()
+        assert context is not None
+        facts = Facts(json.loads(context.getLocalProperty(STEP_PROPERTY + self.operator)))
+        slot = context.partitionId()
+        operator = _operator(self.operator, self.spec)
+        arrived = list(batches)
+        read = time.perf_counter()
+        arriving, consumed, watermark_us = _split_markers(arrived, operator, facts)
+        token = uuid.uuid4().hex
+        store = _store(facts.arena_root, facts.run_id, self.operator, operator)
+        checkpoint = _checkpoint(facts.checkpoint)
+        facts.inject_fault(slot)
+        request = facts.request(slot, token, watermark_us, checkpoint, self.operator)
+        backlog = facts.backlog(slot, checkpoint)
+        served = serve(operator, store, request, arriving, backlog)
+        facts.slow_down(slot, served.served_rows)
+        done = time.perf_counter()
+        report = _report(self, facts, slot, token, consumed, served, checkpoint)
+        phases = {
+            "read": (read - started) * 1e3,
+            "serve": (done - read) * 1e3,
+            "log": (time.perf_counter() - done) * 1e3,
+        }
+        useful_ms = (time.perf_counter() - read) * 1e3
+        self.sender.add([_timed(report, useful_ms, phases)])
+        freeze_once()
+        if self.next_operator is not None:
+            yield _downstream(served, token, facts.next_slots)
+
+
+class Facts:
+    """What the driver tells the tasks of one operator in one attempt of a step."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self._facts = facts
+        self.step: int = facts["step"]
+        self.attempt: int = facts["attempt"]
+        self.arena_root: str = facts["arena_root"]
+        self.run_id: str = facts["run_id"]
+        self.checkpoint: str = facts["checkpoint"]
+        self.watermark_us: int = facts["watermark_us"]
+        self.next_slots: int = facts["next_slots"]
+        self.keep_late: bool = facts["keep_late"]
+
+    def groups_of(self, slot: int) -> list[int]:
+        """Return the key groups of a slot."""
+        return [g for g, s in enumerate(self._facts["slot_of"]) if s == slot]
+
+    def request(
+        self, slot: int, token: str, watermark_us: int, checkpoint: Checkpoint, operator: str
+    ) -> Request:
+        """Return what is asked of `slot`."""
+        facts = self._facts
+        tokens, steps = facts["tokens"], facts["steps"]
+        emitted, due, fresh = facts["emitted_us"], facts["due_us"], facts["full_steps"]
+        every = facts["snapshot_every"]
+        groups = {
+            g: GroupState(
+                tokens[g],
+                emitted[g],
+                due[g],
+                # a group whose newest section is a full one has nothing to gain from another
+                snapshot=steps[g] > fresh[g] and due_for_snapshot(g, self.step, every),
+            )
+            for g in self.groups_of(slot)
+        }
+        quotas = facts["quotas"]
+
+        def chain(group: int) -> Chain:
+            return checkpoint.chain(operator, group, steps[group])
+
+        return Request(token, watermark_us, groups, chain, quotas[slot] if quotas else None)
+
+    def backlog(self, slot: int, checkpoint: Checkpoint) -> pa.Table | None:
+        """Return the records that wait for the slot's groups, oldest first per group."""
+        waiting: dict[str, list[list[Any]]] = self._facts["backlog"]
+        parts = []
+        for group in self.groups_of(slot):
+            for name, start, count, _ in waiting.get(str(group), ()):
+                parts.append(_read_table(checkpoint, "backlog", name).slice(start, count))
+        if not parts:
+            return None
+        return pa.concat_tables(parts)
+
+    def inject_fault(self, slot: int) -> None:
+        """Do what a test asked for: ``{"slot": s, "attempts": n, "kind": "raise" | "kill"}``."""
+        for fault in self._facts["faults"]:
+            if fault.get("slot") == slot and self.attempt <= fault.get("attempts", 1):
+                from headgate.testing.faults import strike
+
+                strike(fault, self.step)
+
+    def slow_down(self, slot: int, rows: int) -> None:
+        """Take the extra time per row that a test asked this slot to take."""
+        for fault in self._facts["faults"]:
+            if fault.get("kind") == "slow" and fault.get("slot") == slot:
+                time.sleep(rows * fault["us_per_row"] * 1e-6)
+
+
+def _operator(name: str, spec: AggregateSpec) -> AggregateOperator:
+    known = _operators.get(name)
+    if known is None or known.spec != spec:
+        known = _operators[name] = AggregateOperator(spec)
+    return known
+
+
+def _store(root: str, run_id: str, name: str, operator: AggregateOperator) -> ArenaStore:
+    key = (run_id, name)
+    if key not in _stores:
+        # kept open for the life of the worker: its lock keeps a sweep away from this host's files
+        run = join_run(Path(root), run_id)
+        _stores[key] = ArenaStore(run.path / name, operator.layout.table)
+    return _stores[key]
+
+
+def _checkpoint(path: str) -> Checkpoint:
+    if path not in _checkpoints:
+        _checkpoints[path] = Checkpoint(Path(path))
+    return _checkpoints[path]
+
+
+def _split_markers(
+    batches: list[pa.RecordBatch], operator: AggregateOperator, facts: Facts
+) -> tuple[pa.Table, tuple[str, ...], int]:
+    """Return (records, tokens of the upstream slots, the operator's watermark)."""
+    if not batches:
+        return _no_records(operator), (), facts.watermark_us
+    table = pa.Table.from_batches(batches).combine_chunks()
+    if MARKER_TO not in table.column_names:
+        return table, (), facts.watermark_us
+    is_marker = table.column(MARKER_TO).is_valid()
+    markers = table.filter(is_marker)
+    tokens = tuple(sorted(markers.column(MARKER_TOKEN).to_pylist()))
+    watermark_us = min([facts.watermark_us, *markers.column(MARKER_US).to_pylist()])
+    records = table.filter(table.column(MARKER_TO).is_null()).combine_chunks()
+    records = records.drop_columns([MARKER_TO, MARKER_TOKEN, MARKER_US])
+    return records, tokens, watermark_us
+
+
+def _no_records(operator: AggregateOperator) -> pa.Table:
+    fields = [pa.field(GROUP, pa.int32()), *operator.schema(), pa.field(RECORDS, pa.int64())]
+    return pa.schema(fields).empty_table()
+
+
+def _downstream(served: Served, token: str, next_slots: int) -> pa.RecordBatch:
+    """Return what a slot put out, and a marker for every slot of the next operator."""
+    rows, total = served.output.num_rows, served.output.num_rows + next_slots
+    nothing = np.arange(total) < rows
+    columns = [
+        pa.concat_arrays([column, pa.nulls(next_slots, column.type)])
+        for column in served.output.columns
+    ]
+    names = list(served.output.schema.names)
+    to = np.concatenate([np.zeros(rows, np.int32), np.arange(next_slots, dtype=np.int32)])
+    columns.append(pa.array(to, mask=nothing))
+    columns.append(pa.array([None] * rows + [token] * next_slots, pa.string()))
+    columns.append(pa.array(np.full(total, served.holds_us), mask=nothing))
+    names += [MARKER_TO, MARKER_TOKEN, MARKER_US]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _report(
+    task: SlotTask,
+    facts: Facts,
+    slot: int,
+    token: str,
+    consumed: tuple[str, ...],
+    served: Served,
+    checkpoint: Checkpoint,
+) -> Report:
+    blob, refs = changelog.encode(served.sections) if served.sections else (b"", {})
+    last = task.next_operator is None
+    late = pa.concat_tables([served.late, served.partly_late]) if facts.keep_late else None
+    waiting_groups = served.waiting.column(GROUP).to_numpy()
+    groups, starts, counts = np.unique(waiting_groups, return_index=True, return_counts=True)
+    latency, weights = served.latency
+    return Report(
+        step=facts.step,
+        attempt=facts.attempt,
+        operator=task.operator,
+        slot=slot,
+        token=token,
+        consumed=consumed,
+        groups={g: (d.emitted_us, d.due_us, d.rows) for g, d in served.groups.items()},
+        sections=refs,
+        changelog=_payload(checkpoint, "changelog", token, blob) if blob else None,
+        output=_table_payload(checkpoint, "output", token, served.output) if last else None,
+        waiting=_table_payload(checkpoint, "backlog", token, served.waiting, inline=False),
+        late=_table_payload(checkpoint, "late", token, late, inline=False),
+        output_rows=served.output.num_rows,
+        late_rows=served.late.num_rows,
+        segments={
+            int(g): (int(s), int(c)) for g, s, c in zip(groups, starts, counts, strict=True)
+        },
+        taken=served.taken,
+        arrived=served.arrived_records,
+        served=served.served_records,
+        late_records=served.late_records,
+        waiting_records=int(served.waiting.column(RECORDS).to_numpy().sum()),
+        served_rows=served.served_rows,
+        touched_rows=served.touched_rows,
+        served_by_group=served.served_by_group,
+        histogram=sparse_of(counts_of(latency, weights)) if len(latency) else (),
+        latency_sum_ms=float((latency * weights).sum()),
+        latency_max_ms=float(latency.max()) if len(latency) else 0.0,
+        holds_us=served.holds_us,
+        useful_ms=0.0,
+    )
+
+
+def _timed(report: Report, useful_ms: float, phases_ms: dict[str, float]) -> Report:
+    from dataclasses import replace
+
+    return replace(report, useful_ms=useful_ms, phases_ms=phases_ms)
+
+
+def _payload(
+    checkpoint: Checkpoint, kind: str, token: str, data: bytes, *, inline: bool = True
+) -> Payload:
+    crc32 = zlib.crc32(data)
+    if inline and len(data) < INLINE_BYTES:
+        return Payload(data, None, len(data), crc32)
+    checkpoint.write_file(kind, token, data)
+    return Payload(None, token, len(data), crc32)
+
+
+def _table_payload(
+    checkpoint: Checkpoint,
+    kind: str,
+    token: str,
+    table: pa.Table | pa.RecordBatch | None,
+    *,
+    inline: bool = True,
+) -> Payload | None:
+    if table is None or table.num_rows == 0:
+        return None
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write(table)
+    return _payload(checkpoint, kind, token, stream.getvalue(), inline=inline)
+
+
+def read_table(data: bytes) -> pa.Table:
+    """Return the table that a slot task wrote."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()
+
+
+def _read_table(checkpoint: Checkpoint, kind: str, name: str) -> pa.Table:
+    return read_table(checkpoint.read_file(kind, name))
+
+
+def freeze_once() -> None:
+    """Take what is loaded out of the collector's sight: Spark's daemon collects after every task."""
+    global _frozen  # noqa: PLW0603 -- once per worker process
+    if not _frozen:
+        gc.collect()
+        gc.freeze()
+        _frozen = True
+
+
+__all__ = ["NEVER_US", "Facts", "SlotTask", "read_table"]

@@ -1,0 +1,45 @@
+"""Python workers made ready before a batch needs them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from headgate.operators.spec import AggregateSpec
+from headgate.operators.warm import warm
+
+_HOLD_S = 0.15
+"""How long each task holds its core, so that every core gets a worker of its own. Chosen, not tuned."""
+
+
+def warm_workers(spark: SparkSession, specs: Sequence[AggregateSpec]) -> None:
+    """Start a Python worker per core, with the slots' code and kernels loaded.
+
+    A worker that starts in a batch costs that batch half a second or more. The driver compiles what is
+    not in the cache yet, so that the workers only load.
+    """
+    for spec in specs:
+        warm(spec)
+    context = spark.sparkContext
+    cores = max(1, context.defaultParallelism)
+    frame = spark.range(0, cores, 1, cores)
+    frame.mapInArrow(_Load(tuple(specs)), "ready int")._jdf.queryExecution().toRdd().count()
+
+
+@dataclass(frozen=True)
+class _Load:
+    specs: tuple[AggregateSpec, ...]
+
+    def __call__(self, batches: Iterator[object]) -> Iterator[object]:
+        from headgate.engines.spark import slot
+
+        for _ in batches:
+            pass
+        for spec in self.specs:
+            warm(spec)
+        time.sleep(_HOLD_S)
+        slot.freeze_once()
+        return iter(())

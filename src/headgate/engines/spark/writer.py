@@ -1,0 +1,418 @@
+"""`hg.writeStream`: PySpark's ``DataFrame.writeStream`` with elastic slots."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame
+
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, nearest
+from headgate.engines.spark import session as sessions
+from headgate.engines.spark import sinks
+from headgate.engines.spark.driver import BatchDriver
+from headgate.engines.spark.exchange import streaming_input
+from headgate.engines.spark.gateway import of_rows, require_classic
+from headgate.engines.spark.job import JobConfig
+from headgate.engines.spark.lock import CheckpointLock
+from headgate.engines.spark.logical import Query as Plan
+from headgate.engines.spark.logical import read
+from headgate.engines.spark.query import Query
+from headgate.engines.spark.record import Recorder
+from headgate.engines.spark.warmup import warm_workers
+from headgate.state.arena import arena_root, open_run, sweep
+from headgate.state.checkpoint import Checkpoint
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_OWN_OPTIONS = {
+    "headgate.arrival": "column that says when a record arrived",
+    "headgate.snapshotEvery": "steps between two full sections of a key group",
+    "headgate.preaggregate": "auto, on or off",
+    "headgate.attempts": "executions of a batch before the query fails",
+    "headgate.keepLate": "true keeps late records for headgate verify",
+    "headgate.workload": "name for the journal",
+    "headgate.backlog.bytesMax": "above this a slot serves past its budget",
+    "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
+}
+
+
+def writeStream(df: DataFrame) -> Writer:  # noqa: N802 -- PySpark's name
+    """Return a writer for `df`, as ``df.writeStream`` does.
+
+    Parameters
+    ----------
+    df : DataFrame
+        A streaming DataFrame of a classic session.
+
+    Raises
+    ------
+    HeadgateError
+        The session is Spark Connect.
+    """
+    return Writer(df)
+
+
+class Writer:
+    """PySpark's ``DataStreamWriter`` with slots.
+
+    Methods of PySpark's writer have its meaning and defaults; every method returns the writer.
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        require_classic(df.sparkSession)
+        self._df = df
+        self._format: str | None = None
+        self._options: dict[str, str] = {}
+        self._mode = "append"
+        self._partition_by: list[str] = []
+        self._name: str | None = None
+        self._trigger: dict[str, Any] = {}
+        self._function: Callable[[DataFrame, int], None] | None = None
+        self._table: str | None = None
+        self._slots: tuple[int, int | str, int | str] = (1, "auto", "auto")
+        self._key_groups = 128
+        self._budget_s: float | None = None
+        self._fallback = "error"
+        self._faults: list[dict[str, Any]] = []
+
+    # -- PySpark's --------------------------------------------------------------------------------
+
+    def format(self, source: str) -> Writer:
+        """Set the sink's format: a file format, memory, console, noop, or any batch writer's."""
+        self._format = source
+        return self
+
+    def option(self, key: str, value: Any) -> Writer:
+        """Set an option of the sink, or one of headgate's (``headgate.*``)."""
+        if value is None:
+            self._options.pop(key, None)
+            return self
+        if key.startswith("headgate.") and key not in _OWN_OPTIONS:
+            msg = f'unknown option "{key}"{nearest(key, _OWN_OPTIONS)}.'
+            raise ConfigError(msg)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        self._options[key] = text
+        return self
+
+    def options(self, **options: Any) -> Writer:
+        """Set several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def outputMode(self, outputMode: str) -> Writer:  # noqa: N802, N803
+        """Set append, update or complete."""
+        modes = ("append", "update", "complete")
+        if outputMode.lower() not in modes:
+            msg = f'unknown output mode "{outputMode}"{nearest(outputMode, modes)}.'
+            raise ConfigError(msg)
+        self._mode = outputMode.lower()
+        return self
+
+    def partitionBy(self, *cols: str | list[str]) -> Writer:  # noqa: N802
+        """Partition the files of a file sink."""
+        self._partition_by = [
+            name for col in cols for name in (col if isinstance(col, list) else [col])
+        ]
+        return self
+
+    def queryName(self, queryName: str) -> Writer:  # noqa: N802, N803
+        """Name the query: letters, digits, ``_`` and ``-``, at most 64."""
+        if not _NAME.fullmatch(queryName):
+            msg = (
+                f'query name "{queryName}" cannot name files; use 1 to 64 letters, digits, _ and -.'
+            )
+            raise ConfigError(msg)
+        self._name = queryName
+        return self
+
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,  # noqa: N803
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,  # noqa: N803
+        realTime: str | None = None,  # noqa: N803
+    ) -> Writer:
+        """Set how often a batch starts: ``processingTime="1 second"`` or ``availableNow=True``."""
+        for name, value in (("realTime", realTime), ("continuous", continuous)):
+            if value is not None:
+                msg = (
+                    f"trigger({name}=...) is not supported: slots change between micro-batches; use "
+                    "processingTime."
+                )
+                raise HeadgateError(msg)
+        if processingTime is not None:
+            self._trigger = {"processingTime": processingTime}
+        elif once or availableNow:
+            self._trigger = {"availableNow": True}
+        else:
+            msg = "trigger() needs processingTime=... or availableNow=True."
+            raise ConfigError(msg)
+        return self
+
+    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Writer:  # noqa: N802
+        """Give each step's rows to `func(df, id)`; `id` is the same when a step comes again."""
+        self._function = func
+        return self
+
+    # -- headgate's -------------------------------------------------------------------------------
+
+    def slots(self, min: int = 1, max: int | str = "auto", start: int | str = "auto") -> Writer:  # noqa: A002
+        """Set the least, the most and the first number of slots.
+
+        Parameters
+        ----------
+        min : int
+        max : int or "auto"
+            auto: the number of key groups.
+        start : int or "auto"
+            auto: the cores granted, at most 4.
+        """
+        self._slots = (min, max, start)
+        return self
+
+    def keyGroups(self, count: int) -> Writer:  # noqa: N802
+        """Set the number of key groups, 1 to 32,767; fixed once the checkpoint exists."""
+        if not 1 <= count < 2**15:
+            msg = f"keyGroups={count} is out of range; use 1 to {2**15 - 1}."
+            raise ConfigError(msg)
+        self._key_groups = count
+        return self
+
+    def budget(self, budget: str | None) -> Writer:
+        """Set how long a slot may serve per batch, for instance ``"800 ms"``.
+
+        What exceeds it waits in the slot's durable backlog. None serves everything in its batch.
+        """
+        self._budget_s = None if budget is None else parse_duration_s(budget)
+        return self
+
+    def fallback(self, to: Literal["error", "spark"]) -> Writer:
+        """Say what happens to a query that cannot run elastically: refuse it, or plain Spark."""
+        if to not in ("error", "spark"):
+            msg = f'unknown fallback "{to}"; use "error" or "spark".'
+            raise ConfigError(msg)
+        self._fallback = to
+        return self
+
+    def toTable(self, tableName: str) -> Query:  # noqa: N802, N803
+        """Start the query, appending to a table."""
+        self._table = tableName
+        return self.start()
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: str | list[str] | None = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: Any,
+    ) -> Query:
+        """Start the query; parameters as of PySpark's ``start``.
+
+        Raises
+        ------
+        UnsupportedQuery
+            A part of the query cannot run elastically.
+        ConfigError
+            A setting is out of range.
+        CheckpointError
+            The checkpoint belongs to something else, is held, or is damaged.
+        """
+        self._take_start_arguments(path, format, outputMode, partitionBy, queryName, options)
+        try:
+            plan = read(self._df, self._mode, self._options.get("headgate.arrival"))
+        except UnsupportedQuery:
+            if self._fallback == "spark":
+                return self._start_plain()  # type: ignore[return-value]
+            raise
+        return self._start(plan)
+
+    def _take_start_arguments(
+        self,
+        path: str | None,
+        source: str | None,
+        mode: str | None,
+        partition_by: str | list[str] | None,
+        name: str | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.options(**options)
+        if mode is not None:
+            self.outputMode(mode)
+        if partition_by is not None:
+            self.partitionBy(partition_by)
+        if source is not None:
+            self.format(source)
+        if name is not None:
+            self.queryName(name)
+        if path is not None:
+            self.option("path", path)
+
+    def _start_plain(self) -> Any:
+        """Run the whole query as plain Spark."""
+        writer = self._df.writeStream.outputMode(self._mode)
+        own = {k: v for k, v in self._options.items() if not k.startswith("headgate.")}
+        writer = writer.options(**own)
+        if self._format:
+            writer = writer.format(self._format)
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        if self._name:
+            writer = writer.queryName(self._name)
+        if self._trigger:
+            writer = writer.trigger(**self._trigger)
+        if self._function is not None:
+            writer = writer.foreachBatch(self._function)
+        return writer.toTable(self._table) if self._table else writer.start()
+
+    def _start(self, plan: Plan) -> Query:
+        spark = self._df.sparkSession
+        _check_session(spark)
+        config = self._config(plan)
+        location = self._options.get("checkpointLocation")
+        if not location:
+            msg = 'a query needs a place for its state; add .option("checkpointLocation", ...).'
+            raise ConfigError(msg)
+        checkpoint = Checkpoint(location)
+        job = checkpoint.open(_identity(plan, config))
+        lock = CheckpointLock(spark, checkpoint.root)
+        run = None
+        try:
+            root = arena_root()
+            sweep(root)
+            run = open_run(root)
+            sink = self._sink(plan)
+            recorder = Recorder(checkpoint.root / "journal.jsonl")
+            driver = BatchDriver(spark, plan, config, checkpoint, job, run, sink, recorder)
+            frame = streaming_input(spark, plan, config.key_groups)
+            driver.input_schema = frame.schema
+            warm_workers(spark, [op.spec for op in plan.operators])
+            recorder.start(driver, self._options.get("headgate.workload"), self._parameters(config))
+            driver.redeliver_drained()
+            writer = frame.writeStream.foreachBatch(driver.process)
+            writer = writer.option("checkpointLocation", location).queryName(config.name)
+            if self._trigger:
+                writer = writer.trigger(**self._trigger)
+            inner = writer.start()
+        except BaseException:
+            lock.release()
+            if run is not None:
+                run.close()
+            raise
+        opened = run
+
+        def release() -> None:
+            lock.release()
+            opened.close()
+
+        return Query(inner, driver, finite="availableNow" in self._trigger, release=release)
+
+    def _config(self, plan: Plan) -> JobConfig:
+        least, most, start = self._slots
+        most_slots = self._key_groups if most == "auto" else int(most)
+        if most_slots > self._key_groups:
+            msg = f"slots max={most_slots} exceeds the {self._key_groups} key groups; use at most that."
+            raise ConfigError(msg)
+        cores = self._df.sparkSession.sparkContext.defaultParallelism
+        first = min(4, cores, most_slots) if start == "auto" else int(start)
+        first = max(first, least) if start == "auto" else first
+        if not 1 <= least <= first <= most_slots:
+            msg = f"slots min={least}, start={first}, max={most_slots} are not 1 <= min <= start <= max."
+            raise ConfigError(msg)
+        del plan
+        options = self._options
+        return JobConfig(
+            name=self._name or "headgate",
+            key_groups=self._key_groups,
+            slots=first,
+            slots_max=most_slots,
+            budget_s=None if "availableNow" in self._trigger else self._budget_s,
+            mode=self._mode,
+            snapshot_every=int(options.get("headgate.snapshotEvery", "32")),
+            attempts=int(options.get("headgate.attempts", "4")),
+            preaggregate=options.get("headgate.preaggregate", "auto"),
+            keep_late=options.get("headgate.keepLate") == "true",
+            backlog_bytes_max=int(options.get("headgate.backlog.bytesMax", str(256 * 2**20))),
+            backlog_age_max_s=parse_duration_s(options.get("headgate.backlog.ageMax", "60 s")),
+            faults=self._faults,
+        )
+
+    def _parameters(self, config: JobConfig) -> dict[str, Any]:
+        import dataclasses
+
+        found = dataclasses.asdict(config)
+        return found | {"trigger": self._trigger, "format": self._format}
+
+    def _sink(self, plan: Plan) -> sinks.Sink:
+        spark = self._df.sparkSession
+        options = {
+            k: v
+            for k, v in self._options.items()
+            if not k.startswith("headgate.") and k != "checkpointLocation"
+        }
+        if self._function is not None:
+            return sinks.FunctionSink(self._function)
+        name = (self._format or "").lower()
+        if self._table is not None:
+            return sinks.WriterSink(
+                self._format,
+                self._table,
+                table=True,
+                partition_by=self._partition_by,
+                options=options,
+            )
+        if name == "console":
+            return sinks.ConsoleSink({k.lower(): v for k, v in options.items()})
+        if name == "memory":
+            if self._name is None:
+                msg = 'format "memory" needs a table name; add .queryName(...).'
+                raise ConfigError(msg)
+            return sinks.MemorySink(spark, self._name, of_rows(spark, plan.plan), self._mode)
+        if name in ("", *sinks.FILE_FORMATS):
+            return self._file_sink(name or "parquet", options)
+        return sinks.WriterSink(
+            self._format,
+            options.pop("path", None),
+            table=False,
+            partition_by=self._partition_by,
+            options=options,
+        )
+
+    def _file_sink(self, name: str, options: dict[str, str]) -> sinks.Sink:
+        path = sinks.require_path(options, name)
+        if self._mode != "append":
+            msg = f'format "{name}" takes append mode only, as in Spark; got {self._mode}.'
+            raise ConfigError(msg)
+        options = {k: v for k, v in options.items() if k != "path"}
+        path = str(Path(path).absolute()) if "://" not in path else path
+        return sinks.FileSink(self._df.sparkSession, name, path, self._partition_by, options)
+
+
+def _identity(plan: Plan, config: JobConfig) -> dict[str, Any]:
+    """Return what of a query its checkpoint depends on."""
+    return {
+        "key_groups": config.key_groups,
+        "mode": config.mode,
+        "operators": {
+            op.id: {"keys": [k for k in op.key_names], **op.spec.to_json()}
+            for op in plan.operators
+        },
+    }
+
+
+def _check_session(spark: Any) -> None:
+    if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
+        msg = "spark.speculation is on; two live attempts of a slot only waste work here. Switch it off."
+        raise ConfigError(msg)
+    advice = sessions.advice(spark)
+    if advice:
+        import warnings
+
+        warnings.warn(advice, stacklevel=4)

@@ -1,0 +1,40 @@
+"""The record of a run: one JSON object a line, appended and never changed.
+
+Belongs here: what a line means (schema), writing one (writer), reading them back, also while they
+are being written (reader), and the latency histogram that lines carry (histogram). Does not belong
+here: what a reader makes of them (report), anything of Spark. Imports `headgate.core` only.
+"""
+
+from __future__ import annotations
+
+from headgate.journal.reader import follow, locate, read
+from headgate.journal.schema import (
+    AssignmentChange,
+    Batch,
+    Event,
+    Latency,
+    OperatorInfo,
+    Restart,
+    Retry,
+    SlotStats,
+    Start,
+    Stop,
+)
+from headgate.journal.writer import JournalWriter
+
+__all__ = [
+    "AssignmentChange",
+    "Batch",
+    "Event",
+    "JournalWriter",
+    "Latency",
+    "OperatorInfo",
+    "Restart",
+    "Retry",
+    "SlotStats",
+    "Start",
+    "Stop",
+    "follow",
+    "locate",
+    "read",
+]

@@ -1,0 +1,125 @@
+"""Reading a journal: whole, or as it grows."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from headgate.core.errors import CheckpointError
+from headgate.journal.codec import decode
+from headgate.journal.schema import Event, Start, Stop
+
+JOURNAL_PLACES = ("headgate/journal.jsonl", "journal.jsonl", "headgate/run.jsonl", "run.jsonl")
+"""Where a checkpoint may keep its journal, relative to the checkpoint; the first that exists."""
+
+POLL_S = 0.2
+"""How often `follow` looks for new lines. Chosen, not tuned: below what an eye notices."""
+
+
+class Tail:
+    """A position in a journal that moves over whole lines only.
+
+    Parameters
+    ----------
+    path : path
+        The journal.
+
+    Raises
+    ------
+    CheckpointError
+        There is no such file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            msg = f"there is no journal at {self.path}; give the checkpoint of a headgate query."
+            raise CheckpointError(msg)
+        self._offset_bytes = 0
+        self._line = 0
+
+    def events(self) -> Iterator[Event]:
+        """Yield the events of whole lines written since the last call.
+
+        A torn last line stays unread until it is whole.
+
+        Raises
+        ------
+        CheckpointError
+            A whole line is no event, or the journal has another version.
+        """
+        with self.path.open("rb") as file:
+            file.seek(self._offset_bytes)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._offset_bytes += len(line)
+                self._line += 1
+                event = decode(line, where=f"{self.path} line {self._line}")
+                if self._line == 1 and not isinstance(event, Start):
+                    msg = f"{self.path} does not begin with a start event; it is not a journal."
+                    raise CheckpointError(msg)
+                if event is not None:
+                    yield event
+
+
+def read(path: str | os.PathLike[str]) -> Iterator[Event]:
+    """Yield the events of a journal, oldest first; see `Tail.events` for what is refused."""
+    return Tail(path).events()
+
+
+def _wait() -> bool:
+    """Wait for news; never gives up."""
+    time.sleep(POLL_S)
+    return True
+
+
+def follow(path: str | os.PathLike[str], wait: Callable[[], bool] = _wait) -> Iterator[Event]:
+    """Yield the events of a journal, then those that are being written, up to a stop event.
+
+    Parameters
+    ----------
+    path : path
+        The journal.
+    wait : callable
+        Called when there is nothing new; returns False to end. Unless given, sleeps and goes on.
+
+    Yields
+    ------
+    event
+        A stop event ends the iteration unless a restart was already written behind it.
+    """
+    tail = Tail(path)
+    while True:
+        last: Event | None = None
+        for event in tail.events():
+            last = event
+            yield event
+        if isinstance(last, Stop) or not wait():
+            return
+
+
+def locate(path: str | os.PathLike[str]) -> Path:
+    """Return the journal of a checkpoint.
+
+    Parameters
+    ----------
+    path : path
+        A checkpoint directory, or a journal itself.
+
+    Raises
+    ------
+    CheckpointError
+        Nothing there is a journal.
+    """
+    given = Path(path)
+    if given.is_file():
+        return given
+    for place in JOURNAL_PLACES:
+        if (given / place).is_file():
+            return given / place
+    state = "has no journal" if given.is_dir() else "does not exist"
+    msg = f"checkpoint {given} {state}; give the checkpointLocation of a headgate query."
+    raise CheckpointError(msg)

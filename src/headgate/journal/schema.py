@@ -1,0 +1,285 @@
+"""What a line of the journal means: one frozen dataclass per kind of event.
+
+Every line is a JSON object with ``"event"`` (the kind, below as `KIND`) and ``"at_ms"``. A reader
+ignores fields and kinds it does not know; a change of meaning raises `VERSION`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from headgate.journal.histogram import Sparse
+
+VERSION = 1
+"""Version of the journal's format, stated by every start event."""
+
+
+@dataclass(frozen=True)
+class OperatorInfo:
+    """A stateful operator of the query."""
+
+    id: str
+    """Name of the operator, unique within the job."""
+
+    what: str
+    """What it does, in words, as `explain` says it."""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Latency of the records that one batch completed; see docs/design, what latency means."""
+
+    mean: float
+    """Mean, in ms."""
+
+    p50: float
+    """Median, in ms."""
+
+    p95: float
+    """95th percentile, in ms."""
+
+    p99: float
+    """99th percentile, in ms."""
+
+    max: float
+    """Largest, in ms."""
+
+
+@dataclass(frozen=True)
+class SlotStats:
+    """What one slot did in one batch."""
+
+    slot: int
+    """Number of the slot, from 0."""
+
+    groups: int
+    """Key groups it owned."""
+
+    served: int
+    """Records it served."""
+
+    backlog: int
+    """Records it has received and not yet served, after the batch."""
+
+    useful_ms: float
+    """Time spent on records, without start-up and waiting, in ms."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A query started, for the first time or again; the first line of every journal."""
+
+    KIND: ClassVar[str] = "start"
+
+    job: str
+    """Identity of the job: a uuid kept in the checkpoint."""
+
+    name: str
+    """The query's name."""
+
+    key_groups: int
+    """Key groups G per operator, fixed in the checkpoint."""
+
+    slots: int
+    """Slots at the start."""
+
+    workload: str | None = None
+    """Built-in workload or ``module:function``; null for a query started from Python."""
+
+    seed: int | None = None
+    """Seed of the load generator; null where there is none."""
+
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Resolved settings of the run."""
+
+    operators: tuple[OperatorInfo, ...] = ()
+    """Stateful operators, sources first."""
+
+    floor_ms: float | None = None
+    """Latency floor known from earlier runs, in ms; null when not measured yet."""
+
+    version: int = VERSION
+    """Version of this format."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch was committed: its manifest exists."""
+
+    KIND: ClassVar[str] = "batch"
+
+    step: int
+    """headgate's own number of the batch; grows by one, also over restarts."""
+
+    spark_batch: int
+    """Spark's number of the batch; starts at 0 again with a new Spark checkpoint."""
+
+    epoch: int
+    """Epoch of the assignment the batch ran under."""
+
+    slots: int
+    """Slots the batch ran with."""
+
+    duration_ms: float
+    """The whole trigger inside headgate, in ms."""
+
+    phases_ms: dict[str, float]
+    """Parts of the batch, in ms: plan, slots, manifest, sink; optionally wait and logs."""
+
+    arrived: int
+    """Records that came from the source."""
+
+    served: int
+    """Records applied to state, from the source or from backlog."""
+
+    emitted: int
+    """Rows handed to the sink."""
+
+    late: int
+    """Records dropped because their window had closed."""
+
+    null_keys: int
+    """Records dropped because their key was null."""
+
+    backlog: int
+    """Records waiting after the batch, all slots."""
+
+    backlog_bytes: int
+    """Size of that backlog, in bytes."""
+
+    latency_ms: Latency | None = None
+    """Latency of the records completed in this batch, in ms; null when none was."""
+
+    histogram: Sparse = ()
+    """The same latencies as [bucket_ms, count], ascending; bucket_ms is the bucket's upper edge."""
+
+    watermark_us: int | None = None
+    """Event-time watermark after the batch, microseconds since 1970; null when there is none."""
+
+    slot_stats: tuple[SlotStats, ...] = ()
+    """One entry per slot."""
+
+    hottest: tuple[tuple[int, int], ...] = ()
+    """The key groups that served most, as [key group, records], descending."""
+
+    state_rows: int = 0
+    """Rows of state, all operators."""
+
+    state_bytes: int = 0
+    """Size of the state, in bytes."""
+
+    changelog_bytes: int = 0
+    """What the batch appended to the changelog, in bytes."""
+
+    attempts: int = 1
+    """Executions it took; 1 when nothing failed."""
+
+    watermark_holder: int | None = None
+    """Slot whose backlog holds the watermark back; null when none does."""
+
+    at_ms: int = 0
+    """Wall clock at the batch's end, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class AssignmentChange:
+    """A new assignment took effect."""
+
+    KIND: ClassVar[str] = "assignment"
+
+    step: int
+    """First batch under the new assignment."""
+
+    epoch: int
+    """Epoch of the new assignment."""
+
+    slots_before: int
+    """Slots until now."""
+
+    slots_after: int
+    """Slots from now on."""
+
+    groups_moved: int
+    """Key groups whose slot changed."""
+
+    bytes_moved: int
+    """State copied because of it, in bytes; 0 where slots share memory."""
+
+    by: str
+    """Who asked: ``--scale-at``, ``user`` or the name of a policy."""
+
+    reason: str = ""
+    """Why, in words."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """An execution of a batch failed and is repeated."""
+
+    KIND: ClassVar[str] = "retry"
+
+    step: int
+    """The batch."""
+
+    attempt: int
+    """The execution that failed, from 1."""
+
+    error: str
+    """What failed, in one sentence."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The query ended."""
+
+    KIND: ClassVar[str] = "stop"
+
+    reason: str
+    """Who or what ended it."""
+
+    error: str | None = None
+    """What failed; null when the end was clean."""
+
+    summary: dict[str, Any] = field(default_factory=dict)
+    """Totals the engine wants to leave behind; may be empty."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """The query took up work that an earlier one left; follows its start event."""
+
+    KIND: ClassVar[str] = "restart"
+
+    step: int
+    """First batch that runs again."""
+
+    recovered_from: int | None
+    """Last committed batch, whose state it begins from; null when there was none."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+Event = Start | Batch | AssignmentChange | Retry | Stop | Restart
+"""Any line of a journal."""
+
+KINDS: dict[str, type[Event]] = {
+    kind.KIND: kind for kind in (Start, Batch, AssignmentChange, Retry, Stop, Restart)
+}
+"""Kinds by the text of their ``"event"`` field."""
+
+NESTED = (OperatorInfo, Latency, SlotStats)
+"""Objects that appear inside events."""

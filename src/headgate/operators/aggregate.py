@@ -1,0 +1,300 @@
+"""A keyed aggregate over one key group's table: merge what arrives, emit what is due.
+
+References
+----------
+[STRETCH] 4.2, the operator O+ with ``update`` (merge), ``output`` and ``slide`` (emit, expire), in its
+columnar form. Differs: windows are kept as slices, so ``update`` touches one entry per record and
+``output`` merges the slices of a window when it is due.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.core.errors import EngineError
+from headgate.operators import codec
+from headgate.operators.kernels.merge import OVERFLOW, expand_windows, merge
+from headgate.operators.layout import RowLayout, row_layout
+from headgate.operators.spec import AggregateSpec, OutputMode, TimeKey
+from headgate.state.heap import HeapStore
+from headgate.state.ports import EMPTY_TOKEN, I64, Table
+
+NEVER_US = np.iinfo(np.int64).max
+"""A due time that does not come."""
+
+BEFORE_ALL_US = np.iinfo(np.int64).min // 4
+"""A watermark before every event; far from the edge, so that a window's size can be subtracted."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a step emits for one key group, still as words.
+
+    Attributes
+    ----------
+    keys : int64[n, key_words]
+        With the window's end (the time itself for a plain time) in place of the slice start.
+    values : int64[n, value_words]
+        The merged buffers, which the engine turns into results.
+    strings : codec.Strings
+        The table's strings, as of now; what they hold may change once the table is released.
+    """
+
+    keys: I64
+    values: I64
+    strings: codec.Strings
+
+
+class AggregateOperator:
+    """The arithmetic of one `AggregateSpec`; holds no state of its own."""
+
+    def __init__(self, spec: AggregateSpec) -> None:
+        self.spec = spec
+        self.layout: RowLayout = row_layout(spec)
+        self._start = self.layout.value_start
+        self._value_width = self.layout.table.width - self._start
+
+    def encode(self, keys: list[pa.Array], slices: I64, values: list[pa.Array]) -> Batch:
+        """Return arriving buffers as words, in the order given.
+
+        Parameters
+        ----------
+        keys : list of pyarrow.Array, one per key leaf, each of n values
+        slices : int64[n]
+            Start of each record's slice, microseconds; ignored without a time.
+        values : list of pyarrow.Array, one per value leaf
+        """
+        layout = self.layout
+        count = len(slices)
+        key = codec.encode(keys, self.spec.keys, layout.key_at, layout.table.key_words)
+        matrix = key.matrix
+        if not keys:
+            matrix = np.zeros((count, layout.table.key_words), dtype=np.int64)
+        if layout.time_at >= 0:
+            matrix[:, layout.time_at] = slices
+        value = codec.encode(values, layout.value_leaves, layout.value_at, self._value_width)
+        return Batch(matrix, key.strings, value.matrix, value.strings)
+
+    def merge(self, table: Table, batch: Batch, start: int, stop: int) -> I64:
+        """Merge records ``start:stop`` of `batch` into `table`; return the rows they went to.
+
+        Raises
+        ------
+        EngineError
+            A checked integer sum overflowed; running the batch again would not help.
+        """
+        keys = _interned(table, batch.keys, batch.key_strings, start, stop)
+        values = _interned(table, batch.values, batch.value_strings, start, stop)
+        index = table.upsert(keys)
+        self._merge_into(table, index, values, table)
+        return index
+
+    def _merge_into(self, target: Table, index: I64, values: I64, strings: Table) -> None:
+        part = target.rows[:, self._start :]
+        offsets, data = strings.strings()
+        layout = self.layout
+        status = merge(
+            part,
+            part.view(np.float64),
+            index,
+            values,
+            values.view(np.float64),
+            layout.ops,
+            layout.leaves,
+            offsets,
+            data,
+        )
+        if status == OVERFLOW:
+            msg = (
+                "[ARITHMETIC_OVERFLOW] a sum of integers left the range of bigint; sum a decimal or "
+                "double instead, or set spark.sql.ansi.enabled to false to let it wrap."
+            )
+            raise EngineError(msg)
+
+    def late(self, slices: I64, watermark_us: int | I64) -> npt.NDArray[np.bool_]:
+        """Return which records have no open window left: every end is at or before the watermark."""
+        time = self._expiring()
+        if time is None:
+            return np.zeros(len(slices), dtype=np.bool_)
+        last = slices
+        if time.sliced:
+            last = slices - (slices - time.offset_us) % time.advance_us
+        late: npt.NDArray[np.bool_] = last + time.size_us <= watermark_us
+        return late
+
+    def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> Results:
+        """Return what this step emits and remove what can never be emitted again.
+
+        Parameters
+        ----------
+        table : Table
+        changed : int64[n]
+            Rows that this step merged into (may repeat); UPDATE emits these.
+        emitted_us : int
+            Watermark up to which this group has emitted already.
+        watermark_us : int
+            The group's watermark now; never below `emitted_us`.
+        """
+        mode, time = self.spec.mode, self._expiring()
+        if mode is OutputMode.COMPLETE:
+            return self._windows(table, table.live(), BEFORE_ALL_US, NEVER_US)
+        if mode is OutputMode.UPDATE:
+            changed = np.unique(changed)
+            results = self._updated(table, changed, emitted_us)
+        elif time is None or watermark_us <= emitted_us:
+            results = self._windows(table, changed[:0], 0, 0)
+        else:
+            live = table.live()
+            starts = table.rows[live, 1 + self.layout.time_at]
+            due = live[starts < watermark_us] if time.size_us else live[starts <= watermark_us]
+            results = self._windows(table, due, emitted_us, watermark_us)
+        if time is not None and watermark_us > emitted_us:
+            self._expire(table, watermark_us)
+        return results
+
+    def due_us(self, table: Table, watermark_us: int) -> int:
+        """Return the watermark at which the group has something to emit or remove next."""
+        time = self._expiring()
+        if time is None or table.live_count == 0 or self.spec.mode is OutputMode.COMPLETE:
+            return int(NEVER_US)
+        starts = table.rows[table.live(), 1 + self.layout.time_at]
+        if time.size_us == 0:
+            return int(starts.min())
+        if not time.sliced:
+            return int(starts.min()) + time.size_us
+        # the first window that holds the oldest slice and is not out yet
+        oldest = int(starts.min())
+        first_end = oldest - (oldest - time.offset_us) % time.slice_us + time.slice_us
+        end = first_end + (-(first_end - time.offset_us - time.size_us)) % time.advance_us
+        if end <= watermark_us:
+            end += ((watermark_us - end) // time.advance_us + 1) * time.advance_us
+        return end
+
+    def _expiring(self) -> TimeKey | None:
+        time = self.spec.time
+        return time if time is not None and time.expires else None
+
+    def _expire(self, table: Table, watermark_us: int) -> None:
+        live = table.live()
+        starts = table.rows[live, 1 + self.layout.time_at]
+        table.delete(live[self.late(starts, watermark_us)])
+
+    def _updated(self, table: Table, changed: I64, emitted_us: int) -> Results:
+        time = self.spec.time
+        if time is None or not time.sliced:
+            return self._windows(table, changed, BEFORE_ALL_US, NEVER_US)
+        # every window over a changed slice, with all the slices that it has
+        starts = table.rows[:, 1 + self.layout.time_at]
+        live = table.live()
+        if len(changed):
+            near = starts[live]
+            reach = time.size_us
+            live = live[
+                (near > starts[changed].min() - reach) & (near < starts[changed].max() + reach)
+            ]
+        after = emitted_us if time.expires else int(BEFORE_ALL_US)
+        wanted = self._window_keys(table, changed, after, int(NEVER_US))[1]
+        return self._windows(table, live, after, int(NEVER_US), only=wanted)
+
+    def _window_keys(self, table: Table, index: I64, after_us: int, until_us: int) -> tuple[I64, I64]:
+        """Return (position in `index`, key words with the slice start replaced by the window end)."""
+        time, at = self.spec.time, self.layout.time_at
+        rows = table.rows[index]
+        keys = rows[:, 1 : self._start]
+        if time is None:
+            return np.arange(len(index)), keys
+        if not time.sliced:
+            ends = keys[:, at] + time.size_us
+            position = np.flatnonzero((ends > after_us) & (ends <= until_us))
+            keys = keys[position]
+            keys[:, at] += time.size_us
+            return position, keys
+        out = np.empty((len(index) * time.overlap, 2), dtype=np.int64)
+        starts = np.ascontiguousarray(keys[:, at])
+        count = expand_windows(
+            starts, time.size_us, time.advance_us, time.offset_us, after_us, until_us, out
+        )
+        position = out[:count, 0]
+        keys = keys[position]
+        keys[:, at] = out[:count, 1]
+        return position, keys
+
+    def _windows(
+        self, table: Table, index: I64, after_us: int, until_us: int, only: I64 | None = None
+    ) -> Results:
+        """Merge rows into windows with ``after < end <= until`` and return them as columns."""
+        position, keys = self._window_keys(table, index, after_us, until_us)
+        values = np.ascontiguousarray(table.rows[index[position], self._start :])
+        time = self.spec.time
+        if time is not None and time.sliced:
+            keys, values = self._merged(table, keys, values, only)
+        return Results(keys, values, codec.Strings(*table.strings()))
+
+    def _merged(
+        self, table: Table, keys: I64, values: I64, only: I64 | None
+    ) -> tuple[I64, I64]:
+        windows = HeapStore(self.layout.table).acquire(0, EMPTY_TOKEN, lambda _: [])
+        windows.begin()
+        index = windows.upsert(np.ascontiguousarray(keys))
+        self._merge_into(windows, index, values, table)
+        # `only` names windows over changed slices, so each of them is there already
+        live = windows.live() if only is None else np.unique(windows.upsert(only))
+        rows = windows.rows[live]
+        return rows[:, 1 : self._start], rows[:, self._start :]
+
+    def columns(self, results: Results) -> list[pa.Array]:
+        """Return results as Arrow columns: key leaves, window end (with a time), value leaves."""
+        layout = self.layout
+        columns = codec.decode(results.keys, self.spec.keys, layout.key_at, results.strings)
+        if layout.time_at >= 0:
+            columns.append(pa.array(np.ascontiguousarray(results.keys[:, layout.time_at])))
+        leaves = layout.value_leaves
+        return columns + codec.decode(results.values, leaves, layout.value_at, results.strings)
+
+    def schema(self) -> pa.Schema:
+        """Return the schema of `columns`: ``k0 ..``, ``t`` (with a time), ``v0 ..``."""
+        fields = [pa.field(f"k{i}", codec.arrow_type(x)) for i, x in enumerate(self.spec.keys)]
+        if self.layout.time_at >= 0:
+            fields.append(pa.field("t", pa.int64()))
+        leaves = enumerate(self.layout.value_leaves)
+        return pa.schema(fields + [pa.field(f"v{i}", codec.arrow_type(x)) for i, x in leaves])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Arriving buffers as words, in serving order; see `AggregateOperator.encode`.
+
+    Attributes
+    ----------
+    keys : int64[n, key_words]
+    key_strings : strings of the key, not interned yet
+    values : int64[n, value_words]
+    value_strings : strings of the values, not interned yet
+    """
+
+    keys: I64
+    key_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
+    values: I64
+    value_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
+
+
+def _interned(
+    table: Table,
+    matrix: I64,
+    strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...],
+    start: int,
+    stop: int,
+) -> I64:
+    """Return records ``start:stop`` with their strings replaced by the table's ids + 1."""
+    part = matrix[start:stop]
+    if not strings:
+        return part
+    part = part.copy()
+    for word, column, null in strings:
+        ids = table.intern(column.offsets[start : stop + 1], column.data) + 1
+        part[:, word] = ids if null is None else np.where(null[start:stop], 0, ids)
+    return part

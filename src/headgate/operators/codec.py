@@ -1,0 +1,148 @@
+"""Arrow columns to rows of words, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.operators.spec import Kind, Leaf
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+
+def arrow_type(leaf: Leaf) -> pa.DataType:
+    """Return the Arrow type that carries `leaf` at the edge of an operator."""
+    if leaf.kind is Kind.INTEGER:
+        return pa.int64()
+    if leaf.kind is Kind.FLOAT:
+        return pa.float64()
+    if leaf.kind is Kind.DECIMAL:
+        return pa.decimal128(38, leaf.scale)
+    return pa.binary()
+
+
+@dataclass(frozen=True)
+class Strings:
+    """Byte strings of a batch; string i is ``data[offsets[i]:offsets[i + 1]]``."""
+
+    offsets: I64
+    data: U8
+
+
+@dataclass(frozen=True)
+class Words:
+    """Columns of a batch as words.
+
+    Attributes
+    ----------
+    matrix : int64[n, w]
+        Word 0 holds the null bits. BYTES leaves hold 0 until they are interned.
+    strings : tuple of (int, int, Strings, bool[n] or None)
+        Word, bit, the strings of that column, and which are null: to be interned per key group.
+    """
+
+    matrix: I64
+    strings: tuple[tuple[int, Strings, Mask | None], ...]
+
+
+def encode(columns: Sequence[pa.Array], leaves: Sequence[Leaf], at: Sequence[int], width: int) -> Words:
+    """Return Arrow columns as a matrix of words.
+
+    Parameters
+    ----------
+    columns : sequence of pyarrow.Array, length L, each of n values
+    leaves : sequence of Leaf, length L
+    at : sequence of int, length L
+        First word of each leaf.
+    width : int
+        Words per row.
+    """
+    count = len(columns[0]) if columns else 0
+    matrix = np.zeros((count, width), dtype=np.int64)
+    strings = []
+    for bit, (column, leaf, word) in enumerate(zip(columns, leaves, at, strict=True)):
+        null: Mask | None = None
+        if column.null_count:
+            null = column.is_null().to_numpy(zero_copy_only=False)
+            matrix[:, 0] |= null.astype(np.int64) << bit
+        if leaf.kind is Kind.BYTES:
+            strings.append((word, _strings(column), null))
+        elif leaf.kind is Kind.DECIMAL:
+            pairs = _fixed(column, np.dtype(np.int64), 2).reshape(-1, 2)
+            matrix[:, word : word + 2] = pairs
+        else:
+            dtype = np.float64 if leaf.kind is Kind.FLOAT else np.int64
+            values = _fixed(column, np.dtype(dtype), 1).view(np.int64)
+            matrix[:, word] = values
+        if null is not None and leaf.kind is not Kind.BYTES:
+            # a null's word must be the same wherever it came from: key words decide equality
+            matrix[null, word : word + leaf.words] = 0
+    return Words(matrix, tuple(strings))
+
+
+def _fixed(column: pa.Array, dtype: np.dtype[Any], per_value: int) -> npt.NDArray[Any]:
+    buffer = column.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(column) * per_value, dtype=dtype)
+    flat = np.frombuffer(buffer, dtype=dtype)
+    start = column.offset * per_value
+    return flat[start : start + len(column) * per_value]
+
+
+def _strings(column: pa.Array) -> Strings:
+    large = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
+    _, offsets, data = column.buffers()
+    kind = np.int64 if large else np.int32
+    if offsets is None or len(column) == 0:
+        return Strings(np.zeros(len(column) + 1, dtype=np.int64), np.zeros(0, dtype=np.uint8))
+    at = np.frombuffer(offsets, dtype=kind)[column.offset : column.offset + len(column) + 1]
+    raw = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
+    return Strings(at.astype(np.int64), raw)
+
+
+def decode(
+    words: I64, leaves: Sequence[Leaf], at: Sequence[int], strings: Strings
+) -> list[pa.Array]:
+    """Return columns of words as Arrow arrays, one per leaf.
+
+    Parameters
+    ----------
+    words : int64[n, w]
+        Word 0 holds the null bits.
+    leaves, at
+        As for `encode`.
+    strings : Strings
+        The table's interned strings.
+    """
+    arrays = []
+    for bit, (leaf, word) in enumerate(zip(leaves, at, strict=True)):
+        null = ((words[:, 0] >> bit) & 1).astype(np.bool_)
+        arrays.append(_column(words, leaf, word, null, strings))
+    return arrays
+
+
+def _column(words: I64, leaf: Leaf, word: int, null: Mask, strings: Strings) -> pa.Array:
+    any_null = bool(null.any())
+    if leaf.kind is Kind.BYTES:
+        pool = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(),
+            len(strings.offsets) - 1,
+            [None, pa.py_buffer(strings.offsets), pa.py_buffer(strings.data)],
+        )
+        ids = pa.array(words[:, word] - 1, mask=null if any_null else None)
+        return pool.take(ids).cast(pa.binary())
+    if leaf.kind is Kind.DECIMAL:
+        pairs = np.ascontiguousarray(words[:, word : word + 2])
+        validity = pa.py_buffer(np.packbits(~null, bitorder="little")) if any_null else None
+        return pa.Array.from_buffers(arrow_type(leaf), len(words), [validity, pa.py_buffer(pairs)])
+    column = np.ascontiguousarray(words[:, word])
+    if leaf.kind is Kind.FLOAT:
+        column = column.view(np.float64)
+    return pa.array(column, mask=null if any_null else None)

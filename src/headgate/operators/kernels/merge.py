@@ -1,0 +1,283 @@
+"""Merging buffers into rows: one loop over records, one branch per aggregate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headgate.core.jit import jit
+
+OK = 0
+OVERFLOW = 1
+"""A checked integer sum left the range of int64."""
+
+_KIND_FLOAT, _KIND_DECIMAL, _KIND_BYTES = 1, 2, 3
+_COUNT, _SUM_INTEGER, _SUM_FLOAT, _SUM_DECIMAL = 0, 1, 2, 3
+_MIN, _MAX, _FIRST, _LAST, _MIN_BY, _MAX_BY = 4, 5, 6, 7, 8, 9
+_SIGN = -0x8000000000000000
+_LOW32 = 0xFFFFFFFF
+# 10**38 - 1, the largest decimal(38), as high and low words
+_DECIMAL_MAX_HIGH = (10**38 - 1) >> 64
+_DECIMAL_MAX_LOW = (10**38 - 1) & ((1 << 64) - 1)  # below 2**63, so it is a signed word too
+
+
+@jit
+def below_unsigned(a: int, b: int) -> bool:
+    """Return whether a < b, both read as unsigned 64-bit words."""
+    return (a ^ _SIGN) < (b ^ _SIGN)
+
+
+@jit
+def add_wrapping(a: int, b: int) -> int:
+    """Return a + b modulo 2**64, as a signed word; the same with and without the compiler."""
+    low = (a & _LOW32) + (b & _LOW32)
+    high = ((a >> 32) & _LOW32) + ((b >> 32) & _LOW32) + (low >> 32)
+    high &= _LOW32
+    if high >= 0x80000000:
+        high -= 0x100000000
+    return (high << 32) | (low & _LOW32)
+
+
+@jit
+def compare_bytes(a: int, b: int, offsets: Any, data: Any) -> int:
+    """Return -1, 0 or 1 for interned strings `a` and `b` (ids + 1), by unsigned bytes."""
+    if a == b:
+        return 0
+    a_at, a_end = offsets[a - 1], offsets[a]
+    b_at, b_end = offsets[b - 1], offsets[b]
+    while a_at < a_end and b_at < b_end:
+        x, y = data[a_at], data[b_at]
+        if x != y:
+            return -1 if x < y else 1
+        a_at += 1
+        b_at += 1
+    if a_end - a_at == b_end - b_at:
+        return 0
+    return -1 if a_at == a_end else 1
+
+
+@jit
+def compare_leaf(  # noqa: PLR0911, PLR0912, PLR0913 -- one kind after the other reads best
+    a: Any, a_float: Any, i: int, b: Any, b_float: Any, j: int, leaf: Any, offsets: Any, data: Any
+) -> int:
+    """Return -1, 0 or 1 for one leaf of value rows a[i] and b[j]; null comes first, NaN last."""
+    word, kind, bit = leaf[0], leaf[2], leaf[3]
+    a_null = (a[i, 0] >> bit) & 1
+    b_null = (b[j, 0] >> bit) & 1
+    if a_null or b_null:
+        return b_null - a_null
+    if kind == _KIND_FLOAT:
+        x, y = a_float[i, word], b_float[j, word]
+        if x != x:  # noqa: PLR0124 -- NaN
+            return 0 if y != y else 1  # noqa: PLR0124
+        if y != y:  # noqa: PLR0124
+            return -1
+        if x == y:
+            return 0
+        return -1 if x < y else 1
+    p, q = a[i, word], b[j, word]
+    if kind == _KIND_BYTES:
+        return compare_bytes(p, q, offsets, data)
+    if kind == _KIND_DECIMAL:
+        p_high, q_high = a[i, word + 1], b[j, word + 1]
+        if p_high != q_high:
+            return -1 if p_high < q_high else 1
+        if p == q:
+            return 0
+        return -1 if below_unsigned(p, q) else 1
+    if p == q:
+        return 0
+    return -1 if p < q else 1
+
+
+@jit
+def _compare(  # noqa: PLR0913
+    a: Any,
+    a_float: Any,
+    i: int,
+    b: Any,
+    b_float: Any,
+    j: int,
+    leaves: Any,
+    first: int,
+    count: int,
+    offsets: Any,
+    data: Any,
+) -> int:
+    for k in range(first, first + count):
+        order = compare_leaf(a, a_float, i, b, b_float, j, leaves[k], offsets, data)
+        if order != 0:
+            return order
+    return 0
+
+
+@jit
+def _copy(to: Any, i: int, source: Any, j: int, leaves: Any, first: int, count: int) -> None:
+    for k in range(first, first + count):
+        word, words, bit = leaves[k, 0], leaves[k, 1], leaves[k, 3]
+        for w in range(words):
+            to[i, word + w] = source[j, word + w]
+        null = (source[j, 0] >> bit) & 1
+        to[i, 0] = (to[i, 0] & ~(np.int64(1) << bit)) | (null << bit)
+
+
+@jit
+def _is_null(values: Any, i: int, leaves: Any, leaf: int) -> bool:
+    return ((values[i, 0] >> leaves[leaf, 3]) & 1) == 1
+
+
+@jit
+def _sum_decimal(to: Any, i: int, source: Any, j: int, leaves: Any, first: int) -> None:
+    """Add a 128-bit sum; null with a positive count means overflow, and stays null."""
+    word, bit = leaves[first, 0], leaves[first, 3]
+    count_word = leaves[first + 1, 0]
+    arriving = source[j, count_word]
+    if arriving == 0:
+        return
+    had = to[i, count_word]
+    to[i, count_word] = had + arriving
+    if _is_null(source, j, leaves, first):
+        to[i, 0] |= np.int64(1) << bit
+        return
+    if had == 0:
+        _copy(to, i, source, j, leaves, first, 1)
+        return
+    if _is_null(to, i, leaves, first):
+        return
+    low_a, low_b = to[i, word], source[j, word]
+    low = add_wrapping(low_a, low_b)
+    carry = 1 if below_unsigned(low, low_a) else 0
+    high = add_wrapping(add_wrapping(to[i, word + 1], source[j, word + 1]), carry)
+    to[i, word] = low
+    to[i, word + 1] = high
+    # |sum| of two decimal(38) stays below 2**127, so the sign is right; compare with 10**38 - 1
+    if high < 0:
+        low = add_wrapping(~low, 1)
+        high = ~high + (1 if low == 0 else 0)
+    if high > _DECIMAL_MAX_HIGH or (
+        high == _DECIMAL_MAX_HIGH and below_unsigned(_DECIMAL_MAX_LOW, low)
+    ):
+        to[i, 0] |= np.int64(1) << bit
+
+
+@jit
+def merge(  # noqa: PLR0912, PLR0913, PLR0915 -- the switch over aggregates is this kernel
+    rows: Any,
+    rows_float: Any,
+    index: Any,
+    incoming: Any,
+    incoming_float: Any,
+    ops: Any,
+    leaves: Any,
+    offsets: Any,
+    data: Any,
+) -> int:
+    """Merge buffer j of `incoming` into value row ``index[j]`` of `rows`, for every j in order.
+
+    Parameters
+    ----------
+    rows : int64[capacity, v]
+        Value parts of a table's rows (word 0: null bits); a view with any row stride.
+    rows_float : float64[capacity, v]
+        The same memory.
+    index : int64[n]
+    incoming : int64[n, v]
+        Buffers in the same layout; strings are already the table's ids + 1.
+    incoming_float : float64[n, v]
+        The same memory.
+    ops : int64[A, 6]
+    leaves : int64[L, 4]
+    offsets : int64[m + 1]
+    data : uint8[]
+        The table's strings.
+
+    Returns
+    -------
+    int
+        OK or OVERFLOW.
+    """
+    for j in range(index.shape[0]):
+        i = index[j]
+        for a in range(ops.shape[0]):
+            op, first, count = ops[a, 0], ops[a, 1], ops[a, 2]
+            word = leaves[first, 0]
+            if op == _COUNT:
+                rows[i, word] += incoming[j, word]
+            elif op == _SUM_DECIMAL:
+                _sum_decimal(rows, i, incoming, j, leaves, first)
+            elif op in (_FIRST, _LAST):
+                qualifying = incoming[j, word]
+                if qualifying > 0:
+                    if op == _LAST or rows[i, word] == 0:
+                        _copy(rows, i, incoming, j, leaves, first + 1, count - 1)
+                    rows[i, word] += qualifying
+            elif _is_null(incoming, j, leaves, first):
+                continue
+            elif _is_null(rows, i, leaves, first):
+                _copy(rows, i, incoming, j, leaves, first, count + ops[a, 4])
+            elif op == _SUM_INTEGER:
+                x, y = rows[i, word], incoming[j, word]
+                total = add_wrapping(x, y)
+                if ops[a, 5] and ((x ^ total) & (y ^ total)) < 0:
+                    return OVERFLOW
+                rows[i, word] = total
+            elif op == _SUM_FLOAT:
+                rows_float[i, word] += incoming_float[j, word]
+            else:
+                order = _compare(
+                    rows,
+                    rows_float,
+                    i,
+                    incoming,
+                    incoming_float,
+                    j,
+                    leaves,
+                    first,
+                    count,
+                    offsets,
+                    data,
+                )
+                # on a tie MIN_BY and MAX_BY keep the newer value, as Spark does
+                if (
+                    (op == _MIN and order > 0)
+                    or (op == _MAX and order < 0)
+                    or (op == _MIN_BY and order >= 0)
+                    or (op == _MAX_BY and order <= 0)
+                ):
+                    _copy(rows, i, incoming, j, leaves, first, count + ops[a, 4])
+    return OK
+
+
+@jit
+def expand_windows(
+    slices: Any, size: int, advance: int, offset: int, after: int, until: int, out: Any
+) -> int:
+    """List every (row, window end) with ``after < end <= until`` for rows that start at `slices`.
+
+    Parameters
+    ----------
+    slices : int64[n]
+        Slice starts, microseconds.
+    out : int64[m, 2]
+        Filled with (position in `slices`, window end); long enough for n x overlap pairs.
+
+    Returns
+    -------
+    int
+        How many pairs were written.
+    """
+    written = 0
+    for i in range(slices.shape[0]):
+        # the last window that holds the slice starts at the greatest multiple at or below it
+        start = slices[i] - (slices[i] - offset) % advance
+        while start > slices[i] - size:
+            end = start + size
+            if end <= after:
+                break
+            if end <= until:
+                out[written, 0] = i
+                out[written, 1] = end
+                written += 1
+            start -= advance
+    return written

@@ -1,0 +1,381 @@
+"""One slot's work in one step: late records out, backlog first, quota, merge, emit, change log.
+
+Free of any engine: an engine brings the arriving records as an Arrow table and a `Request`, and takes
+a `Served` back. What is served is decided by the request alone, never by the clock, so that a retry
+serves under the same rule.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.operators.aggregate import NEVER_US, AggregateOperator, Results
+from headgate.state.ports import I64, Chain, Section, Store
+
+F64 = npt.NDArray[np.float64]
+
+GROUP, TIME, RECORDS, ARRIVED_FIRST, ARRIVED_LAST = "g", "t", "n", "a0", "a1"
+"""Columns of arriving records beside ``k0 ..`` and ``v0 ..``: key group, slice start (microseconds), the
+number of records that a row stands for, when the first and the last of them arrived (ms)."""
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """Where a key group stands before the step.
+
+    Attributes
+    ----------
+    token : str
+        Its state.
+    emitted_us : int
+        Watermark up to which it has emitted.
+    due_us : int
+        Watermark at which it has something to emit or to remove.
+    snapshot : bool
+        True where this step shall log all of it instead of the change.
+    """
+
+    token: str
+    emitted_us: int
+    due_us: int
+    snapshot: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the driver asks of one slot in one step.
+
+    Attributes
+    ----------
+    token : str
+        Names the state after this execution of the task; 32 hexadecimal digits, never used before.
+    watermark_us : int
+        The operator's watermark.
+    groups : mapping of int to GroupState
+        The key groups that the slot owns.
+    chain : callable
+        ``chain(group)`` is the `Chain` that leads to the group's token.
+    quota_records : int or None
+        Rows to serve at the most; None serves all.
+    """
+
+    token: str
+    watermark_us: int
+    groups: Mapping[int, GroupState]
+    chain: Callable[[int], Chain]
+    quota_records: int | None = None
+
+
+@dataclass(frozen=True)
+class GroupDone:
+    """Where a key group stands after the step; only groups that changed are reported.
+
+    Attributes
+    ----------
+    emitted_us, due_us : int
+    rows : int
+        Entries in its table.
+    """
+
+    emitted_us: int
+    due_us: int
+    rows: int
+
+
+@dataclass
+class Served:
+    """What a slot did in a step.
+
+    Attributes
+    ----------
+    groups : dict of int to GroupDone
+        Groups whose state has a new token.
+    sections : dict of int to Section
+        Their part of the changelog.
+    output : pyarrow.RecordBatch
+        What the step emits: ``AggregateOperator.schema``.
+    waiting : pyarrow.Table
+        New records not served, by key group in serving order: they join the group's backlog.
+    taken : dict of int to int
+        Rows served from each group's backlog; they leave it.
+    late : pyarrow.Table
+        Records refused because every window of theirs is out, and ``emitted`` which they met.
+    partly_late : pyarrow.Table
+        Records served of which some windows were out already, and ``emitted`` as above.
+    arrived_records, served_records, late_records : int
+    served_rows, touched_rows : int
+        Rows merged, and distinct entries they went to: how much aggregating first would shrink.
+    served_by_group : dict of int to int
+        Records.
+    holds_us : int
+        The least watermark of the slot's groups; what the next operator may count on.
+    latency : (float64[n], int64[n])
+        Latency in ms and weight in records, of what was served.
+    """
+
+    output: pa.RecordBatch
+    waiting: pa.Table
+    late: pa.Table
+    partly_late: pa.Table
+    groups: dict[int, GroupDone] = field(default_factory=dict)
+    sections: dict[int, Section] = field(default_factory=dict)
+    arrived_records: int = 0
+    served_records: int = 0
+    late_records: int = 0
+    served_rows: int = 0
+    touched_rows: int = 0
+    taken: dict[int, int] = field(default_factory=dict)
+    served_by_group: dict[int, int] = field(default_factory=dict)
+    holds_us: int = int(NEVER_US)
+    latency: tuple[F64, I64] = (np.zeros(0), np.zeros(0, np.int64))
+
+
+def serve(
+    operator: AggregateOperator,
+    store: Store,
+    request: Request,
+    arriving: pa.Table,
+    backlog: pa.Table | None = None,
+    *,
+    now_ms: Callable[[], float] = lambda: time.time() * 1000,
+) -> Served:
+    """Do one slot's work in one step.
+
+    Parameters
+    ----------
+    arriving : pyarrow.Table
+        New records, in the order of the source within each key group.
+    backlog : pyarrow.Table or None
+        Records that waited, oldest first within each key group.
+    now_ms : callable
+        The clock that completions are read from.
+
+    Raises
+    ------
+    StateError
+        A key group cannot be brought to its token.
+    EngineError
+        An aggregate cannot hold its value (overflow).
+    """
+    emitted = _emitted_by_group(request.groups)
+    arriving = _by_group(arriving)
+    served, arriving = _turn_away(operator, arriving, emitted)
+    both, waited = _behind_backlog(arriving, backlog)
+    now = _within_quota(_column(both, GROUP), request.quota_records)
+    chosen = both if now.all() else both.filter(pa.array(now)).combine_chunks()
+    served.waiting = both.filter(pa.array(~now & ~waited))
+    served.taken = _counts(_column(both, GROUP)[now & waited])
+    groups = _column(chosen, GROUP)
+    starts = np.searchsorted(groups, np.arange(len(emitted) + 1))
+    held = _held_by_waiting(operator, both.filter(pa.array(~now)), len(emitted))
+    slices = _slices(operator, chosen)
+    names = operator.schema().names
+    keys = [chosen.column(n).combine_chunks() for n in names if n[0] == "k"]
+    values = [chosen.column(n).combine_chunks() for n in names if n[0] == "v"]
+    batch = operator.encode([_plain(c) for c in keys], slices, [_plain(c) for c in values])
+    weights = _column(chosen, RECORDS)
+    emission = _Emission(operator)
+    for group, state in request.groups.items():
+        start, stop = int(starts[group]), int(starts[group + 1])
+        watermark_us = max(state.emitted_us, min(request.watermark_us, int(held[group])))
+        served.holds_us = min(served.holds_us, watermark_us)
+        if start == stop and watermark_us < state.due_us and not state.snapshot:
+            continue
+        table = store.acquire(group, state.token, request.chain(group))
+        try:
+            table.begin()
+            index = operator.merge(table, batch, start, stop)
+            emission.add(operator.emit(table, index, state.emitted_us, watermark_us))
+            if state.snapshot:
+                table.compact(operator.layout.string_words)
+            served.sections[group] = table.section(request.token, full=state.snapshot)
+            due_us = operator.due_us(table, watermark_us)
+            served.groups[group] = GroupDone(watermark_us, due_us, table.live_count)
+            served.touched_rows += len(served.sections[group].rows)
+            store.commit(group, request.token)
+        finally:
+            store.release(group)
+        if stop > start:
+            served.served_by_group[group] = int(weights[start:stop].sum())
+    served.output = emission.batch()
+    served.served_rows = len(groups)
+    served.served_records = int(weights.sum())
+    served.latency = _latency(chosen, now_ms())
+    return served
+
+
+class _Emission:
+    """Collects results; those with strings become columns at once, while the table is held."""
+
+    def __init__(self, operator: AggregateOperator) -> None:
+        self._operator = operator
+        self._words: list[Results] = []
+        self._columns: list[list[pa.Array]] = []
+
+    def add(self, results: Results) -> None:
+        if len(results.keys) == 0:
+            return
+        if self._operator.layout.string_words:
+            self._columns.append(self._operator.columns(results))
+        else:
+            self._words.append(results)
+
+    def batch(self) -> pa.RecordBatch:
+        schema = self._operator.schema()
+        if self._columns:
+            parts = zip(*self._columns, strict=True)
+            return pa.RecordBatch.from_arrays([pa.concat_arrays(p) for p in parts], schema=schema)
+        if self._words:
+            keys = np.concatenate([r.keys for r in self._words])
+            values = np.concatenate([r.values for r in self._words])
+            together = Results(keys, values, self._words[0].strings)
+            return pa.RecordBatch.from_arrays(self._operator.columns(together), schema=schema)
+        return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _column(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    column: npt.NDArray[np.int64] = table.column(name).to_numpy()
+    return column
+
+
+def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return one contiguous array (`combine_chunks` gives a chunked one for some types)."""
+    if isinstance(column, pa.ChunkedArray):
+        return pa.concat_arrays(column.chunks) if column.num_chunks else column.combine_chunks()
+    return column
+
+
+def _by_group(table: pa.Table) -> pa.Table:
+    """Return the table sorted by key group, stable, so that order within a group holds."""
+    groups = _column(table, GROUP).astype(np.int16)
+    if len(groups) == 0 or bool(np.all(groups[1:] >= groups[:-1])):
+        return table.combine_chunks()
+    return table.combine_chunks().take(pa.array(np.argsort(groups, kind="stable")))
+
+
+def _emitted_by_group(groups: Mapping[int, GroupState]) -> I64:
+    emitted = np.zeros(max(groups, default=-1) + 1, dtype=np.int64)
+    for group, state in groups.items():
+        emitted[group] = state.emitted_us
+    return emitted
+
+
+def _slices(operator: AggregateOperator, table: pa.Table) -> I64:
+    if operator.spec.time is None:
+        return np.zeros(table.num_rows, dtype=np.int64)
+    return _column(table, TIME)
+
+
+def _turn_away(
+    operator: AggregateOperator, arriving: pa.Table, emitted: I64
+) -> tuple[Served, pa.Table]:
+    """Split off what is late; lateness is judged on arrival, against what is out already."""
+    empty = arriving.slice(0, 0)
+    served = Served(_Emission(operator).batch(), empty, empty, empty)
+    served.arrived_records = int(_column(arriving, RECORDS).sum())
+    time_key = operator.spec.time
+    if time_key is None or not time_key.expires or arriving.num_rows == 0:
+        return served, arriving
+    met = emitted[_column(arriving, GROUP)]
+    slices = _slices(operator, arriving)
+    late = operator.late(slices, met)
+    # the first window over a slice ends no later than this
+    partly = ~late & (slices < met)
+    if late.any():
+        served.late = _with_met(arriving, late, met)
+        served.late_records = int(_column(served.late, RECORDS).sum())
+    if partly.any():
+        served.partly_late = _with_met(arriving, partly, met)
+    if late.any():
+        arriving = arriving.filter(pa.array(~late)).combine_chunks()
+    return served, arriving
+
+
+def _with_met(table: pa.Table, which: npt.NDArray[np.bool_], met: I64) -> pa.Table:
+    return table.filter(pa.array(which)).append_column("emitted", pa.array(met[which]))
+
+
+def _behind_backlog(
+    arriving: pa.Table, backlog: pa.Table | None
+) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+    """Return all rows by group, each group's backlog first, and which of them had waited."""
+    if backlog is None or backlog.num_rows == 0:
+        return arriving, np.zeros(arriving.num_rows, dtype=np.bool_)
+    parts = [backlog]
+    if arriving.num_rows:
+        parts.append(arriving.select(backlog.schema.names))
+    both = pa.concat_tables(parts)
+    groups = _column(both, GROUP).astype(np.int16)
+    order = np.argsort(groups, kind="stable")
+    return both.combine_chunks().take(pa.array(order)), order < backlog.num_rows
+
+
+def _counts(groups: I64) -> dict[int, int]:
+    found, counts = np.unique(groups, return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def _within_quota(groups: I64, quota: int | None) -> npt.NDArray[np.bool_]:
+    """Return which rows (sorted by group) are served now.
+
+    Every key group gets the same share as long as it has records (so that a hot one delays only
+    itself), its own records in order.
+    """
+    if quota is None or len(groups) <= quota:
+        return np.ones(len(groups), dtype=np.bool_)
+    starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
+    counts = np.diff(np.r_[starts, len(groups)])
+    rank = np.arange(len(groups)) - np.repeat(starts, counts)
+    served: npt.NDArray[np.bool_] = rank < np.repeat(fair_shares(counts, quota), counts)
+    return served
+
+
+def fair_shares(counts: I64, quota: int) -> I64:
+    """Return how many of each queue's records are served: as equal as the queues allow.
+
+    Parameters
+    ----------
+    counts : int64[n]
+        Records waiting per queue.
+    quota : int
+        Records to serve in all; below ``counts.sum()``.
+    """
+    ascending = np.sort(counts)
+    taken = np.concatenate([[0], np.cumsum(ascending)[:-1]])
+    left = np.arange(len(counts), 0, -1)
+    # the first queue that an equal share of what remains would not empty
+    level_index = int(np.argmax(ascending * left + taken > quota))
+    level = (quota - int(taken[level_index])) // int(left[level_index])
+    shares = np.minimum(counts, level)
+    spare = quota - int(shares.sum())
+    shares[np.flatnonzero(counts > level)[:spare]] += 1
+    return shares
+
+
+def _held_by_waiting(operator: AggregateOperator, waiting: pa.Table, groups: int) -> I64:
+    """Return the watermark that each group's oldest waiting record allows."""
+    held = np.full(groups, NEVER_US, dtype=np.int64)
+    if waiting.num_rows and operator.spec.time is not None:
+        plain = 1 if operator.spec.time.size_us == 0 else 0
+        np.minimum.at(held, _column(waiting, GROUP), _slices(operator, waiting) - plain)
+    return held
+
+
+def _latency(table: pa.Table, now_ms: float) -> tuple[F64, I64]:
+    """Return latencies (ms) and weights; rows of several records count at both ends of their time."""
+    names: Sequence[str] = table.schema.names
+    if ARRIVED_FIRST not in names or table.num_rows == 0:
+        return np.zeros(0), np.zeros(0, np.int64)
+    first = table.column(ARRIVED_FIRST).to_numpy()
+    last = table.column(ARRIVED_LAST).to_numpy()
+    records = _column(table, RECORDS)
+    known = ~np.isnan(first)
+    at_last = (records[known] + 1) // 2
+    latency = now_ms - np.concatenate([first[known], last[known]])
+    return latency, np.concatenate([records[known] - at_last, at_last])

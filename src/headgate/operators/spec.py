@@ -1,0 +1,204 @@
+"""The shape of a keyed, windowed aggregate, free of any engine.
+
+An engine turns its own query into an `AggregateSpec`; everything in this package follows from it. All
+values are one of four kinds, so that a row is a few int64 words:
+
+========  =====================================================  =======  ===================
+kind      carries                                                 words    Arrow type at the edge
+========  =====================================================  =======  ===================
+INTEGER   integers, booleans, dates, timestamps (microseconds)    1        int64
+FLOAT     floats; NaN is the largest, -0.0 equals 0.0             1        float64
+DECIMAL   128-bit unscaled value                                  2        decimal128(38, s)
+BYTES     strings and binary, interned: the word is id + 1        1        binary
+========  =====================================================  =======  ===================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from math import gcd
+from typing import Any
+
+from headgate.core.errors import UnsupportedQuery
+
+MAX_LEAVES = 63
+"""Leaves per side (key, values) of a row: their null bits share one word."""
+
+
+class Kind(IntEnum):
+    """How a leaf is stored and compared."""
+
+    INTEGER = 0
+    FLOAT = 1
+    DECIMAL = 2
+    BYTES = 3
+
+
+class Op(IntEnum):
+    """How an incoming buffer is merged into the one that is there.
+
+    The buffers are those of Spark's own partial aggregation, so a record and a partial aggregate are
+    merged alike.
+    """
+
+    COUNT = 0
+    """leaves: [n]"""
+    SUM_INTEGER = 1
+    """leaves: [sum]; null until a value came"""
+    SUM_FLOAT = 2
+    """leaves: [sum]; null until a value came"""
+    SUM_DECIMAL = 3
+    """leaves: [sum, n]; null with n > 0 means overflow, which stays"""
+    MIN = 4
+    """leaves: the value's, compared one after the other, nulls first; null value = none"""
+    MAX = 5
+    """as MIN"""
+    FIRST = 6
+    """leaves: [n, value ...]; n counts the records that qualify"""
+    LAST = 7
+    """as FIRST"""
+    MIN_BY = 8
+    """leaves: the ordering's; extra leaves: the value's"""
+    MAX_BY = 9
+    """as MIN_BY"""
+
+
+class OutputMode(IntEnum):
+    """What a step emits, as in Spark."""
+
+    APPEND = 0
+    UPDATE = 1
+    COMPLETE = 2
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One fixed-width part of a key or a buffer.
+
+    Parameters
+    ----------
+    kind : Kind
+    scale : int
+        Digits after the point; DECIMAL only.
+    """
+
+    kind: Kind
+    scale: int = 0
+
+    @property
+    def words(self) -> int:
+        """Words this leaf takes in a row."""
+        return 2 if self.kind is Kind.DECIMAL else 1
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One aggregate of a row.
+
+    Parameters
+    ----------
+    op : Op
+    leaves : tuple of Leaf
+        Buffer leaves, in the order that `op` documents.
+    extra : tuple of Leaf
+        MIN_BY and MAX_BY: the value's leaves.
+    checked : bool
+        SUM_INTEGER: an overflow is an error (Spark's ANSI mode) instead of wrapping.
+    """
+
+    op: Op
+    leaves: tuple[Leaf, ...]
+    extra: tuple[Leaf, ...] = ()
+    checked: bool = True
+
+    @property
+    def all_leaves(self) -> tuple[Leaf, ...]:
+        """Leaves as they lie in a row."""
+        return self.leaves + self.extra
+
+
+@dataclass(frozen=True)
+class TimeKey:
+    """The part of the key that is time; it says when a row is due.
+
+    A record carries the start of its slice in microseconds. A window ``[w, w + size_us)`` is the union
+    of its slices, so a sliding window costs one update per record whatever its overlap. A plain
+    event-time key is a window of size 0.
+
+    Parameters
+    ----------
+    size_us, advance_us : int
+        Length of a window and distance between two, microseconds. ``size_us == 0`` for a plain time.
+    offset_us : int
+        Start of some window, microseconds.
+    expires : bool
+        False where the query has no watermark: rows stay for ever.
+
+    References
+    ----------
+    [STRETCH] 4.2 (window advance and size), [3.14 of the mission table]: expiry is ``l + WS <= W``.
+    """
+
+    size_us: int
+    advance_us: int
+    offset_us: int = 0
+    expires: bool = True
+
+    @property
+    def slice_us(self) -> int:
+        """Length of a slice: the greatest that all window edges are multiples of."""
+        return gcd(self.size_us, self.advance_us)
+
+    @property
+    def overlap(self) -> int:
+        """The most windows that one slice belongs to."""
+        if self.size_us == 0:
+            return 1
+        return -(-self.size_us // self.advance_us)
+
+    @property
+    def sliced(self) -> bool:
+        """True where a window has several slices, so that results are merged when they are due."""
+        return self.size_us > 0 and self.slice_us != self.size_us
+
+
+@dataclass(frozen=True)
+class AggregateSpec:
+    """A keyed aggregate: key leaves, an optional time, buffers, and what is emitted when.
+
+    Parameters
+    ----------
+    keys : tuple of Leaf
+        The key without its time.
+    time : TimeKey or None
+    aggregates : tuple of Aggregate
+    mode : OutputMode
+        APPEND needs a `time` that expires.
+    """
+
+    keys: tuple[Leaf, ...]
+    time: TimeKey | None
+    aggregates: tuple[Aggregate, ...]
+    mode: OutputMode
+
+    def __post_init__(self) -> None:
+        values = sum(len(a.all_leaves) for a in self.aggregates)
+        for what, count in (("key", len(self.keys)), ("aggregates", values)):
+            if count > MAX_LEAVES:
+                msg = (
+                    f"the {what} of this operator needs {count} columns, more than {MAX_LEAVES}; "
+                    "split the query."
+                )
+                raise UnsupportedQuery(msg)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the part of the spec that a checkpoint's state depends on."""
+        time = self.time
+        return {
+            "keys": [[int(x.kind), x.scale] for x in self.keys],
+            "time": [time.size_us, time.advance_us, time.offset_us] if time else None,
+            "aggregates": [
+                [a.op.name, [[int(x.kind), x.scale] for x in a.all_leaves]] for a in self.aggregates
+            ],
+        }

@@ -1,0 +1,50 @@
+"""The last lines of a run, for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.report.format import ms_text
+
+
+def finish_lines(result: dict[str, Any]) -> list[str]:
+    """Return the summary of a run as lines; `result` has the keys of `summary`."""
+    latency = result["latency_ms"]
+    slots = " → ".join(str(n) for n in result["slots_seen"])
+    dropped = result["dropped"]
+    restarts = result["query_restarts"]
+    lines = [
+        f"{result['workload']} finished: {result['duration_s']:.1f} s, "
+        f"{result['batches']} batches, {result['records']:,} records, {restarts} restarts",
+        f"  verified   {verified_text(result)}",
+        f"  latency    mean {ms_text(latency['mean'])} ms, p50 {ms_text(latency['p50'])}, "
+        f"p95 {ms_text(latency['p95'])}, p99 {ms_text(latency['p99'])}; "
+        f"floor {ms_text(result['floor_ms'])} ms",
+        f"  slots      {slots}{_added(result['rescale_added_ms'])}",
+        f"  dropped    {dropped['late']:,} late, {dropped['null_keys']:,} null keys",
+    ]
+    if result["checkpoint"]:
+        lines.append(f"  checkpoint {result['checkpoint']}")
+    lines.append(f"  journal    {result['journal']}")
+    return lines
+
+
+def verified_text(result: dict[str, Any]) -> str:
+    """Return whether the output equals Spark's batch answer, in words."""
+    if result["verified"] is None:
+        return "not asked (--verify compares with Spark's batch answer)"
+    counts = f"{result['missing'] or 0:,} missing, {result['extra'] or 0:,} extra"
+    if result["verified"]:
+        return f"yes: {result['rows_compared']:,} rows equal Spark's batch answer ({counts})"
+    return f"NO: {counts} of {result['rows_compared'] or 0:,} rows against Spark's batch answer"
+
+
+def _added(changes: list[dict[str, Any]]) -> str:
+    """Return what the changes added to their batches, in words."""
+    known = [c for c in changes if c["added_ms"] is not None]
+    if not known:
+        return ""
+    added = ", ".join(f"{c['added_ms']:+.0f} ms" for c in known)
+    spread_ms = max(c["spread_ms"] for c in known)
+    median_ms = known[0]["median_ms"]
+    return f"   added to the batch: {added} (median batch {median_ms:.0f}, spread {spread_ms:.0f})"

@@ -1,0 +1,28 @@
+"""Numbers as text, alike in every view."""
+
+from __future__ import annotations
+
+_STEP_BYTES = 1024
+
+
+def bytes_text(size_bytes: float) -> str:
+    """Return a size as ``184 MB``; powers of 1024."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if size_bytes < _STEP_BYTES:
+            digits = 1 if unit != "B" and size_bytes < 10 else 0  # noqa: PLR2004
+            return f"{size_bytes:.{digits}f} {unit}"
+        size_bytes /= _STEP_BYTES
+    return f"{size_bytes:.1f} TB"
+
+
+def ms_text(value_ms: float | None) -> str:
+    """Return a number of milliseconds without its unit, or ``-`` for None."""
+    if value_ms is None:
+        return "-"
+    return f"{value_ms:.1f}" if abs(value_ms) < 10 else f"{value_ms:,.0f}"  # noqa: PLR2004
+
+
+def clock_text(seconds: float) -> str:
+    """Return a length of time as ``00:01:30``."""
+    whole = max(0, int(seconds))
+    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"

@@ -1,0 +1,238 @@
+"""The live view of a run: one frame of a terminal, drawn from the journal alone."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headgate.journal.schema import (
+    AssignmentChange,
+    Batch,
+    Event,
+    Restart,
+    Retry,
+    SlotStats,
+    Start,
+    Stop,
+)
+from headgate.report.format import bytes_text, clock_text, ms_text
+from headgate.report.now import Now, health, now_of
+from headgate.report.run import Run
+from headgate.report.summary import rescale_added_ms
+
+BARS = "▁▂▃▄▅▆▇█"
+LABEL_CELLS = 12
+SLOTS_SHOWN = 12
+"""Slots with a bar of their own; of more the busiest are shown."""
+EVENTS_SHOWN = 3
+BAR_CELLS = 10
+WIDE_CELLS = 110
+"""From this width on slots stand in two columns."""
+
+
+def frame(run: Run, *, now_ms: int, width: int, planned_s: float | None = None) -> RenderableType:
+    """Return one frame of the live view.
+
+    Parameters
+    ----------
+    run : Run
+        What the journal said until now.
+    now_ms : int
+        Wall clock, ms since 1970: tells a silent job from a running one. A picture of a dead job
+        passes the run's own end.
+    width : int
+        Cells of the terminal.
+    planned_s : float, optional
+        How long the run is to last, in s.
+    """
+    parts: list[RenderableType] = [_title(run, now_ms, planned_s)]
+    last = run.last
+    if last is None:
+        parts.append(_labelled("", Text("waiting for the first batch", style="dim")))
+    else:
+        now = now_of(run)
+        parts += [_rates(now, last), _latency(now)]
+        parts += _batch_times(run, width - LABEL_CELLS - 1)
+        parts.append(_phases(now))
+        parts.append(_slots(last, columns=2 if width >= WIDE_CELLS else 1))
+        parts += [_state(last), _records(run, last)]
+    parts += _events(run)
+    return Group(*parts)
+
+
+def _labelled(label: str, text: Text) -> Text:
+    """Return a line with its label in the left column."""
+    line = Text(f" {label:<{LABEL_CELLS - 1}}", style="bold", no_wrap=True, overflow="ellipsis")
+    line.append_text(Text("", style="not bold").append_text(text))
+    return line
+
+
+def _title(run: Run, now_ms: int, planned_s: float | None) -> Text:
+    """Return the first line: which job, how far, whether it lives."""
+    start, last = run.start, run.last
+    name = (start.workload or start.name) if start else "no start event"
+    status = health(run, now_ms)
+    alive = status == "running"
+    elapsed_s = ((now_ms if alive else run.ended_ms) - run.began_ms) / 1000
+    line = Text(" headgate  ", style="bold cyan", no_wrap=True, overflow="ellipsis")
+    line.append(name, style="bold white")
+    style = "green" if alive else "dim" if status.startswith("finished") else "bold red"
+    # Why it failed stands among the events, where there is room.
+    line.append(f"  {status.partition(':')[0]}", style=f"not bold {style}")
+    line.append(f"  {clock_text(elapsed_s)}", style="not bold default")
+    if planned_s is not None:
+        line.append(f" / {clock_text(planned_s)}", style="not bold dim")
+    if last is not None:
+        place = f"  batch {last.step}  slots {last.slots}  epoch {last.epoch}"
+        line.append(place, style="not bold default")
+    return line
+
+
+def _rates(now: Now, last: Batch) -> Text:
+    """Return the line of rates and backlog."""
+    text = Text(f"in {now.in_per_s:,.0f}/s  out {now.out_per_s:,.0f}/s")
+    text.append("   backlog ", style="bold")
+    style = "yellow" if last.backlog else ""
+    text.append(f"{last.backlog:,} ({bytes_text(last.backlog_bytes)})", style=style)
+    return _labelled("records", text)
+
+
+def _latency(now: Now) -> Text:
+    """Return the line of latencies."""
+    mean, p95, p99 = (ms_text(v) for v in (now.mean_ms, now.p95_ms, now.p99_ms))
+    return _labelled("latency", Text(f"mean {mean} ms  p95 {p95}  p99 {p99}"))
+
+
+def _batch_times(run: Run, cells: int) -> list[Text]:
+    """Return the sparkline of batch times, one cell a batch, and the marks of changes below it."""
+    rows = run.rows[-cells:]
+    top_ms = max(row.duration_ms for row in rows)
+    changed = {change.step for change in run.changes}
+    line = Text()
+    for row in rows:
+        # Bars start at zero: a scale cut at the minimum would make every ripple look like a stall.
+        level = int(row.duration_ms / top_ms * (len(BARS) - 1) + 0.5) if top_ms else 0
+        line.append(BARS[level], style="bold yellow" if row.step in changed else "cyan")
+    span_s = (rows[-1].at_ms - rows[0].at_ms) / 1000
+    scale = Text(f"one bar a batch, {span_s:,.0f} s, top {ms_text(top_ms)} ms", style="dim")
+    lines = [_labelled("batches", line), _labelled("", scale)]
+    marks = _marks(run, {row.step: column for column, row in enumerate(rows)}, cells)
+    return [lines[0], *([_labelled("", marks)] if marks else []), lines[1]]
+
+
+def _marks(run: Run, column_of: dict[int, int], cells: int) -> Text:
+    """Return carets under the batches of changes of slots, each with what it cost."""
+    line = ""
+    for change in rescale_added_ms(run):
+        column = column_of.get(change["step"])
+        added = change["added_ms"]
+        cost = "" if added is None else f" ({added:+.0f} ms)"
+        label = f"^ {change['from']}→{change['to']} at {change['at_s']:.0f} s{cost}"
+        # A label that would run into the last one, or off the screen, is left to the event lines.
+        if column is None or column < len(line) + bool(line) or column + len(label) > cells:
+            continue
+        line += " " * (column - len(line)) + label
+    return Text(line, style="yellow")
+
+
+def _phases(now: Now) -> Text:
+    """Return the line that says where a batch's time goes."""
+    order = ("wait", "plan", "slots", "manifest", "sink", "logs")
+    known = [p for p in order if p in now.phases_ms]
+    names = known + [p for p in now.phases_ms if p not in order]
+    text = Text("  ".join(f"{name} {ms_text(now.phases_ms[name])}" for name in names))
+    text.append("  ms", style="dim")
+    return _labelled("where", text)
+
+
+def _slots(last: Batch, *, columns: int) -> RenderableType:
+    """Return the bars of the slots by number; only the busiest where not all fit."""
+    stats = sorted(last.slot_stats, key=lambda s: s.slot)
+    hidden = 0
+    if len(stats) > SLOTS_SHOWN:
+        busiest = sorted(stats, key=lambda s: -s.useful_ms)[:SLOTS_SHOWN]
+        hidden = len(stats) - SLOTS_SHOWN
+        stats = sorted(busiest, key=lambda s: s.slot)
+    table = Table.grid(padding=(0, 3))
+    lines = -(-len(stats) // columns)
+    for line in range(lines):
+        table.add_row(*(_slot(one, last) for one in stats[line::lines]))
+    if hidden:
+        table.add_row(Text(f" and {hidden} less busy slots", style="dim"))
+    return table
+
+
+def _slot(stats: SlotStats, last: Batch) -> Text:
+    """Return one slot: its share of the batch spent on records, its groups, its backlog."""
+    share = min(1.0, stats.useful_ms / last.duration_ms) if last.duration_ms else 0.0
+    full = round(share * BAR_CELLS)
+    text = Text(f" slot {stats.slot:<3} ", style="bold", no_wrap=True)
+    text.append("█" * full, style="not bold green" if share < 0.9 else "not bold red")  # noqa: PLR2004
+    text.append("░" * (BAR_CELLS - full), style="not bold dim")
+    detail = f" {share:4.0%}  {stats.groups:3d} groups  {stats.served:,} records"
+    text.append(detail, style="not bold")
+    if stats.backlog:
+        text.append(f"  backlog {stats.backlog:,}", style="not bold yellow")
+    return text
+
+
+def _state(last: Batch) -> Text:
+    """Return the line of state and watermark."""
+    text = Text()
+    text.append(f"{bytes_text(last.state_bytes)}  ")
+    text.append(f"changelog {bytes_text(last.changelog_bytes)}  ")
+    if last.watermark_us is not None:
+        behind_s = last.at_ms / 1000 - last.watermark_us / 1e6
+        held = "" if last.watermark_holder is None else f" (held by slot {last.watermark_holder})"
+        text.append(f"watermark {-behind_s:+,.1f} s{held}  ")
+    return _labelled("state", text)
+
+
+def _records(run: Run, last: Batch) -> Text:
+    """Return the line of the hottest key group and of dropped records."""
+    text = Text()
+    if last.hottest and last.served:
+        group, served = last.hottest[0]
+        text.append(f"group {group} serves {served / last.served:.1%} of records   ")
+    style = "yellow" if run.late or run.null_keys else ""
+    text.append(f"dropped: late {run.late:,}, null keys {run.null_keys:,}", style=style)
+    return _labelled("hottest", text)
+
+
+def _events(run: Run) -> list[Text]:
+    """Return the lines of the last events, oldest first."""
+    shown = [(e.at_ms, text) for e in run.events if (text := event_text(e))][-EVENTS_SHOWN:]
+    return [
+        _labelled(
+            "events" if index == 0 else "",
+            Text(f"{clock_text((at_ms - run.began_ms) / 1000)} {text}"),
+        )
+        for index, (at_ms, text) in enumerate(shown)
+    ]
+
+
+def event_text(event: Event) -> str | None:
+    """Return an event in one sentence, or None for those that the views show otherwise."""
+    if isinstance(event, AssignmentChange):
+        what = (
+            f"slots {event.slots_before} → {event.slots_after}"
+            if event.slots_before != event.slots_after
+            else "remap"
+        )
+        why = f": {event.reason}" if event.reason else ""
+        return (
+            f"{what} by {event.by}{why}; {event.groups_moved} groups, "
+            f"{bytes_text(event.bytes_moved)} moved; from batch {event.step}"
+        )
+    if isinstance(event, Retry):
+        return (
+            f"batch {event.step} failed in attempt {event.attempt} and is repeated: {event.error}"
+        )
+    if isinstance(event, Restart):
+        return f"restarted at batch {event.step} from batch {event.recovered_from}"
+    if isinstance(event, Start):
+        return f"started with {event.slots} slots, {event.key_groups} key groups"
+    if isinstance(event, Stop):
+        return f"failed: {event.error}" if event.error else f"stopped: {event.reason}"
+    return None

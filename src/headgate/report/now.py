@@ -1,0 +1,78 @@
+"""What the views call "now": means over the last batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headgate.journal.histogram import merge, percentile_ms
+from headgate.journal.schema import Batch, Stop
+from headgate.report.run import Run
+
+STALE_MS = 10_000
+"""A journal without news for longer is called silent. Chosen, not tuned: twenty idle batches."""
+
+
+@dataclass(frozen=True)
+class Now:
+    """Means over the last batches of a run."""
+
+    in_per_s: float
+    """Records that arrived, per second."""
+
+    out_per_s: float
+    """Rows emitted, per second."""
+
+    mean_ms: float | None
+    """Mean latency, in ms; None when nothing completed."""
+
+    p95_ms: float | None
+    """95th percentile of latency, in ms."""
+
+    p99_ms: float | None
+    """99th percentile of latency, in ms."""
+
+    phases_ms: dict[str, float]
+    """Mean of each phase, in ms."""
+
+
+def now_of(run: Run) -> Now:
+    """Return the means over the last batches of `run`, which has at least one."""
+    recent = list(run.recent)
+    spent_s = _spent_s(run, recent)
+    histogram = merge(batch.histogram for batch in recent)
+    sums = [
+        (b.latency_ms.mean * (n := sum(c for _, c in b.histogram) or b.served), n)
+        for b in recent
+        if b.latency_ms is not None
+    ]
+    count = sum(n for _, n in sums)
+    phases = {phase for batch in recent for phase in batch.phases_ms}
+    return Now(
+        in_per_s=sum(b.arrived for b in recent) / spent_s,
+        out_per_s=sum(b.emitted for b in recent) / spent_s,
+        mean_ms=sum(total for total, _ in sums) / count if count else None,
+        p95_ms=percentile_ms(histogram, 0.95),
+        p99_ms=percentile_ms(histogram, 0.99),
+        phases_ms={
+            phase: sum(b.phases_ms.get(phase, 0.0) for b in recent) / len(recent)
+            for phase in sorted(phases)
+        },
+    )
+
+
+def _spent_s(run: Run, recent: list[Batch]) -> float:
+    """Return the wall time of the last batches, in s; at least a millisecond."""
+    before = len(run.rows) - len(recent) - 1
+    since_ms = run.rows[before].at_ms if before >= 0 else run.began_ms
+    return max(1, recent[-1].at_ms - since_ms) / 1000
+
+
+def health(run: Run, now_ms: int) -> str:
+    """Return ``running``, ``finished``, ``failed: why`` or ``silent for 12 s``.
+
+    Stale data is never shown as running: a killed driver leaves no stop event.
+    """
+    if isinstance(run.stop, Stop):
+        return f"failed: {run.stop.error}" if run.stop.error else f"finished ({run.stop.reason})"
+    age_ms = now_ms - run.ended_ms
+    return f"silent for {age_ms / 1000:,.0f} s" if age_ms > STALE_MS else "running"

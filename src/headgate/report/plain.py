@@ -1,0 +1,68 @@
+"""The run as plain lines, where there is no terminal: one every few seconds, no control codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from headgate.journal.reader import Tail
+from headgate.report.format import clock_text, ms_text
+from headgate.report.live import event_text
+from headgate.report.now import health, now_of
+from headgate.report.run import Run
+
+INTERVAL_S = 5.0
+"""Between two lines of a running job."""
+
+
+def plain_line(run: Run, *, now_ms: int) -> str:
+    """Return the run as it stands, in one line."""
+    name = (run.start.workload or run.start.name) if run.start else "no start event"
+    status = health(run, now_ms)
+    elapsed = clock_text((run.ended_ms - run.began_ms) / 1000)
+    last = run.last
+    if last is None:
+        return f"{elapsed} {name} {status}; waiting for the first batch"
+    now = now_of(run)
+    return (
+        f"{elapsed} {name} {status} batch {last.step} slots {last.slots} epoch {last.epoch} "
+        f"in {now.in_per_s:.0f}/s out {now.out_per_s:.0f}/s "
+        f"latency mean {ms_text(now.mean_ms)} p95 {ms_text(now.p95_ms)} "
+        f"p99 {ms_text(now.p99_ms)} ms backlog {last.backlog}"
+    )
+
+
+class PlainProgress:
+    """Prints a line every `INTERVAL_S`, and events at once.
+
+    Parameters
+    ----------
+    write : callable
+        Takes one line, without its newline.
+    now_ms : callable
+        The wall clock, ms since 1970.
+    """
+
+    def __init__(self, write: Callable[[str], None], now_ms: Callable[[], int]) -> None:
+        self._write = write
+        self._now_ms = now_ms
+        self._run = Run()
+        self._tail: Tail | None = None
+        self._due_ms = 0
+
+    def update(self, journal: Path) -> None:
+        """Read what is new in the journal and print what is due; call it often."""
+        if self._tail is None:
+            if not journal.is_file():
+                return
+            self._tail = Tail(journal)
+        for event in self._tail.events():
+            self._run.absorb(event)
+            text = event_text(event)
+            if text is not None:
+                elapsed = clock_text((event.at_ms - self._run.began_ms) / 1000)
+                self._write(f"{elapsed} event: {text}")
+        now_ms = self._now_ms()
+        if self._run.last is not None and now_ms >= self._due_ms:
+            self._due_ms = now_ms + int(INTERVAL_S * 1000)
+            self._write(plain_line(self._run, now_ms=now_ms))

@@ -1,0 +1,185 @@
+"""A run as far as its journal tells: totals, one slim row per batch, the last batches in full."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import deque
+from dataclasses import dataclass
+
+from headgate.journal.histogram import Sparse, merge
+from headgate.journal.reader import read
+from headgate.journal.schema import (
+    AssignmentChange,
+    Batch,
+    Event,
+    Restart,
+    Retry,
+    Start,
+    Stop,
+)
+
+RECENT_BATCHES = 10
+"""Batches that "now" means in the views: rates, latency and phases are their mean."""
+
+EVENTS_KEPT = 50
+"""Events kept for the event lines; a view shows the last few."""
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """What is kept of every batch, so that a run of days fits in memory."""
+
+    step: int
+    """headgate's number of the batch."""
+
+    at_ms: int
+    """Wall clock at its end, ms since 1970."""
+
+    duration_ms: float
+    """The whole trigger inside headgate, in ms."""
+
+    slots: int
+    """Slots it ran with."""
+
+    start_index: int
+    """How many start events came before; differs over a restart."""
+
+    phases_ms: dict[str, float]
+    """Parts of the batch, in ms."""
+
+
+class Run:
+    """What a journal says about its last run, fed one event after the other.
+
+    A run begins with a start event that no crash precedes: the first one, or one behind a clean
+    stop. A start behind a crash continues the run and counts as a restart of the query. A step that
+    comes a second time is a redelivery of a committed batch and is not counted again.
+
+    Attributes
+    ----------
+    start : Start or None
+        The latest start event; None before the first.
+    began_ms : int
+        Wall clock of the run's first event.
+    ended_ms : int
+        Wall clock of the latest event.
+    rows : list of BatchRow
+        Every batch, by step.
+    recent : deque of Batch
+        The last batches in full; at most `RECENT_BATCHES`.
+    changes : list of AssignmentChange
+        Every change of the assignment, one per step and target.
+    stop : Stop or None
+        Set while the last event is a stop.
+    """
+
+    def __init__(self) -> None:
+        self.start: Start | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forget everything: a new run begins."""
+        self.began_ms = self.ended_ms = 0
+        self.rows: list[BatchRow] = []
+        self.recent: deque[Batch] = deque(maxlen=RECENT_BATCHES)
+        self.changes: list[AssignmentChange] = []
+        self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.stop: Stop | None = None
+        self.histogram: Sparse = ()
+        self.latency_sum_ms = 0.0
+        self.latency_count = 0
+        self.arrived = self.served = self.emitted = self.late = self.null_keys = 0
+        self.retries = self.starts = self._resumes = 0
+        self._worked_since_start = False
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Run:
+        """Return the last run of a journal, dead or alive."""
+        run = cls()
+        for event in read(path):
+            run.absorb(event)
+        return run
+
+    @property
+    def last(self) -> Batch | None:
+        """The latest batch."""
+        return self.recent[-1] if self.recent else None
+
+    @property
+    def query_restarts(self) -> int:
+        """How often the query started again within the run."""
+        return max(0, self.starts - 1) + self._resumes
+
+    def absorb(self, event: Event) -> None:
+        """Take in the next event of the journal."""
+        if isinstance(event, Start):
+            if self.start is None or (self.stop is not None and self.stop.error is None):
+                self._clear()
+                self.began_ms = event.at_ms
+            self.start = event
+            self.starts += 1
+            self._worked_since_start = False
+        elif isinstance(event, Batch):
+            self._absorb_batch(event)
+        elif isinstance(event, AssignmentChange):
+            event = self._absorb_change(event)
+        elif isinstance(event, Retry):
+            self.retries += 1
+        elif isinstance(event, Restart) and self._worked_since_start:
+            # Without work in between it explains the start event that was counted already.
+            self._resumes += 1
+        self.stop = event if isinstance(event, Stop) else None
+        self.ended_ms = max(self.ended_ms, event.at_ms)
+        if not isinstance(event, Batch):
+            self.events.append(event)
+
+    def _absorb_change(self, change: AssignmentChange) -> AssignmentChange:
+        """Note a change; return it added up with those of other operators at the same step.
+
+        A query with several operators writes a line for each, but it is one change to a reader.
+        """
+        last = self.changes[-1] if self.changes else None
+        if last is not None and (last.step, last.slots_before, last.slots_after) == (
+            change.step,
+            change.slots_before,
+            change.slots_after,
+        ):
+            change = dataclasses.replace(
+                last,
+                epoch=change.epoch,
+                groups_moved=last.groups_moved + change.groups_moved,
+                bytes_moved=last.bytes_moved + change.bytes_moved,
+            )
+            self.changes.pop()
+            if self.events and self.events[-1] is last:
+                self.events.pop()
+        self.changes.append(change)
+        return change
+
+    def _absorb_batch(self, batch: Batch) -> None:
+        """Count a batch, unless its step was counted before."""
+        self._worked_since_start = True
+        if self.rows and batch.step <= self.rows[-1].step:
+            return
+        self.recent.append(batch)
+        self.rows.append(
+            BatchRow(
+                batch.step,
+                batch.at_ms,
+                batch.duration_ms,
+                batch.slots,
+                self.starts,
+                batch.phases_ms,
+            )
+        )
+        self.arrived += batch.arrived
+        self.served += batch.served
+        self.emitted += batch.emitted
+        self.late += batch.late
+        self.null_keys += batch.null_keys
+        self.histogram = merge((self.histogram, batch.histogram))
+        if batch.latency_ms is not None:
+            count = sum(n for _, n in batch.histogram) or batch.served
+            self.latency_sum_ms += batch.latency_ms.mean * count
+            self.latency_count += count

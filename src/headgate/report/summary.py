@@ -1,0 +1,177 @@
+"""The numbers of a run: what ``headgate run --json`` and ``headgate status --json`` print."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+from headgate.journal.histogram import percentile_ms
+from headgate.journal.schema import AssignmentChange
+from headgate.report.run import BatchRow, Run
+
+NEIGHBOURS = 21
+"""Batches around a change that it is compared with: the nearest ones that are no change."""
+
+FLOOR_SHARE = 0.05
+"""Quantile of the batch period that stands for a nearly idle job."""
+
+FLOOR_PERIODS = 1.5
+"""Periods a record spends at least: on average half a one waiting, then the batch itself."""
+
+
+def summary(journal_path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the numbers of the last run in a journal; needs no engine, and no living job.
+
+    Keys, units last
+    ----------------
+    workload : str or None
+    duration_s : float
+        From the start event to the latest event.
+    batches, records : int
+        Batches committed; records that came from the source.
+    verified, rows_compared, missing, extra : None
+        Filled in by whoever compared the output with Spark's batch answer.
+    dropped : dict
+        Records dropped because they were `late` or had `null_keys`.
+    slots_seen : list of int
+        Numbers of slots in the order in which they took effect.
+    query_restarts : int
+        How often the query started again within the run; a change of slots is none.
+    latency_ms : dict
+        mean, p50, p95, p99 over all records of the run; values None when nothing completed.
+    floor_ms : float or None
+        1.5 x the 5 % quantile of the batch period (design.md, section 6).
+    rescale_added_ms : list of dict
+        For each change of slots: at_s since the run's start, from, to, step (first batch under it),
+        batch_ms (that batch), median_ms of the 21 nearest batches that are no change, added_ms =
+        batch_ms - median_ms, spread_ms (inter-quartile range of those neighbours).
+    phases_ms : dict
+        Median of each phase over the batches.
+    checkpoint, journal : str or None
+    """
+    return summary_of(Run.read(journal_path), journal_path)
+
+
+def summary_of(run: Run, journal_path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the numbers of a run that was read already; keys as in `summary`."""
+    start = run.start
+    checkpoint = start.parameters.get("checkpoint") if start else None
+    return {
+        "workload": (start.workload or start.name) if start else None,
+        "duration_s": round((run.ended_ms - run.began_ms) / 1000, 3),
+        "batches": len(run.rows),
+        "records": run.arrived,
+        "verified": None,
+        "rows_compared": None,
+        "missing": None,
+        "extra": None,
+        "dropped": {"late": run.late, "null_keys": run.null_keys},
+        "slots_seen": slots_seen(run),
+        "query_restarts": run.query_restarts,
+        "latency_ms": latency_ms(run),
+        "floor_ms": floor_ms(run),
+        "rescale_added_ms": rescale_added_ms(run),
+        "phases_ms": phases_ms(run.rows),
+        "checkpoint": None if checkpoint is None else str(checkpoint),
+        "journal": str(Path(journal_path)),
+    }
+
+
+def slots_seen(run: Run) -> list[int]:
+    """Return the numbers of slots in the order in which batches ran with them."""
+    seen: list[int] = []
+    for row in run.rows:
+        if not seen or seen[-1] != row.slots:
+            seen.append(row.slots)
+    return seen or ([run.start.slots] if run.start else [])
+
+
+def latency_ms(run: Run) -> dict[str, float | None]:
+    """Return mean and percentiles over all records of the run, in ms."""
+    mean = run.latency_sum_ms / run.latency_count if run.latency_count else None
+    shares = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+    shown = {"mean": mean, **{k: percentile_ms(run.histogram, s) for k, s in shares.items()}}
+    return {name: _rounded(value) for name, value in shown.items()}
+
+
+def floor_ms(run: Run) -> float | None:
+    """Return the measured latency floor, in ms: 1.5 x the 5 % quantile of the batch period.
+
+    The period is the time between the ends of two batches of one start; over a restart there is
+    none. With fewer than two periods the start event's own floor is returned, which may be None.
+
+    References
+    ----------
+    design.md, section 6: "a running low quantile of a nearly idle job, about 1.5 batch periods".
+    Differs: over the whole run, and whether the job was nearly idle is not asked, so under
+    constant load the floor is an upper estimate.
+    """
+    rows = run.rows
+    periods = [
+        float(b.at_ms - a.at_ms)
+        for a, b in itertools.pairwise(rows)
+        if a.start_index == b.start_index
+    ]
+    if len(periods) < 2:  # noqa: PLR2004 - a quantile needs two
+        return run.start.floor_ms if run.start else None
+    return _rounded(FLOOR_PERIODS * quantile(periods, FLOOR_SHARE))
+
+
+def rescale_added_ms(run: Run) -> list[dict[str, Any]]:
+    """Return what each change of slots added to its batch; keys as in `summary`."""
+    changed = {change.step for change in run.changes}
+    calm = [row for row in run.rows if row.step not in changed]
+    by_step = {row.step: row for row in run.rows}
+    return [
+        _added(change, by_step.get(change.step), calm, began_ms=run.began_ms)
+        for change in run.changes
+        if change.slots_before != change.slots_after
+    ]
+
+
+def _added(
+    change: AssignmentChange, row: BatchRow | None, calm: list[BatchRow], *, began_ms: int
+) -> dict[str, Any]:
+    """Return one entry of `rescale_added_ms`; `calm` are the batches that are no change."""
+    nearest = sorted(calm, key=lambda r: (abs(r.step - change.step), r.step))[:NEIGHBOURS]
+    around = [r.duration_ms for r in nearest]
+    batch_ms = row.duration_ms if row else None
+    median_ms = statistics.median(around) if around else None
+    spread_ms = quantile(around, 0.75) - quantile(around, 0.25) if around else None
+    both = batch_ms is not None and median_ms is not None
+    return {
+        "at_s": round((change.at_ms - began_ms) / 1000, 3),
+        "from": change.slots_before,
+        "to": change.slots_after,
+        "step": change.step,
+        "batch_ms": _rounded(batch_ms),
+        "median_ms": _rounded(median_ms),
+        "added_ms": _rounded(batch_ms - median_ms) if both else None,  # type: ignore[operator]
+        "spread_ms": _rounded(spread_ms),
+    }
+
+
+def phases_ms(rows: list[BatchRow]) -> dict[str, float | None]:
+    """Return the median of each phase over the batches that had it, in ms."""
+    times: dict[str, list[float]] = {}
+    for row in rows:
+        for phase, spent_ms in row.phases_ms.items():
+            times.setdefault(phase, []).append(spent_ms)
+    return {phase: _rounded(statistics.median(spent)) for phase, spent in times.items()}
+
+
+def quantile(values: list[float], share: float) -> float:
+    """Return a quantile of at least one value, linear between neighbours, as NumPy's default."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def _rounded(value: float | None) -> float | None:
+    """Return a number of ms as it is printed: tenths, since clocks tell no more."""
+    return None if value is None else round(value, 1)

@@ -1,0 +1,31 @@
+"""One frame of the live view as a picture."""
+
+from __future__ import annotations
+
+import io
+import os
+
+from rich.console import Console
+
+from headgate.report.live import frame
+from headgate.report.run import Run
+
+WIDTH = 118
+"""Cells of the picture; the README shows it at full width."""
+
+
+def render_svg(journal_path: str | os.PathLike[str], *, width: int = WIDTH) -> str:
+    """Return the live view at the end of a journal, as SVG text.
+
+    Parameters
+    ----------
+    journal_path : path
+        A journal, of a living or a dead job. The picture shows the moment of its last event, so
+        that drawing it again gives the same.
+    width : int
+        Cells; at least 60.
+    """
+    run = Run.read(journal_path)
+    console = Console(record=True, file=io.StringIO(), width=width, force_terminal=True)
+    console.print(frame(run, now_ms=run.ended_ms, width=width))
+    return console.export_svg(title="headgate", unique_id="headgate")

@@ -1,0 +1,166 @@
+"""A scenario: what is run, for how long, with which changes on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headgate.core.assignment import check_slots
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError
+
+RECORD = "scenario.json"
+"""File in the checkpoint with the settings of ``headgate run``; Spark ignores it."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A workload, how it is run, and where it leaves its results."""
+
+    workload: str
+    """Name of a built-in workload, or ``module:function`` for ``function(spark) -> DataFrame``."""
+
+    rate: float | None = None
+    """Records per second, > 0; None for the workload's own. NEXMark only."""
+
+    speed: float | None = None
+    """How many times faster than recorded a trace is played, > 0; None for 1. Traces only."""
+
+    duration_s: float = 60.0
+    """How long the query runs after its start, in s; > 0."""
+
+    slots: int = 2
+    """Slots at the start; 1 to `key_groups`."""
+
+    scale_at: tuple[tuple[float, int], ...] = ()
+    """Changes as (s since the query's start, slots); each inside the duration."""
+
+    key_groups: int = 128
+    """Key groups per operator, fixed in the checkpoint; >= 1."""
+
+    budget: str | None = None
+    """Time budget of a slot per batch, such as ``800 ms``; None for none."""
+
+    seed: int = 1
+    """Seed of the load generator."""
+
+    verify: bool = False
+    """Compare the output with Spark's batch answer afterwards."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the workload."""
+
+    checkpoint: Path | None = None
+    """Checkpoint; None for a new temporary directory."""
+
+    output: Path | None = None
+    """Directory of the output; None for one beside the checkpoint."""
+
+    sink_format: str | None = None
+    """Format of the output; None for the workload's own, or parquet."""
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "speed", "duration_s"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                msg = f"{name}={value:g} is out of range; use a number above 0."
+                raise ConfigError(msg)
+        if self.key_groups < 1:
+            msg = f"key_groups={self.key_groups} is out of range; use 1 or more, 128 by default."
+            raise ConfigError(msg)
+        check_slots(self.slots, self.key_groups)
+        for at_s, slots in self.scale_at:
+            check_slots(slots, self.key_groups)
+            if not 0 <= at_s < self.duration_s:
+                msg = (
+                    f"scale_at {at_s:g} s is outside the run of {self.duration_s:g} s; "
+                    "use an earlier time or a longer duration."
+                )
+                raise ConfigError(msg)
+        if self.budget is not None:
+            parse_duration_s(self.budget)
+        self._check_load()
+
+    def _check_load(self) -> None:
+        """Refuse a rate or speed that the workload would ignore."""
+        if self.rate is not None and not self.workload.startswith("nexmark"):
+            msg = f'workload "{self.workload}" takes no rate; drop it, or pass --option NAME=VALUE.'
+            raise ConfigError(msg)
+        if self.speed is not None and self.workload != "sdsc":
+            msg = (
+                f'workload "{self.workload}" takes no speed; drop it, or pass --option NAME=VALUE.'
+            )
+            raise ConfigError(msg)
+
+    def build_options(self) -> dict[str, Any]:
+        """Return the arguments of the workload's build function."""
+        given: dict[str, Any] = {}
+        if self.workload.startswith("nexmark"):
+            given["seed"] = self.seed
+        if self.rate is not None:
+            given["rate"] = int(self.rate) if float(self.rate).is_integer() else self.rate
+        if self.speed is not None:
+            given["speed"] = self.speed
+        return {**given, **self.options}
+
+    def placed(self) -> Scenario:
+        """Return the scenario with its checkpoint and output decided."""
+        checkpoint = self.checkpoint
+        if checkpoint is None:
+            name = self.workload.replace(":", "-").replace("/", "-")
+            checkpoint = Path(tempfile.mkdtemp(prefix=f"headgate-{name}-")) / "checkpoint"
+        output = self.output or checkpoint.with_name(f"{checkpoint.name}-output")
+        return dataclasses.replace(self, checkpoint=checkpoint.absolute(), output=output.absolute())
+
+    def record(self) -> None:
+        """Write the settings beside the checkpoint's state, for `recorded`.
+
+        The checkpoint's owner alone may read them, as with the journal.
+        """
+        assert self.checkpoint is not None, "placed() comes first"
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        plain["options"] = dict(self.options)
+        text = json.dumps({k: str(v) if isinstance(v, Path) else v for k, v in plain.items()})
+        file = self.checkpoint / RECORD
+        file.touch(mode=0o600)
+        file.write_text(text + "\n", encoding="utf-8")
+
+
+def recorded(checkpoint: Path) -> Scenario:
+    """Return the scenario that ``headgate run`` recorded in a checkpoint.
+
+    Raises
+    ------
+    ConfigError
+        Nothing is recorded there, or by another release.
+    """
+    try:
+        kept = json.loads((checkpoint / RECORD).read_text(encoding="utf-8"))
+        kept["scale_at"] = tuple((s, n) for s, n in kept["scale_at"])
+        kept["output"] = Path(kept["output"])
+        return Scenario(**{**kept, "checkpoint": checkpoint.absolute()})
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        msg = f"checkpoint {checkpoint} records no workload; name it, and its output with --out."
+        raise ConfigError(msg) from error
+
+
+def to_verify(
+    checkpoint: Path,
+    *,
+    workload: str | None,
+    output: Path | None,
+    options: Mapping[str, Any],
+) -> Scenario:
+    """Return the scenario to compare: as recorded, or as named where `workload` is given."""
+    if workload is None:
+        base = recorded(checkpoint)
+        merged = {**base.options, **options}
+        return dataclasses.replace(base, options=merged, output=output or base.output)
+    where = checkpoint.absolute()
+    return Scenario(workload, options=options, checkpoint=where, output=output)

@@ -1,0 +1,190 @@
+"""Running a scenario to its end, and comparing what it left behind."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from headgate.core.errors import EngineError
+from headgate.report.summary import summary
+from headgate.scenario.description import Scenario
+from headgate.scenario.spark import SparkEngine
+
+PROGRESS_S = 0.25
+"""How often progress is reported and the schedule is looked at. Chosen, not tuned."""
+
+OnProgress = Callable[[Path], None]
+"""Called with the journal's path every `PROGRESS_S` while the query runs."""
+
+
+class Query(Protocol):
+    """What a scenario needs of a running query."""
+
+    journal: Any
+    isActive: bool
+
+    def scale(self, n: int, *, by: str) -> object:
+        """Ask for `n` slots from the next batch on."""
+
+    def exception(self) -> object:
+        """Return what ended the query, or None."""
+
+    def stop(self) -> None:
+        """End the query after its batch."""
+
+
+class Engine(Protocol):
+    """What a scenario needs of an engine."""
+
+    def start(self, scenario: Scenario) -> Query:
+        """Start the scenario's query."""
+
+    def verify(self, scenario: Scenario) -> Mapping[str, Any]:
+        """Compare its output with the batch answer."""
+
+    def close(self) -> None:
+        """Give back what the engine holds."""
+
+
+def run_scenario(
+    scenario: Scenario,
+    on_progress: OnProgress,
+    *,
+    engine: Engine | None = None,
+    clock_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, Any]:
+    """Run a scenario to its end and return its numbers.
+
+    SIGINT ends the run early and cleanly: the query stops after its batch, and verification and
+    summary follow. A second SIGINT interrupts at once.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What to run.
+    on_progress : callable
+        Called with the journal's path, every 0.25 s while the query runs and once after its end.
+    engine, clock_s, sleep
+        The Spark engine, a monotonic clock and a sleep, in s; replaced in tests.
+
+    Returns
+    -------
+    dict
+        Keys of `headgate.report.summary.summary`, with the verification's filled in when asked for.
+
+    Raises
+    ------
+    EngineError
+        The query failed before its time.
+    """
+    placed = scenario.placed()
+    used = engine or SparkEngine()
+    try:
+        query = used.start(placed)
+        with _interrupts() as interrupted:
+            journal = Path(query.journal)
+            try:
+                placed.record()
+                _drive(placed, query, on_progress, interrupted, clock_s=clock_s, sleep=sleep)
+            finally:
+                query.stop()
+            _raise_failure(placed, query, journal)
+        on_progress(journal)
+        verification = used.verify(placed) if placed.verify else None
+    finally:
+        used.close()
+    return _result(placed, journal, verification)
+
+
+def _drive(  # noqa: PLR0913 - clock and sleep are for tests
+    scenario: Scenario,
+    query: Query,
+    on_progress: OnProgress,
+    interrupted: threading.Event,
+    *,
+    clock_s: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> None:
+    """Ask for the scenario's changes at their times, until its end, an interrupt or a failure."""
+    began_s = clock_s()
+    pending = sorted(scenario.scale_at)
+    while query.isActive and not interrupted.is_set():
+        elapsed_s = clock_s() - began_s
+        while pending and pending[0][0] <= elapsed_s:
+            query.scale(pending.pop(0)[1], by="--scale-at")
+        on_progress(Path(query.journal))
+        if elapsed_s >= scenario.duration_s:
+            return
+        sleep(min(PROGRESS_S, scenario.duration_s - elapsed_s))
+
+
+def _raise_failure(scenario: Scenario, query: Query, journal: Path) -> None:
+    """Raise EngineError if the query ended by an exception."""
+    failure = query.exception()
+    if failure is not None:
+        first = str(failure).strip().splitlines() or [type(failure).__name__]
+        msg = f'query "{scenario.workload}" failed: {first[0]}; journal: {journal}'
+        cause = failure if isinstance(failure, BaseException) else None
+        raise EngineError(msg) from cause
+
+
+def _result(
+    scenario: Scenario, journal: Path, verification: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the journal's numbers with what only the scenario knows."""
+    result = summary(journal)
+    result["workload"] = scenario.workload
+    result["checkpoint"] = str(scenario.checkpoint)
+    if verification is not None:
+        for key in ("verified", "rows_compared", "missing", "extra"):
+            result[key] = verification[key]
+        if isinstance(verification.get("dropped"), Mapping):
+            result["dropped"] |= verification["dropped"]
+    return result
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Yield an event that the first SIGINT sets; the second raises KeyboardInterrupt.
+
+    PySpark's own handler cancels the running batch, which would end the query by a failure.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def note(number: int, frame: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def verify_scenario(scenario: Scenario, engine: Engine | None = None) -> dict[str, Any]:
+    """Return whether a finished scenario's output equals Spark's batch answer."""
+    used = engine or SparkEngine()
+    try:
+        return dict(used.verify(scenario.placed()))
+    finally:
+        used.close()
+
+
+def explain_workload(workload: str, options: Mapping[str, Any]) -> str:
+    """Return what of a workload would run elastically, in words."""
+    engine = SparkEngine()
+    try:
+        return engine.explain(Scenario(workload, options=options))
+    finally:
+        engine.close()

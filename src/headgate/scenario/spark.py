@@ -1,0 +1,147 @@
+"""The Spark engine as a scenario uses it: the one place that knows the engine's names.
+
+Imports neither Spark nor the engine until a call needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headgate.core.errors import ConfigError, HeadgateError, nearest
+
+if TYPE_CHECKING:
+    from headgate.scenario.description import Scenario
+    from headgate.scenario.run import Query
+
+
+class SparkEngine:
+    """Starts, verifies and explains scenarios on Spark; holds one session."""
+
+    def __init__(self) -> None:
+        self._spark: Any = None
+
+    def start(self, scenario: Scenario) -> Query:
+        """Start the scenario's query."""
+        hg = engine_module("headgate")
+        workload = self._workload(scenario.workload)
+        frame = workload.build(self._session(), **_build_options(workload, scenario))
+        writer = (
+            hg.writeStream(frame)
+            .slots(start=scenario.slots)
+            .keyGroups(scenario.key_groups)
+            .outputMode(workload.output_mode)
+            .format(scenario.sink_format or "parquet")
+            .option("path", str(scenario.output))
+            .option("checkpointLocation", str(scenario.checkpoint))
+            .queryName(query_name(scenario.workload))
+            .option("headgate.workload", scenario.workload)
+            # Late records are no part of what Spark's batch answer is compared with.
+            .option("headgate.keepLate", True)
+        )
+        if scenario.budget is not None:
+            writer = writer.budget(scenario.budget)
+        if workload.arrival is not None:
+            writer = writer.option("headgate.arrival", workload.arrival)
+        query: Query = writer.start()
+        return query
+
+    def verify(self, scenario: Scenario) -> Mapping[str, Any]:
+        """Compare the output with Spark's batch answer."""
+        verify_run = engine_module("headgate.engines.spark.verify").verify_run
+        workload = self._workload(scenario.workload)
+        found: Mapping[str, Any] = verify_run(
+            self._session(),
+            workload.build,
+            _build_options(workload, scenario),
+            checkpoint=str(scenario.checkpoint),
+            output=str(scenario.output),
+        )
+        return found
+
+    def explain(self, scenario: Scenario) -> str:
+        """Return what would run elastically."""
+        workload = self._workload(scenario.workload)
+        frame = workload.build(self._session(), **_build_options(workload, scenario))
+        return str(engine_module("headgate").explain(frame))
+
+    def close(self) -> None:
+        """Stop the Spark session."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+    def _session(self) -> Any:
+        if self._spark is None:
+            self._spark = engine_module("headgate.engines.spark.session").session()
+            engine_module("headgate.engines.spark.sources").register(self._spark)
+        return self._spark
+
+    def _workload(self, name: str) -> Any:
+        """Return a built-in workload, or the user's function in the same form."""
+        if ":" in name:
+            return UserWorkload(user_function(name))
+        known = engine_module("headgate.engines.spark.queries").WORKLOADS
+        if name not in known:
+            hint = nearest(name, known) or f"; use one of {', '.join(sorted(known))}"
+            msg = f'unknown workload "{name}"{hint}, or module:function for your own.'
+            raise ConfigError(msg)
+        return known[name]
+
+
+@dataclass(frozen=True)
+class UserWorkload:
+    """A user's ``function(spark, **options) -> DataFrame`` in the form of a built-in workload."""
+
+    build: Callable[..., Any]
+    """The function."""
+
+    output_mode: str = "append"
+    """What file sinks accept."""
+
+    arrival: str | None = None
+    """Column with the time a record became available; None: the engine finds one, or none."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments unless the scenario gives others."""
+
+
+def _build_options(workload: Any, scenario: Scenario) -> dict[str, Any]:
+    """Return the workload's arguments: its own, and over them the scenario's."""
+    return {**workload.options, **scenario.build_options()}
+
+
+def query_name(workload: str) -> str:
+    """Return a query's name for a workload: letters, digits, ``_`` and ``-``, at most 64."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", workload)[:64]
+
+
+def user_function(name: str) -> Callable[..., Any]:
+    """Return the function that ``module:function`` names, with the working directory importable."""
+    module_name, _, function_name = name.partition(":")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        msg = f'cannot load "{name}": {error}; write module:function, importable from here.'
+        raise ConfigError(msg) from error
+    if not callable(found):
+        msg = f'"{name}" is not a function; it must take a Spark session and return a DataFrame.'
+        raise ConfigError(msg)
+    function: Callable[..., Any] = found
+    return function
+
+
+def engine_module(name: str) -> Any:
+    """Import a part of headgate that needs Spark, or say in one sentence why that fails."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        msg = f"this installation cannot load {name} ({error}); install headgate with all it needs."
+        raise HeadgateError(msg) from error

@@ -1,0 +1,147 @@
+"""Read and write files of a checkpoint so that a crash or a symbolic link does no harm."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from headgate.core.errors import CheckpointError
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,3}")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def checked_file_name(name: str) -> str:
+    """Return `name` if it may name a file: up to 4 parts of letters, digits, _ and -, and dots.
+
+    Raises
+    ------
+    CheckpointError    It may not.
+    """
+    if not _NAME.fullmatch(name):
+        msg = f"{name!r} cannot name a file of a checkpoint: use letters, digits, _ and -"
+        raise CheckpointError(msg)
+    return name
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    descriptor = os.open(directory, _DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory of mode 0700 unless it is there.
+
+    Raises
+    ------
+    CheckpointError    It cannot be created or written, or something else is there.
+    """
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        with _opened(path):
+            writable = os.access(path, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise unwritable(path, error.strerror) from error
+    if not writable:
+        raise unwritable(path, "Permission denied")
+
+
+def unwritable(path: Path, why: str | None) -> CheckpointError:
+    """Return the error for a checkpoint directory that cannot be used."""
+    msg = (
+        f"checkpoint directory {path} cannot be used ({why}): make it a directory you may write to"
+    )
+    return CheckpointError(msg)
+
+
+def read_bytes(directory: Path, name: str) -> bytes:
+    """Return a file's bytes; follows no symbolic link, reads nothing but regular files.
+
+    Raises
+    ------
+    CheckpointError    The file is missing, a link, not a file, or cannot be read.
+    """
+    try:
+        with _opened(directory) as parent:
+            descriptor = os.open(name, _READ, dir_fd=parent)
+        with os.fdopen(descriptor, "rb") as file:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return file.read()
+        why = "not a regular file"
+    except OSError as error:
+        why = error.strerror or str(error)
+        if isinstance(error, FileNotFoundError):
+            why = "it is missing"
+    msg = (
+        f"{directory / name} cannot be read ({why}): "
+        "`headgate inspect --verify` on the checkpoint says what else is affected"
+    )
+    raise CheckpointError(msg)
+
+
+def write_bytes(directory: Path, name: str, data: bytes, *, replace: bool = False) -> None:
+    """Write a file so that it is there whole or not at all, and on disk when this returns.
+
+    Parameters
+    ----------
+    directory, name    The name is taken as it is: see `checked_file_name`.
+    data : bytes
+    replace : bool     False: a file of that name is never overwritten.
+
+    Raises
+    ------
+    FileExistsError    It is there already, and not `replace`.
+    CheckpointError    It cannot be written.
+    """
+    temporary = f".{secrets.token_hex(8)}.tmp"
+    try:
+        with _opened(directory) as parent:
+            _write_new(parent, temporary, data)
+            try:
+                if replace:
+                    os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+                else:
+                    # Unlike a rename, a link never overwrites: the loser of a race learns of it.
+                    os.link(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=parent)
+            os.fsync(parent)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise unwritable(directory, error.strerror) from error
+
+
+def _write_new(parent: int, name: str, data: bytes) -> None:
+    descriptor = os.open(name, _CREATE, 0o600, dir_fd=parent)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    except BaseException:
+        os.unlink(name, dir_fd=parent)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def remove(directory: Path, name: str) -> bool:
+    """Remove a file; False if that was not possible, which is never an error."""
+    try:
+        os.unlink(directory / name)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,152 @@
+"""Which files of a checkpoint no restart can need."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from headgate.state.files import remove
+from headgate.state.manifest import NO_STEP, Manifest, file_name
+
+_SWEEP_EVERY = 64
+"""Steps between two looks into the directories for files no manifest names (chosen, not tuned)."""
+
+Group = tuple[str, int]
+Need = dict[Group, list[int]]
+
+
+class Garbage:
+    """Remembers which manifests are needed, and removes the others with their files.
+
+    A manifest is needed while it is one of the last two, or while a key group's chain from the last
+    but one goes through it: the newest may turn out to be damaged.
+
+    Parameters
+    ----------
+    root : Path                     The checkpoint's headgate directory.
+    read : callable, step -> Manifest
+
+    Attributes
+    ----------
+    _chains : steps each group's chain goes through, ascending; covers the last two manifests
+    _users : how many chains go through a step
+    _blobs : changelog files of each manifest not yet removed; its keys are those manifests
+    _recent : the last two manifests this object was shown
+    _suspects : unnamed files seen at the last look; still there at the next one, they go
+    """
+
+    def __init__(self, root: Path, read: Callable[[int], Manifest]) -> None:
+        self._root = root
+        self._read = read
+        self._chains: Need = {}
+        self._users: Counter[int] = Counter()
+        self._blobs: dict[int, list[str]] = {}
+        self._recent: list[Manifest] = []
+        self._suspects: set[tuple[str, str]] = set()
+        self._calls = 0
+
+    def collect(self, latest: Manifest) -> int:
+        """Remove what is not needed once `latest` is committed; return how many files went."""
+        removed = 0
+        if self._recent and latest.step == self._recent[-1].step + 1:
+            removed += self._advance(latest)
+        elif not self._recent or latest.step != self._recent[-1].step:
+            self._load(latest)
+        removed += self._remove_unneeded(latest.step)
+        if self._calls % _SWEEP_EVERY == 0:
+            removed += self._sweep()
+        self._calls += 1
+        return removed
+
+    def _load(self, latest: Manifest) -> None:
+        """Walk all chains once, reading each manifest they go through once."""
+        names = os.listdir(self._root / "manifests")
+        there = {int(name) for name in names if name.isdecimal()}
+        self._recent = [latest]
+        base = latest
+        if latest.step - 1 in there:
+            base = self._read(latest.step - 1)
+            self._recent.insert(0, base)
+        self._chains = self._walk(base)
+        if base is not latest:
+            self._append(latest)
+        self._users = Counter(step for steps in self._chains.values() for step in steps)
+        needed = self._users.keys() | {manifest.step for manifest in self._recent}
+        # The others' files are found by the sweep; reading old manifests for them would cost more.
+        self._blobs = {step: _names(self._read(step)) for step in needed}
+        for step in there - needed:
+            if step < latest.step:
+                remove(self._root / "manifests", file_name(step))
+
+    def _walk(self, base: Manifest) -> Need:
+        chains: Need = {}
+        waiting: dict[int, list[Group]] = defaultdict(list)
+        for operator, heads in base.heads.items():
+            for group, step in enumerate(heads.steps):
+                waiting[step].append((operator, group))
+        waiting.pop(NO_STEP, None)
+        while waiting:
+            step = max(waiting)
+            manifest = base if step == base.step else self._read(step)
+            for operator, group in waiting.pop(step):
+                entry = manifest.sections[operator][group]
+                chains.setdefault((operator, group), []).insert(0, step)
+                if not entry.ref.full and entry.previous_step != NO_STEP:
+                    waiting[entry.previous_step].append((operator, group))
+        return chains
+
+    def _append(self, manifest: Manifest) -> None:
+        for operator, entries in manifest.sections.items():
+            for group in entries:
+                self._chains.setdefault((operator, group), []).append(manifest.step)
+
+    def _advance(self, latest: Manifest) -> int:
+        # The last but one is the base from now on: its full sections make older ones needless.
+        base = self._recent[-1]
+        for operator, entries in base.sections.items():
+            for group, entry in entries.items():
+                steps = self._chains[operator, group]
+                while entry.ref.full and steps[0] < base.step:
+                    self._users[steps.pop(0)] -= 1
+        self._append(latest)
+        self._users[latest.step] = sum(len(entries) for entries in latest.sections.values())
+        self._blobs[latest.step] = _names(latest)
+        named = {file.name for manifest in (base, latest) for file in manifest.files}
+        dropped = {file.name for file in self._recent[0].files} - named
+        self._recent = [base, latest]
+        return sum(remove(self._root, name) for name in dropped)
+
+    def _remove_unneeded(self, latest_step: int) -> int:
+        removed = int(remove(self._root / "intents", file_name(latest_step - 2)))
+        for step in [step for step in self._blobs if step < latest_step - 1]:
+            if self._users[step] > 0:
+                continue
+            for name in self._blobs.pop(step):
+                removed += remove(self._root / "changelog", name)
+            removed += remove(self._root / "manifests", file_name(step))
+            del self._users[step]
+        return removed
+
+    def _sweep(self) -> int:
+        """Remove unnamed files seen twice: a running attempt's is not unnamed for that long."""
+        named = {("changelog", name) for names in self._blobs.values() for name in names}
+        for manifest in self._recent:
+            named |= {
+                (kind, name) for kind, _, name in (f.name.partition("/") for f in manifest.files)
+            }
+            named.add(("intents", file_name(manifest.step)))
+        named |= {("manifests", file_name(step)) for step in self._blobs}
+        unnamed = set()
+        for kind in ("changelog", "output", "backlog", "intents", "manifests"):
+            unnamed |= {(kind, name) for name in os.listdir(self._root / kind)} - named
+        newest = file_name(self._recent[-1].step)
+        unnamed = {(k, n) for k, n in unnamed if k not in ("intents", "manifests") or n < newest}
+        gone = [one for one in unnamed & self._suspects if remove(self._root / one[0], one[1])]
+        self._suspects = unnamed - set(gone)
+        return len(gone)
+
+
+def _names(manifest: Manifest) -> list[str]:
+    return [blob.name for blob in manifest.blobs if blob.name is not None]

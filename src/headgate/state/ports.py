@@ -1,0 +1,147 @@
+"""What the state layer promises, and the data it exchanges.
+
+A key group's state is a table of fixed-width rows of int64 words, plus the strings those words name.
+The meaning of a word is the operator's business; here a row is
+
+``[meta, key words ..., value words ...]``
+
+where `meta` is 0 in a free row and owned by the table in a used one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+
+EMPTY_TOKEN = "0" * 32
+"""The token of a key group that nothing has ever been written to."""
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """The shape of a row.
+
+    Parameters
+    ----------
+    key_words : int
+        Words that identify a row; they follow `meta`.
+    fresh : tuple of int
+        The value words of a row just created; a row is ``1 + key_words + len(fresh)`` words wide.
+    """
+
+    key_words: int
+    fresh: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Words per row, `meta` included."""
+        return 1 + self.key_words + len(self.fresh)
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one step changed in one key group, or (``full``) all that it holds.
+
+    Parameters
+    ----------
+    token : str
+        Names the state after this section: 32 hexadecimal digits.
+    previous : str
+        The token this section applies to; ignored when `full`.
+    full : bool
+        True for a snapshot: start from an empty table.
+    rows : int64[n, width]
+        Rows after the step; ``meta`` is 1 for a row that is there, 0 for one that was deleted.
+    string_offsets : int64[m + 1]
+        Offsets into `string_bytes`; string i gets the id ``first_string + i``.
+    string_bytes : uint8[]
+    first_string : int
+        Id of the first string here; 0 when `full`.
+    """
+
+    token: str
+    previous: str
+    full: bool
+    rows: I64
+    string_offsets: I64
+    string_bytes: U8
+    first_string: int
+
+
+Chain = Callable[[str], Sequence[Section]]
+"""``chain(token)`` returns, oldest first, the sections that lead from `token` to the wanted state; if
+`token` is not on the way, it starts with a full section (or is the whole history from empty)."""
+
+
+class Table(Protocol):
+    """One key group's rows and strings, held exclusively between `acquire` and `release`.
+
+    Row indices are valid until the next `upsert`, which may enlarge the table.
+    """
+
+    layout: TableLayout
+
+    @property
+    def rows(self) -> I64:
+        """All rows, shape [capacity, width]; fetch it again after `upsert`."""
+
+    @property
+    def live_count(self) -> int:
+        """How many rows are there."""
+
+    def begin(self) -> None:
+        """Start a step: forget the last step's undo, remember pre-images from here on."""
+
+    def intern(self, offsets: I64, data: U8) -> I64:
+        """Return the ids of n strings (``data[offsets[i]:offsets[i+1]]``), adding unknown ones."""
+
+    def upsert(self, keys: I64) -> I64:
+        """Return the row index of each key, creating rows; `keys` has shape [n, key_words].
+
+        Every row returned counts as changed in this step, its pre-image is kept.
+        """
+
+    def delete(self, index: I64) -> None:
+        """Remove rows by index; they count as changed, their pre-image is kept."""
+
+    def live(self) -> I64:
+        """Return the indices of all rows that are there."""
+
+    def strings(self) -> tuple[I64, U8]:
+        """Return offsets (int64[m + 1]) and bytes of all interned strings, by id."""
+
+    def section(self, token: str, *, full: bool = False) -> Section:
+        """Return what this step changed (or everything), to be applied under `token`."""
+
+    def compact(self, string_words: Sequence[int]) -> None:
+        """Drop strings that no row names; `string_words` are the row positions that hold ids + 1.
+
+        Changes ids, so the section of this step must be full.
+        """
+
+
+class Store(Protocol):
+    """Tables of one operator on one host."""
+
+    def acquire(self, group: int, token: str, chain: Chain) -> Table:
+        """Return the group's table at `token`, held by this caller alone.
+
+        Cheapest first: as it is; one step undone; sections applied; built anew from a full section.
+        Raises StateError when the chain does not lead to `token`.
+        """
+
+    def commit(self, group: int, token: str) -> None:
+        """Name the state reached since `begin`; the table is clean again."""
+
+    def release(self, group: int) -> None:
+        """Give the group up; without a `commit` since `begin` its table is left dirty."""
+
+    def close(self) -> None:
+        """Release everything and unmap."""

@@ -1,0 +1,165 @@
+"""Directories for arenas: whose they are, which are in use, which may go."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.core.errors import StateError
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_RUN = re.compile(r"[0-9a-f]{32}(\.new)?")
+_LOCK = "lock"
+
+
+def checked_name(name: str, what: str) -> str:
+    """Return `name` if it may become part of a path.
+
+    Raises
+    ------
+    StateError    It has other characters than letters, digits, ``_`` and ``-``, or over 64 of them.
+    """
+    if not _NAME.fullmatch(name):
+        msg = f"{what} {name!r} cannot name a file: use 1 to 64 letters, digits, _ and -"
+        raise StateError(msg)
+    return name
+
+
+def private_directory(path: Path) -> Path:
+    """Create `path` (0700) unless it is there; return it if it is this user's alone.
+
+    Raises
+    ------
+    StateError    It is a symbolic link, another user's, open to others, or cannot be created.
+    """
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        msg = f"arena directory {path} cannot be used ({error.strerror}): set HEADGATE_ARENA_DIR"
+        raise StateError(msg) from error
+    wrong = ""
+    if not stat.S_ISDIR(found.st_mode):
+        wrong = "is not a directory"
+    elif found.st_uid != os.geteuid():
+        wrong = f"belongs to user {found.st_uid}"
+    elif found.st_mode & 0o077:
+        wrong = f"is open to others (mode {stat.S_IMODE(found.st_mode):o})"
+    if wrong:
+        msg = f"the arena directory {path} {wrong}: make it a directory of mode 0700 of your own"
+        raise StateError(msg)
+    return path
+
+
+def arena_root() -> Path:
+    """Return the directory for run directories on this host.
+
+    ``HEADGATE_ARENA_DIR`` if set; else ``/dev/shm/headgate-<uid>``; else one in the temporary
+    directory, for machines without shared memory.
+    """
+    chosen = os.environ.get("HEADGATE_ARENA_DIR")
+    if chosen:
+        return private_directory(Path(chosen))
+    name = f"headgate-{os.geteuid()}"
+    if os.access("/dev/shm", os.W_OK | os.X_OK):
+        return private_directory(Path("/dev/shm") / name)
+    return private_directory(Path(tempfile.gettempdir()) / name)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, in use for as long as this object is not closed.
+
+    Parameters
+    ----------
+    path : Path
+    descriptor : int    Holds a shared lock; the kernel drops it when the process dies.
+    """
+
+    path: Path
+    descriptor: int
+
+    @property
+    def run_id(self) -> str:
+        """The run's random name: 32 hexadecimal digits."""
+        return self.path.name
+
+    def close(self, *, remove: bool = True) -> None:
+        """Give the run up, and remove its directory unless somebody else uses it."""
+        os.close(self.descriptor)
+        if remove:
+            _remove_unused(self.path)
+
+
+def open_run(root: Path) -> Run:
+    """Create a run directory and hold its lock; called by the driver's Python process."""
+    fresh = root / f"{secrets.token_hex(16)}.new"
+    private_directory(fresh)
+    descriptor = _lock(fresh / _LOCK, create=True)
+    # Renamed only once it is locked, so that a sweep never sees a run without its lock.
+    path = fresh.with_suffix("")
+    fresh.rename(path)
+    return Run(path, descriptor)
+
+
+def join_run(root: Path, run_id: str) -> Run:
+    """Hold the lock of a run some driver opened, creating its directory on this host if need be.
+
+    For workers: on other hosts than the driver's nobody else keeps a sweep away. Losing the
+    directory costs a rebuild, never an answer.
+    """
+    if not _RUN.fullmatch(run_id):
+        msg = f"{run_id!r} is not a run: a run id is 32 hexadecimal digits"
+        raise StateError(msg)
+    path = private_directory(root / run_id)
+    return Run(path, _lock(path / _LOCK, create=True))
+
+
+def sweep(root: Path) -> list[str]:
+    """Remove run directories whose lock nobody holds; return their names.
+
+    Called at the start of a driver and of an executor: the next start of a killed job may never
+    come to this host.
+    """
+    removed = []
+    for entry in sorted(os.listdir(root)):
+        if _RUN.fullmatch(entry) and _remove_unused(root / entry):
+            removed.append(entry)
+    return removed
+
+
+def _remove_unused(path: Path) -> bool:
+    try:
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            return False
+        descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _lock(path: Path, *, create: bool) -> int:
+    flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        msg = f"the lock {path} cannot be opened ({error.strerror}): remove {path.parent}"
+        raise StateError(msg) from error
+    # Waits only for a sweep that is looking at it this moment.
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor

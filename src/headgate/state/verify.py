@@ -1,0 +1,72 @@
+"""Look at every file of a checkpoint and say what is wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from headgate.core.errors import HeadgateError
+from headgate.state.lineage import leads
+from headgate.state.manifest import Manifest
+from headgate.state.ports import EMPTY_TOKEN
+
+if TYPE_CHECKING:
+    from headgate.state.checkpoint import Checkpoint
+
+
+def problems(checkpoint: Checkpoint) -> list[str]:
+    """Return one sentence per problem; empty if the checkpoint is sound."""
+    found: list[str] = []
+    try:
+        checkpoint.identity()
+        steps = checkpoint.steps()
+    except HeadgateError as error:
+        return [str(error)]
+    manifests: list[Manifest] = []
+    for step in steps:
+        try:
+            manifests.append(checkpoint.read(step))
+        except HeadgateError as error:
+            found.append(str(error))
+    for manifest in manifests:
+        found += _bad_blobs(checkpoint, manifest)
+    for before, after in itertools.pairwise(manifests):
+        if after.step == before.step + 1 and after.previous != before.digest:
+            found.append(f"step {after.step} does not follow step {before.step}")
+    for manifest in manifests[-2:]:
+        found += _bad_files(checkpoint, manifest)
+    if manifests and not found:
+        found += _bad_chains(checkpoint, manifests[-1])
+    return found
+
+
+def _bad_blobs(checkpoint: Checkpoint, manifest: Manifest) -> Iterator[str]:
+    for index in range(len(manifest.blobs)):
+        try:
+            checkpoint.blob(manifest, index)
+        except HeadgateError as error:
+            yield f"step {manifest.step}: {error}"
+
+
+def _bad_files(checkpoint: Checkpoint, manifest: Manifest) -> Iterator[str]:
+    for file in manifest.files:
+        kind, _, name = file.name.partition("/")
+        try:
+            checkpoint.read_file(kind, name, length=file.length, crc32=file.crc32)
+        except HeadgateError as error:
+            yield f"step {manifest.step}: {error}"
+
+
+def _bad_chains(checkpoint: Checkpoint, manifest: Manifest) -> Iterator[str]:
+    for operator, heads in manifest.heads.items():
+        for group, (token, step) in enumerate(zip(heads.tokens, heads.steps, strict=True)):
+            try:
+                sections = checkpoint.chain(operator, group, step)(EMPTY_TOKEN)
+            except HeadgateError as error:
+                yield f"{operator}, key group {group}: {error}"
+                continue
+            full = bool(sections) and sections[0].full
+            start = sections[0].token if full else EMPTY_TOKEN
+            if not leads(sections[1:] if full else sections, start, token):
+                yield f"{operator}, key group {group}: its chain does not lead to {token}"

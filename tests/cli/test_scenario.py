@@ -1,0 +1,262 @@
+"""A scenario's checks, its schedule, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import DIFFERS, FakeClock, FakeEngine
+
+from headgate.core.errors import ConfigError, EngineError, HeadgateError
+from headgate.scenario import (
+    Scenario,
+    explain_workload,
+    recorded,
+    run_scenario,
+    to_verify,
+    verify_scenario,
+)
+from headgate.scenario import spark as spark_side
+from headgate.scenario.spark import SparkEngine, engine_module, query_name, user_function
+
+
+def scenario(tmp_path: Path, **fields: Any) -> Scenario:
+    given = {"workload": "nexmark-q5", "duration_s": 10.0, "checkpoint": tmp_path / "ck"}
+    return Scenario(**{**given, **fields})
+
+
+def ran(it: Scenario, engine: FakeEngine, on_progress: Any = lambda journal: None) -> Any:
+    clock = FakeClock()
+    return run_scenario(it, on_progress, engine=engine, clock_s=clock, sleep=clock.sleep)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rate": 0}, "rate=0 is out of range; use a number above 0"),
+        ({"rate": float("nan")}, "rate=nan is out of range"),
+        ({"workload": "sdsc", "speed": -1}, "speed=-1 is out of range"),
+        ({"duration_s": 0}, "duration_s=0 is out of range"),
+        ({"key_groups": 0}, "key_groups=0 is out of range"),
+        ({"slots": 0}, "slots=0 is out of range; use 1 to 128"),
+        ({"slots": 200}, "slots=200 is out of range"),
+        ({"scale_at": ((5.0, 129),)}, "slots=129 is out of range"),
+        ({"scale_at": ((10.0, 4),)}, "scale_at 10 s is outside the run of 10 s"),
+        ({"budget": "800"}, 'has no unit at "800"'),
+        ({"workload": "sdsc", "rate": 5}, 'workload "sdsc" takes no rate'),
+        ({"speed": 5}, 'workload "nexmark-q5" takes no speed'),
+    ],
+)
+def test_a_setting_out_of_range_is_refused(
+    tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        scenario(tmp_path, **fields)
+    assert message in str(refused.value)
+
+
+def test_a_workload_gets_its_own_options() -> None:
+    assert Scenario("nexmark-q5", rate=2e4, seed=7).build_options() == {"seed": 7, "rate": 20000}
+    assert Scenario("sdsc", speed=3600.0).build_options() == {"speed": 3600.0}
+    assert Scenario("nexmark-q5", options={"hot": 2}).build_options() == {"seed": 1, "hot": 2}
+    assert Scenario("my.jobs:counts", options={"a": 1}).build_options() == {"a": 1}
+
+
+def test_changes_are_asked_for_in_order_and_the_query_is_stopped(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    seen: list[Path] = []
+    it = scenario(tmp_path, scale_at=((7.0, 3), (3.0, 4)))
+    result = ran(it, engine, seen.append)
+    assert engine.query is not None
+    assert engine.query.scaled == [(4, "--scale-at"), (3, "--scale-at")]
+    assert (engine.query.stops, engine.closed) == (1, 1)
+    assert result["slots_seen"] == [2, 4, 3]
+    assert result["workload"] == "nexmark-q5"
+    assert result["checkpoint"] == str(tmp_path / "ck")
+    assert result["verified"] is None
+    assert set(seen) == {tmp_path / "ck" / "journal.jsonl"}
+    assert len(seen) > 40
+
+
+def test_verification_fills_its_keys(tmp_path: Path) -> None:
+    result = ran(scenario(tmp_path, verify=True), FakeEngine(DIFFERS))
+    found = {key: result[key] for key in ("verified", "rows_compared", "missing", "extra")}
+    assert found == {"verified": False, "rows_compared": 900, "missing": 3, "extra": 0}
+    assert result["dropped"] == {"late": 0, "null_keys": 0}
+
+
+def test_a_query_that_fails_is_an_engine_error_in_one_sentence(tmp_path: Path) -> None:
+    engine = FakeEngine(fails_after=3)
+    with pytest.raises(
+        EngineError, match=r'"nexmark-q5" failed: disk is full; journal: '
+    ) as failed:
+        ran(scenario(tmp_path), engine)
+    assert "\n" not in str(failed.value)
+    assert engine.query is not None
+    assert (engine.query.stops, engine.closed) == (1, 1)
+
+
+def test_the_first_interrupt_ends_the_run_early_and_cleanly(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    calls: list[Path] = []
+
+    def interrupt(journal: Path) -> None:
+        calls.append(journal)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    result = ran(scenario(tmp_path), engine, interrupt)
+    assert result["batches"] < 10
+    assert engine.query is not None
+    assert engine.query.stops == 1
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_second_interrupt_interrupts(tmp_path: Path) -> None:
+    engine = FakeEngine()
+
+    def interrupt(journal: Path) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        ran(scenario(tmp_path), engine, interrupt)
+    assert engine.closed == 1
+
+
+def test_a_scenario_without_checkpoint_gets_a_directory_of_its_own() -> None:
+    placed = Scenario("my.jobs:counts").placed()
+    assert placed.checkpoint is not None
+    assert placed.checkpoint.parent.is_dir()
+    assert placed.output == placed.checkpoint.with_name("checkpoint-output")
+    placed.checkpoint.parent.rmdir()
+
+
+def test_what_the_checkpoint_records_is_what_verify_compares(tmp_path: Path) -> None:
+    it = scenario(tmp_path, seed=9, rate=50, scale_at=((1.0, 3),)).placed()
+    assert it.checkpoint is not None
+    it.checkpoint.mkdir()
+    it.record()
+    assert stat.S_IMODE((it.checkpoint / "scenario.json").stat().st_mode) == 0o600
+    again = recorded(it.checkpoint)
+    assert (again.build_options(), again.output) == (it.build_options(), it.output)
+    assert again.scale_at == it.scale_at
+    other = to_verify(it.checkpoint, workload=None, output=tmp_path / "o", options={"hot": 1})
+    assert (other.options, other.rate, other.output) == ({"hot": 1}, 50, tmp_path / "o")
+    named = to_verify(it.checkpoint, workload="sdsc", output=None, options={})
+    assert (named.workload, named.checkpoint) == ("sdsc", it.checkpoint)
+
+
+@pytest.mark.parametrize("text", [None, "{", "{}", '{"scale_at":[],"output":"o","new":1}'])
+def test_a_checkpoint_without_a_workload_asks_for_it(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "scenario.json").write_text(text)
+    with pytest.raises(ConfigError, match="records no workload; name it"):
+        recorded(tmp_path)
+
+
+def test_verify_scenario_closes_the_engine(tmp_path: Path) -> None:
+    engine = FakeEngine(DIFFERS)
+    assert verify_scenario(scenario(tmp_path), engine)["missing"] == 3
+    assert engine.closed == 1
+
+
+class Recorder:
+    """Notes the calls of a fluent interface; every call returns the recorder itself."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def call(*args: Any, **kwargs: Any) -> Recorder:
+            self.calls.append((name, args, kwargs))
+            return self
+
+        return call
+
+
+@pytest.fixture
+def engine_calls(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    workload = types.SimpleNamespace(
+        build=lambda spark, **options: ("frame", options),
+        output_mode="append",
+        arrival="at",
+        options={"rate": "20000", "hot": "2"},
+    )
+    modules = {
+        "headgate": recorder,
+        "headgate.engines.spark.session": recorder,
+        "headgate.engines.spark.verify": recorder,
+        "headgate.engines.spark.sources": recorder,
+        "headgate.engines.spark.queries": types.SimpleNamespace(WORKLOADS={"nexmark-q5": workload}),
+    }
+    monkeypatch.setattr(spark_side, "engine_module", modules.__getitem__)
+    return recorder
+
+
+def test_the_engine_is_called_as_agreed(tmp_path: Path, engine_calls: Recorder) -> None:
+    it = scenario(tmp_path, budget="800 ms", rate=5, slots=3).placed()
+    SparkEngine().start(it)
+    calls = [(name, args) for name, args, _ in engine_calls.calls]
+    frame = ("frame", {"seed": 1, "rate": 5, "hot": "2"})
+    assert [name for name, _ in calls[:2]] == ["session", "register"]
+    assert calls[2:] == [
+        ("writeStream", (frame,)),
+        ("slots", ()),
+        ("keyGroups", (128,)),
+        ("outputMode", ("append",)),
+        ("format", ("parquet",)),
+        ("option", ("path", str(it.output))),
+        ("option", ("checkpointLocation", str(it.checkpoint))),
+        ("queryName", ("nexmark-q5",)),
+        ("option", ("headgate.workload", "nexmark-q5")),
+        ("option", ("headgate.keepLate", True)),
+        ("budget", ("800 ms",)),
+        ("option", ("headgate.arrival", "at")),
+        ("start", ()),
+    ]
+    assert engine_calls.calls[3][2] == {"start": 3}
+
+
+def test_an_unknown_workload_is_refused_with_the_nearest_name(engine_calls: Recorder) -> None:
+    with pytest.raises(
+        ConfigError, match='unknown workload "nexmark-5"; did you mean "nexmark-q5"'
+    ):
+        explain_workload("nexmark-5", {})
+    with pytest.raises(ConfigError, match="use one of nexmark-q5, or module:function"):
+        explain_workload("zzz", {})
+
+
+def test_a_users_function_is_loaded_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "clicks_of_mine.py").write_text("def counts(spark):\n    return spark\nn = 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    assert user_function("clicks_of_mine:counts")("s") == "s"
+    with pytest.raises(ConfigError, match="is not a function"):
+        user_function("clicks_of_mine:n")
+    for missing in ("clicks_of_mine:other", "no_such_module:f", ":f"):
+        with pytest.raises(ConfigError, match="cannot load"):
+            user_function(missing)
+
+
+def test_a_query_is_named_after_its_workload() -> None:
+    assert query_name("nexmark-q5") == "nexmark-q5"
+    assert query_name("my.jobs:counts") == "my-jobs-counts"
+
+
+def test_a_missing_engine_is_one_sentence() -> None:
+    with pytest.raises(HeadgateError, match="this installation cannot load"):
+        engine_module("headgate.none")

@@ -1,0 +1,40 @@
+"""Settings of every test: hypothesis profiles, and whether kernels are compiled.
+
+``pytest --jit=0`` runs the kernels as plain Python, as ``HEADGATE_JIT=0`` does: far slower, but a
+failure then shows the line. Without the option the environment decides; the default is to compile.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# JIT compilation and a busy machine make the first example slow; a deadline would only flake.
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile(
+    "laws", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--jit", choices=["0", "1"], help="compile kernels (1) or not (0)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Kernels read this when they are defined, so it must stand before any of them is imported.
+    chosen = config.getoption("--jit")
+    if chosen is not None:
+        os.environ["HEADGATE_JIT"] = chosen
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("HEADGATE_JIT") != "0":
+        return
+    skip = pytest.mark.skip(reason="tests compiled kernels, and HEADGATE_JIT=0")
+    for item in items:
+        if item.get_closest_marker("jit"):
+            item.add_marker(skip)

@@ -1,0 +1,246 @@
+"""Writing, reading, following; what survives a kill and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headgate.core.errors import CheckpointError, EngineError
+from headgate.journal import (
+    AssignmentChange,
+    Batch,
+    Event,
+    JournalWriter,
+    Latency,
+    OperatorInfo,
+    Restart,
+    Retry,
+    SlotStats,
+    Start,
+    Stop,
+    follow,
+    locate,
+    read,
+)
+from headgate.journal.codec import encode
+from headgate.journal.document import field_docs, journal_page
+from headgate.journal.schema import KINDS, NESTED
+
+PAGE = Path(__file__).parents[2] / "docs" / "journal.md"
+START = Start(
+    job="7f",
+    name="q",
+    key_groups=128,
+    slots=2,
+    workload="nexmark-q5",
+    seed=7,
+    parameters={"rate": 20000, "options": {"hot": 2}},
+    operators=(OperatorInfo("aggregate-0", "count(1) by auction"),),
+    at_ms=1000,
+)
+BATCH = Batch(
+    step=4,
+    spark_batch=3,
+    epoch=1,
+    slots=2,
+    duration_ms=412.5,
+    phases_ms={"plan": 40.0, "slots": 84.0, "manifest": 9.0, "sink": 62.0},
+    arrived=20,
+    served=18,
+    emitted=3,
+    late=1,
+    null_keys=0,
+    backlog=2,
+    backlog_bytes=64,
+    latency_ms=Latency(400.0, 390.0, 600.0, 700.0, 800.0),
+    histogram=((395.1, 10), (602.2, 8)),
+    watermark_us=5_000_000,
+    slot_stats=(SlotStats(0, 64, 9, 1, 200.0), SlotStats(1, 64, 9, 1, 210.0)),
+    hottest=((17, 6), (3, 2)),
+    state_rows=5,
+    state_bytes=400,
+    changelog_bytes=100,
+    attempts=2,
+    watermark_holder=1,
+    at_ms=2000,
+)
+EVENTS: list[Event] = [
+    START,
+    BATCH,
+    AssignmentChange(5, 2, 2, 4, 64, 0, "--scale-at", "asked", 2100),
+    Retry(5, 1, "a worker died", 2200),
+    Restart(5, 4, 2300),
+    Restart(0, None, 2350),
+    Stop("user", None, {"rows": 3}, 2400),
+    Stop("failure", "sink is full", {}, 2500),
+]
+
+
+def written(path: Path, events: list[Event]) -> Path:
+    with JournalWriter(path) as writer:
+        for event in events:
+            writer.write(event)
+    return path
+
+
+def test_every_kind_comes_back_as_it_went_in(tmp_path: Path) -> None:
+    assert list(read(written(tmp_path / "j", EVENTS))) == EVENTS
+    assert {type(event) for event in EVENTS} == set(KINDS.values())
+
+
+def test_a_line_is_one_object_that_names_its_kind_and_time(tmp_path: Path) -> None:
+    lines = written(tmp_path / "j", EVENTS).read_text().splitlines()
+    objects = [json.loads(line) for line in lines]
+    assert [o["event"] for o in objects[:4]] == ["start", "batch", "assignment", "retry"]
+    assert all(isinstance(o["at_ms"], int) for o in objects)
+
+
+def test_the_writer_stamps_events_that_bear_no_time(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path / "j", now_ms=lambda: 42) as writer:
+        writer.write(dataclasses.replace(START, at_ms=0))
+    (event,) = read(tmp_path / "j")
+    assert event.at_ms == 42
+
+
+def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
+    path = written(tmp_path / "j", EVENTS)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_numpy_numbers_are_written_as_numbers(tmp_path: Path) -> None:
+    odd = dataclasses.replace(BATCH, served=np.int64(18), hottest=((np.int32(17), np.int64(6)),))
+    assert list(read(written(tmp_path / "j", [START, odd])))[1].hottest == ((17, 6),)  # type: ignore[union-attr]
+
+
+def test_a_number_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(EngineError, match='"batch" cannot be written as JSON'):
+        encode(dataclasses.replace(BATCH, duration_ms=float("nan")))
+
+
+def test_a_parameter_that_is_not_json_is_refused() -> None:
+    with pytest.raises(EngineError, match="object is not JSON"):
+        encode(dataclasses.replace(START, parameters={"x": object()}))
+
+
+def test_a_journal_in_a_missing_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="cannot open the journal"):
+        JournalWriter(tmp_path / "none" / "j")
+
+
+def test_writing_after_close_is_refused(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path / "j")
+    writer.close()
+    writer.close()
+    with pytest.raises(EngineError, match="cannot append to the journal"):
+        writer.write(START)
+
+
+def test_a_torn_last_line_is_skipped_wherever_it_was_torn(tmp_path: Path) -> None:
+    whole = written(tmp_path / "j", EVENTS[:2]).read_bytes()
+    first = whole.index(b"\n") + 1
+    for end in range(first, len(whole)):
+        (tmp_path / "torn").write_bytes(whole[:end])
+        assert list(read(tmp_path / "torn")) == [START]
+
+
+def test_a_writer_cuts_the_torn_line_that_a_killed_one_left(tmp_path: Path) -> None:
+    path = written(tmp_path / "j", EVENTS[:2])
+    path.write_bytes(path.read_bytes() + b'{"event":"batch","st' + b"x" * 200_000)
+    written(path, [START])
+    assert list(read(path)) == [START, BATCH, START]
+
+
+def test_a_damaged_line_in_the_middle_is_refused_by_its_number(tmp_path: Path) -> None:
+    path = written(tmp_path / "j", EVENTS[:2])
+    path.write_bytes(path.read_bytes() + b"garbage\n" + encode(START))
+    with pytest.raises(CheckpointError, match="line 3 is not a journal line"):
+        list(read(path))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"step":4', '"step":"4"'), ('"step":4,', ""), ('"hottest":[[17,6]', '"hottest":[[17]')],
+)
+def test_a_field_of_another_type_or_missing_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    path = written(tmp_path / "j", EVENTS[:2])
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(CheckpointError, match="line 2 is not a journal line"):
+        list(read(path))
+
+
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "j", [dataclasses.replace(START, version=99)])
+    with pytest.raises(CheckpointError, match="journal version 99, this headgate reads 1"):
+        list(read(path))
+
+
+def test_unknown_fields_and_kinds_are_ignored(tmp_path: Path) -> None:
+    path = written(tmp_path / "j", EVENTS[:2])
+    text = path.read_text().replace('"event":', '"new":{"a":1},"event":')
+    path.write_text(text + '{"event":"heartbeat","at_ms":1}\n')
+    assert list(read(path)) == EVENTS[:2]
+
+
+def test_a_file_that_begins_otherwise_is_no_journal(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="does not begin with a start event"):
+        list(read(written(tmp_path / "j", [BATCH])))
+
+
+def test_a_missing_journal_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no journal at"):
+        list(read(tmp_path / "j"))
+
+
+def test_follow_sees_what_is_written_meanwhile_and_ends_at_stop(tmp_path: Path) -> None:
+    path = written(tmp_path / "j", [START])
+    torn = encode(BATCH)
+    pieces = [torn[:50], torn[50:], encode(EVENTS[6])]
+
+    def wait() -> bool:
+        with path.open("ab") as file:
+            file.write(pieces.pop(0))
+        return True
+
+    assert list(follow(path, wait)) == [START, BATCH, EVENTS[6]]
+    assert not pieces
+
+
+def test_follow_ends_when_waiting_is_given_up(tmp_path: Path) -> None:
+    assert list(follow(written(tmp_path / "j", [START]), lambda: False)) == [START]
+
+
+def test_follow_goes_on_behind_a_restart(tmp_path: Path) -> None:
+    path = written(tmp_path / "j", [START, EVENTS[6], START, BATCH])
+    assert list(follow(path, lambda: False))[-1] == BATCH
+
+
+def test_locate_takes_a_checkpoint_or_the_journal_itself(tmp_path: Path) -> None:
+    (tmp_path / "headgate").mkdir()
+    path = written(tmp_path / "headgate" / "journal.jsonl", [START])
+    assert locate(tmp_path) == path
+    assert locate(path) == path
+
+
+def test_locate_refuses_a_directory_without_journal(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="has no journal"):
+        locate(tmp_path)
+    with pytest.raises(CheckpointError, match="does not exist"):
+        locate(tmp_path / "none")
+
+
+def test_every_field_is_documented() -> None:
+    for kind in (*KINDS.values(), *NESTED):
+        named = [name for name, *_ in field_docs(kind)]
+        assert named == [field.name for field in dataclasses.fields(kind)]
+
+
+def test_the_page_is_not_stale() -> None:
+    assert PAGE.read_text() == journal_page(), (
+        "run: python -m headgate.journal.document docs/journal.md"
+    )

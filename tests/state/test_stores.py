@@ -1,0 +1,20 @@
+"""The contract suite over both stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headgate.state.arena import ArenaStore
+from headgate.state.heap import HeapStore
+from headgate.state.ports import Store, TableLayout
+from headgate.testing.stores import StoreContract
+
+
+class TestHeapStore(StoreContract):
+    def open_store(self, directory: Path, layout: TableLayout) -> Store:
+        return HeapStore(layout)
+
+
+class TestArenaStore(StoreContract):
+    def open_store(self, directory: Path, layout: TableLayout) -> Store:
+        return ArenaStore(directory, layout)

@@ -1,0 +1,21 @@
+"""Real processes, killed and paused: the protocol holds, and the trial would notice if it did not."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.testing.trial import LAYOUT, IgnoresLineage, TakesOver, run_trials
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+def test_no_trial_gives_a_wrong_sum():
+    assert run_trials(60, seed=1) == []
+
+
+def test_the_trial_catches_a_store_that_believes_numbers():
+    assert run_trials(15, 1, lambda directory: IgnoresLineage(directory, LAYOUT))
+
+
+def test_the_trial_catches_a_store_that_takes_over_dirty_files():
+    assert run_trials(15, 1, lambda directory: TakesOver(directory, LAYOUT))

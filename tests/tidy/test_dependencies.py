@@ -1,0 +1,109 @@
+"""Dependencies are locked by hash, explained, and no more than agreed."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = ["build.lock", "run.lock", "dev.lock"]
+CORE = {"pyspark", "pyarrow", "numpy", "numba", "typer", "rich"}
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def core() -> list[Requirement]:
+    return [Requirement(text) for text in project()["project"]["dependencies"]]
+
+
+def extras() -> list[Requirement]:
+    groups = project()["project"]["optional-dependencies"].values()
+    return [Requirement(text) for group in groups for text in group]
+
+
+def build() -> list[Requirement]:
+    return [Requirement(text) for text in project()["build-system"]["requires"]]
+
+
+def entries(lock: str) -> list[str]:
+    """Return the entries of a lock file, each joined to one line, comments dropped."""
+    text = (ROOT / "requirements" / lock).read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    return [entry for entry in "\n".join(lines).replace("\\\n", " ").splitlines() if entry.strip()]
+
+
+def locked(lock: str) -> dict[str, set[str]]:
+    """Return the locked versions of each package; two where they depend on the Python."""
+    found: dict[str, set[str]] = {}
+    for entry in entries(lock):
+        requirement = Requirement(entry.split("--hash")[0].strip())
+        (pin,) = requirement.specifier
+        assert pin.operator == "=="
+        found.setdefault(canonicalize_name(requirement.name), set()).add(pin.version)
+    return found
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_locked_package_has_a_hash(lock: str) -> None:
+    assert entries(lock)
+    unhashed = [e for e in entries(lock) if not re.search(r"--hash=sha256:[0-9a-f]{64}", e)]
+    assert unhashed == []
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_no_lock_file_names_an_address(lock: str) -> None:
+    text = (ROOT / "requirements" / lock).read_text(encoding="utf-8")
+    assert re.findall(r"https?:|://|@ |--(?:extra-)?index-url|--find-links|--trusted", text) == []
+
+
+@pytest.mark.parametrize(
+    ("lock", "wanted"),
+    [
+        ("run.lock", core),
+        ("dev.lock", lambda: core() + extras() + build()),
+        ("build.lock", build),
+    ],
+    ids=LOCKS[1:] + LOCKS[:1],
+)
+def test_a_lock_file_holds_what_the_project_asks_for(lock: str, wanted) -> None:
+    versions = locked(lock)
+    for requirement in wanted():
+        found = versions.get(canonicalize_name(requirement.name), set())
+        assert found, f"{requirement} is not in {lock}: make lock"
+        assert all(requirement.specifier.contains(version) for version in found), requirement
+
+
+def test_the_lock_files_agree() -> None:
+    everything = locked("dev.lock")
+    for lock in ("run.lock", "build.lock"):
+        for name, versions in locked(lock).items():
+            assert versions == everything[name], name
+
+
+def test_the_core_needs_six_packages_and_no_pandas() -> None:
+    assert {requirement.name for requirement in core()} == CORE
+    assert "pandas" not in locked("run.lock")
+
+
+def test_every_dependency_has_a_reason_a_licence_and_its_upkeep() -> None:
+    text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    table = [line.strip("| ") for line in text.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.split("|")] for line in table]
+    rows = {name: rest for name, *rest in cells}
+    for requirement in core() + extras() + build():
+        assert requirement.name in rows, f"{requirement.name} is not in docs/dependencies.md"
+        reason, licence, *upkeep = rows[requirement.name]
+        assert all([reason, licence, upkeep, *upkeep]), requirement.name
+
+
+def test_every_locked_package_is_named_with_its_licence() -> None:
+    text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    named = {canonicalize_name(word) for word in re.findall(r"[A-Za-z0-9_.-]+", text)}
+    assert set(locked("dev.lock")) - named == set()
