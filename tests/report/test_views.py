@@ -150,6 +150,15 @@ def test_plain_progress_prints_every_five_seconds_and_events_at_once(tmp_path: P
     assert len(lines) - len(events) == 7
 
 
+def test_plain_progress_prints_a_change_of_several_operators_once(tmp_path: Path) -> None:
+    lines: list[str] = []
+    events = [runs.start(), runs.batch(0), runs.change(1, 2, 4), runs.change(1, 2, 4, epoch=2)]
+    PlainProgress(lines.append, lambda: END_MS).update(runs.journal(tmp_path / "j", events))
+    assert [line.split("event: ")[1] for line in lines if "slots 2 →" in line] == [
+        "slots 2 → 4 by --scale-at; 128 groups, 0 B moved; from batch 1"
+    ]
+
+
 def test_the_display_draws_the_view_on_a_terminal_and_lines_elsewhere(tmp_path: Path) -> None:
     path = runs.journal(tmp_path / "j", runs.scaled_run())
     drawn = {}

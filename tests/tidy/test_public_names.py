@@ -112,4 +112,4 @@ def test_import_headgate_loads_nothing_heavy() -> None:
     seen = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=True, text=True
     ).stdout
-    assert seen.strip() == "set()"
+    assert seen.strip() == "[]"

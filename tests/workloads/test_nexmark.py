@@ -53,7 +53,7 @@ def test_the_rows_are_those_of_the_first_release() -> None:
     assert got == GOLDEN
 
 
-GOLDEN: list[tuple[int, int, int, str]] = []
+GOLDEN = [(1005, 1010, 6450, "Facebook"), (1000, 1001, 380277, "Apple")]
 
 
 @pytest.mark.parametrize("columns", [["bid"], ["bid.price", "scheduled"], ["auction.seller"], None])

@@ -8,13 +8,13 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from headgate import __version__
 from headgate import scenario as scenarios
 from headgate.cli.input import parse_options, parse_scale_at
 from headgate.cli.output import json_only
@@ -237,10 +237,7 @@ def bench(
 @app.command()
 def version() -> None:
     """Print the version of headgate."""
-    try:
-        typer.echo(metadata.version("headgate"))
-    except metadata.PackageNotFoundError:
-        typer.echo("unknown: headgate runs from its source tree")
+    typer.echo(__version__)
 
 
 def exit_code(result: Mapping[str, Any]) -> int:

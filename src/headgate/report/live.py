@@ -234,5 +234,5 @@ def event_text(event: Event) -> str | None:
     if isinstance(event, Start):
         return f"started with {event.slots} slots, {event.key_groups} key groups"
     if isinstance(event, Stop):
-        return f"failed: {event.error}" if event.error else f"stopped: {event.reason}"
+        return f"failed: {event.error}" if event.error else f"ended: {event.reason}"
     return None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headgate.journal.reader import Tail
+from headgate.journal.schema import AssignmentChange, Event
 from headgate.report.format import clock_text, ms_text
 from headgate.report.live import event_text
 from headgate.report.now import health, now_of
@@ -56,8 +57,7 @@ class PlainProgress:
             if not journal.is_file():
                 return
             self._tail = Tail(journal)
-        for event in self._tail.events():
-            self._run.absorb(event)
+        for event in self._new_events(self._tail):
             text = event_text(event)
             if text is not None:
                 elapsed = clock_text((event.at_ms - self._run.began_ms) / 1000)
@@ -66,3 +66,18 @@ class PlainProgress:
         if self._run.last is not None and now_ms >= self._due_ms:
             self._due_ms = now_ms + int(INTERVAL_S * 1000)
             self._write(plain_line(self._run, now_ms=now_ms))
+
+    def _new_events(self, tail: Tail) -> list[Event]:
+        """Take in what is new; a change that several operators wrote is returned once."""
+        found: list[Event] = []
+        for event in tail.events():
+            changes = len(self._run.changes)
+            self._run.absorb(event)
+            if not isinstance(event, AssignmentChange):
+                found.append(event)
+                continue
+            merged = len(self._run.changes) == changes
+            if merged and found and isinstance(found[-1], AssignmentChange):
+                found.pop()
+            found.append(self._run.changes[-1])
+        return found

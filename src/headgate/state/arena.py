@@ -40,8 +40,8 @@ class ArenaStore(Store):
     """
 
     def __init__(self, directory: str | os.PathLike[str], layout: TableLayout) -> None:
+        checked_name(Path(directory).name, "operator")
         self._directory = private_directory(Path(directory))
-        checked_name(self._directory.name, "operator")
         self._prefix = f"{self._directory}/g"
         self._layout = layout
         self._held: dict[int, ArenaFile] = {}

@@ -149,8 +149,13 @@ class ArenaFile:
         assert self._temporary is not None
         old = _read_nonce(self.path)
         # If somebody removed the temporary file, this process just works on without a name.
-        with contextlib.suppress(FileNotFoundError):
+        try:
             os.rename(self._temporary, self.path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            msg = f"{self.path} cannot be put in place: {error.strerror}; remove what is there"
+            raise StateError(msg) from error
         self._temporary = None
         if old is not None and old != self.nonce:
             with contextlib.suppress(OSError):

@@ -130,7 +130,7 @@ class Checkpoint:
         return found
 
     def _create_identity(self, identity: Mapping[str, Any]) -> None:
-        if any(os.scandir(self.root / "manifests")):
+        if os.listdir(self.root / "manifests"):
             msg = f"{self.root} has manifests but no identity.json: restore it from a copy"
             raise CheckpointError(msg)
         content = {"format": FORMAT, "job": str(uuid.uuid4()), "query": identity}

@@ -1,7 +1,7 @@
 """What the state layer promises, and the data it exchanges.
 
-A key group's state is a table of fixed-width rows of int64 words, plus the strings those words name.
-The meaning of a word is the operator's business; here a row is
+A key group's state is a table of fixed-width rows of int64 words, plus the strings those words
+name. The meaning of a word is the operator's business; here a row is
 
 ``[meta, key words ..., value words ...]``
 
@@ -76,8 +76,8 @@ class Section:
 
 
 Chain = Callable[[str], Sequence[Section]]
-"""``chain(token)`` returns, oldest first, the sections that lead from `token` to the wanted state; if
-`token` is not on the way, it starts with a full section (or is the whole history from empty)."""
+"""``chain(token)`` returns, oldest first, the sections that lead from `token` to the wanted state;
+if `token` is not on the way, it starts with a full section (or is the whole history from empty)."""
 
 
 class Table(Protocol):

@@ -1,8 +1,9 @@
 """Trials with real processes: attempts that die, pause and come back, on one key group's file.
 
 Each batch is run by one to three concurrent attempts. Each attempt serves a cut of its own of the
-waiting records, and is killed, stopped or continued at a random moment. The driver commits one of the
-attempts that finished, and goes on; the others may still be running. At the end the sums must be right.
+waiting records, and is killed, stopped or continued at a random moment. The driver commits one of
+the attempts that finished, and goes on; the others may still be running. At the end the sums must
+be right.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ class Trial:
         return process, reader
 
     def _watch(self, attempts: list[tuple[int, int]]) -> tuple[str, int] | None:
-        """Disturb the attempts until one reports; return its token and how many records it served."""
+        """Disturb the attempts until one reports; return its token and the records served."""
         readers = {reader: process for process, reader in attempts}
         finished = None
         try:
@@ -284,8 +285,8 @@ def _directory() -> Iterator[Path]:
 def run_trials(count: int, seed: int, open_store: Opener = open_arena) -> list[int]:
     """Run `count` trials; return the seeds of those whose sums were wrong.
 
-    The seed fixes what is served and who is disturbed; the scheduler decides when, so a seed repeats
-    a trial's shape and not its every moment.
+    The seed fixes what is served and who is disturbed; the scheduler decides when, so a seed
+    repeats a trial's shape and not its every moment.
     """
     kernels.warm()
     wrong = []

@@ -72,8 +72,9 @@ class _Curve:
         """Return the earliest time at which the curve reaches `target` > 0, in seconds."""
         period_s, total = float(self.times_s[-1]), float(self.counts[-1])
         if self.tail_per_s:
-            inside = np.minimum(target, total)
-            return self._inside(inside) + np.maximum(target - total, 0.0) / self.tail_per_s
+            # Not from where the total is first reached: a flat piece may lie before the tail.
+            beyond_s = period_s + (target - total) / self.tail_per_s
+            return np.where(target > total, beyond_s, self._inside(np.minimum(target, total)))
         cycles = np.ceil(target / total) - 1.0
         return cycles * period_s + self._inside(target - cycles * total)
 

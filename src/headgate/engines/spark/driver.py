@@ -311,6 +311,9 @@ class BatchDriver:
         self.recorder.batch(
             self, manifest, reports, clock.phases_ms, attempts=attempts, emitted=emitted
         )
+        for name, preaggregation in self._preaggregation.items():
+            mine = [r for r in reports if r.operator == name]
+            preaggregation.learn(mine, self._cores)
         self.checkpoint.collect_garbage(manifest)
 
     def _take_wanted(self, step: int) -> None:

@@ -523,7 +523,8 @@ def _time_value(time: TimeKey | None, kind: T.DataType) -> Column:
     if not isinstance(kind, T.StructType):
         return end
     start = F.call_function("timestamp_micros", F.col("t") - F.lit(time.size_us))
-    return F.struct(start.alias("start"), end.alias("end"))
+    # nullable unless the user's plan says otherwise, which `_typed` then declares
+    return F.when(F.col("t").isNotNull(), F.struct(start.alias("start"), end.alias("end")))
 
 
 @dataclass(frozen=True)
@@ -534,10 +535,11 @@ class _Buffer:
     type: T.DataType
     columns: list[str]
     nullable: bool
+    is_empty: bool = False
 
     def value(self) -> Column:
         """Return the buffer over the merged leaves."""
-        if isinstance(self.type, T.BooleanType):
+        if self.is_empty:
             return F.col(self.columns[0]) == 0  # Spark's "no value yet", which we keep as a count
         return types.rebuild(self.type, [F.col(n) for n in self.columns])
 
@@ -631,9 +633,16 @@ class _AggregateFunctions:
         self.values.append(Routed(name, leaf, value))
         return name
 
-    def _buffer(self, kind: T.DataType, columns: list[str], *, nullable: bool = True) -> str:
+    def _buffer(
+        self,
+        kind: T.DataType,
+        columns: list[str],
+        *,
+        nullable: bool = True,
+        is_empty: bool = False,
+    ) -> str:
         name = f"b{len(self.buffers)}"
-        self.buffers.append(_Buffer(name, kind, columns, nullable))
+        self.buffers.append(_Buffer(name, kind, columns, nullable, is_empty))
         return name
 
     def _counted(self, condition: Column | None) -> str:
@@ -664,7 +673,7 @@ class _AggregateFunctions:
             self._refuse("try_sum")
         if isinstance(kind, T.DecimalType):
             total, count = self._decimal_sum(child, kind)
-            empty = self._buffer(T.BooleanType(), [count], nullable=False)
+            empty = self._buffer(T.BooleanType(), [count], nullable=False, is_empty=True)
             return [self._buffer(kind, [total]), empty]
         if isinstance(kind, T.LongType):
             at = self._value(Leaf(Kind.INTEGER), child.cast("bigint"))

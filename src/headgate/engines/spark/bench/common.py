@@ -32,7 +32,8 @@ VALUES = 1_000
 ROW_GROUPS = 4
 """Row groups per Parquet file, so that two to four tasks can read one file. Chosen, not tuned."""
 
-_TAIL_LINES = 25
+_TAIL_LINES = 5
+_LINE_LENGTH = 400
 _UNCOMMITTED = "unknown"
 
 
@@ -220,11 +221,18 @@ def child(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> d
             raise
         if process.returncode != 0:
             said.seek(0)
-            tail = said.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
-            msg = f"exit code {process.returncode}: " + "\n".join(tail)
+            msg = f"exit code {process.returncode}: {_reason(said.read().decode(errors='replace'))}"
             raise EngineError(msg)
     result: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
     return result
+
+
+def _reason(said: str) -> str:
+    """Return what to know of a failed process: what caused it, and its last lines."""
+    lines = [line[:_LINE_LENGTH] for line in said.splitlines() if line.strip()]
+    # Spark ends with the query's plan; the reason stands far above it
+    causes = [line for line in lines if line.startswith("Caused by:")]
+    return "\n".join([*dict.fromkeys(causes), *lines[-_TAIL_LINES:]])
 
 
 def spark_env() -> dict[str, str]:

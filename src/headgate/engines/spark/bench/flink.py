@@ -78,8 +78,8 @@ def measure(python: str, name: str, request: dict[str, Any], timeout_s: float) -
         A key of `BACKENDS`.
     request : dict
         ``check``, ``part``, ``all``: folders of CSV files (the small input whose answer is
-        checked; the files that are left out of the rate; all files); ``directory``: where the job may write;
-        ``parallelism``.
+        checked; the files that are left out of the rate; all files); ``directory``: where the
+        job may write; ``parallelism``.
     timeout_s : float
         After this the process is stopped.
 

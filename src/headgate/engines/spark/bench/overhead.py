@@ -7,16 +7,14 @@ is Spark's own `triggerExecution`.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -33,6 +31,7 @@ from headgate.engines.spark.bench.common import (
 )
 from headgate.engines.spark.bench.native import (
     HEADGATE,
+    consume,
     headgate_phases,
     headgate_writer,
     source,
@@ -45,8 +44,6 @@ SIDES = (HEADGATE, BARE)
 
 TARGET = 1.2
 """headgate's median over the bare job's, at most; design, figures to reach."""
-
-_frozen = False
 
 
 @dataclass(frozen=True)
@@ -105,8 +102,9 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``sides``: per side the spread of ``trigger_ms`` (with ``iqr``), the medians of Spark's parts
-        of a trigger, and headgate's own phases; ``ratio``, ``target``, ``met``; ``ratio_by_round``.
+        ``sides``: per side the spread of ``trigger_ms`` (with ``iqr``), the medians of Spark's
+        parts of a trigger, and headgate's own phases; ``ratio``, ``target``, ``met``;
+        ``ratio_by_round``.
 
     Raises
     ------
@@ -158,17 +156,6 @@ def _side(turns: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 # ---- below: both sides, in a process of their own ------------------------------------------------
-
-
-def consume(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Count a slot's rows: the least that a slot task can do."""
-    global _frozen  # noqa: PLW0603 -- once per worker process
-    yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
-    if not _frozen:
-        # headgate's slots do this too; without it the bare job pays 100 ms of collection per batch
-        gc.collect()
-        gc.freeze()
-        _frozen = True
 
 
 class _Turns:
@@ -242,10 +229,7 @@ def _main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--request", required=True, type=json.loads)
     request: Mapping[str, Any] = parser.parse_args(arguments).request
     asked = OverheadParameters(**request["parameters"])
-    # imported under its own name: Python workers cannot find what a script called __main__ holds
-    from headgate.engines.spark.bench import overhead  # noqa: PLC0415
-
-    print(json.dumps(overhead._Turns(asked, Path(request["directory"])).run()), flush=True)
+    print(json.dumps(_Turns(asked, Path(request["directory"])).run()), flush=True)
 
 
 if __name__ == "__main__":

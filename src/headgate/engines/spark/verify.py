@@ -1,0 +1,195 @@
+"""Comparing what a job put out with Spark's own batch answer on the same input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.errors import CheckpointError, HeadgateError
+from headgate.engines.spark.gateway import analysed, class_name, each, of_rows, seq
+from headgate.state.checkpoint import Checkpoint
+
+
+class BatchSession:
+    """A session whose ``readStream`` reads the same source as a batch, up to where the job came.
+
+    Everything else is the session's own, so the user's function runs unchanged.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    until : str or None
+        End offset (JSON) of a source that takes an ``until`` option.
+    """
+
+    def __init__(self, spark: SparkSession, until: str | None) -> None:
+        self._spark = spark
+        self._until = until
+
+    @property
+    def readStream(self) -> Any:  # noqa: N802 -- PySpark's name
+        """A batch reader in place of the streaming reader."""
+        return _BatchReader(self._spark, self._until)
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the session's."""
+        return getattr(self._spark, name)
+
+
+class _BatchReader:
+    def __init__(self, spark: SparkSession, until: str | None) -> None:
+        self._reader = spark.read
+        self._until = until
+
+    def format(self, source: str) -> _BatchReader:
+        self._reader = self._reader.format(source)
+        if source in ("nexmark", "replay") and self._until is not None:
+            self._reader = self._reader.option("until", self._until)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._reader, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = found(*args, **kwargs)
+            if isinstance(result, DataFrame):
+                return result
+            self._reader = result
+            return self
+
+        return call
+
+
+def verify(
+    spark: SparkSession,
+    build: Callable[..., DataFrame],
+    *,
+    checkpoint: str,
+    output: DataFrame,
+    options: Mapping[str, Any] | None = None,
+    mode: str = "append",
+) -> dict[str, Any]:
+    """Compare a stopped job's output with the batch answer of the same function.
+
+    Parameters
+    ----------
+    build : callable
+        ``build(spark, **options)`` gives the query; it reads through ``spark.readStream``.
+    checkpoint : str
+    output : DataFrame
+        Everything the job's sink holds.
+    options : mapping, optional
+        For `build`.
+    mode : str
+        Output mode of the job; append is compared where windows are closed.
+
+    Returns
+    -------
+    dict
+        verified, rows_compared, missing, extra, dropped {late, null_keys}.
+
+    Raises
+    ------
+    HeadgateError
+        Records were late: then the batch answer over all input is not what any stream puts out.
+    """
+    store = Checkpoint(checkpoint)
+    latest = store.latest()
+    if latest is None:
+        msg = f"checkpoint {checkpoint} holds no batch yet; let the job run first."
+        raise CheckpointError(msg)
+    late = _late_records(store.root / "journal.jsonl")
+    session = BatchSession(spark, end_offset(Path(checkpoint), latest.spark_batch))
+    expected = build(session, **dict(options or {}))
+    watermark_us = min(
+        (
+            min(facts["emitted_us"])
+            for name, facts in latest.engine["operators"].items()
+            if name in _last_operators(latest.engine["operators"])
+        ),
+        default=None,
+    )
+    if mode == "append" and watermark_us is not None:
+        expected = closed(expected, watermark_us)
+    return compare(expected, output) | {"dropped": {"late": late, "null_keys": 0}}
+
+
+def _last_operators(operators: Mapping[str, Any]) -> list[str]:
+    return [max(operators, key=lambda name: int(name.rsplit("-", 1)[1]))] if operators else []
+
+
+def end_offset(location: Path, batch: int) -> str | None:
+    """Return the first source's end offset of a Spark batch, as JSON."""
+    path = location / "offsets" / str(batch)
+    if not path.exists():
+        return None
+    lines = path.read_text().splitlines()
+    # line 0 is the format's version, line 1 Spark's metadata, then one line per source
+    return lines[2] if len(lines) > 2 and lines[2] != "-" else None
+
+
+def _late_records(journal: Path) -> int:
+    total = 0
+    for line in journal.read_text().splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:  # a torn last line
+            continue
+        if event.get("event") == "batch":
+            total += event["late"]
+    return total
+
+
+def closed(df: DataFrame, watermark_us: int) -> DataFrame:
+    """Return a batch query with only the windows that end at or before a watermark."""
+    spark = df.sparkSession
+    plan = _closed(spark, analysed(df), watermark_us)
+    return of_rows(spark, plan)
+
+
+def _closed(spark: SparkSession, plan: Any, watermark_us: int) -> Any:
+    if class_name(plan) == "Aggregate":
+        frame = of_rows(spark, plan)
+        for attribute, field in zip(each(plan.output()), frame.schema.fields, strict=True):
+            if not attribute.metadata().contains("spark.watermarkDelayMs"):
+                continue
+            column = F.col(f"`{field.name}`")
+            end = column.getField("end") if isinstance(field.dataType, T.StructType) else column
+            return analysed(frame.where(F.unix_micros(end) <= watermark_us))
+        return plan
+    children = [_closed(spark, child, watermark_us) for child in each(plan.children())]
+    return plan.withNewChildren(seq(spark, children)) if children else plan
+
+
+def compare(expected: DataFrame, output: DataFrame) -> dict[str, Any]:
+    """Compare two DataFrames as bags of rows, and their column names and types."""
+    if _shape(expected.schema) != _shape(output.schema):
+        msg = (
+            f"the output has columns {output.schema.simpleString()}, the batch answer "
+            f"{expected.schema.simpleString()}; it was written by another query."
+        )
+        raise HeadgateError(msg)
+    expected, output = expected.persist(), output.persist()
+    try:
+        missing = expected.exceptAll(output).count()
+        extra = output.exceptAll(expected).count()
+        rows = expected.count()
+    finally:
+        expected.unpersist()
+        output.unpersist()
+    return {
+        "verified": missing == 0 and extra == 0 and rows > 0,
+        "rows_compared": rows,
+        "missing": missing,
+        "extra": extra,
+    }
+
+
+def _shape(schema: T.StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]

@@ -1,0 +1,193 @@
+"""The benchmarks run on tiny input, and a wrong answer stops them; no time is looked at."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headgate.core.errors import ConfigError, EngineError
+from headgate.engines.spark.bench import aggregate, common, flink, overhead
+from headgate.engines.spark.bench.common import Answer, Input, WrongAnswer
+from headgate.engines.spark.bench.native import BASELINES
+
+pytestmark = pytest.mark.spark
+
+DATA = Input(rows_per_batch=200, batches=2, keys=10, seed=3)
+
+# One process for all engines: settings of other tests' session cannot be undone (RocksDB refuses
+# the file system that headgate's session sets), and one start of the JVM is enough.
+ANSWERS = """
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+from pyspark.sql import functions as F
+from headgate.engines.spark.bench import native
+from headgate.engines.spark.session import session
+
+work, engines = Path(sys.argv[1]), json.loads(sys.argv[2])
+right = native.BASELINES["spark-memory"]
+native.BASELINES["lossy"] = replace(
+    right, query=lambda rows: native.counts_and_sums(rows.where("v <> 0 and k <> 3")))
+native.BASELINES["off by one"] = replace(
+    right, query=lambda rows: native.counts_and_sums(rows).withColumn("s", F.col("s") + 1))
+spark = session("local[1]", **{"spark.sql.shuffle.partitions": 1}, **native.ROCKSDB)
+for name in [*engines, "lossy", "off by one"]:
+    for key, value in native.BASELINES[name].settings.items():
+        if key.startswith("spark.sql."):
+            spark.conf.set(key, value)
+    rows = native.source(spark, work / "input")
+    native.answer_of(native.native_writer(name, rows, work / "checkpoint" / name)).save(
+        work / f"{name}.npz")
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory) -> Path:
+    work = tmp_path_factory.mktemp("answers")
+    DATA.write(work / "input")
+    able = [name for name, baseline in BASELINES.items() if baseline.missing() is None]
+    command = [sys.executable, "-c", ANSWERS, str(work), json.dumps(able)]
+    ran = subprocess.run(
+        command, env=common.spark_env(), capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return work
+
+
+@pytest.mark.parametrize("engine", BASELINES)
+def test_every_native_engine_gives_the_exact_answer(answers, engine):
+    missing = BASELINES[engine].missing()
+    if missing:
+        pytest.skip(missing)
+    totals = DATA.answer().check(Answer.load(answers / f"{engine}.npz"), engine)
+    assert totals["count"] == DATA.rows_per_batch * DATA.batches
+
+
+@pytest.mark.parametrize("engine", ["lossy", "off by one"])
+def test_an_engine_that_is_wrong_is_caught(answers, engine):
+    with pytest.raises(WrongAnswer, match=engine):
+        DATA.answer().check(Answer.load(answers / f"{engine}.npz"), engine)
+
+
+def test_the_exact_answer_is_that_of_plain_python():
+    counts, sums = {}, {}
+    for index in range(DATA.batches):
+        for key, value in zip(*DATA.batch(index), strict=True):
+            counts[key] = counts.get(key, 0) + 1
+            sums[key] = sums.get(key, 0) + value
+    exact = DATA.answer()
+    assert exact.keys.tolist() == sorted(counts)
+    assert exact.counts.tolist() == [counts[k] for k in sorted(counts)]
+    assert exact.sums.tolist() == [sums[k] for k in sorted(sums)]
+
+
+def test_the_last_update_of_a_key_is_its_answer():
+    first = tuple(np.array(column) for column in ([2, 1], [1, 1], [5, 6]))
+    second = tuple(np.array(column) for column in ([2], [3], [9]))
+    got = Answer.of_updates([first, second])
+    assert (got.keys.tolist(), got.counts.tolist(), got.sums.tolist()) == ([1, 2], [1, 3], [6, 9])
+
+
+def test_a_missing_key_a_wrong_count_and_a_wrong_sum_are_wrong_answers():
+    exact = DATA.answer()
+    one = np.eye(1, len(exact.keys), dtype=np.int64)[0]
+    exact.check(exact, "right")
+    for wrong in (
+        Answer(exact.keys[1:], exact.counts[1:], exact.sums[1:]),
+        Answer(exact.keys, exact.counts + one, exact.sums),
+        Answer(exact.keys, exact.counts, exact.sums - one),
+        Answer.of_updates([]),
+    ):
+        with pytest.raises(WrongAnswer):
+            exact.check(wrong, "wrong")
+
+
+TINY = {
+    "rows_per_batch": 100,
+    "batches": 2,
+    "keys": (10,),
+    "dropped_batches": 1,
+    "check_rows_per_batch": 50,
+    "check_keys": 5,
+    "slots": 1,
+}
+
+
+def test_a_whole_run_has_rates_answer_and_machine():
+    result = aggregate.run(engines="spark-memory", **TINY)
+    (entry,) = result["engines"]
+    assert "failed" not in entry, entry["failed"]
+    assert entry["rows_per_s"]["median"] > 0
+    assert entry["answer"]["count"] == 3 * TINY["check_rows_per_batch"]
+    assert result["machine"]["cores_of_host"] >= 1
+    json.dumps(result)
+
+
+def test_a_run_with_a_wrong_answer_raises(monkeypatch):
+    def wrong(command, env, timeout_s):
+        request = json.loads(command[command.index("--request") + 1])
+        nothing = Answer.of_updates([])
+        nothing.save(Path(request["directory"]) / "answer.npz")
+        return {"batches": [], "phases_ms": [], "settings": {}}
+
+    monkeypatch.setattr(aggregate, "child", wrong)
+    with pytest.raises(WrongAnswer, match="spark-memory"):
+        aggregate.run(engines="spark-memory", **TINY)
+
+
+def test_an_engine_that_fails_leaves_the_others_their_numbers(monkeypatch):
+    def failing(command, env, timeout_s):
+        raise EngineError("no such luck")
+
+    monkeypatch.setattr(aggregate, "child", failing)
+    result = aggregate.run(engines=("spark-memory", "flink-heap"), **TINY)
+    assert result["failed"] == ["spark-memory"]
+
+
+def test_ratios_stand_beside_their_targets():
+    def entry(engine, rate, rows=10):
+        rates = {"median": rate}
+        return {"keys": 1_000_000, "engine": engine, "rows_per_s": rates, "rows_per_batch": rows}
+
+    found = aggregate._ratios(
+        [entry("headgate", 8.0), entry("spark-rocksdb", 2.5), entry("flink-heap", 1.0, rows=5)]
+    )
+    rocksdb, heap = found
+    assert (rocksdb["ratio"], rocksdb["target"], rocksdb["met"]) == (3.2, 4.0, False)
+    assert (heap["target"], heap["met"], heap["same_rows_per_batch"]) == (None, None, False)
+
+
+def test_the_bare_side_of_the_overhead_runs():
+    result = overhead.run(
+        rows=20, batches=2, rounds=2, dropped_batches=0, warmup_batches=0, slots=1, sides=("bare",)
+    )
+    assert result["sides"]["bare"]["batches"] == 2
+    assert result["ratio"] is None
+
+
+def test_without_flink_its_baseline_says_why(monkeypatch):
+    monkeypatch.delenv(flink.VARIABLE, raising=False)
+    assert flink.VARIABLE in flink.run()["skipped"]
+    monkeypatch.setenv(flink.VARIABLE, "/nowhere/python")
+    assert "cannot import pyflink" in flink.run()["skipped"]
+
+
+@pytest.mark.parametrize(
+    ("run", "given", "said"),
+    [
+        (aggregate.run, {"row_per_batch": 1}, "rows_per_batch"),
+        (aggregate.run, {"batches": 2}, "dropped_batches"),
+        (aggregate.run, {"engines": ("spark-rocks",)}, "spark-rocksdb"),
+        (overhead.run, {"rounds": 0}, "rounds"),
+        (overhead.run, {"sides": ("bear",)}, "sides"),
+    ],
+)
+def test_a_parameter_out_of_place_is_refused(run, given, said):
+    with pytest.raises(ConfigError, match=said):
+        run(**given)

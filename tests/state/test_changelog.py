@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.core.errors import CheckpointError
+from headgate.state.changelog import decode, encode, open_blob
+from headgate.state.ports import EMPTY_TOKEN, Section
+from headgate.testing.stores import strings
+
+
+def section(rows: int, words: list[str], *, full: bool = False) -> Section:
+    offsets, data = strings(words)
+    table = np.arange(rows * 5, dtype=np.int64).reshape(rows, 5) - 7
+    return Section(secrets.token_hex(16), EMPTY_TOKEN, full, table, offsets, data, 0 if full else 4)
+
+
+def same(a: Section, b: Section) -> bool:
+    pairs = [(getattr(a, one.name), getattr(b, one.name)) for one in fields(Section)]
+    return all(np.array_equal(x, y) for x, y in pairs) and a.rows.shape == b.rows.shape
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 127),
+        st.tuples(st.integers(0, 4), st.lists(st.text(max_size=5), max_size=3), st.booleans()),
+        min_size=1,
+    )
+)
+def test_sections_come_back_as_they_went(shapes):
+    sections = {group: section(n, words, full=full) for group, (n, words, full) in shapes.items()}
+    blob, refs = encode(sections)
+    opened = open_blob(blob)
+    assert all(same(decode(opened, refs[group]), one) for group, one in sections.items())
+
+
+def test_a_damaged_or_foreign_blob_is_refused():
+    blob, refs = encode({1: section(3, ["a"]), 2: section(2, ["b", "c"])})
+    for bad in (b"", blob[:40], blob[: len(blob) // 2], b"\x80\x04K\x01." * 9, blob + b"x"):
+        with pytest.raises(CheckpointError, match="damaged"):
+            open_blob(bad)
+    outside = (
+        replace(refs[2], row_count=3),
+        replace(refs[2], row_start=-1),
+        replace(refs[2], string_count=9),
+        replace(refs[2], string_start=-2),
+    )
+    for ref in outside:
+        with pytest.raises(CheckpointError, match="not in it"):
+            decode(blob, ref)
+
+
+def test_pandas_stays_unimported():
+    code = (
+        "import sys, numpy as np\n"
+        "from headgate.state.changelog import *\n"
+        "from headgate.state.ports import Section\n"
+        "s = Section('1' * 32, '0' * 32, False, np.ones((2, 3), np.int64),"
+        " np.array([0, 1]), np.ones(1, np.uint8), 0)\n"
+        "blob, refs = encode({0: s}); decode(blob, refs[0])\n"
+        "sys.exit('pandas' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
