@@ -16,9 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.operators.aggregate import NEVER_US, AggregateOperator, Results
-from headgate.state.ports import I64, Chain, Section, Store
+from headgate.operators.spec import OutputMode
+from headgate.state.ports import EMPTY_TOKEN, I64, Chain, Section, Store
 
 F64 = npt.NDArray[np.float64]
+_NO_ROWS = np.zeros(0, dtype=np.int64)
 
 GROUP, TIME, RECORDS, ARRIVED_FIRST, ARRIVED_LAST = "g", "t", "n", "a0", "a1"
 """Columns of arriving records beside ``k0 ..`` and ``v0 ..``: key group, slice start (microseconds), the
@@ -181,14 +183,19 @@ def serve(
     batch = operator.encode([_plain(c) for c in keys], slices, [_plain(c) for c in values])
     weights = _column(chosen, RECORDS)
     emission = _Emission(operator)
+    shows_all = operator.spec.mode is OutputMode.COMPLETE
     for group, state in request.groups.items():
         start, stop = int(starts[group]), int(starts[group + 1])
         watermark_us = max(state.emitted_us, min(request.watermark_us, int(held[group])))
         served.holds_us = min(served.holds_us, watermark_us)
-        if start == stop and watermark_us < state.due_us and not state.snapshot:
+        unchanged = start == stop and watermark_us < state.due_us and not state.snapshot
+        if unchanged and (not shows_all or state.token == EMPTY_TOKEN):
             continue
         table = store.acquire(group, state.token, request.chain(group))
         try:
+            if unchanged:
+                emission.add(operator.emit(table, _NO_ROWS, state.emitted_us, watermark_us))
+                continue
             table.begin()
             index = operator.merge(table, batch, start, stop)
             emission.add(operator.emit(table, index, state.emitted_us, watermark_us))

@@ -24,13 +24,11 @@ from headgate.engines.spark.gateway import (
     seq,
 )
 from headgate.engines.spark.logical import Operator, Query
+from headgate.engines.spark.tick import tick
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 
 MARKER_TO, MARKER_TOKEN, MARKER_US = "m_to", "m_token", "m_us"
 """Columns of a marker row, which tells the next operator's slot `m_to` that an upstream slot is done."""
-
-TICK = "rate"
-"""Spark's own source of one row per second; without it no batch comes while the source is quiet."""
 
 
 def routed_columns(operator: Operator, key_groups: int) -> dict[str, Column]:
@@ -59,7 +57,6 @@ def _group(operator: Operator, key_groups: int) -> Column:
 
 def streaming_input(spark: SparkSession, query: Query, key_groups: int) -> DataFrame:
     """Return the streaming DataFrame that a query's batches are made of: routed rows and ticks."""
-    tick = spark.readStream.format(TICK).option("rowsPerSecond", 1).load()
     if not query.operators:
         # stateless: the user's own rows, nothing to drain, so no tick either
         return of_rows(spark, query.plan)
@@ -74,7 +71,7 @@ def streaming_input(spark: SparkSession, query: Query, key_groups: int) -> DataF
         together = together.unionByName(frame, allowMissingColumns=True)
     schema = together.schema
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
-    return together.unionByName(tick.select(*nothing))
+    return together.unionByName(tick(spark).select(*nothing))
 
 
 def chain_input(batch: DataFrame, operator: Operator) -> DataFrame:

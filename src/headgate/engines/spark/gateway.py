@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
 
 from headgate.core.errors import HeadgateError
@@ -58,9 +60,17 @@ def of_rows(spark: SparkSession, plan: Jvm) -> DataFrame:
 
 def column(spark: SparkSession, expression: Jvm) -> Column:
     """Return a Catalyst expression as a Column."""
-    from pyspark.sql.classic.column import Column as ClassicColumn
-
     return ClassicColumn(jvm(spark).org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+
+
+def known_not_null(value: Column) -> Column:
+    """Return `value` declared never null, where the user's plan says so."""
+    context = SparkContext._active_spark_context
+    assert context is not None
+    java: Jvm = context._jvm
+    inner = java.org.apache.spark.sql.classic.ExpressionUtils.expression(value._jc)
+    declared = java.org.apache.spark.sql.catalyst.expressions.KnownNotNull(inner)
+    return ClassicColumn(java.org.apache.spark.sql.classic.ExpressionUtils.column(declared))
 
 
 def data_type(spark_type: Jvm) -> DataType:

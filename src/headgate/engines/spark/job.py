@@ -156,6 +156,10 @@ class OperatorState:
             assert report.waiting is not None
             segment = [report.waiting.name, start, count, now_ms]
             self.backlog.setdefault(group, []).append(segment)
+        for group in self.assignment.groups_of(report.slot):
+            if group not in report.groups and group not in self.backlog:
+                # it had nothing to emit up to here, which is as good as having emitted it
+                self.emitted_us[group] = max(self.emitted_us[group], report.watermark_us)
         if report.served_rows:
             rate = report.served_rows / max(report.useful_ms, 0.1) * 1e3
             known = self.rate_per_s.get(report.slot)

@@ -28,6 +28,7 @@ from headgate.engines.spark.gateway import (
     data_type,
     each,
     jvm,
+    known_not_null,
     of_rows,
     project,
     replace_leaf,
@@ -110,6 +111,8 @@ class Operator:
         Stands for the merged buffers: ``k0 ..``, ``t``, ``v0 ..``.
     key_names : list of str
         The grouping expressions as SQL.
+    time_output : int or None
+        Position of the time among what the Aggregate puts out, if it is there.
     arrival : Column or None
         When a record arrived, as a timestamp expression over the input.
     """
@@ -126,6 +129,7 @@ class Operator:
     output_plan: Jvm
     placeholder: Jvm
     key_names: list[str] = field(default_factory=list)
+    time_output: int | None = None
     arrival: Column | None = None
 
     @property
@@ -344,8 +348,16 @@ class _AggregateReader:
             output_plan=output_plan,
             placeholder=placeholder,
             key_names=[_sql(e) for e in self.grouping],
+            time_output=self._position(time_index),
             arrival=self._arrival(),
         )
+
+    def _position(self, time_index: int) -> int | None:
+        if time_index < 0:
+            return None
+        time = self.grouping[time_index]
+        found = [i for i, e in enumerate(self.output) if e.toAttribute().semanticEquals(time)]
+        return found[0] if found else None
 
     def _what(self, time: TimeKey | None, time_index: int) -> str:
         names = [_sql(e) for i, e in enumerate(self.grouping) if i != time_index]
@@ -506,15 +518,7 @@ class _AggregateReader:
         return placeholder, project(self.spark, outputs, made)
 
     def _typed(self, value: Column, name: str, nullable: bool) -> Column:
-        if not nullable:
-            # Spark knows from the user's plan that it is never null; so must what stands above
-            java = jvm(self.spark)
-            utils = java.org.apache.spark.sql.classic.ExpressionUtils
-            inner = utils.expression(value._jc)
-            value = column(
-                self.spark, java.org.apache.spark.sql.catalyst.expressions.KnownNotNull(inner)
-            )
-        return value.alias(name)
+        return (value if nullable else known_not_null(value)).alias(name)
 
 
 def _time_value(time: TimeKey | None, kind: T.DataType) -> Column:

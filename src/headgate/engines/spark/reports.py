@@ -62,9 +62,12 @@ class Report:
     served_by_group : dict of int to int
     histogram : tuple of (upper edge in ms, count)
     latency_sum_ms, latency_max_ms : float
+    watermark_us : int
+        The operator's watermark, as this slot knew it.
     holds_us : int
+        The least watermark of its groups.
     useful_ms : float
-    state_bytes : int
+    phases_ms : dict of str to float
     """
 
     step: int
@@ -93,6 +96,7 @@ class Report:
     histogram: tuple[tuple[float, int], ...]
     latency_sum_ms: float
     latency_max_ms: float
+    watermark_us: int
     holds_us: int
     useful_ms: float
     phases_ms: dict[str, float] = field(default_factory=dict)

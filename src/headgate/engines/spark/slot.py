@@ -87,7 +87,7 @@ class SlotTask:
         served = serve(operator, store, request, arriving, backlog)
         facts.slow_down(slot, served.served_rows)
         done = time.perf_counter()
-        report = _report(self, facts, slot, token, consumed, served, checkpoint)
+        report = _report(self, facts, slot, request, consumed, served, checkpoint)
         phases = {
             "read": (read - started) * 1e3,
             "serve": (done - read) * 1e3,
@@ -235,11 +235,12 @@ def _report(
     task: SlotTask,
     facts: Facts,
     slot: int,
-    token: str,
+    request: Request,
     consumed: tuple[str, ...],
     served: Served,
     checkpoint: Checkpoint,
 ) -> Report:
+    token = request.token
     blob, refs = changelog.encode(served.sections) if served.sections else (b"", {})
     last = task.next_operator is None
     late = pa.concat_tables([served.late, served.partly_late]) if facts.keep_late else None
@@ -275,6 +276,7 @@ def _report(
         histogram=sparse_of(counts_of(latency, weights)) if len(latency) else (),
         latency_sum_ms=float((latency * weights).sum()),
         latency_max_ms=float(latency.max()) if len(latency) else 0.0,
+        watermark_us=request.watermark_us,
         holds_us=served.holds_us,
         useful_ms=0.0,
     )

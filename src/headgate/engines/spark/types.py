@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
+from headgate.engines.spark.gateway import known_not_null
 from headgate.operators.spec import Kind, Leaf
 
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
@@ -79,7 +80,8 @@ def rebuild(data_type: T.DataType, parts: Sequence[Column]) -> Column:
         for field in data_type.fields:
             width = leaf_count(field.dataType)
             part = rebuild(field.dataType, parts[at : at + width])
-            fields.append(part.alias(field.name))
+            declared = part if field.nullable else known_not_null(part)
+            fields.append(declared.alias(field.name))
             at += width
         return F.when(value.isNotNull(), F.struct(*fields))
     return value.cast(data_type)

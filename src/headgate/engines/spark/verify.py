@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError, HeadgateError
-from headgate.engines.spark.gateway import analysed, class_name, each, of_rows, seq
+from headgate.engines.spark.gateway import Jvm, analysed, class_name, each, of_rows, seq
+from headgate.engines.spark.logical import Query, read
 from headgate.state.checkpoint import Checkpoint
+from headgate.state.manifest import Manifest
 
 
 class BatchSession:
@@ -107,21 +109,10 @@ def verify(
     late = _late_records(store.root / "journal.jsonl")
     session = BatchSession(spark, end_offset(Path(checkpoint), latest.spark_batch))
     expected = build(session, **dict(options or {}))
-    watermark_us = min(
-        (
-            min(facts["emitted_us"])
-            for name, facts in latest.engine["operators"].items()
-            if name in _last_operators(latest.engine["operators"])
-        ),
-        default=None,
-    )
-    if mode == "append" and watermark_us is not None:
-        expected = closed(expected, watermark_us)
+    if mode == "append":
+        query = read(build(spark, **dict(options or {})), mode)
+        expected = closed(expected, query, latest)
     return compare(expected, output) | {"dropped": {"late": late, "null_keys": 0}}
-
-
-def _last_operators(operators: Mapping[str, Any]) -> list[str]:
-    return [max(operators, key=lambda name: int(name.rsplit("-", 1)[1]))] if operators else []
 
 
 def end_offset(location: Path, batch: int) -> str | None:
@@ -146,24 +137,36 @@ def _late_records(journal: Path) -> int:
     return total
 
 
-def closed(df: DataFrame, watermark_us: int) -> DataFrame:
-    """Return a batch query with only the windows that end at or before a watermark."""
-    spark = df.sparkSession
-    plan = _closed(spark, analysed(df), watermark_us)
-    return of_rows(spark, plan)
+def closed(batch: DataFrame, query: Query, latest: Manifest) -> DataFrame:
+    """Return a batch query with only the windows that the job had closed.
+
+    Parameters
+    ----------
+    batch : DataFrame
+        The batch form of `query`.
+    query : Query
+        The streaming form, as headgate reads it.
+    latest : Manifest
+        The job's last manifest: every key group knows up to where it has emitted.
+    """
+    spark = batch.sparkSession
+    last = [chain[-1] for chain in query.chains]
+    facts = latest.engine["operators"]
+    bounds = [(op.time_output, min(facts[op.id]["emitted_us"])) for op in last]
+    return of_rows(spark, _closed(spark, analysed(batch), iter(bounds)))
 
 
-def _closed(spark: SparkSession, plan: Any, watermark_us: int) -> Any:
+def _closed(spark: SparkSession, plan: Jvm, bounds: Iterator[tuple[int | None, int]]) -> Jvm:
     if class_name(plan) == "Aggregate":
+        position, watermark_us = next(bounds)
+        if position is None:
+            return plan
         frame = of_rows(spark, plan)
-        for attribute, field in zip(each(plan.output()), frame.schema.fields, strict=True):
-            if not attribute.metadata().contains("spark.watermarkDelayMs"):
-                continue
-            column = F.col(f"`{field.name}`")
-            end = column.getField("end") if isinstance(field.dataType, T.StructType) else column
-            return analysed(frame.where(F.unix_micros(end) <= watermark_us))
-        return plan
-    children = [_closed(spark, child, watermark_us) for child in each(plan.children())]
+        field = frame.schema.fields[position]
+        time = F.col(f"`{field.name}`")
+        end = time.getField("end") if isinstance(field.dataType, T.StructType) else time
+        return analysed(frame.where(F.unix_micros(end) <= watermark_us))
+    children = [_closed(spark, child, bounds) for child in each(plan.children())]
     return plan.withNewChildren(seq(spark, children)) if children else plan
 
 
