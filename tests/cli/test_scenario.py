@@ -221,7 +221,6 @@ def test_the_engine_is_called_as_agreed(tmp_path: Path, engine_calls: Recorder) 
         ("option", ("checkpointLocation", str(it.checkpoint))),
         ("queryName", ("nexmark-q5",)),
         ("option", ("headgate.workload", "nexmark-q5")),
-        ("option", ("headgate.keepLate", True)),
         ("budget", ("800 ms",)),
         ("option", ("headgate.arrival", "at")),
         ("start", ()),

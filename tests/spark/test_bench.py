@@ -141,6 +141,35 @@ def test_a_run_with_a_wrong_answer_raises(monkeypatch):
         aggregate.run(engines="spark-memory", **TINY)
 
 
+def _exact(request):
+    check = Input(TINY["check_rows_per_batch"], 3, TINY["check_keys"], seed=1)
+    check.answer().save(Path(request["directory"]) / "answer.npz")
+
+
+def test_other_batches_than_asked_for_are_no_rate(monkeypatch):
+    def merged(command, env, timeout_s):
+        _exact(json.loads(command[command.index("--request") + 1]))
+        both = {"rows": 200, "durations_ms": {"triggerExecution": 1}}
+        return {"batches": [both], "phases_ms": [], "settings": {}}
+
+    monkeypatch.setattr(aggregate, "child", merged)
+    (entry,) = aggregate.run(engines="spark-memory", **TINY)["engines"]
+    assert "made batches of [200] rows" in entry["failed"]
+
+
+@pytest.mark.parametrize(("all_s", "clear"), [(2.2, False), (9.0, True)])
+def test_a_difference_within_flinks_noise_is_no_rate(monkeypatch, all_s, clear):
+    def measured(python, name, request, timeout_s):
+        exact = Input(TINY["check_rows_per_batch"], 3, TINY["check_keys"], seed=1).answer()
+        updates = {"k": exact.keys, "c": exact.counts, "s": exact.sums}
+        return {"updates": updates, "part_s": [2, 2.1, 2], "all_s": [all_s] * 3, "scan_s": 1}
+
+    monkeypatch.setattr(flink, "find_flink", lambda: ("python", "2.3.0"))
+    monkeypatch.setattr(flink, "measure", measured)
+    (entry,) = aggregate.run(engines="flink-heap", **TINY)["engines"]
+    assert (entry["rows_per_s"] is not None) == clear
+
+
 def test_an_engine_that_fails_leaves_the_others_their_numbers(monkeypatch):
     def failing(command, env, timeout_s):
         raise EngineError("no such luck")

@@ -115,6 +115,11 @@ class AggregateOperator:
             )
             raise EngineError(msg)
 
+    @property
+    def expires(self) -> bool:
+        """Whether records can be late and rows are removed once the watermark has passed them."""
+        return self._expiring() is not None
+
     def late(self, slices: I64, watermark_us: int | I64) -> npt.NDArray[np.bool_]:
         """Return which records have no open window left: every end is at or before the watermark."""
         time = self._expiring()
@@ -159,7 +164,7 @@ class AggregateOperator:
     def due_us(self, table: Table, watermark_us: int) -> int:
         """Return the watermark at which the group has something to emit or remove next."""
         time = self._expiring()
-        if time is None or table.live_count == 0 or self.spec.mode is OutputMode.COMPLETE:
+        if time is None or table.live_count == 0:
             return int(NEVER_US)
         starts = table.rows[table.live(), 1 + self.layout.time_at]
         if time.size_us == 0:
@@ -175,8 +180,10 @@ class AggregateOperator:
         return end
 
     def _expiring(self) -> TimeKey | None:
+        """Return the time by which rows are late or removed: complete mode keeps all, as Spark."""
         time = self.spec.time
-        return time if time is not None and time.expires else None
+        kept = self.spec.mode is OutputMode.COMPLETE
+        return time if time is not None and time.expires and not kept else None
 
     def _expire(self, table: Table, watermark_us: int) -> None:
         live = table.live()
@@ -200,7 +207,9 @@ class AggregateOperator:
         wanted = self._window_keys(table, changed, after, int(NEVER_US))[1]
         return self._windows(table, live, after, int(NEVER_US), only=wanted)
 
-    def _window_keys(self, table: Table, index: I64, after_us: int, until_us: int) -> tuple[I64, I64]:
+    def _window_keys(
+        self, table: Table, index: I64, after_us: int, until_us: int
+    ) -> tuple[I64, I64]:
         """Return (position in `index`, key words with the slice start replaced by the window end)."""
         time, at = self.spec.time, self.layout.time_at
         rows = table.rows[index]
@@ -234,9 +243,7 @@ class AggregateOperator:
             keys, values = self._merged(table, keys, values, only)
         return Results(keys, values, codec.Strings(*table.strings()))
 
-    def _merged(
-        self, table: Table, keys: I64, values: I64, only: I64 | None
-    ) -> tuple[I64, I64]:
+    def _merged(self, table: Table, keys: I64, values: I64, only: I64 | None) -> tuple[I64, I64]:
         windows = HeapStore(self.layout.table).acquire(0, EMPTY_TOKEN, lambda _: [])
         windows.begin()
         index = windows.upsert(np.ascontiguousarray(keys))

@@ -52,7 +52,9 @@ class Words:
     strings: tuple[tuple[int, Strings, Mask | None], ...]
 
 
-def encode(columns: Sequence[pa.Array], leaves: Sequence[Leaf], at: Sequence[int], width: int) -> Words:
+def encode(
+    columns: Sequence[pa.Array], leaves: Sequence[Leaf], at: Sequence[int], width: int
+) -> Words:
     """Return Arrow columns as a matrix of words.
 
     Parameters

@@ -16,7 +16,6 @@ from headgate.state.ports import TableLayout
 I64 = npt.NDArray[np.int64]
 
 
-
 @dataclass(frozen=True)
 class RowLayout:
     """Positions of all leaves.
@@ -84,9 +83,7 @@ def row_layout(spec: AggregateSpec) -> RowLayout:
     strings = [1 + w for w, x in zip(key_at, spec.keys, strict=True) if x.kind is Kind.BYTES]
     value_start = 1 + key_words
     strings += [
-        value_start + w
-        for w, x in zip(value_at, value_leaves, strict=True)
-        if x.kind is Kind.BYTES
+        value_start + w for w, x in zip(value_at, value_leaves, strict=True) if x.kind is Kind.BYTES
     ]
     return RowLayout(
         table=TableLayout(key_words=key_words, fresh=fresh),

@@ -284,10 +284,10 @@ def _turn_away(
 ) -> tuple[Served, pa.Table]:
     """Split off what is late; lateness is judged on arrival, against what is out already."""
     empty = arriving.slice(0, 0)
-    served = Served(_Emission(operator).batch(), empty, empty, empty)
+    none_late = empty.append_column("emitted", pa.array(_NO_ROWS))
+    served = Served(_Emission(operator).batch(), empty, none_late, none_late)
     served.arrived_records = int(_column(arriving, RECORDS).sum())
-    time_key = operator.spec.time
-    if time_key is None or not time_key.expires or arriving.num_rows == 0:
+    if not operator.expires or arriving.num_rows == 0:
         return served, arriving
     met = emitted[_column(arriving, GROUP)]
     slices = _slices(operator, arriving)

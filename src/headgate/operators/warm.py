@@ -8,7 +8,7 @@ from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.serve import GROUP, RECORDS, GroupState, Request, serve
 from headgate.operators.spec import AggregateSpec
 from headgate.state.heap import HeapStore
-from headgate.state.ports import EMPTY_TOKEN
+from headgate.state.ports import EMPTY_TOKEN, Section
 
 
 def warm(spec: AggregateSpec) -> None:
@@ -17,18 +17,24 @@ def warm(spec: AggregateSpec) -> None:
     store = HeapStore(operator.layout.table)
     schema = operator.schema()
     columns = {GROUP: pa.array([0, 0], pa.int32()), RECORDS: pa.array([1, 1])}
-    columns |= {f.name: pa.array([0, 0], pa.int64()).cast(f.type) if not _bytes(f) else
-                pa.array([b"a", b"b"]) for f in schema}
+    columns |= {
+        f.name: pa.array([0, 0], pa.int64()).cast(f.type)
+        if not _bytes(f)
+        else pa.array([b"a", b"b"])
+        for f in schema
+    }
     arriving = pa.table(columns)
     token = EMPTY_TOKEN
     far_us = 2**60
     for number, watermark_us in ((1, 0), (2, far_us)):
         groups = {0: GroupState(token, 0, 0, snapshot=number > 1)}
         token = f"{number:032x}"
-        serve(operator, store, Request(token, watermark_us, groups, lambda _: _no_sections), arriving)
+        serve(
+            operator, store, Request(token, watermark_us, groups, lambda _: _no_sections), arriving
+        )
 
 
-def _no_sections(_: str) -> list[object]:
+def _no_sections(_: str) -> list[Section]:
     return []
 
 

@@ -11,12 +11,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headgate.core.errors import EngineError
+from headgate.journal.reader import Tail
+from headgate.journal.schema import Batch, Start
 from headgate.report.summary import summary
 from headgate.scenario.description import Scenario
 from headgate.scenario.spark import SparkEngine
 
 PROGRESS_S = 0.25
 """How often progress is reported and the schedule is looked at. Chosen, not tuned."""
+
+FIRST_BATCH_S = 30.0
+"""Time counts from the first committed batch, but from here on without one. Chosen, not tuned: a quiet
+source commits nothing, and the run must end all the same."""
 
 OnProgress = Callable[[Path], None]
 """Called with the journal's path every `PROGRESS_S` while the query runs."""
@@ -111,17 +117,45 @@ def _drive(  # noqa: PLR0913 - clock and sleep are for tests
     clock_s: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> None:
-    """Ask for the scenario's changes at their times, until its end, an interrupt or a failure."""
-    began_s = clock_s()
+    """Ask for the scenario's changes at their times, until its end, an interrupt or a failure.
+
+    Times count from the first committed batch, so that a slow start of the engine hides nothing.
+    """
+    started_s = clock_s()
+    began_s: float | None = None
+    batches = _Batches(Path(query.journal))
     pending = sorted(scenario.scale_at)
     while query.isActive and not interrupted.is_set():
-        elapsed_s = clock_s() - began_s
-        while pending and pending[0][0] <= elapsed_s:
+        now_s = clock_s()
+        if began_s is None and (batches.any() or now_s - started_s >= FIRST_BATCH_S):
+            began_s = now_s
+        elapsed_s = 0.0 if began_s is None else now_s - began_s
+        while began_s is not None and pending and pending[0][0] <= elapsed_s:
             query.scale(pending.pop(0)[1], by="--scale-at")
         on_progress(Path(query.journal))
         if elapsed_s >= scenario.duration_s:
             return
         sleep(min(PROGRESS_S, scenario.duration_s - elapsed_s))
+
+
+class _Batches:
+    """Tells whether the query has committed a batch since its latest start."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self._tail: Tail | None = None
+        self._found = False
+
+    def any(self) -> bool:
+        """Read what is new in the journal."""
+        if self._tail is None and self._journal.is_file():
+            self._tail = Tail(self._journal)
+        for event in self._tail.events() if self._tail is not None else ():
+            # A start: what stood before it is an earlier run's, in the same checkpoint.
+            self._found = isinstance(event, Batch) or (
+                self._found and not isinstance(event, Start)
+            )
+        return self._found
 
 
 def _raise_failure(scenario: Scenario, query: Query, journal: Path) -> None:

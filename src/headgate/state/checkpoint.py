@@ -5,7 +5,7 @@
     <path>/headgate/identity.json     whose checkpoint this is
                     intents/          what a step is about to do
                     manifests/        what a step did: the commit point
-                    changelog/ output/ backlog/    files that manifests name
+                    changelog/ output/ backlog/ late/    files that manifests name
 
 Nothing is found by listing but the newest manifest; what no manifest names is garbage.
 """

@@ -139,6 +139,7 @@ class Garbage:
             named.add(("intents", file_name(manifest.step)))
         named |= {("manifests", file_name(step)) for step in self._blobs}
         unnamed = set()
+        # never "late": `headgate verify` needs every file of it, however old
         for kind in ("changelog", "output", "backlog", "intents", "manifests"):
             unnamed |= {(kind, name) for name in os.listdir(self._root / kind)} - named
         newest = file_name(self._recent[-1].step)

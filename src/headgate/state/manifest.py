@@ -16,8 +16,8 @@ from headgate.state.header import is_token
 
 FORMAT = 1
 NO_STEP = -1
-KINDS = ("changelog", "output", "backlog")
-"""Directories whose files a manifest may name."""
+KINDS = ("changelog", "output", "backlog", "late")
+"""Directories whose files a manifest may name; those of ``late`` stay for ever, for `headgate verify`."""
 _TRAILER = b"\nsha256 "
 _TRAILER_BYTES = len(_TRAILER) + 64 + 1
 _REF_FIELDS = tuple(entry.name for entry in fields(SectionRef))

@@ -18,20 +18,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from headgate.core.assignment import Assignment, rescale
-from headgate.core.errors import ConfigError, EngineError, HeadgateError
+from headgate.core.errors import CheckpointError, ConfigError, EngineError, HeadgateError
 from headgate.engines.spark import exchange
-from headgate.engines.spark.gateway import each
+from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
 from headgate.engines.spark.job import JobConfig, OperatorState
-from headgate.engines.spark.logical import Operator, Query
 from headgate.engines.spark.output import Outputs, output_frame
+from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.preaggregate import Preaggregation
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.reports import Report, ReportChannel, consistent
 from headgate.engines.spark.sinks import Sink
 from headgate.engines.spark.slot import STEP_PROPERTY, SlotTask
+from headgate.engines.spark.sparklog import SparkLog
 from headgate.state.arena import Run
 from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import BlobEntry, FileEntry, Heads, Manifest, SectionEntry
+from headgate.state.manifest import Manifest
 
 _STOP_WAIT_S = 10.0
 
@@ -80,6 +81,7 @@ class BatchDriver:
         self.sink = sink
         self.recorder = recorder
         self.channel = ReportChannel(spark.sparkContext)
+        self.log = SparkLog(spark)
         self.latest: Manifest | None = checkpoint.latest()
         self.states = self._states()
         self.stopping = threading.Event()
@@ -186,14 +188,14 @@ class BatchDriver:
         effect of its own stop if the query is terminated and the text names an interrupt.
         """
         deadline = time.monotonic() + _STOP_WAIT_S
-        while self._execution().isActive() and time.monotonic() < deadline:
+        while self.log.active and time.monotonic() < deadline:
             time.sleep(0.01)
         msg = "py4j.protocol.Py4JJavaError: An error occurred while calling stop: "
         raise EngineError(msg + "java.lang.InterruptedException")
 
     def _process(self, batch: DataFrame, batch_id: int) -> None:
         arrived_ms = time.time() * 1000
-        watermark_us, sources = self._spark_says(batch_id)
+        watermark_us, sources = self.log.batch(batch_id)
         if self.latest is not None and self._recovering:
             self._recovering = False
             if self.latest.spark_batch == batch_id:
@@ -201,7 +203,7 @@ class BatchDriver:
                 self._deliver(self.latest)
                 self._last_sources = sources
                 return
-            self._check_continues(batch_id, sources)
+            self._check_continues(batch_id)
         quiet = sources == self._last_sources
         self._last_sources = sources
         if quiet and not self._due(watermark_us) and not self._wanted:
@@ -220,7 +222,9 @@ class BatchDriver:
         """
         if not self.query.operators or self.latest is None:
             return
-        watermark_us = self._final_watermark_us(self.latest.spark_batch)
+        evicted_us: int = self.latest.watermarks["evict_us"]
+        final_us = self.log.next_watermark_us(self.latest.spark_batch)
+        watermark_us = max(evicted_us, final_us or evicted_us)
         while self._due(watermark_us) and not self.stopping.is_set():
             assert self.input_schema is not None
             nothing = self.spark.createDataFrame([], self.input_schema)
@@ -239,46 +243,19 @@ class BatchDriver:
             state.backlog or min(state.due_us) <= watermark_us for state in self.states.values()
         )
 
-    def _spark_says(self, batch_id: int) -> tuple[int, list[str]]:
-        """Return the batch's watermark (microseconds) and each source's end offset, tick excluded."""
-        log = self._execution().offsetLog().get(batch_id).get()
-        watermark_us = int(log.metadataOpt().get().batchWatermarkMs()) * 1000
-        offsets = [o.get().json() if o.isDefined() else "" for o in each(log.offsets())]
-        return watermark_us, offsets[:-1]
-
-    def _execution(self) -> Any:
-        query_id = self.spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-        if query_id is None:
-            return self._stream_execution
-        found = self.spark._jsparkSession.streams().get(query_id)
-        wrapped = found.streamingQuery() if hasattr(found, "streamingQuery") else found
-        self._stream_execution = wrapped
-        return wrapped
-
-    def _final_watermark_us(self, batch_id: int) -> int:
-        """Return the watermark that Spark computed after its last batch."""
-        commit = self._stream_execution.commitLog().get(batch_id)
-        evicted: int = self.latest.watermarks["evict_us"] if self.latest else 0
-        if not commit.isDefined():
-            return evicted
-        return max(evicted, int(commit.get().nextBatchWatermarkMs()) * 1000)
-
-    def _check_continues(self, batch_id: int, sources: list[str]) -> None:
+    def _check_continues(self, batch_id: int) -> None:
         """Refuse a Spark checkpoint that went on without us."""
         latest = self.latest
         assert latest is not None
         for missing in range(latest.spark_batch + 1, batch_id):
-            found = self._execution().offsetLog().get(missing)
-            if not found.isDefined():
-                continue
-            offsets = [o.get().json() if o.isDefined() else "" for o in each(found.get().offsets())]
-            if offsets[:-1] != latest.engine["sources"]:
+            offsets = self.log.offsets(missing)
+            if offsets is not None and offsets != latest.engine["sources"]:
                 msg = (
-                    f"Spark's log has batch {missing} with data that no manifest of headgate covers; "
-                    f"the checkpoint {self.checkpoint.path} was altered. Restore it from a copy."
+                    f"Spark's log has batch {missing} with data that no manifest of headgate "
+                    f"covers; the checkpoint {self.checkpoint.path} was altered. Restore it from "
+                    "a copy."
                 )
-                raise HeadgateError(msg)
-        del sources
+                raise CheckpointError(msg)
 
     def _step(
         self,
@@ -319,10 +296,11 @@ class BatchDriver:
     def _take_wanted(self, step: int) -> None:
         with self._lock:
             wanted, self._wanted = self._wanted, {}
+            epoch = self.epoch + 1
             for name, (new, by, reason) in wanted.items():
                 state = self.states[name]
                 before = state.assignment
-                state.assignment = replace(new, epoch=self.epoch + 1)
+                state.assignment = replace(new, epoch=epoch)
                 state.rate_per_s = {}
                 self.recorder.assignment(step, before, state.assignment, by, reason)
 
@@ -334,7 +312,7 @@ class BatchDriver:
             "spark_batch": batch_id,
             "epoch": self.epoch,
             "watermark_us": watermark_us,
-            "assignments": {n: _assigned(s.assignment) for n, s in self.states.items()},
+            "assignments": {n: assigned(s.assignment) for n, s in self.states.items()},
             "quotas": dict(quotas),
         }
 
@@ -383,7 +361,7 @@ class BatchDriver:
             if len(chains) > 1:
                 batch.unpersist()
             # the sink's jobs are not slots' work
-            context.setLocalProperty("spark.job.description", None)
+            context.setLocalProperty("spark.job.description", f"{self.config.name} b{step}: sink")
         reports = self.channel.drain(step, attempt)
         slots = {name: state.assignment.slots for name, state in self.states.items()}
         chosen: list[Report] = []
@@ -455,85 +433,21 @@ class BatchDriver:
     # -- commit and delivery ----------------------------------------------------------------------
 
     def _commit(
-        self,
-        step: int,
-        batch_id: int,
-        watermark_us: int,
-        reports: list[Report],
-        *,
-        drain: bool,
+        self, step: int, batch_id: int, watermark_us: int, reports: list[Report], *, drain: bool
     ) -> Manifest:
-        sections: dict[str, dict[int, SectionEntry]] = {n: {} for n in self.states}
-        blobs: list[BlobEntry] = []
-        payloads: dict[str, bytes] = {}
-        files: dict[str, FileEntry] = {}
-        outputs = Outputs()
-        late: list[list[Any]] = list(self.latest.engine.get("late", ()) if self.latest else ())
-        now_ms = int(time.time() * 1000)
-        for report in reports:
-            previous = list(self.states[report.operator].steps)
-            if report.changelog is not None:
-                inline = f"changelog-{report.token}" if report.changelog.data is not None else None
-                if inline is not None and report.changelog.data is not None:
-                    payloads[inline] = report.changelog.data
-                payload = report.changelog
-                blobs.append(BlobEntry(payload.name, inline, payload.length, payload.crc32))
-                for group, ref in report.sections.items():
-                    entry = SectionEntry(len(blobs) - 1, ref, previous[group])
-                    sections[report.operator][group] = entry
-            if report.output is not None:
-                outputs.add(report, payloads, files)
-            if report.waiting is not None:
-                name = f"backlog/{report.waiting.name}"
-                files[name] = FileEntry(name, report.waiting.length, report.waiting.crc32)
-            if report.late is not None:
-                late.append([report.operator, report.late.name])
-            self.states[report.operator].apply(report, step, now_ms)
-        for name, entry in self._backlog_files(files).items():
-            files[name] = entry
-        manifest = Manifest(
+        facts = StepFacts(
             job=self.job,
             step=step,
             spark_batch=batch_id,
             epoch=self.epoch,
-            assignments={n: _assigned(s.assignment) for n, s in self.states.items()},
-            watermarks={
-                "late_us": self.latest.watermarks["evict_us"] if self.latest else 0,
-                "evict_us": watermark_us,
-            },
-            heads={n: Heads(tuple(s.tokens), tuple(s.steps)) for n, s in self.states.items()},
-            sections=sections,
-            blobs=tuple(blobs),
-            files=tuple(files.values()),
-            engine={
-                "operators": {n: s.engine_facts() for n, s in self.states.items()},
-                "outputs": outputs.entries,
-                "sink_batch": self._next_sink_batch(outputs),
-                "sources": self._last_sources,
-                "late": late,
-                "drain": drain,
-            },
-            previous=self.latest.digest if self.latest else None,
-            payloads=payloads,
+            watermark_us=watermark_us,
+            sources=self._last_sources,
+            drain=drain,
+            wants_empty=self.sink.wants_empty,
         )
+        manifest = next_manifest(facts, self.states, reports, self.latest)
         self.latest = self.checkpoint.commit(manifest)
         return self.latest
-
-    def _next_sink_batch(self, outputs: Outputs) -> int:
-        """Return the number of the newest delivery: Spark's file sink wants them without gaps."""
-        before: int = self.latest.engine["sink_batch"] if self.latest else -1
-        return before + 1 if outputs.rows or self.sink.wants_empty else before
-
-    def _backlog_files(self, known: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
-        """Return the entries of older backlog files in which records still wait."""
-        waiting = {
-            f"backlog/{segment[0]}"
-            for state in self.states.values()
-            for segments in state.backlog.values()
-            for segment in segments
-        }
-        before = {f.name: f for f in (self.latest.files if self.latest else ())}
-        return {name: before[name] for name in waiting - set(known) if name in before}
 
     def _deliver(self, manifest: Manifest) -> int:
         """Give a committed step's output to the sink; return its rows before the user's filters."""
@@ -564,10 +478,6 @@ class Phases:
         self._at = now
 
 
-def _assigned(assignment: Assignment) -> dict[str, Any]:
-    return {"slots": assignment.slots, "slot_of": list(assignment.slot_of)}
-
-
 _FINAL = ("ARITHMETIC_OVERFLOW", "DIVIDE_BY_ZERO", "CAST_OVERFLOW", "CAST_INVALID_INPUT")
 
 
@@ -576,5 +486,3 @@ def _final(error: Exception) -> bool:
     if isinstance(error, EngineError):
         return not error.transient
     return isinstance(error, HeadgateError) or any(f"[{name}" in str(error) for name in _FINAL)
-
-

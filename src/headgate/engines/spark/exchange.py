@@ -23,7 +23,7 @@ from headgate.engines.spark.gateway import (
     project,
     seq,
 )
-from headgate.engines.spark.logical import Operator, Query
+from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.tick import tick
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 
@@ -96,9 +96,7 @@ def to_slots(frame: DataFrame, assignment: Assignment) -> DataFrame:
     return frame.repartitionById(assignment.slots, target)
 
 
-def relay(
-    spark: SparkSession, rows: DataFrame, operator: Operator, key_groups: int
-) -> DataFrame:
+def relay(spark: SparkSession, rows: DataFrame, operator: Operator, key_groups: int) -> DataFrame:
     """Return the routed input of `operator` from what the slots of its upstream put out.
 
     What the user wrote between the two runs in Catalyst. Marker rows pass through it untouched, in the

@@ -6,11 +6,12 @@ from pyspark.sql import DataFrame
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.engines.spark.gateway import require_classic
-from headgate.engines.spark.logical import Operator, read
+from headgate.engines.spark.logical import read
+from headgate.engines.spark.plan import Operator
 from headgate.operators.layout import row_layout
 
 
-def explain(df: DataFrame, outputMode: str = "append") -> str:  # noqa: N803 -- PySpark's name
+def explain(df: DataFrame, outputMode: str = "append") -> str:
     """Return, a line each, what of `df` runs elastically, what stays in Catalyst, what cannot run.
 
     Parameters
@@ -25,7 +26,9 @@ def explain(df: DataFrame, outputMode: str = "append") -> str:  # noqa: N803 -- 
         query = read(df, outputMode)
     except UnsupportedQuery as error:
         return f"not elastic   {error}"
-    lines = [f"elastic       {op.what}; about {_row_bytes(op)} B per entry" for op in query.operators]
+    lines = [
+        f"elastic       {op.what}; about {_row_bytes(op)} B per entry" for op in query.operators
+    ]
     if not query.operators:
         lines.append("elastic       nothing: the query is stateless, Catalyst runs all of it")
     above = ", ".join(query.notes) or "nothing"

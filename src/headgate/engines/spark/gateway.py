@@ -90,7 +90,9 @@ def project(spark: SparkSession, expressions: Iterable[Jvm], child: Jvm) -> Jvm:
     return logical.Project(seq(spark, expressions), child)
 
 
-def alias(spark: SparkSession, child: Jvm, name: str, expr_id: Jvm, metadata: Jvm | None = None) -> Jvm:
+def alias(
+    spark: SparkSession, child: Jvm, name: str, expr_id: Jvm, metadata: Jvm | None = None
+) -> Jvm:
     """Return `child` under a given name and expression id."""
     scala = jvm(spark).scala
     empty = seq(spark, [])
@@ -111,7 +113,16 @@ def leaf(spark: SparkSession, attributes: Jvm, rows: Jvm) -> Jvm:
     none = java.scala.Option.apply(None)
     unknown = java.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning(0)
     return java.org.apache.spark.sql.execution.LogicalRDD(
-        attributes, rows, unknown, seq(spark, []), False, none, spark._jsparkSession, none, none, False
+        attributes,
+        rows,
+        unknown,
+        seq(spark, []),
+        False,
+        none,
+        spark._jsparkSession,
+        none,
+        none,
+        False,
     )
 
 

@@ -117,8 +117,8 @@ class OperatorState:
         heads = manifest.heads[operator]
         return cls(
             assignment=Assignment(tuple(given["slot_of"]), given["slots"], manifest.epoch),
-            tokens=list(heads["tokens"]),
-            steps=list(heads["steps"]),
+            tokens=list(heads.tokens),
+            steps=list(heads.steps),
             full_steps=list(facts["full_steps"]),
             emitted_us=list(facts["emitted_us"]),
             due_us=list(facts["due_us"]),

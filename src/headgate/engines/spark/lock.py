@@ -32,7 +32,8 @@ class CheckpointLock:
         if not self._path.exists():
             os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
         mode = java.java.nio.file.StandardOpenOption.WRITE
-        options = spark.sparkContext._gateway.new_array(java.java.nio.file.OpenOption, 1)
+        gateway: Jvm = spark.sparkContext._gateway
+        options = gateway.new_array(java.java.nio.file.OpenOption, 1)
         options[0] = mode
         path = java.java.io.File(str(self._path)).toPath()
         self._channel: Jvm = java.java.nio.channels.FileChannel.open(path, options)

@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError
 from headgate.engines.spark.gateway import leaf, of_rows, replace_leaf
-from headgate.engines.spark.logical import Operator, Query
+from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.reports import Report
 from headgate.engines.spark.slot import read_table
 from headgate.state.checkpoint import Checkpoint
@@ -44,9 +44,7 @@ class Outputs:
         """Rows that the slots put out."""
         return sum(entry["rows"] for entry in self.entries)
 
-    def add(
-        self, report: Report, payloads: dict[str, bytes], files: dict[str, FileEntry]
-    ) -> None:
+    def add(self, report: Report, payloads: dict[str, bytes], files: dict[str, FileEntry]) -> None:
         """Add a slot's output to the manifest in the making."""
         payload = report.output
         assert payload is not None
@@ -86,7 +84,9 @@ class _ReadOutput:
                 if data is None:
                     data = checkpoint.read_file("output", row["file"])
                     if zlib.crc32(data) != row["crc32"]:
-                        msg = f"output file {row['file']} was altered; see headgate inspect --verify."
+                        msg = (
+                            f"output file {row['file']} was altered; see headgate inspect --verify."
+                        )
                         raise CheckpointError(msg)
                 yield from read_table(data).to_batches()
 

@@ -14,10 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-
 from headgate.engines.spark.gateway import Jvm, class_name, each, of_rows
 from headgate.engines.spark.gateway import leaf as rdd_leaf
-from headgate.engines.spark.logical import Operator
+from headgate.engines.spark.plan import Operator
 from headgate.engines.spark.reports import Report
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 from headgate.operators.spec import Aggregate, Op
@@ -176,5 +175,3 @@ def _below_exchange(plan: Jvm) -> Jvm | None:
             return None
         plan = children[0]
     return plan.child()
-
-

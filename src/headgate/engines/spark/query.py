@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.core.assignment import Assignment
 from headgate.core.errors import ConfigError, HeadgateError

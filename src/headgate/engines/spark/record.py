@@ -128,7 +128,9 @@ class Recorder:
             watermark_holder=_holder(entering, manifest.watermarks["evict_us"]),
         )
         self.late_records += event.late
-        self.operators = [_operator_progress(driver, op.id, reports) for op in driver.query.operators]
+        self.operators = [
+            _operator_progress(driver, op.id, reports) for op in driver.query.operators
+        ]
         self.last = event
         self._write(event)
 

@@ -72,7 +72,7 @@ class SlotTask:
         started = time.perf_counter()
         context = TaskContext.get()
         assert context is not None
-        facts = Facts(json.loads(context.getLocalProperty(STEP_PROPERTY + self.operator)))
+        facts = Facts(json.loads(context.getLocalProperty(STEP_PROPERTY + self.operator) or "{}"))
         slot = context.partitionId()
         operator = _operator(self.operator, self.spec)
         arrived = list(batches)
@@ -262,9 +262,7 @@ def _report(
         late=_table_payload(checkpoint, "late", token, late, inline=False),
         output_rows=served.output.num_rows,
         late_rows=served.late.num_rows,
-        segments={
-            int(g): (int(s), int(c)) for g, s, c in zip(groups, starts, counts, strict=True)
-        },
+        segments={int(g): (int(s), int(c)) for g, s, c in zip(groups, starts, counts, strict=True)},
         taken=served.taken,
         arrived=served.arrived_records,
         served=served.served_records,

@@ -13,7 +13,8 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.engines.spark.gateway import Jvm, analysed, class_name, each, of_rows, seq
-from headgate.engines.spark.logical import Query, read
+from headgate.engines.spark.logical import read
+from headgate.engines.spark.plan import Query
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 
@@ -35,7 +36,7 @@ class BatchSession:
         self._until = until
 
     @property
-    def readStream(self) -> Any:  # noqa: N802 -- PySpark's name
+    def readStream(self) -> Any:
         """A batch reader in place of the streaming reader."""
         return _BatchReader(self._spark, self._until)
 

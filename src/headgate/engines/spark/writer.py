@@ -18,8 +18,8 @@ from headgate.engines.spark.exchange import streaming_input
 from headgate.engines.spark.gateway import of_rows, require_classic
 from headgate.engines.spark.job import JobConfig
 from headgate.engines.spark.lock import CheckpointLock
-from headgate.engines.spark.logical import Query as Plan
 from headgate.engines.spark.logical import read
+from headgate.engines.spark.plan import Query as Plan
 from headgate.engines.spark.query import Query
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.warmup import warm_workers
@@ -39,7 +39,7 @@ _OWN_OPTIONS = {
 }
 
 
-def writeStream(df: DataFrame) -> Writer:  # noqa: N802 -- PySpark's name
+def writeStream(df: DataFrame) -> Writer:
     """Return a writer for `df`, as ``df.writeStream`` does.
 
     Parameters
@@ -103,7 +103,7 @@ class Writer:
             self.option(key, value)
         return self
 
-    def outputMode(self, outputMode: str) -> Writer:  # noqa: N802, N803
+    def outputMode(self, outputMode: str) -> Writer:
         """Set append, update or complete."""
         modes = ("append", "update", "complete")
         if outputMode.lower() not in modes:
@@ -112,14 +112,14 @@ class Writer:
         self._mode = outputMode.lower()
         return self
 
-    def partitionBy(self, *cols: str | list[str]) -> Writer:  # noqa: N802
+    def partitionBy(self, *cols: str | list[str]) -> Writer:
         """Partition the files of a file sink."""
         self._partition_by = [
             name for col in cols for name in (col if isinstance(col, list) else [col])
         ]
         return self
 
-    def queryName(self, queryName: str) -> Writer:  # noqa: N802, N803
+    def queryName(self, queryName: str) -> Writer:
         """Name the query: letters, digits, ``_`` and ``-``, at most 64."""
         if not _NAME.fullmatch(queryName):
             msg = (
@@ -132,11 +132,11 @@ class Writer:
     def trigger(
         self,
         *,
-        processingTime: str | None = None,  # noqa: N803
+        processingTime: str | None = None,
         once: bool | None = None,
         continuous: str | None = None,
-        availableNow: bool | None = None,  # noqa: N803
-        realTime: str | None = None,  # noqa: N803
+        availableNow: bool | None = None,
+        realTime: str | None = None,
     ) -> Writer:
         """Set how often a batch starts: ``processingTime="1 second"`` or ``availableNow=True``."""
         for name, value in (("realTime", realTime), ("continuous", continuous)):
@@ -155,14 +155,14 @@ class Writer:
             raise ConfigError(msg)
         return self
 
-    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Writer:  # noqa: N802
+    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Writer:
         """Give each step's rows to `func(df, id)`; `id` is the same when a step comes again."""
         self._function = func
         return self
 
     # -- headgate's -------------------------------------------------------------------------------
 
-    def slots(self, min: int = 1, max: int | str = "auto", start: int | str = "auto") -> Writer:  # noqa: A002
+    def slots(self, min: int = 1, max: int | str = "auto", start: int | str = "auto") -> Writer:
         """Set the least, the most and the first number of slots.
 
         Parameters
@@ -176,7 +176,7 @@ class Writer:
         self._slots = (min, max, start)
         return self
 
-    def keyGroups(self, count: int) -> Writer:  # noqa: N802
+    def keyGroups(self, count: int) -> Writer:
         """Set the number of key groups, 1 to 32,767; fixed once the checkpoint exists."""
         if not 1 <= count < 2**15:
             msg = f"keyGroups={count} is out of range; use 1 to {2**15 - 1}."
@@ -200,7 +200,7 @@ class Writer:
         self._fallback = to
         return self
 
-    def toTable(self, tableName: str) -> Query:  # noqa: N802, N803
+    def toTable(self, tableName: str) -> Query:
         """Start the query, appending to a table."""
         self._table = tableName
         return self.start()
@@ -208,10 +208,10 @@ class Writer:
     def start(
         self,
         path: str | None = None,
-        format: str | None = None,  # noqa: A002
-        outputMode: str | None = None,  # noqa: N803
-        partitionBy: str | list[str] | None = None,  # noqa: N803
-        queryName: str | None = None,  # noqa: N803
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
         **options: Any,
     ) -> Query:
         """Start the query; parameters as of PySpark's ``start``.
@@ -230,7 +230,8 @@ class Writer:
             plan = read(self._df, self._mode, self._options.get("headgate.arrival"))
         except UnsupportedQuery:
             if self._fallback == "spark":
-                return self._start_plain()  # type: ignore[return-value]
+                plain: Query = self._start_plain()
+                return plain
             raise
         return self._start(plan)
 
@@ -401,8 +402,7 @@ def _identity(plan: Plan, config: JobConfig) -> dict[str, Any]:
         "key_groups": config.key_groups,
         "mode": config.mode,
         "operators": {
-            op.id: {"keys": [k for k in op.key_names], **op.spec.to_json()}
-            for op in plan.operators
+            op.id: {"keys": [k for k in op.key_names], **op.spec.to_json()} for op in plan.operators
         },
     }
 

@@ -25,7 +25,7 @@ _DECIMAL_MAX_LOW = (10**38 - 1) & ((1 << 64) - 1)  # below 2**63, so it is a sig
 @jit
 def below_unsigned(a: int, b: int) -> bool:
     """Return whether a < b, both read as unsigned 64-bit words."""
-    return (a ^ _SIGN) < (b ^ _SIGN)
+    return bool((a ^ _SIGN) < (b ^ _SIGN))
 
 
 @jit
@@ -58,7 +58,7 @@ def compare_bytes(a: int, b: int, offsets: Any, data: Any) -> int:
 
 
 @jit
-def compare_leaf(  # noqa: PLR0911, PLR0912, PLR0913 -- one kind after the other reads best
+def compare_leaf(
     a: Any, a_float: Any, i: int, b: Any, b_float: Any, j: int, leaf: Any, offsets: Any, data: Any
 ) -> int:
     """Return -1, 0 or 1 for one leaf of value rows a[i] and b[j]; null comes first, NaN last."""
@@ -66,7 +66,7 @@ def compare_leaf(  # noqa: PLR0911, PLR0912, PLR0913 -- one kind after the other
     a_null = (a[i, 0] >> bit) & 1
     b_null = (b[j, 0] >> bit) & 1
     if a_null or b_null:
-        return b_null - a_null
+        return int(b_null - a_null)
     if kind == _KIND_FLOAT:
         x, y = a_float[i, word], b_float[j, word]
         if x != x:  # noqa: PLR0124 -- NaN
@@ -92,7 +92,7 @@ def compare_leaf(  # noqa: PLR0911, PLR0912, PLR0913 -- one kind after the other
 
 
 @jit
-def _compare(  # noqa: PLR0913
+def _compare(
     a: Any,
     a_float: Any,
     i: int,
@@ -124,7 +124,7 @@ def _copy(to: Any, i: int, source: Any, j: int, leaves: Any, first: int, count: 
 
 @jit
 def _is_null(values: Any, i: int, leaves: Any, leaf: int) -> bool:
-    return ((values[i, 0] >> leaves[leaf, 3]) & 1) == 1
+    return bool(((values[i, 0] >> leaves[leaf, 3]) & 1) == 1)
 
 
 @jit
@@ -162,7 +162,7 @@ def _sum_decimal(to: Any, i: int, source: Any, j: int, leaves: Any, first: int) 
 
 
 @jit
-def merge(  # noqa: PLR0912, PLR0913, PLR0915 -- the switch over aggregates is this kernel
+def merge(
     rows: Any,
     rows_float: Any,
     index: Any,

@@ -10,7 +10,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -205,7 +207,7 @@ def child(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> d
     ------
     EngineError    It failed or took longer than `timeout_s`; with the end of what it said.
     """
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as said, _terminate_as_exit():
         process = subprocess.Popen(
             command, env=dict(env), stdout=subprocess.PIPE, stderr=said, start_new_session=True
         )
@@ -225,6 +227,23 @@ def child(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> d
             raise EngineError(msg)
     result: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
     return result
+
+
+@contextmanager
+def _terminate_as_exit() -> Iterator[None]:
+    """Turn SIGTERM into an exit that unwinds: a child's process group does not hear ours."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _reason(said: str) -> str:

@@ -24,6 +24,13 @@ BACKENDS = {"flink-heap": "hashmap", "flink-rocksdb": "rocksdb"}
 _QUERY = "SELECT k, COUNT(*) AS c, SUM(v) AS s FROM {source} GROUP BY k"
 _FIND_TIMEOUT_S = 60
 
+RUNS = 3
+"""Timed runs of each kind, in turns."""
+
+CLEAR_S = 1.0
+CLEAR_NOISES = 3.0
+"""A rate needs a difference of this many seconds and this many times the runs' own. Chosen."""
+
 
 def find_flink() -> tuple[str | None, str]:
     """Return (interpreter, Flink's version), or (None, the reason why there is none)."""
@@ -86,7 +93,7 @@ def measure(python: str, name: str, request: dict[str, Any], timeout_s: float) -
     Returns
     -------
     dict
-        ``updates`` (columns k, c, s: the last update per key), ``part_s``, ``all_s``, ``scan_s``.
+        ``updates`` (columns k, c, s: the last update per key), lists ``part_s``, ``all_s``; ``scan_s``.
 
     Raises
     ------
@@ -147,12 +154,16 @@ def _job(request: dict[str, Any]) -> dict[str, Any]:
         environment.execute_sql(f"CREATE TABLE {name} ({columns}) WITH ('connector'='blackhole')")
     updates = _last_updates(environment)
     into = f"INSERT INTO totals {_QUERY}"
-    # once untimed, so that both timed runs find the same compiled code
-    _timed(environment, into.format(source="part_rows"))
+    # once untimed, so that all timed runs find the same compiled code
+    _timed(environment, into.format(source="all_rows"))
+    timed: dict[str, list[float]] = {"part": [], "all": []}
+    for _ in range(RUNS):
+        for name, seconds in timed.items():
+            seconds.append(_timed(environment, into.format(source=f"{name}_rows")))
     return {
         "updates": updates,
-        "part_s": _timed(environment, into.format(source="part_rows")),
-        "all_s": _timed(environment, into.format(source="all_rows")),
+        "part_s": timed["part"],
+        "all_s": timed["all"],
         "scan_s": _timed(environment, "INSERT INTO rows_ SELECT k FROM all_rows WHERE v >= 0"),
     }
 

@@ -1,0 +1,130 @@
+"""A query as headgate runs it: operators, and what Catalyst keeps around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column
+from pyspark.sql import types as T
+
+from headgate.engines.spark import types
+from headgate.engines.spark.gateway import Jvm
+from headgate.operators.spec import AggregateSpec, Leaf, OutputMode
+
+
+@dataclass(frozen=True)
+class Routed:
+    """One column of routed input: its short name, its leaf, its expression over the input plan.
+
+    Attributes
+    ----------
+    name : str
+        ``k0 ..``, ``v0 ..``.
+    leaf : Leaf
+    value : Column
+        For a value: the record's own buffer.
+    """
+
+    name: str
+    leaf: Leaf
+    value: Column
+
+
+@dataclass
+class Operator:
+    """One stateful operator of a query.
+
+    Attributes
+    ----------
+    id : str
+        ``aggregate-0``, counted from the source upwards.
+    what : str
+        For people: keys, window, aggregates.
+    level : int
+        Operators of level n read what level n - 1 put out.
+    upstream : Operator or None
+        None for an operator that reads the source.
+    spec : AggregateSpec
+    input_plan : plan node
+        What the Aggregate reads (a window already cut into slices). Its leaf is
+        ``upstream.placeholder`` where there is an upstream operator.
+    keys, values : list of Routed
+    slice_start : Column or None
+        Microseconds.
+    output_plan : plan node
+        What the Aggregate puts out, as a plan over ``placeholder``.
+    placeholder : plan node
+        Stands for the merged buffers: ``k0 ..``, ``t``, ``v0 ..``.
+    key_names : list of str
+        The grouping expressions as SQL.
+    time_output : int or None
+        Position of the time among what the Aggregate puts out, if it is there.
+    arrival : Column or None
+        When a record arrived, as a timestamp expression over the input.
+    """
+
+    id: str
+    what: str
+    level: int
+    upstream: Operator | None
+    spec: AggregateSpec
+    input_plan: Jvm
+    keys: list[Routed]
+    values: list[Routed]
+    slice_start: Column | None
+    output_plan: Jvm
+    placeholder: Jvm
+    key_names: list[str] = field(default_factory=list)
+    time_output: int | None = None
+    arrival: Column | None = None
+
+    @property
+    def raw_schema(self) -> T.StructType:
+        """Spark's schema of the merged buffers."""
+        return raw_schema(self.spec, self.values)
+
+
+@dataclass
+class Query:
+    """A query as headgate runs it.
+
+    Attributes
+    ----------
+    operators : list of Operator
+        From the source upwards; empty for a stateless query.
+    plan : plan node
+        What the user wrote above the last operators, over their placeholders.
+    schema : StructType
+        What the user's query puts out.
+    mode : OutputMode
+    notes : list of str
+        What stays in Catalyst, for `explain`.
+    """
+
+    operators: list[Operator]
+    plan: Jvm
+    schema: T.StructType
+    mode: OutputMode
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def chains(self) -> list[list[Operator]]:
+        """Operators in chains, each from the source to the query's output."""
+        feeding = {id(x.upstream) for x in self.operators}
+        chains = []
+        for last in self.operators:
+            if id(last) in feeding:
+                continue
+            chain = [last]
+            while chain[0].upstream is not None:
+                chain.insert(0, chain[0].upstream)
+            chains.append(chain)
+        return chains
+
+
+def raw_schema(spec: AggregateSpec, values: list[Routed]) -> T.StructType:
+    """Return the schema of merged buffers: key leaves, time, value leaves."""
+    fields = [T.StructField(f"k{i}", types.spark_type(x)) for i, x in enumerate(spec.keys)]
+    if spec.time is not None:
+        fields.append(T.StructField("t", T.LongType()))
+    return T.StructType(fields + [T.StructField(v.name, types.spark_type(v.leaf)) for v in values])

@@ -1,0 +1,56 @@
+"""What Spark's own logs say of a query: offsets, watermark, commits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from headgate.core.errors import EngineError
+from headgate.engines.spark.gateway import Jvm, each
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+class SparkLog:
+    """The logs of the query that this thread runs in, or of the last one it saw."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._execution: Jvm | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether Spark still counts the query as running."""
+        return bool(self._stream().isActive())
+
+    def batch(self, batch_id: int) -> tuple[int, list[str]]:
+        """Return a batch's watermark (microseconds) and each source's end offset, tick excluded."""
+        log = self._stream().offsetLog().get(batch_id).get()
+        watermark_us = int(log.metadataOpt().get().batchWatermarkMs()) * 1000
+        return watermark_us, _offsets(log)
+
+    def offsets(self, batch_id: int) -> list[str] | None:
+        """Return each source's end offset, tick excluded; None where Spark has forgotten."""
+        found = self._stream().offsetLog().get(batch_id)
+        return _offsets(found.get()) if found.isDefined() else None
+
+    def next_watermark_us(self, batch_id: int) -> int | None:
+        """Return the watermark that Spark computed after a batch; None if it did not commit it."""
+        found = self._stream().commitLog().get(batch_id)
+        return int(found.get().nextBatchWatermarkMs()) * 1000 if found.isDefined() else None
+
+    def _stream(self) -> Jvm:
+        query_id = self._spark.sparkContext.getLocalProperty(_QUERY_ID)
+        if query_id is not None:
+            found: Any = self._spark._jsparkSession.streams().get(query_id)
+            self._execution = found.streamingQuery()
+        if self._execution is None:
+            msg = "Spark's stream is not known yet; it is once the first batch has begun."
+            raise EngineError(msg)
+        return self._execution
+
+
+def _offsets(log: Jvm) -> list[str]:
+    offsets = [o.get().json() if o.isDefined() else "" for o in each(log.offsets())]
+    return offsets[:-1]

@@ -1,0 +1,101 @@
+"""Reading a time window back from the expressions that Spark made of ``F.window``."""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from headgate.core.errors import UnsupportedQuery
+from headgate.engines.spark.expressions import WAY_OUT, sql_text
+from headgate.engines.spark.gateway import Jvm, analysed, class_name, column, each, of_rows
+
+
+def find_window(plan: Jvm, attribute: Jvm) -> tuple[Jvm, Jvm] | None:
+    """Return (node, expression) that made a window struct: a Project or an Expand."""
+    wanted = attribute.exprId()
+    while True:
+        name = class_name(plan)
+        if name == "Project":
+            for expression in each(plan.projectList()):
+                made = class_name(expression) == "Alias" and expression.exprId().equals(wanted)
+                if made and "precisetimestampconversion" in expression.toString():
+                    return plan, expression.child()
+        if name == "Expand":
+            for position, out in enumerate(each(plan.output())):
+                if out.exprId().equals(wanted):
+                    first = next(each(plan.projections()))
+                    expression = list(each(first))[position]
+                    if "precisetimestampconversion" in expression.toString():
+                        return plan, expression
+        children = list(each(plan.children()))
+        if len(children) != 1:
+            return None
+        plan = children[0]
+
+
+_NUMBERS = re.compile(
+    r"- (?P<offset>-?\d+)\) % (?P<advance>\d+)\).*\+ (?P<size>\d+)\), LongType, \w+\)\)*$"
+)
+
+
+def window_numbers(expression: Jvm) -> tuple[int, int, int]:
+    """Return (size, advance, offset) in microseconds, read off Spark's own window expression."""
+    found = _NUMBERS.search(expression.toString())
+    if found is None:
+        msg = f"cannot read the window {sql_text(expression)[:80]}; use F.window(...), {WAY_OUT}."
+        raise UnsupportedQuery(msg)
+    return int(found["size"]), int(found["advance"]), int(found["offset"])
+
+
+def time_column_of(expression: Jvm) -> Jvm:
+    """Return the innermost timestamp of a window expression."""
+    found = None
+    node = expression
+    while True:
+        if class_name(node) == "PreciseTimestampConversion":
+            found = node.child()
+        children = [c for c in each(node.children()) if class_name(c) != "Literal"]
+        if not children or class_name(node) == "AttributeReference":
+            break
+        node = children[0]
+    if found is None:
+        msg = f"cannot read the window {sql_text(expression)[:80]}; use F.window(...), {WAY_OUT}."
+        raise UnsupportedQuery(msg)
+    return found
+
+
+def check_window(
+    spark: SparkSession, node: Jvm, expression: Jvm, time_column: Jvm, numbers: tuple[int, int, int]
+) -> None:
+    """Make the window anew from what was read and compare: the reader must never guess."""
+    size, advance, offset = numbers
+    below = of_rows(spark, next(each(node.children())))
+    window = F.window(
+        column(spark, time_column),
+        f"{size} microseconds",
+        f"{advance} microseconds",
+        f"{offset} microseconds",
+    )
+    made = analysed(below.select("*", window.alias("window")))
+    found = _first_window(made)
+    strip = re.compile(r"#[0-9]+L?")
+    if found is None or strip.sub("", found) != strip.sub("", expression.toString()):
+        msg = f"cannot read the window {sql_text(expression)[:80]}; use F.window(...), {WAY_OUT}."
+        raise UnsupportedQuery(msg)
+
+
+def _first_window(plan: Jvm) -> str | None:
+    for attribute in each(plan.output()):
+        if attribute.name() == "window":
+            found = find_window(plan, attribute)
+            if found is None:
+                continue
+            text: str = found[1].toString()
+            return text
+    for child in each(plan.children()):
+        text_below = _first_window(child)
+        if text_below is not None:
+            return text_below
+    return None

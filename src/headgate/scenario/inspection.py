@@ -1,0 +1,157 @@
+"""What a checkpoint holds, and what a restart would do with it. Needs neither Spark nor a query."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headgate.core.errors import CheckpointError, HeadgateError
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.manifest import KINDS, NO_STEP, Manifest
+
+_PLACES = ("intents", "manifests", *KINDS)
+
+
+def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[str, Any]:
+    """Return what a checkpoint holds and what a restart would read; changes nothing.
+
+    Parameters
+    ----------
+    checkpoint : path
+        Spark's ``checkpointLocation``. The query may be running: its files may then come and go
+        under the reader, so believe in damage only where a second look shows it too.
+    verify : bool
+        Read every file and compare its checksum, and walk the chain of every key group.
+
+    Returns
+    -------
+    dict
+        checkpoint, job, query (what must never change); step, spark_batch, epoch, watermark_us of
+        the newest manifest; operators: per operator slots, groups, groups_with_state, entries,
+        backlog_rows; restart: what a start would do and read (does, groups, sections, bytes);
+        files and bytes per directory; problems: one sentence each; sound; verified: whether every
+        file was read.
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint of headgate, so there is nothing to say.
+    """
+    store = Checkpoint(checkpoint)
+    if not store.root.is_dir():
+        state = "is not a checkpoint of headgate" if store.path.is_dir() else "does not exist"
+        msg = f"checkpoint {store.path} {state}; give the checkpointLocation of a headgate query."
+        raise CheckpointError(msg)
+    problems: list[str] = []
+    found: dict[str, Any] = {"checkpoint": str(store.path)}
+    latest = _latest(store, found, problems)
+    if latest is not None:
+        found |= _described(latest)
+        found["restart"] = _restart(store, latest, problems)
+    else:
+        found["restart"] = {"does": "begin from nothing", "groups": 0, "sections": 0, "bytes": 0}
+    counted = {place: _counted(store.root / place) for place in _PLACES}
+    found["files"] = {place: count for place, (count, _) in counted.items()}
+    found["bytes"] = {place: size for place, (_, size) in counted.items()}
+    if verify:
+        problems += [text for text in store.verify() if text not in problems]
+    return {**found, "problems": problems, "sound": not problems, "verified": verify}
+
+
+def _latest(store: Checkpoint, found: dict[str, Any], problems: list[str]) -> Manifest | None:
+    """Return the newest manifest, filling in whose checkpoint it is; None if there is no good one."""
+    try:
+        identity = store.identity()
+        found |= {"job": identity["job"], "query": identity["query"]}
+        return store.latest()
+    except HeadgateError as error:
+        problems.append(str(error))
+        return None
+
+
+def _described(latest: Manifest) -> dict[str, Any]:
+    """Return what the newest manifest says."""
+    facts: Mapping[str, Any] = latest.engine.get("operators", {})
+    operators = {}
+    for name, given in latest.assignments.items():
+        own = facts.get(name, {})
+        waiting = own.get("backlog", {}).values()
+        steps = latest.heads[name].steps
+        operators[name] = {
+            "slots": given["slots"],
+            "groups": len(steps),
+            "groups_with_state": sum(step != NO_STEP for step in steps),
+            "entries": sum(own.get("rows", ())),
+            "backlog_rows": sum(segment[2] for segments in waiting for segment in segments),
+        }
+    return {
+        "step": latest.step,
+        "spark_batch": latest.spark_batch,
+        "epoch": latest.epoch,
+        "watermark_us": latest.watermarks["evict_us"],
+        "backlog_rows": sum(operator["backlog_rows"] for operator in operators.values()),
+        "operators": operators,
+    }
+
+
+def _restart(store: Checkpoint, latest: Manifest, problems: list[str]) -> dict[str, Any]:
+    """Return what a start would do, and what it would read to have all state back."""
+    groups = sections = size = 0
+    for name, heads in latest.heads.items():
+        for group, step in enumerate(heads.steps):
+            if step == NO_STEP:
+                continue
+            groups += 1
+            try:
+                found = _chain(store, name, group, step)
+            except HeadgateError as error:
+                problems.append(f"{name}, key group {group}: {error}")
+                continue
+            sections += len(found)
+            size += sum(found)
+    delivers = _not_in_sparks_log(store.path, latest.spark_batch)
+    does = f"go on after step {latest.step}"
+    if delivers:
+        does = f"deliver the output of step {latest.step} again, then {does}"
+    intent = store.read_intent(latest.step + 1)
+    if intent is not None:
+        does += f"; step {latest.step + 1} was begun and runs again"
+    return {"does": does, "groups": groups, "sections": sections, "bytes": size}
+
+
+def _chain(store: Checkpoint, operator: str, group: int, step: int) -> list[int]:
+    """Return the size of each section that leads to a group's state, newest first."""
+    sizes = []
+    while step != NO_STEP:
+        entry = store.read(step).sections[operator].get(group)
+        if entry is None or entry.previous_step >= step:
+            msg = f"step {step} lacks its section; restore the checkpoint from a copy."
+            raise CheckpointError(msg)
+        sizes.append(entry.ref.length)
+        if entry.ref.full:
+            break
+        step = entry.previous_step
+    return sizes
+
+
+def _not_in_sparks_log(checkpoint: Path, spark_batch: int) -> bool:
+    """Return whether Spark has not committed a batch, so that its output may not be out."""
+    return not (checkpoint / "commits" / str(spark_batch)).exists()
+
+
+def _counted(directory: Path) -> tuple[int, int]:
+    """Return how many files there are and their size, in bytes."""
+    count = size = 0
+    try:
+        entries = list(os.scandir(directory))
+    except OSError:
+        return 0, 0
+    for entry in entries:
+        try:
+            size += entry.stat(follow_symlinks=False).st_size
+        except FileNotFoundError:  # collected between the two calls
+            continue
+        count += 1
+    return count, size
