@@ -27,6 +27,7 @@ _WHERE = {
     "UnsupportedQuery": "headgate.core.errors",
     "Writer": "headgate.engines.spark.writer",
     "explain": "headgate.engines.spark.explain",
+    "inspect": "headgate.scenario.inspection",
     "session": "headgate.engines.spark.session",
     "verify": "headgate.engines.spark.verify",
     "writeStream": "headgate.engines.spark.writer",
@@ -41,6 +42,7 @@ __all__ = [
     "Writer",
     "__version__",
     "explain",
+    "inspect",
     "session",
     "verify",
     "writeStream",
@@ -55,6 +57,11 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_WHERE[name]), name)
 
 
+def __dir__() -> list[str]:
+    """Return the public names, loaded or not."""
+    return sorted(__all__)
+
+
 if TYPE_CHECKING:
     from headgate.core.errors import CheckpointError, ConfigError, HeadgateError, UnsupportedQuery
     from headgate.engines.spark.explain import explain
@@ -62,3 +69,4 @@ if TYPE_CHECKING:
     from headgate.engines.spark.session import session
     from headgate.engines.spark.verify import verify
     from headgate.engines.spark.writer import Writer, writeStream
+    from headgate.scenario.inspection import inspect

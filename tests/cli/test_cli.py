@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import pytest
 import runs
 from fakes import AGREES, DIFFERS, FakeClock, FakeEngine
@@ -302,23 +303,23 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return known
 
 
-def test_a_damaged_checkpoint_exits_with_1(invoke: Invoke, modules: dict[str, Any]) -> None:
-    found = {"sound": True, "batches": 7}
-    inspect = types.SimpleNamespace(inspect=lambda path, verify: {**found, "verify": verify})
-    modules["headgate"] = inspect
-    done = invoke("inspect", "ck")
-    assert (done.exit_code, "batches  7" in done.stdout) == (0, True)
-    found["sound"] = False
-    done = invoke("inspect", "ck", "--verify", "--json")
-    assert (done.exit_code, json.loads(done.stdout)["verify"]) == (1, True)
-
-
-def test_inspect_without_the_engines_part_is_one_sentence(
-    invoke: Invoke, modules: dict[str, Any]
+def test_a_damaged_checkpoint_exits_with_1(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    modules["headgate"] = types.SimpleNamespace()
-    done = invoke("inspect", "ck")
-    assert (done.exit_code, "has no inspect" in done.stderr) == (2, True)
+    path = checkpoints.of_two_steps(tmp_path / "ck")
+    done = invoke("inspect", str(path), "--verify")
+    assert (done.exit_code, "sound      yes (every file was read)" in done.stdout) == (0, True)
+    manifest = max((path / "headgate" / "manifests").iterdir())
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    done = invoke("inspect", str(path), "--json")
+    assert (done.exit_code, json.loads(done.stdout)["sound"]) == (1, False)
+    assert "problem    " in invoke("inspect", str(path)).stdout
+
+
+def test_inspecting_what_is_no_checkpoint_exits_with_2(invoke: Invoke, tmp_path: Path) -> None:
+    done = invoke("inspect", str(tmp_path))
+    assert (done.exit_code, "is not a checkpoint of headgate" in done.stderr) == (2, True)
+    assert "does not exist" in invoke("inspect", str(tmp_path / "none")).stderr
 
 
 def test_bench_passes_what_was_given(invoke: Invoke, modules: dict[str, Any]) -> None:

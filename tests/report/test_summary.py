@@ -45,13 +45,13 @@ def test_counts_and_times_are_those_of_the_batches(tmp_path: Path) -> None:
 
 def test_slots_are_listed_in_the_order_they_took_effect(tmp_path: Path) -> None:
     assert of(tmp_path, *runs.scaled_run())["slots_seen"] == [2, 4, 3]
-    assert of(tmp_path / "none", runs.start(slots=5))["slots_seen"] == [5]
+    assert of(tmp_path / "none", runs.start(slots=5))["slots_seen"] == []
 
 
 def test_a_change_is_compared_with_the_21_nearest_batches_that_are_none(tmp_path: Path) -> None:
     first, second = of(tmp_path, *runs.scaled_run())["rescale_added_ms"]  # type: ignore[misc]
     assert first == {
-        "at_s": 12.0,
+        "at_s": 11.6,
         "from": 2,
         "to": 4,
         "step": 30,

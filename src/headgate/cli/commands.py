@@ -23,7 +23,7 @@ from headgate.core.errors import EngineError, HeadgateError, NotReady, ProtocolE
 from headgate.journal import locate
 from headgate.journal.writer import wall_clock_ms
 from headgate.report.display import Display
-from headgate.report.finish import finish_lines, verified_text
+from headgate.report.finish import finish_lines, inspection_lines, verified_text
 from headgate.report.live import frame
 from headgate.report.run import Run
 from headgate.report.summary import summary
@@ -82,11 +82,16 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     workload: Workload,
     rate: Annotated[float | None, typer.Option(help="Records per second (NEXMark).")] = None,
     speed: Annotated[float | None, typer.Option(help="Speed-up of a trace (sdsc).")] = None,
-    duration: Annotated[str, typer.Option(help="How long, with its unit.")] = "60s",
+    duration: Annotated[
+        str, typer.Option(help="How long from the first committed batch on, with its unit.")
+    ] = "60s",
     slots: Annotated[int, typer.Option(help="Slots at the start.")] = 2,
     scale_at: Annotated[
         list[str] | None,
-        typer.Option(metavar="TIME=SLOTS", help="Change of slots, such as 20s=4; repeatable."),
+        typer.Option(
+            metavar="TIME=SLOTS",
+            help="Change of slots, such as 20s=4, after the first committed batch; repeatable.",
+        ),
     ] = None,
     key_groups: Annotated[int, typer.Option(help="Key groups per operator.")] = 128,
     budget: Annotated[
@@ -182,13 +187,9 @@ def inspect(
     """Say what a checkpoint holds and what a restart would read; damage exits with 1."""
 
     def work() -> dict[str, Any]:
-        hg = engine_module("headgate")
-        if not hasattr(hg, "inspect"):
-            msg = "this headgate has no inspect; use headgate status for what the journal says."
-            raise HeadgateError(msg)
-        return dict(hg.inspect(str(checkpoint), verify=verify))
+        return scenarios.inspect(checkpoint, verify=verify)
 
-    _answer(work, _plain_items, as_json=as_json, debug=debug)
+    _answer(work, inspection_lines, as_json=as_json, debug=debug)
 
 
 @app.command(epilog=EXIT_CODES)

@@ -79,8 +79,8 @@ class AggregateOperator:
         value = codec.encode(values, layout.value_leaves, layout.value_at, self._value_width)
         return Batch(matrix, key.strings, value.matrix, value.strings)
 
-    def merge(self, table: Table, batch: Batch, start: int, stop: int) -> I64:
-        """Merge records ``start:stop`` of `batch` into `table`; return the rows they went to.
+    def merge(self, table: Table, batch: Batch, start: int, stop: int) -> None:
+        """Merge records ``start:stop`` of `batch` into `table`.
 
         Raises
         ------
@@ -91,7 +91,6 @@ class AggregateOperator:
         values = _interned(table, batch.values, batch.value_strings, start, stop)
         index = table.upsert(keys)
         self._merge_into(table, index, values, table)
-        return index
 
     def _merge_into(self, target: Table, index: I64, values: I64, strings: Table) -> None:
         part = target.rows[:, self._start :]
@@ -138,7 +137,7 @@ class AggregateOperator:
         ----------
         table : Table
         changed : int64[n]
-            Rows that this step merged into (may repeat); UPDATE emits these.
+            Rows that this step merged into, each once; UPDATE emits these.
         emitted_us : int
             Watermark up to which this group has emitted already.
         watermark_us : int
@@ -148,7 +147,6 @@ class AggregateOperator:
         if mode is OutputMode.COMPLETE:
             return self._windows(table, table.live(), BEFORE_ALL_US, NEVER_US)
         if mode is OutputMode.UPDATE:
-            changed = np.unique(changed)
             results = self._updated(table, changed, emitted_us)
         elif time is None or watermark_us <= emitted_us:
             results = self._windows(table, changed[:0], 0, 0)
@@ -210,18 +208,11 @@ class AggregateOperator:
     def _window_keys(
         self, table: Table, index: I64, after_us: int, until_us: int
     ) -> tuple[I64, I64]:
-        """Return (position in `index`, key words with the slice start replaced by the window end)."""
+        """Return (position in `index`, key words with the slice start replaced by window end)."""
         time, at = self.spec.time, self.layout.time_at
+        assert time is not None
         rows = table.rows[index]
         keys = rows[:, 1 : self._start]
-        if time is None:
-            return np.arange(len(index)), keys
-        if not time.sliced:
-            ends = keys[:, at] + time.size_us
-            position = np.flatnonzero((ends > after_us) & (ends <= until_us))
-            keys = keys[position]
-            keys[:, at] += time.size_us
-            return position, keys
         out = np.empty((len(index) * time.overlap, 2), dtype=np.int64)
         starts = np.ascontiguousarray(keys[:, at])
         count = expand_windows(
@@ -236,11 +227,18 @@ class AggregateOperator:
         self, table: Table, index: I64, after_us: int, until_us: int, only: I64 | None = None
     ) -> Results:
         """Merge rows into windows with ``after < end <= until`` and return them as columns."""
-        position, keys = self._window_keys(table, index, after_us, until_us)
-        values = np.ascontiguousarray(table.rows[index[position], self._start :])
-        time = self.spec.time
+        time, at = self.spec.time, self.layout.time_at
         if time is not None and time.sliced:
+            position, keys = self._window_keys(table, index, after_us, until_us)
+            values = np.ascontiguousarray(table.rows[index[position], self._start :])
             keys, values = self._merged(table, keys, values, only)
+        else:
+            rows = table.rows[index]
+            if time is not None:
+                ends = rows[:, 1 + at]
+                ends += time.size_us
+                rows = rows[(ends > after_us) & (ends <= until_us)]
+            keys, values = rows[:, 1 : self._start], rows[:, self._start :]
         return Results(keys, values, codec.Strings(*table.strings()))
 
     def _merged(self, table: Table, keys: I64, values: I64, only: I64 | None) -> tuple[I64, I64]:

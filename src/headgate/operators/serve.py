@@ -146,6 +146,7 @@ def serve(
     backlog: pa.Table | None = None,
     *,
     now_ms: Callable[[], float] = lambda: time.time() * 1000,
+    on_group: Callable[[int], None] | None = None,
 ) -> Served:
     """Do one slot's work in one step.
 
@@ -157,6 +158,8 @@ def serve(
         Records that waited, oldest first within each key group.
     now_ms : callable
         The clock that completions are read from.
+    on_group : callable, optional
+        Called while a key group is half written, before its state has the new token; for fault tests.
 
     Raises
     ------
@@ -197,8 +200,11 @@ def serve(
                 emission.add(operator.emit(table, _NO_ROWS, state.emitted_us, watermark_us))
                 continue
             table.begin()
-            index = operator.merge(table, batch, start, stop)
-            emission.add(operator.emit(table, index, state.emitted_us, watermark_us))
+            if stop > start:
+                operator.merge(table, batch, start, stop)
+            if on_group is not None:
+                on_group(group)
+            emission.add(operator.emit(table, table.changed(), state.emitted_us, watermark_us))
             if state.snapshot:
                 table.compact(operator.layout.string_words)
             served.sections[group] = table.section(request.token, full=state.snapshot)

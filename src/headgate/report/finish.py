@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.report.format import ms_text
+from headgate.report.format import bytes_text, ms_text
 
 
 def finish_lines(result: dict[str, Any]) -> list[str]:
@@ -27,6 +27,33 @@ def finish_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"  checkpoint {result['checkpoint']}")
     lines.append(f"  journal    {result['journal']}")
     return lines
+
+
+def inspection_lines(found: dict[str, Any]) -> list[str]:
+    """Return what a checkpoint holds as lines; `found` has the keys of `headgate.inspect`."""
+    lines = [f"checkpoint {found['checkpoint']}", f"job        {found.get('job', 'unknown')}"]
+    if "step" in found:
+        lines.append(
+            f"last step  {found['step']} (Spark's batch {found['spark_batch']}), "
+            f"epoch {found['epoch']}, backlog {found['backlog_rows']:,} rows"
+        )
+    for name, operator in found.get("operators", {}).items():
+        lines.append(
+            f"operator   {name}: {operator['slots']} slots, {operator['groups_with_state']} of "
+            f"{operator['groups']} key groups have state, {operator['entries']:,} entries"
+        )
+    restart = found["restart"]
+    lines.append(f"restart    would {restart['does']}")
+    if restart["groups"]:
+        lines.append(
+            f"           reads {restart['sections']:,} sections of {restart['groups']:,} key groups: "
+            f"{restart['rows']:,} rows, {bytes_text(restart['bytes'])}"
+        )
+    files, size = sum(found["files"].values()), sum(found["bytes"].values())
+    lines.append(f"files      {files:,}, {bytes_text(size)}")
+    checked = "every file was read" if found["verified"] else "--verify reads every file"
+    lines.append(f"sound      {'yes' if found['sound'] else 'NO'} ({checked})")
+    return lines + [f"problem    {problem}" for problem in found["problems"]]
 
 
 def verified_text(result: dict[str, Any]) -> str:

@@ -74,7 +74,9 @@ def _title(run: Run, now_ms: int, planned_s: float | None) -> Text:
     name = (start.workload or start.name) if start else "no start event"
     status = health(run, now_ms)
     alive = status == "running"
-    elapsed_s = ((now_ms if alive else run.ended_ms) - run.began_ms) / 1000
+    # A planned time counts from the first batch, as `headgate run` does.
+    began_ms = run.rows[0].at_ms if run.rows and planned_s is not None else run.began_ms
+    elapsed_s = ((now_ms if alive else run.ended_ms) - began_ms) / 1000
     line = Text(" headgate  ", style="bold cyan", no_wrap=True, overflow="ellipsis")
     line.append(name, style="bold white")
     style = "green" if alive else "dim" if status.startswith("finished") else "bold red"

@@ -37,7 +37,7 @@ def summary(journal_path: str | os.PathLike[str]) -> dict[str, Any]:
     dropped : dict
         Records dropped because they were `late` or had `null_keys`.
     slots_seen : list of int
-        Numbers of slots in the order in which they took effect.
+        Numbers of slots in the order in which batches ran with them; empty without a batch.
     query_restarts : int
         How often the query started again within the run; a change of slots is none.
     latency_ms : dict
@@ -45,7 +45,7 @@ def summary(journal_path: str | os.PathLike[str]) -> dict[str, Any]:
     floor_ms : float or None
         1.5 x the 5 % quantile of the batch period (design.md, section 6).
     rescale_added_ms : list of dict
-        For each change of slots: at_s since the run's start, from, to, step (first batch under it),
+        For each change of slots: at_s since the run's first batch, from, to, step (first batch under it),
         batch_ms (that batch), median_ms of the 21 nearest batches that are no change, added_ms =
         batch_ms - median_ms, spread_ms (inter-quartile range of those neighbours).
     phases_ms : dict
@@ -86,7 +86,7 @@ def slots_seen(run: Run) -> list[int]:
     for row in run.rows:
         if not seen or seen[-1] != row.slots:
             seen.append(row.slots)
-    return seen or ([run.start.slots] if run.start else [])
+    return seen
 
 
 def latency_ms(run: Run) -> dict[str, float | None]:
@@ -123,10 +123,11 @@ def floor_ms(run: Run) -> float | None:
 def rescale_added_ms(run: Run) -> list[dict[str, Any]]:
     """Return what each change of slots added to its batch; keys as in `summary`."""
     changed = {change.step for change in run.changes}
+    began_ms = run.rows[0].at_ms if run.rows else run.began_ms
     calm = [row for row in run.rows if row.step not in changed]
     by_step = {row.step: row for row in run.rows}
     return [
-        _added(change, by_step.get(change.step), calm, began_ms=run.began_ms)
+        _added(change, by_step.get(change.step), calm, began_ms=began_ms)
         for change in run.changes
         if change.slots_before != change.slots_after
     ]

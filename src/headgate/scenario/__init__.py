@@ -1,18 +1,20 @@
 """Composition: a workload on the Spark engine, for a while, with changes of slots on the way.
 
-Belongs here: what is run (description), running it (run), every call into the engine (spark). Does
-not belong here: how anything is computed or drawn. The engine is imported when a scenario runs, not
+Belongs here: what is run (description), running it (run), every call into the engine (spark), and
+what a run leaves behind (inspection). Does not belong here: how anything is computed or drawn. The engine is imported when a scenario runs, not
 before: the command line must start, explain itself and read journals without Spark.
 """
 
 from __future__ import annotations
 
 from headgate.scenario.description import Scenario, recorded, to_verify
+from headgate.scenario.inspection import inspect
 from headgate.scenario.run import explain_workload, run_scenario, verify_scenario
 
 __all__ = [
     "Scenario",
     "explain_workload",
+    "inspect",
     "recorded",
     "run_scenario",
     "to_verify",

@@ -33,13 +33,13 @@ class Scenario:
     """How many times faster than recorded a trace is played, > 0; None for 1. Traces only."""
 
     duration_s: float = 60.0
-    """How long the query runs after its start, in s; > 0."""
+    """How long the query runs after its first committed batch, in s; > 0."""
 
     slots: int = 2
     """Slots at the start; 1 to `key_groups`."""
 
     scale_at: tuple[tuple[float, int], ...] = ()
-    """Changes as (s since the query's start, slots); each inside the duration."""
+    """Changes as (s since the first committed batch, slots); each inside the duration."""
 
     key_groups: int = 128
     """Key groups per operator, fixed in the checkpoint; >= 1."""

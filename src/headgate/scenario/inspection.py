@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import KINDS, NO_STEP, Manifest
+from headgate.state.manifest import KINDS, NO_STEP, Manifest, SectionEntry
 
 _PLACES = ("intents", "manifests", *KINDS)
+_NOTHING = {"does": "begin from nothing", "groups": 0, "sections": 0, "rows": 0, "bytes": 0}
 
 
 def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[str, Any]:
@@ -30,8 +31,8 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
     dict
         checkpoint, job, query (what must never change); step, spark_batch, epoch, watermark_us of
         the newest manifest; operators: per operator slots, groups, groups_with_state, entries,
-        backlog_rows; restart: what a start would do and read (does, groups, sections, bytes);
-        files and bytes per directory; problems: one sentence each; sound; verified: whether every
+        backlog_rows; restart: what a start would do and read (does, groups, sections, rows,
+        bytes); files and bytes per directory; problems: one sentence each; sound; verified: whether every
         file was read.
 
     Raises
@@ -51,7 +52,7 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
         found |= _described(latest)
         found["restart"] = _restart(store, latest, problems)
     else:
-        found["restart"] = {"does": "begin from nothing", "groups": 0, "sections": 0, "bytes": 0}
+        found["restart"] = _NOTHING
     counted = {place: _counted(store.root / place) for place in _PLACES}
     found["files"] = {place: count for place, (count, _) in counted.items()}
     found["bytes"] = {place: size for place, (_, size) in counted.items()}
@@ -98,42 +99,43 @@ def _described(latest: Manifest) -> dict[str, Any]:
 
 def _restart(store: Checkpoint, latest: Manifest, problems: list[str]) -> dict[str, Any]:
     """Return what a start would do, and what it would read to have all state back."""
-    groups = sections = size = 0
+    groups = sections = rows = 0
+    blobs: dict[tuple[int, int], int] = {}
     for name, heads in latest.heads.items():
         for group, step in enumerate(heads.steps):
             if step == NO_STEP:
                 continue
             groups += 1
             try:
-                found = _chain(store, name, group, step)
+                for manifest, entry in _chain(store, name, group, step):
+                    sections += 1
+                    rows += entry.ref.row_count
+                    blobs[manifest.step, entry.blob] = manifest.blobs[entry.blob].length
             except HeadgateError as error:
                 problems.append(f"{name}, key group {group}: {error}")
-                continue
-            sections += len(found)
-            size += sum(found)
-    delivers = _not_in_sparks_log(store.path, latest.spark_batch)
     does = f"go on after step {latest.step}"
-    if delivers:
+    if _not_in_sparks_log(store.path, latest.spark_batch):
         does = f"deliver the output of step {latest.step} again, then {does}"
-    intent = store.read_intent(latest.step + 1)
-    if intent is not None:
+    if store.read_intent(latest.step + 1) is not None:
         does += f"; step {latest.step + 1} was begun and runs again"
-    return {"does": does, "groups": groups, "sections": sections, "bytes": size}
+    read = {"groups": groups, "sections": sections, "rows": rows, "bytes": sum(blobs.values())}
+    return {"does": does, **read}
 
 
-def _chain(store: Checkpoint, operator: str, group: int, step: int) -> list[int]:
-    """Return the size of each section that leads to a group's state, newest first."""
-    sizes = []
+def _chain(
+    store: Checkpoint, operator: str, group: int, step: int
+) -> Iterator[tuple[Manifest, SectionEntry]]:
+    """Yield the sections that lead to a group's state, newest first."""
     while step != NO_STEP:
-        entry = store.read(step).sections[operator].get(group)
+        manifest = store.read(step)
+        entry = manifest.sections.get(operator, {}).get(group)
         if entry is None or entry.previous_step >= step:
             msg = f"step {step} lacks its section; restore the checkpoint from a copy."
             raise CheckpointError(msg)
-        sizes.append(entry.ref.length)
+        yield manifest, entry
         if entry.ref.full:
-            break
+            return
         step = entry.previous_step
-    return sizes
 
 
 def _not_in_sparks_log(checkpoint: Path, spark_batch: int) -> bool:

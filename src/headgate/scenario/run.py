@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -162,10 +163,23 @@ def _raise_failure(scenario: Scenario, query: Query, journal: Path) -> None:
     """Raise EngineError if the query ended by an exception."""
     failure = query.exception()
     if failure is not None:
-        first = str(failure).strip().splitlines() or [type(failure).__name__]
-        msg = f'query "{scenario.workload}" failed: {first[0]}; journal: {journal}'
+        msg = f'query "{scenario.workload}" failed: {_reason(failure)}; journal: {journal}'
         cause = failure if isinstance(failure, BaseException) else None
         raise EngineError(msg) from cause
+
+
+_RAISED = re.compile(r"(?:\w+\.)*(\w*(?:Error|Exception|Invalid|Query)): (.+)")
+"""The last line of a Python traceback, as Spark hands it on inside its own message."""
+
+
+def _reason(failure: object) -> str:
+    """Return one line that says what failed: of a traceback its end, else the first line."""
+    text = str(failure).strip()
+    if "Traceback (most recent call last)" in text:
+        raised = [found for line in text.splitlines() if (found := _RAISED.match(line.strip()))]
+        if raised:
+            return f"{raised[-1][1]}: {raised[-1][2]}"
+    return text.partition("\n")[0] or type(failure).__name__
 
 
 def _result(

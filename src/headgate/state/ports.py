@@ -114,6 +114,9 @@ class Table(Protocol):
     def live(self) -> I64:
         """Return the indices of all rows that are there."""
 
+    def changed(self) -> I64:
+        """Return the indices of the rows created, asked for or removed since `begin`, each once."""
+
     def strings(self) -> tuple[I64, U8]:
         """Return offsets (int64[m + 1]) and bytes of all interned strings, by id."""
 

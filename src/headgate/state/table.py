@@ -267,7 +267,7 @@ class BufferTable:
         if self._full_only and not full:
             msg = "strings were compacted in this step: its section must be full"
             raise StateError(msg)
-        rows = self.rows[self.live() if full else self._touched()]
+        rows = self.rows[self.live() if full else self.changed()]
         rows[:, 0] &= 1
         first = 0 if full else int(self.header.begun[2])
         offsets, data = self.strings()
@@ -278,7 +278,8 @@ class BufferTable:
             string_offsets=offsets - offsets[0], string_bytes=data, first_string=first,
         )  # fmt: skip
 
-    def _touched(self) -> I64:
+    def changed(self) -> I64:
+        """Return the indices of rows this step created, asked for or removed, each once."""
         if self._counts[UNDO_VALID]:
             return self._undo[: int(self._counts[UNDO_COUNT]), 0]
         return np.flatnonzero(self.rows[:, 0] >> 1 == self._counts[STAMP])

@@ -6,11 +6,14 @@ A new Python worker then costs a fork instead of a second of imports. Set by `he
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 _PRELOAD = (
     "numpy",
     "pyarrow",
     "pyarrow.ipc",
+    "pandas",  # not ours: PySpark's Arrow path and pyarrow's NumPy conversion import it
     "pyspark.sql.pandas.serializers",
     "headgate.engines.spark.slot",
 )
@@ -25,8 +28,25 @@ def preload() -> None:
             continue
 
 
+def quiet(worker: Callable[..., int]) -> Callable[..., int]:
+    """Return PySpark's worker loop, silent about a JVM that no longer listens.
+
+    A job that is stopped, and a session that ends, close their sockets while a worker still writes:
+    PySpark's daemon prints a traceback for each, which tells nobody anything.
+    """
+
+    def run(*args: Any) -> int:
+        try:
+            return worker(*args)
+        except BrokenPipeError:
+            return 1
+
+    return run
+
+
 if __name__ == "__main__":
     preload()
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
-    manager()
+    daemon.worker = quiet(daemon.worker)
+    daemon.manager()

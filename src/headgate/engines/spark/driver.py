@@ -21,8 +21,9 @@ from headgate.core.assignment import Assignment, rescale
 from headgate.core.errors import CheckpointError, ConfigError, EngineError, HeadgateError
 from headgate.engines.spark import exchange
 from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
+from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.job import JobConfig, OperatorState
-from headgate.engines.spark.output import Outputs, output_frame
+from headgate.engines.spark.output import Outputs, output_frame, result_frame
 from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.preaggregate import Preaggregation
 from headgate.engines.spark.record import Recorder
@@ -117,8 +118,15 @@ class BatchDriver:
         for chain in self.query.chains:
             following = [op.id for op in chain[1:]] + [None]
             for op, after in zip(chain, following, strict=True):
-                tasks[op.id] = SlotTask(op.id, op.spec, self.channel.sender, after)
+                tasks[op.id] = SlotTask(
+                    op.id, op.spec, self.channel.sender, after, into_sink=self._into_sink
+                )
         return tasks
+
+    @property
+    def _into_sink(self) -> bool:
+        """Whether the job that computes a step writes it too."""
+        return self.sink.inside and len(self.query.chains) == 1
 
     # -- what a user asks for ---------------------------------------------------------------------
 
@@ -278,12 +286,18 @@ class BatchDriver:
             for name, state in self.states.items()
         }
         self.checkpoint.write_intent(step, self._intent(step, batch_id, watermark_us, quotas))
+        crash_point("after-intent", step)
         clock.lap("plan")
         reports, attempts = self._attempts(batch, step, watermark_us, quotas, clock)
         clock.lap("slots")
+        crash_point("before-manifest", step)
         manifest = self._commit(step, batch_id, watermark_us, reports, drain=not budget)
+        crash_point("after-manifest", step)
         clock.lap("manifest")
         emitted = self._deliver(manifest)
+        if self._into_sink:
+            emitted = sum(r.output_rows for r in reports)
+        crash_point("after-sink", step)
         clock.lap("sink")
         self.recorder.batch(
             self, manifest, reports, clock.phases_ms, attempts=attempts, emitted=emitted
@@ -355,7 +369,10 @@ class BatchDriver:
                 self._describe(step, chain)
                 frame = self._chain_frame(batch, chain)
                 clock.lap("plan")
-                frame._jdf.queryExecution().toRdd().count()
+                if self._into_sink:
+                    self.sink.write(step, result_frame(self.spark, self.query, frame))
+                else:
+                    frame._jdf.queryExecution().toRdd().count()
                 clock.lap("slots")
         finally:
             if len(chains) > 1:
@@ -390,6 +407,8 @@ class BatchDriver:
         return frame
 
     def _emitted_schema(self, operator: Operator, task: SlotTask) -> T.StructType:
+        if task.into_sink and task.next_operator is None:
+            return operator.raw_schema
         if task.next_operator is None:
             # the last operator's output goes to the checkpoint, from where the sink gets it
             return T.StructType([T.StructField("nothing", T.IntegerType())])

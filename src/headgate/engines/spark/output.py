@@ -106,6 +106,13 @@ def output_frame(
     return of_rows(spark, plan)
 
 
+def result_frame(spark: SparkSession, query: Query, raw: DataFrame) -> DataFrame:
+    """Return the user's result rows straight from the slots of a query of one chain."""
+    last = query.chains[0][-1]
+    made = leaf(spark, last.placeholder.output(), raw._jdf.queryExecution().toRdd())
+    return of_rows(spark, replace_leaf(spark, query.plan, last.placeholder, made))
+
+
 def _raw_frame(
     spark: SparkSession,
     operator: Operator,

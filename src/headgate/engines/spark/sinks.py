@@ -29,6 +29,8 @@ class Sink(Protocol):
     """replace, skip or plain."""
     wants_empty: bool
     """Whether steps without output are delivered too."""
+    inside: bool
+    """Whether the job that computes a step may write it: only *replace*, and no user code."""
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write one step's rows."""
@@ -39,6 +41,7 @@ class FileSink:
 
     kind = "skip"
     wants_empty = False
+    inside = False
 
     def __init__(
         self,
@@ -71,16 +74,29 @@ class FileSink:
         self._sink.addBatch(batch, frame._jdf)
 
 
+class NoopSink:
+    """Spark's ``noop``: every row is computed and none is kept."""
+
+    kind = "replace"
+    wants_empty = False
+    inside = True
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Compute the rows."""
+        frame.write.format("noop").mode("overwrite").save()
+
+
 class MemorySink:
     """A table of the query's name in this session, as Spark's memory sink."""
 
     kind = "skip"
+    wants_empty = False
+    inside = False
 
     def __init__(self, spark: SparkSession, name: str, schema_plan: DataFrame, mode: str) -> None:
         java = jvm(spark)
         self._sink: Jvm = java.org.apache.spark.sql.execution.streaming.sources.MemorySink()
         self._complete = mode == "complete"
-        self.wants_empty = False
         output = schema_plan._jdf.queryExecution().analyzed().output()
         plan = java.org.apache.spark.sql.execution.streaming.sources.MemoryPlan(self._sink, output)
         of_rows(spark, plan).createOrReplaceTempView(name)
@@ -95,6 +111,7 @@ class ConsoleSink:
 
     kind = "plain"
     wants_empty = False
+    inside = False
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._rows = int(options.get("numrows", "20"))
@@ -112,6 +129,7 @@ class FunctionSink:
 
     kind = "plain"
     wants_empty = False
+    inside = False
 
     def __init__(self, function: Callable[[DataFrame, int], None]) -> None:
         self._function = function
@@ -126,6 +144,7 @@ class WriterSink:
 
     kind = "plain"
     wants_empty = False
+    inside = False
 
     def __init__(
         self,

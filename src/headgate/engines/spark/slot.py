@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.engines.spark.exchange import MARKER_TO, MARKER_TOKEN, MARKER_US
+from headgate.engines.spark.faults import SlotFaults
 from headgate.engines.spark.reports import Payload, Report
 from headgate.journal.histogram import counts_of, sparse_of
 from headgate.operators.aggregate import NEVER_US, AggregateOperator
@@ -58,12 +59,15 @@ class SlotTask:
         The report channel's sending end.
     next_operator : str or None
         The operator that reads what this one puts out; None for a chain's last.
+    into_sink : bool
+        True where the sink is written by this very job, so that nothing is kept for it.
     """
 
     operator: str
     spec: AggregateSpec
     sender: Any
     next_operator: str | None = None
+    into_sink: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Serve this task's slot."""
@@ -81,11 +85,11 @@ class SlotTask:
         token = uuid.uuid4().hex
         store = _store(facts.arena_root, facts.run_id, self.operator, operator)
         checkpoint = _checkpoint(facts.checkpoint)
-        facts.inject_fault(slot)
+        faults = SlotFaults(facts.faults, slot, facts.step, facts.attempt)
         request = facts.request(slot, token, watermark_us, checkpoint, self.operator)
         backlog = facts.backlog(slot, checkpoint)
-        served = serve(operator, store, request, arriving, backlog)
-        facts.slow_down(slot, served.served_rows)
+        served = serve(operator, store, request, arriving, backlog, on_group=faults.on_group)
+        faults.dawdle(served.served_rows)
         done = time.perf_counter()
         report = _report(self, facts, slot, request, consumed, served, checkpoint)
         phases = {
@@ -98,6 +102,8 @@ class SlotTask:
         freeze_once()
         if self.next_operator is not None:
             yield _downstream(served, token, facts.next_slots)
+        elif self.into_sink and served.output.num_rows:
+            yield served.output
 
 
 class Facts:
@@ -113,6 +119,7 @@ class Facts:
         self.watermark_us: int = facts["watermark_us"]
         self.next_slots: int = facts["next_slots"]
         self.keep_late: bool = facts["keep_late"]
+        self.faults: list[dict[str, Any]] = facts["faults"]
 
     def groups_of(self, slot: int) -> list[int]:
         """Return the key groups of a slot."""
@@ -147,26 +154,15 @@ class Facts:
         """Return the records that wait for the slot's groups, oldest first per group."""
         waiting: dict[str, list[list[Any]]] = self._facts["backlog"]
         parts = []
+        read: dict[str, pa.Table] = {}  # a file holds segments of many groups
         for group in self.groups_of(slot):
             for name, start, count, _ in waiting.get(str(group), ()):
-                parts.append(_read_table(checkpoint, "backlog", name).slice(start, count))
+                if name not in read:
+                    read[name] = _read_table(checkpoint, "backlog", name)
+                parts.append(read[name].slice(start, count))
         if not parts:
             return None
         return pa.concat_tables(parts)
-
-    def inject_fault(self, slot: int) -> None:
-        """Do what a test asked for: ``{"slot": s, "attempts": n, "kind": "raise" | "kill"}``."""
-        for fault in self._facts["faults"]:
-            if fault.get("slot") == slot and self.attempt <= fault.get("attempts", 1):
-                from headgate.testing.faults import strike
-
-                strike(fault, self.step)
-
-    def slow_down(self, slot: int, rows: int) -> None:
-        """Take the extra time per row that a test asked this slot to take."""
-        for fault in self._facts["faults"]:
-            if fault.get("kind") == "slow" and fault.get("slot") == slot:
-                time.sleep(rows * fault["us_per_row"] * 1e-6)
 
 
 def _operator(name: str, spec: AggregateSpec) -> AggregateOperator:
@@ -242,7 +238,7 @@ def _report(
 ) -> Report:
     token = request.token
     blob, refs = changelog.encode(served.sections) if served.sections else (b"", {})
-    last = task.next_operator is None
+    keeps_output = task.next_operator is None and not task.into_sink
     late = pa.concat_tables([served.late, served.partly_late]) if facts.keep_late else None
     waiting_groups = served.waiting.column(GROUP).to_numpy()
     groups, starts, counts = np.unique(waiting_groups, return_index=True, return_counts=True)
@@ -257,7 +253,7 @@ def _report(
         groups={g: (d.emitted_us, d.due_us, d.rows) for g, d in served.groups.items()},
         sections=refs,
         changelog=_payload(checkpoint, "changelog", token, blob) if blob else None,
-        output=_table_payload(checkpoint, "output", token, served.output) if last else None,
+        output=_table_payload(checkpoint, "output", token, served.output) if keeps_output else None,
         waiting=_table_payload(checkpoint, "backlog", token, served.waiting, inline=False),
         late=_table_payload(checkpoint, "late", token, late, inline=False),
         output_rows=served.output.num_rows,

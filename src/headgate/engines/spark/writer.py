@@ -371,6 +371,8 @@ class Writer:
             )
         if name == "console":
             return sinks.ConsoleSink({k.lower(): v for k, v in options.items()})
+        if name == "noop":
+            return sinks.NoopSink()
         if name == "memory":
             if self._name is None:
                 msg = 'format "memory" needs a table name; add .queryName(...).'

@@ -93,7 +93,8 @@ def measure(python: str, name: str, request: dict[str, Any], timeout_s: float) -
     Returns
     -------
     dict
-        ``updates`` (columns k, c, s: the last update per key), lists ``part_s``, ``all_s``; ``scan_s``.
+        ``updates`` (columns k, c, s: the last update per key), lists ``part_s`` and
+        ``all_s``; ``scan_s``.
 
     Raises
     ------

@@ -1,0 +1,65 @@
+"""Faults for tests of a query on Spark: in which slot, in which step, what shall go wrong.
+
+::
+
+    writer = hg.writeStream(counts(spark)).slots(start=2)
+    faults.inject(writer, faults.kill_worker(slot=1, step=3))
+
+A fault strikes in the middle of a slot's writes: after one key group was committed, while the next
+is half written. A planned fault that never struck tested nothing, so look for its retry in the journal.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+Fault = dict[str, Any]
+
+
+class _TakesFaults(Protocol):
+    _faults: list[dict[str, Any]]
+
+
+def raise_in(*, slot: int, step: int, attempts: int = 1, operator: str | None = None) -> Fault:
+    """Return a fault: the slot task raises, in the step's first `attempts` attempts."""
+    return _fault("raise", slot, operator, step=step, attempts=attempts)
+
+
+def kill_worker(*, slot: int, step: int, attempts: int = 1, operator: str | None = None) -> Fault:
+    """Return a fault: the slot task's Python worker is killed with SIGKILL."""
+    return _fault("kill", slot, operator, step=step, attempts=attempts)
+
+
+def pause_worker(
+    *, slot: int, step: int, pause_ms: float, trace: Path | None = None, operator: str | None = None
+) -> Fault:
+    """Return a fault: the worker stands still for `pause_ms`, then writes on.
+
+    Where another slot of the attempt fails meanwhile, the step is retried and two executions of this
+    slot are alive. Spark kills a failed attempt's worker after 2 s, so keep the pause below.
+
+    Parameters
+    ----------
+    trace : Path, optional
+        File that gets a line of JSON when it pauses, resumes and writes on.
+    """
+    more = {} if trace is None else {"trace": str(trace)}
+    return _fault("pause", slot, operator, step=step, ms=pause_ms, **more)
+
+
+def slow(
+    slot: int, us_per_row: float, *, from_step: int = 0, operator: str | None = None
+) -> Fault:
+    """Return a fault: from a step on, each row that the slot serves takes `us_per_row` longer."""
+    return _fault("slow", slot, operator, us_per_row=us_per_row, from_step=from_step)
+
+
+def inject(writer: _TakesFaults, *faults: Fault) -> None:
+    """Make the query that `writer` will start suffer `faults`."""
+    writer._faults = list(faults)
+
+
+def _fault(kind: str, slot: int, operator: str | None, **fields: Any) -> Fault:
+    where = {} if operator is None else {"operator": operator}
+    return {"kind": kind, "slot": slot, **fields, **where}
