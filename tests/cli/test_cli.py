@@ -21,6 +21,7 @@ from headgate import scenario as scenarios
 from headgate.cli import app
 from headgate.cli import commands as cli
 from headgate.cli.input import parse_options, parse_scale_at
+from headgate.cli.output import NoiseFilter
 from headgate.core.errors import (
     CheckpointError,
     ConfigError,
@@ -198,6 +199,29 @@ def test_json_that_is_not_finite_is_a_failure_not_bad_json(
     done = invoke(*run_args(tmp_path, "--json"))
     assert done.exit_code == 1
     assert "error" in json.loads(done.stdout)
+
+
+def test_sparks_greetings_and_its_daemons_last_words_are_dropped() -> None:
+    passed: list[bytes] = []
+    noise = NoiseFilter(passed.append)
+    said = """\
+WARNING: Using incubator modules: jdk.incubator.vector
+26/11/21 13:18:48 WARN NativeCodeLoader: Unable to load native-hadoop library
+26/11/21 13:18:48 WARN TaskSetManager: Lost task 0.0
+Traceback (most recent call last):
+  File "pyspark.zip/pyspark/daemon.py", line 95, in worker
+BrokenPipeError: [Errno 32] Broken pipe
+Traceback (most recent call last):
+  File "mine.py", line 95, in worker
+BrokenPipeError: [Errno 32] Broken pipe
+Traceback (most recent call last):
+  File "pyspark.zip/pyspark/daemon.py", line 95, in worker
+"""
+    for line in said.splitlines(keepends=True):
+        noise.line(line.encode())
+    noise.flush()
+    lines = said.splitlines(keepends=True)
+    assert b"".join(passed).decode() == "".join(lines[2:3] + lines[6:])
 
 
 NOISY = """

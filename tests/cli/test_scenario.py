@@ -10,10 +10,13 @@ import types
 from pathlib import Path
 from typing import Any
 
+import fakes
 import pytest
-from fakes import DIFFERS, FakeClock, FakeEngine
+import runs
+from fakes import DIFFERS, FakeClock, FakeEngine, FakeQuery
 
 from headgate.core.errors import ConfigError, EngineError, HeadgateError
+from headgate.journal import JournalWriter
 from headgate.scenario import (
     Scenario,
     explain_workload,
@@ -22,6 +25,7 @@ from headgate.scenario import (
     to_verify,
     verify_scenario,
 )
+from headgate.scenario import run as scenario_run
 from headgate.scenario import spark as spark_side
 from headgate.scenario.spark import SparkEngine, engine_module, query_name, user_function
 
@@ -82,6 +86,64 @@ def test_changes_are_asked_for_in_order_and_the_query_is_stopped(tmp_path: Path)
     assert result["verified"] is None
     assert set(seen) == {tmp_path / "ck" / "journal.jsonl"}
     assert len(seen) > 40
+
+
+class LateQuery(FakeQuery):
+    """Commits its first batch 5 s after its start, or never."""
+
+    first_s = 5.0
+    clock: FakeClock
+
+    @property
+    def isActive(self) -> bool:
+        if self.clock.now - 100.0 < self.first_s:
+            return True
+        return super().isActive
+
+
+@pytest.mark.parametrize(
+    ("first_s", "ended_s"), [(5.0, 15.0), (1e9, 70.0)], ids=["late", "no batch at all"]
+)
+def test_times_count_from_the_first_committed_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_s: float, ended_s: float
+) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(LateQuery, "clock", clock, raising=False)
+    monkeypatch.setattr(LateQuery, "first_s", first_s)
+    monkeypatch.setattr(fakes, "FakeQuery", LateQuery)
+    asked_s: list[float] = []
+    monkeypatch.setattr(LateQuery, "scale", lambda *_, **__: asked_s.append(clock.now - 100.0))
+    it = scenario(tmp_path, scale_at=((3.0, 4),))
+    engine = FakeEngine()
+    run_scenario(it, lambda _: None, engine=engine, clock_s=clock, sleep=clock.sleep)
+    assert clock.now - 100.0 == pytest.approx(ended_s, abs=0.5)
+    assert asked_s == [pytest.approx(ended_s - 7.0, abs=0.5)]
+
+
+def test_an_earlier_runs_batches_are_not_the_first(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path / "journal.jsonl")
+    batches = scenario_run._Batches(tmp_path / "journal.jsonl")
+    writer.write(runs.start())
+    writer.write(runs.batch(0))
+    writer.write(runs.start())
+    assert not batches.any()
+    writer.write(runs.batch(1))
+    assert batches.any()
+
+
+SPARKS_WORDS = """[STREAM_FAILED] Query [id = 1] terminated with exception: Return Message: \
+Traceback (most recent call last):
+  File "x.py", line 1, in f
+    raise ValueError("no")
+pyarrow.lib.ArrowInvalid: Schema at index 1 was different:
+g: int32
+\tat org.apache.spark.Foo
+"""
+
+
+def test_of_a_python_traceback_the_end_is_the_reason() -> None:
+    assert scenario_run._reason(SPARKS_WORDS) == "ArrowInvalid: Schema at index 1 was different:"
+    assert scenario_run._reason("disk is full\nat x") == "disk is full"
 
 
 def test_verification_fills_its_keys(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def shown(events: list[Event], now_ms: int = END_MS, width: int = 118) -> str:
 
 def test_the_view_names_job_batch_slots_and_epoch() -> None:
     text = shown(runs.scaled_run())
-    assert "nexmark-q5  running  00:00:36 / 00:01:00  batch 89  slots 3  epoch 2" in text
+    assert "nexmark-q5  running  00:00:35 / 00:01:00  batch 89  slots 3  epoch 2" in text
     assert "in 250/s  out 25/s" in text
     assert "backlog 0 (0 B)" in text
 

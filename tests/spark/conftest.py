@@ -12,6 +12,9 @@ import pytest
 
 HERE = Path(__file__).parent
 
+# Makes helpers of these tests importable; --import-mode=importlib adds no folder.
+sys.path.insert(0, str(HERE))
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

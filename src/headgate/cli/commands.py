@@ -6,7 +6,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from rich.console import Console
 from headgate import __version__
 from headgate import scenario as scenarios
 from headgate.cli.input import parse_options, parse_scale_at
-from headgate.cli.output import json_only
+from headgate.cli.output import json_only, quiet_stderr
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import EngineError, HeadgateError, NotReady, ProtocolError, StateError
 from headgate.journal import locate
@@ -52,7 +52,9 @@ app = typer.Typer(
 Workload = Annotated[str, typer.Argument(help="A built-in workload, or module:function.")]
 Checkpoint = Annotated[Path, typer.Argument(help="The query's checkpoint.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Show tracebacks of errors, and all that Spark prints.")
+]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="Argument of the workload; repeatable."),
@@ -278,7 +280,7 @@ def _answer(
     that a program reading it always finds exactly one.
     """
     try:
-        with _noise_elsewhere(as_json):
+        with _noise_elsewhere(as_json=as_json, debug=debug):
             result = work()
         code = exit_code(result)
         lines = [json.dumps(result, default=str, allow_nan=False)] if as_json else show(result)
@@ -297,12 +299,14 @@ def _answer(
 
 
 @contextmanager
-def _noise_elsewhere(as_json: bool) -> Iterator[None]:
-    """Keep everything but the result off stdout where the result is for a program."""
-    if not as_json:
-        yield
-        return
-    with json_only():
+def _noise_elsewhere(*, as_json: bool, debug: bool) -> Iterator[None]:
+    """Keep all but a program's result off stdout, and Spark's chatter off stderr."""
+    with ExitStack() as stack:
+        if not debug:
+            stack.enter_context(quiet_stderr())
+        if as_json:
+            # After the line above, so that what is sent to stderr is filtered as well.
+            stack.enter_context(json_only())
         yield
 
 

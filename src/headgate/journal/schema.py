@@ -65,6 +65,12 @@ class SlotStats:
     useful_ms: float
     """Time spent on records, without start-up and waiting, in ms."""
 
+    latency_mean_ms: float | None = None
+    """Mean latency of the records it served, in ms; null where none is known."""
+
+    latency_p95_ms: float | None = None
+    """95th percentile of the same, in ms."""
+
 
 @dataclass(frozen=True)
 class Start:

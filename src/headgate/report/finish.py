@@ -46,12 +46,12 @@ def inspection_lines(found: dict[str, Any]) -> list[str]:
     lines.append(f"restart    would {restart['does']}")
     if restart["groups"]:
         lines.append(
-            f"           reads {restart['sections']:,} sections of {restart['groups']:,} key groups: "
-            f"{restart['rows']:,} rows, {bytes_text(restart['bytes'])}"
+            f"           reads {restart['sections']:,} sections of {restart['groups']:,} "
+            f"key groups: {restart['rows']:,} rows, {bytes_text(restart['bytes'])}"
         )
     files, size = sum(found["files"].values()), sum(found["bytes"].values())
     lines.append(f"files      {files:,}, {bytes_text(size)}")
-    checked = "every file was read" if found["verified"] else "--verify reads every file"
+    checked = "every file was read" if found["checked"] else "--verify reads every file"
     lines.append(f"sound      {'yes' if found['sound'] else 'NO'} ({checked})")
     return lines + [f"problem    {problem}" for problem in found["problems"]]
 

@@ -182,7 +182,9 @@ def _slot(stats: SlotStats, last: Batch) -> Text:
 def _state(last: Batch) -> Text:
     """Return the line of state and watermark."""
     text = Text()
-    text.append(f"{bytes_text(last.state_bytes)}  ")
+    text.append(f"{last.state_rows:,} entries  ")
+    if last.state_bytes:
+        text.append(f"{bytes_text(last.state_bytes)}  ")
     text.append(f"changelog {bytes_text(last.changelog_bytes)}  ")
     if last.watermark_us is not None:
         behind_s = last.at_ms / 1000 - last.watermark_us / 1e6

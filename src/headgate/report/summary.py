@@ -45,9 +45,9 @@ def summary(journal_path: str | os.PathLike[str]) -> dict[str, Any]:
     floor_ms : float or None
         1.5 x the 5 % quantile of the batch period (design.md, section 6).
     rescale_added_ms : list of dict
-        For each change of slots: at_s since the run's first batch, from, to, step (first batch under it),
-        batch_ms (that batch), median_ms of the 21 nearest batches that are no change, added_ms =
-        batch_ms - median_ms, spread_ms (inter-quartile range of those neighbours).
+        For each change of slots: at_s since the run's first batch, from, to, step (first batch
+        under it), batch_ms (that batch), median_ms of the 21 nearest batches that are no change,
+        added_ms = batch_ms - median_ms, spread_ms (inter-quartile range of those neighbours).
     phases_ms : dict
         Median of each phase over the batches.
     checkpoint, journal : str or None

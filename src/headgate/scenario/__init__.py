@@ -1,8 +1,9 @@
 """Composition: a workload on the Spark engine, for a while, with changes of slots on the way.
 
-Belongs here: what is run (description), running it (run), every call into the engine (spark), and
-what a run leaves behind (inspection). Does not belong here: how anything is computed or drawn. The engine is imported when a scenario runs, not
-before: the command line must start, explain itself and read journals without Spark.
+Belongs here: what is run (description), running it (run), every call into the engine (spark), what
+a run leaves behind (inspection). Does not belong here: how anything is computed or drawn. The
+engine is imported when a scenario runs, not before: the command line must start, explain itself and
+read journals without Spark.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
         checkpoint, job, query (what must never change); step, spark_batch, epoch, watermark_us of
         the newest manifest; operators: per operator slots, groups, groups_with_state, entries,
         backlog_rows; restart: what a start would do and read (does, groups, sections, rows,
-        bytes); files and bytes per directory; problems: one sentence each; sound; verified: whether every
-        file was read.
+        bytes); files and bytes per directory; problems: one sentence each; sound; checked: whether
+        every file was read.
 
     Raises
     ------
@@ -58,11 +58,11 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
     found["bytes"] = {place: size for place, (_, size) in counted.items()}
     if verify:
         problems += [text for text in store.verify() if text not in problems]
-    return {**found, "problems": problems, "sound": not problems, "verified": verify}
+    return {**found, "problems": problems, "sound": not problems, "checked": verify}
 
 
 def _latest(store: Checkpoint, found: dict[str, Any], problems: list[str]) -> Manifest | None:
-    """Return the newest manifest, filling in whose checkpoint it is; None if there is no good one."""
+    """Return the newest manifest, or None; notes whose checkpoint it is, and what is wrong."""
     try:
         identity = store.identity()
         found |= {"job": identity["job"], "query": identity["query"]}

@@ -21,9 +21,11 @@ from headgate.scenario.spark import SparkEngine
 PROGRESS_S = 0.25
 """How often progress is reported and the schedule is looked at. Chosen, not tuned."""
 
-FIRST_BATCH_S = 30.0
-"""Time counts from the first committed batch, but from here on without one. Chosen, not tuned: a quiet
-source commits nothing, and the run must end all the same."""
+FIRST_BATCH_S = 60.0
+"""Time counts from the first committed batch, and after so many s without one all the same.
+
+Chosen, not tuned: a quiet source commits nothing, and the run must end.
+"""
 
 OnProgress = Callable[[Path], None]
 """Called with the journal's path every `PROGRESS_S` while the query runs."""
@@ -153,9 +155,7 @@ class _Batches:
             self._tail = Tail(self._journal)
         for event in self._tail.events() if self._tail is not None else ():
             # A start: what stood before it is an earlier run's, in the same checkpoint.
-            self._found = isinstance(event, Batch) or (
-                self._found and not isinstance(event, Start)
-            )
+            self._found = isinstance(event, Batch) or (self._found and not isinstance(event, Start))
         return self._found
 
 

@@ -210,9 +210,14 @@ class Checkpoint:
         return final
 
     def write_intent(self, step: int, intent: Mapping[str, Any]) -> None:
-        """Write down what a step is about to do; a retry may replace it."""
+        """Write down what a step is about to do; a retry may replace it.
+
+        Not forced to disk: an intent that is lost with the machine was for a step that is not
+        committed, and loses nothing.
+        """
         raw, _ = sealed(json_line(intent))
-        write_bytes(self.root / "intents", file_name(step), raw, replace=True)
+        directory = self.root / "intents"
+        write_bytes(directory, file_name(step), raw, replace=True, durable=False)
 
     def read_intent(self, step: int) -> dict[str, Any] | None:
         """Return the intent of a step, None if there is none."""

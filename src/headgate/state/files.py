@@ -90,7 +90,9 @@ def read_bytes(directory: Path, name: str) -> bytes:
     raise CheckpointError(msg)
 
 
-def write_bytes(directory: Path, name: str, data: bytes, *, replace: bool = False) -> None:
+def write_bytes(
+    directory: Path, name: str, data: bytes, *, replace: bool = False, durable: bool = True
+) -> None:
     """Write a file so that it is there whole or not at all, and on disk when this returns.
 
     Parameters
@@ -98,6 +100,7 @@ def write_bytes(directory: Path, name: str, data: bytes, *, replace: bool = Fals
     directory, name    The name is taken as it is: see `checked_file_name`.
     data : bytes
     replace : bool     False: a file of that name is never overwritten.
+    durable : bool     False: it may be lost with the machine, though not with the process.
 
     Raises
     ------
@@ -107,7 +110,7 @@ def write_bytes(directory: Path, name: str, data: bytes, *, replace: bool = Fals
     temporary = f".{secrets.token_hex(8)}.tmp"
     try:
         with _opened(directory) as parent:
-            _write_new(parent, temporary, data)
+            _write_new(parent, temporary, data, durable=durable)
             try:
                 if replace:
                     os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
@@ -117,20 +120,22 @@ def write_bytes(directory: Path, name: str, data: bytes, *, replace: bool = Fals
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=parent)
-            os.fsync(parent)
+            if durable:
+                os.fsync(parent)
     except FileExistsError:
         raise
     except OSError as error:
         raise unwritable(directory, error.strerror) from error
 
 
-def _write_new(parent: int, name: str, data: bytes) -> None:
+def _write_new(parent: int, name: str, data: bytes, *, durable: bool) -> None:
     descriptor = os.open(name, _CREATE, 0o600, dir_fd=parent)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
+        if durable:
+            os.fsync(descriptor)
     except BaseException:
         os.unlink(name, dir_fd=parent)
         raise

@@ -76,7 +76,7 @@ def _sum(
     aggregate: Aggregate, old: tuple[Value, ...], new: tuple[Value, ...]
 ) -> tuple[Value, ...]:
     if old[0] is None or new[0] is None:
-        return new if old[0] is None else old
+        return old if new[0] is None else new
     total = old[0] + new[0]
     if aggregate.op is Op.SUM_INTEGER and not INT64_MIN <= total <= INT64_MAX:
         if aggregate.checked:
@@ -99,7 +99,7 @@ def _extreme(
     aggregate: Aggregate, old: tuple[Value, ...], new: tuple[Value, ...]
 ) -> tuple[Value, ...]:
     if old[0] is None or new[0] is None:
-        return new if old[0] is None else old
+        return old if new[0] is None else new
     found = order_all(aggregate, old, new)
     if aggregate.op in (Op.MIN, Op.MIN_BY):
         found = -found
@@ -109,7 +109,7 @@ def _extreme(
 
 
 def _first(_: Aggregate, old: tuple[Value, ...], new: tuple[Value, ...]) -> tuple[Value, ...]:
-    kept = old if old[0] else new
+    kept = new if new[0] and not old[0] else old
     return (old[0] + new[0], *kept[1:])
 
 

@@ -20,7 +20,7 @@ _PRELOAD = (
 
 
 def preload() -> None:
-    """Import what slot tasks need; a module that is missing will fail in the task, with its reason."""
+    """Import what slot tasks need; a missing module fails in the task, with its reason."""
     for name in _PRELOAD:
         try:
             importlib.import_module(name)

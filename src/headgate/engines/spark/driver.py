@@ -23,7 +23,7 @@ from headgate.engines.spark import exchange
 from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
 from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.job import JobConfig, OperatorState
-from headgate.engines.spark.output import Outputs, output_frame, result_frame
+from headgate.engines.spark.output import Outputs, Results
 from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.preaggregate import Preaggregation
 from headgate.engines.spark.record import Recorder
@@ -101,7 +101,12 @@ class BatchDriver:
         self._preaggregation = {
             c[0].id: Preaggregation(c[0], config.preaggregate) for c in query.chains
         }
-        self._slot_columns: dict[tuple[str, int], Any] = {}
+        self._relays = {
+            op.id: exchange.Relay(spark, op, config.key_groups)
+            for op in query.operators
+            if op.upstream is not None
+        }
+        self._results = Results(spark, query)
 
     def _states(self) -> dict[str, OperatorState]:
         config = self.config
@@ -314,8 +319,7 @@ class BatchDriver:
             for name, (new, by, reason) in wanted.items():
                 state = self.states[name]
                 before = state.assignment
-                state.assignment = replace(new, epoch=epoch)
-                state.rate_per_s = {}
+                state.assign(replace(new, epoch=epoch))
                 self.recorder.assignment(step, before, state.assignment, by, reason)
 
     def _intent(
@@ -370,7 +374,7 @@ class BatchDriver:
                 frame = self._chain_frame(batch, chain)
                 clock.lap("plan")
                 if self._into_sink:
-                    self.sink.write(step, result_frame(self.spark, self.query, frame))
+                    self.sink.write(step, self._results.straight(frame))
                 else:
                     frame._jdf.queryExecution().toRdd().count()
                 clock.lap("slots")
@@ -395,12 +399,12 @@ class BatchDriver:
 
     def _chain_frame(self, batch: DataFrame, chain: list[Operator]) -> DataFrame:
         """Return the plan of a chain's job, from routed rows to the last operator's slots."""
-        key_groups = self.config.key_groups
-        frame = exchange.chain_input(batch, chain[0])
+        alone = len(self.query.chains) == 1
+        frame = exchange.chain_input(batch, chain[0], alone=alone)
         frame = self._preaggregation[chain[0].id].apply(frame)
         for operator in chain:
             if operator.upstream is not None:
-                frame = exchange.relay(frame.sparkSession, frame, operator, key_groups)
+                frame = self._relays[operator.id].apply(frame)
             frame = exchange.to_slots(frame, self.states[operator.id].assignment)
             task = self._tasks[operator.id]
             frame = frame.mapInArrow(task, self._emitted_schema(operator, task))
@@ -412,12 +416,7 @@ class BatchDriver:
         if task.next_operator is None:
             # the last operator's output goes to the checkpoint, from where the sink gets it
             return T.StructType([T.StructField("nothing", T.IntegerType())])
-        markers = [
-            T.StructField(exchange.MARKER_TO, T.IntegerType()),
-            T.StructField(exchange.MARKER_TOKEN, T.StringType()),
-            T.StructField(exchange.MARKER_US, T.LongType()),
-        ]
-        return T.StructType(operator.raw_schema.fields + markers)
+        return T.StructType(operator.raw_schema.fields + exchange.MARKERS.fields)
 
     def _facts(
         self,
@@ -472,7 +471,7 @@ class BatchDriver:
         """Give a committed step's output to the sink; return its rows before the user's filters."""
         outputs = Outputs.read(manifest)
         if outputs.rows or self.sink.wants_empty:
-            frame = output_frame(self.spark, self.query, outputs, self.checkpoint)
+            frame = self._results.stored(outputs, self.checkpoint)
             self.sink.write(manifest.engine["sink_batch"], frame)
         return outputs.rows
 

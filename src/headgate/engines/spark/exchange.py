@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from headgate.core.assignment import Assignment
+from headgate.core.errors import UnsupportedQuery
 from headgate.engines.spark.gateway import (
+    Graft,
     Jvm,
     analysed,
     class_name,
@@ -22,12 +25,20 @@ from headgate.engines.spark.gateway import (
     of_rows,
     project,
     seq,
+    template,
 )
 from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.tick import tick
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 
 MARKER_TO, MARKER_TOKEN, MARKER_US = "m_to", "m_token", "m_us"
+MARKERS = T.StructType(
+    [
+        T.StructField(MARKER_TO, T.IntegerType()),
+        T.StructField(MARKER_TOKEN, T.StringType()),
+        T.StructField(MARKER_US, T.LongType()),
+    ]
+)
 """Columns of a marker row, which tells the next operator's slot `m_to` that an upstream slot is done."""
 
 
@@ -64,7 +75,8 @@ def streaming_input(spark: SparkSession, query: Query, key_groups: int) -> DataF
     for chain in query.chains:
         first = chain[0]
         columns = routed_columns(first, key_groups)
-        named = [value.alias(f"{first.id}:{name}") for name, value in columns.items()]
+        prefix = f"{first.id}:" if len(query.chains) > 1 else ""
+        named = [value.alias(prefix + name) for name, value in columns.items()]
         frames.append(of_rows(spark, first.input_plan).select(*named))
     together = frames[0]
     for frame in frames[1:]:
@@ -74,8 +86,16 @@ def streaming_input(spark: SparkSession, query: Query, key_groups: int) -> DataF
     return together.unionByName(tick(spark).select(*nothing))
 
 
-def chain_input(batch: DataFrame, operator: Operator) -> DataFrame:
-    """Return the rows of a batch that belong to a chain's first operator, without prefix."""
+def chain_input(batch: DataFrame, operator: Operator, *, alone: bool) -> DataFrame:
+    """Return the rows of a batch that belong to a chain's first operator, without prefix.
+
+    Parameters
+    ----------
+    alone : bool
+        The query has one chain: all rows are its, and names have no prefix.
+    """
+    if alone:
+        return batch
     prefix = f"{operator.id}:"
     mine = [name for name in batch.columns if name.startswith(prefix)]
     columns = [F.col(f"`{name}`").alias(name.removeprefix(prefix)) for name in mine]
@@ -96,25 +116,43 @@ def to_slots(frame: DataFrame, assignment: Assignment) -> DataFrame:
     return frame.repartitionById(assignment.slots, target)
 
 
-def relay(spark: SparkSession, rows: DataFrame, operator: Operator, key_groups: int) -> DataFrame:
-    """Return the routed input of `operator` from what the slots of its upstream put out.
+class Relay:
+    """From what the slots of an operator put out to the routed input of the next operator.
 
-    What the user wrote between the two runs in Catalyst. Marker rows pass through it untouched, in the
-    same plan: a second path would run the upstream slots a second time.
+    What the user wrote between the two runs in Catalyst. Marker rows pass through it untouched, in
+    the same plan: a second path would run the upstream slots a second time. The plan is made once;
+    each batch only puts its own rows under it.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    operator : Operator
+        The one downstream.
+    key_groups : int
     """
-    upstream = operator.upstream
-    assert upstream is not None
-    schema_width = len(upstream.raw_schema.fields)
-    attributes = list(each(upstream.placeholder.output()))
-    markers = list(each(analysed(rows).output()))[schema_width:]
-    made = leaf(spark, seq(spark, [*attributes, *markers]), rows._jdf.queryExecution().toRdd())
-    plan = _with_markers(spark, operator.input_plan, upstream.placeholder, made, markers)
-    marker = column(spark, markers[0]).isNotNull()
-    columns = []
-    for name, value in routed_columns(operator, key_groups).items():
-        columns.append((F.when(~marker, value) if name == GROUP else value).alias(name))
-    kept = [column(spark, m).alias(m.name()) for m in markers]
-    return of_rows(spark, plan).select(*columns, *kept)
+
+    def __init__(self, spark: SparkSession, operator: Operator, key_groups: int) -> None:
+        upstream = operator.upstream
+        assert upstream is not None
+        self._spark = spark
+        empty = analysed(template(spark, MARKERS))
+        markers = list(each(empty.output()))
+        self._attributes = seq(spark, [*each(upstream.placeholder.output()), *markers])
+        nothing = of_rows(spark, empty)._jdf.queryExecution().toRdd()
+        hole = leaf(spark, self._attributes, nothing)
+        plan = _with_markers(spark, operator.input_plan, upstream.placeholder, hole, markers)
+        marker = column(spark, markers[0]).isNotNull()
+        columns = []
+        for name, value in routed_columns(operator, key_groups).items():
+            columns.append((F.when(~marker, value) if name == GROUP else value).alias(name))
+        kept = [column(spark, m).alias(m.name()) for m in markers]
+        routed = of_rows(spark, plan).select(*columns, *kept)
+        self._graft = Graft(spark, analysed(routed), hole)
+
+    def apply(self, rows: DataFrame) -> DataFrame:
+        """Return the routed input made of one batch's rows."""
+        made = leaf(self._spark, self._attributes, rows._jdf.queryExecution().toRdd())
+        return of_rows(self._spark, self._graft.onto(made))
 
 
 def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: list[Jvm]) -> Jvm:
@@ -136,8 +174,6 @@ def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: l
 
 
 def _refuse_between(name: str) -> Jvm:
-    from headgate.core.errors import UnsupportedQuery
-
     msg = (
         f"cannot keep {name} between two elastic aggregates; supported there: select, withColumn and "
         'where. Or .fallback("spark") to run the whole query as plain Spark.'

@@ -35,9 +35,29 @@ def jvm(spark: SparkSession) -> Jvm:
     return spark.sparkContext._jvm
 
 
+_classes: dict[tuple[int, str], Jvm] = {}
+
+
+def java_class(spark: SparkSession, name: str) -> Jvm:
+    """Return a class of the JVM by its full name; looked up once, since every dot is a call."""
+    java = jvm(spark)
+    key = (id(java), name)
+    if key not in _classes:
+        found = java
+        for part in name.split("."):
+            found = getattr(found, part)
+        _classes[key] = found
+    return _classes[key]
+
+
 def seq(spark: SparkSession, items: Iterable[Any]) -> Jvm:
     """Return a Scala Seq of `items`."""
-    return jvm(spark).PythonUtils.toSeq(list(items))
+    return java_class(spark, "PythonUtils").toSeq(list(items))
+
+
+def seq_of_one(spark: SparkSession, item: Jvm) -> Jvm:
+    """Return a Scala Seq of one item, with the fewest calls."""
+    return java_class(spark, "scala.Some")(item).toList()
 
 
 def each(scala_collection: Jvm) -> Iterator[Jvm]:
@@ -54,13 +74,14 @@ def analysed(df: DataFrame) -> Jvm:
 
 def of_rows(spark: SparkSession, plan: Jvm) -> DataFrame:
     """Return the DataFrame of a logical plan."""
-    module = getattr(getattr(jvm(spark).org.apache.spark.sql.classic, "Dataset$"), "MODULE$")
+    module = java_class(spark, "org.apache.spark.sql.classic.Dataset$.MODULE$")
     return DataFrame(module.ofRows(spark._jsparkSession, plan), spark)
 
 
 def column(spark: SparkSession, expression: Jvm) -> Column:
     """Return a Catalyst expression as a Column."""
-    return ClassicColumn(jvm(spark).org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+    utils = java_class(spark, "org.apache.spark.sql.classic.ExpressionUtils")
+    return ClassicColumn(utils.column(expression))
 
 
 def known_not_null(value: Column) -> Column:
@@ -86,8 +107,8 @@ def class_name(node: Jvm) -> str:
 
 def project(spark: SparkSession, expressions: Iterable[Jvm], child: Jvm) -> Jvm:
     """Return a logical Project."""
-    logical = jvm(spark).org.apache.spark.sql.catalyst.plans.logical
-    return logical.Project(seq(spark, expressions), child)
+    node = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Project")
+    return node(seq(spark, expressions), child)
 
 
 def alias(
@@ -109,21 +130,46 @@ def template(spark: SparkSession, schema: StructType) -> DataFrame:
 
 def leaf(spark: SparkSession, attributes: Jvm, rows: Jvm) -> Jvm:
     """Return a plan leaf with the given output `attributes` over an RDD of internal rows."""
-    java = jvm(spark)
-    none = java.scala.Option.apply(None)
-    unknown = java.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning(0)
-    return java.org.apache.spark.sql.execution.LogicalRDD(
-        attributes,
-        rows,
-        unknown,
-        seq(spark, []),
-        False,
-        none,
-        spark._jsparkSession,
-        none,
-        none,
-        False,
-    )
+    none = java_class(spark, "scala.None$.MODULE$")
+    nil = java_class(spark, "scala.collection.immutable.Nil$.MODULE$")
+    unknown = java_class(
+        spark, "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning"
+    )(0)
+    node = java_class(spark, "org.apache.spark.sql.execution.LogicalRDD")
+    session = spark._jsparkSession
+    return node(attributes, rows, unknown, nil, False, none, session, none, none, False)
+
+
+class Graft:
+    """A plan whose leaf is replaced for every batch, with few calls into the JVM.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    plan, old : plan nodes
+        `old` is a leaf of `plan`.
+    """
+
+    def __init__(self, spark: SparkSession, plan: Jvm, old: Jvm) -> None:
+        self._spark = spark
+        self._plan, self._old = plan, old
+        self._path: list[Jvm] | None = []
+        node = plan
+        while not node.equals(old):
+            children = list(each(node.children()))
+            if len(children) != 1:
+                self._path = None  # a union: found anew each time
+                break
+            self._path.insert(0, node)
+            node = children[0]
+
+    def onto(self, new: Jvm) -> Jvm:
+        """Return the plan over the leaf `new`."""
+        if self._path is None:
+            return replace_leaf(self._spark, self._plan, self._old, new)
+        for node in self._path:
+            new = node.withNewChildren(seq_of_one(self._spark, new))
+        return new
 
 
 def replace_leaf(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm) -> Jvm:

@@ -82,8 +82,8 @@ class OperatorState:
         Entries in the group's table.
     backlog : dict of int to list of Segment
         Waiting records, oldest first.
-    rate_per_s : list of float
-        Rows each slot serves per second of useful time, EWMA of weight 1/8; 0 unknown.
+    rate_per_s : dict of int to float
+        Rows each slot serves per second of useful time; absent where nothing is known.
     """
 
     assignment: Assignment
@@ -124,6 +124,7 @@ class OperatorState:
             due_us=list(facts["due_us"]),
             rows=list(facts["rows"]),
             backlog={int(g): list(s) for g, s in facts["backlog"].items()},
+            rate_per_s={int(s): float(r) for s, r in facts.get("rates", {}).items()},
         )
 
     def engine_facts(self) -> dict[str, Any]:
@@ -134,6 +135,7 @@ class OperatorState:
             "due_us": self.due_us,
             "rows": self.rows,
             "backlog": {str(g): s for g, s in self.backlog.items() if s},
+            "rates": {str(s): round(r, 1) for s, r in self.rate_per_s.items()},
         }
 
     def waiting_rows(self) -> int:
@@ -160,13 +162,30 @@ class OperatorState:
             if group not in report.groups and group not in self.backlog:
                 # it had nothing to emit up to here, which is as good as having emitted it
                 self.emitted_us[group] = max(self.emitted_us[group], report.watermark_us)
-        if report.served_rows:
-            rate = report.served_rows / max(report.useful_ms, 0.1) * 1e3
-            known = self.rate_per_s.get(report.slot)
-            # a slot that had little to do says little about what it could do: an Arrow batch has a
-            # fixed cost, so only ever-better or well-filled samples count in full
-            weight = 1 / 8 if known and rate < known and report.served_rows < 1000 else 1 / 2
-            self.rate_per_s[report.slot] = rate if not known else known + weight * (rate - known)
+        self._learn_rate(report)
+
+    def _learn_rate(self, report: Report) -> None:
+        """Bring a slot's rate closer to what it just did: half way, or all the way from far off.
+
+        A slot that became ten times slower must not stretch more than one batch by it.
+        """
+        if report.served_rows == 0:
+            return
+        rate = report.served_rows / max(report.useful_ms, 0.1) * 1e3
+        known = self.rate_per_s.get(report.slot, _INITIAL_RATE_PER_S)
+        if rate < known and report.useful_ms < _TELLING_MS:
+            return
+        near = known / 2 <= rate <= known * 2
+        self.rate_per_s[report.slot] = (known + rate) / 2 if near else rate
+
+    def assign(self, assignment: Assignment) -> None:
+        """Take a new assignment; slots that stay keep their rate, new ones get a typical one."""
+        self.assignment = assignment
+        known = sorted(self.rate_per_s.values())
+        if known:
+            typical = known[len(known) // 2]
+            slots = range(assignment.slots)
+            self.rate_per_s = {slot: self.rate_per_s.get(slot, typical) for slot in slots}
 
     def _advance(self, group: int, rows: int) -> None:
         """Move the cursor of a group's backlog past `rows` served rows."""
@@ -187,7 +206,7 @@ class OperatorState:
         waves = -(-slots // max(cores, 1))
         quotas = []
         for slot in range(slots):
-            rate = self.rate_per_s.get(slot) or _INITIAL_RATE_PER_S
+            rate = self.rate_per_s.get(slot, _INITIAL_RATE_PER_S)
             quota = max(1, int(rate * config.budget_s / waves))
             if self._overdue(slot, config, now_ms):
                 quota = _EVERYTHING
@@ -204,6 +223,10 @@ class OperatorState:
 
 _INITIAL_RATE_PER_S = 100_000.0
 """Rows per second assumed of a slot that has served nothing yet. Chosen, not tuned."""
+
+_TELLING_MS = 25.0
+"""A task shorter than this is mostly fixed cost, so it says nothing about a rate below the known one.
+Chosen: a task with hardly any rows takes 5 to 20 ms here."""
 
 _ROW_BYTES = 64
 """A waiting row's size for the cap, which needs no exact figure."""

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError
-from headgate.engines.spark.gateway import leaf, of_rows, replace_leaf
+from headgate.engines.spark.gateway import Graft, leaf, of_rows, replace_leaf
 from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.reports import Report
 from headgate.engines.spark.slot import read_table
@@ -91,26 +91,39 @@ class _ReadOutput:
                 yield from read_table(data).to_batches()
 
 
-def output_frame(
-    spark: SparkSession, query: Query, outputs: Outputs, checkpoint: Checkpoint
-) -> DataFrame:
-    """Return the user's result rows of one step."""
-    plan = query.plan
-    for chain in query.chains:
-        last = chain[-1]
-        mine = [e for e in outputs.entries if e["operator"] == last.id]
-        rows = _raw_frame(spark, last, mine, outputs.inline, checkpoint)
-        rdd = rows._jdf.queryExecution().toRdd()
-        made = leaf(spark, last.placeholder.output(), rdd)
-        plan = replace_leaf(spark, plan, last.placeholder, made)
-    return of_rows(spark, plan)
+class Results:
+    """Makes the user's result rows of what the slots put out; the plan above them is made once."""
 
+    def __init__(self, spark: SparkSession, query: Query) -> None:
+        self._spark = spark
+        self._last = [chain[-1] for chain in query.chains]
+        self._plan = query.plan
+        self._graft = None
+        if len(self._last) == 1:
+            self._graft = Graft(spark, query.plan, self._last[0].placeholder)
 
-def result_frame(spark: SparkSession, query: Query, raw: DataFrame) -> DataFrame:
-    """Return the user's result rows straight from the slots of a query of one chain."""
-    last = query.chains[0][-1]
-    made = leaf(spark, last.placeholder.output(), raw._jdf.queryExecution().toRdd())
-    return of_rows(spark, replace_leaf(spark, query.plan, last.placeholder, made))
+    def straight(self, raw: DataFrame) -> DataFrame:
+        """Return the result rows straight from the slots of a query of one chain."""
+        return self._over([raw])
+
+    def stored(self, outputs: Outputs, checkpoint: Checkpoint) -> DataFrame:
+        """Return the result rows of a committed step."""
+        frames = []
+        for last in self._last:
+            mine = [e for e in outputs.entries if e["operator"] == last.id]
+            frames.append(_raw_frame(self._spark, last, mine, outputs.inline, checkpoint))
+        return self._over(frames)
+
+    def _over(self, frames: list[DataFrame]) -> DataFrame:
+        spark, plan = self._spark, self._plan
+        for last, rows in zip(self._last, frames, strict=True):
+            rdd = rows._jdf.queryExecution().toRdd()
+            made = leaf(spark, last.placeholder.output(), rdd)
+            if self._graft is not None:
+                plan = self._graft.onto(made)
+            else:
+                plan = replace_leaf(spark, plan, last.placeholder, made)
+        return of_rows(spark, plan)
 
 
 def _raw_frame(

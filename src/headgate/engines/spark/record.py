@@ -183,6 +183,7 @@ def _slot_stats(driver: BatchDriver, entering: list[Report]) -> tuple[SlotStats,
         state = driver.states[report.operator]
         groups = state.assignment.groups_of(report.slot)
         backlog = sum(s[2] for g in groups for s in state.backlog.get(g, ()))
+        latency = _latency([report], report.histogram)
         stats.append(
             SlotStats(
                 slot=report.slot,
@@ -190,6 +191,8 @@ def _slot_stats(driver: BatchDriver, entering: list[Report]) -> tuple[SlotStats,
                 served=report.served,
                 backlog=backlog,
                 useful_ms=round(report.useful_ms, 3),
+                latency_mean_ms=latency.mean if latency else None,
+                latency_p95_ms=latency.p95 if latency else None,
             )
         )
     return tuple(stats)

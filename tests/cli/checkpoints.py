@@ -1,0 +1,54 @@
+"""Checkpoints made by hand, without an engine."""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+from pathlib import Path
+
+from headgate.state import changelog
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.heap import HeapStore
+from headgate.state.manifest import BlobEntry, Heads, Manifest, SectionEntry
+from headgate.state.ports import EMPTY_TOKEN
+from headgate.testing.stores import LAYOUT, apply_changes
+
+OPERATOR = "aggregate-0"
+
+
+def of_two_steps(path: Path) -> Path:
+    """Two key groups, of which group 0 has state; a waiting row; Spark committed step 0 only."""
+    checkpoint = Checkpoint(path)
+    job = checkpoint.open({"key_groups": 2})
+    store = HeapStore(LAYOUT)
+    token, previous = EMPTY_TOKEN, None
+    for step in range(2):
+        table = store.acquire(0, token, checkpoint.chain(OPERATOR, 0, step - 1))
+        table.begin()
+        apply_changes(table, [("a", 0, step + 1)])
+        token = uuid.uuid4().hex
+        section = table.section(token, full=False)
+        store.commit(0, token)
+        store.release(0)
+        blob, refs = changelog.encode({0: section})
+        waiting = {"0": [["segment", 0, 7, 1]]}
+        checkpoint.write_intent(step, {"step": step})
+        previous = checkpoint.commit(
+            Manifest(
+                job=job,
+                step=step,
+                spark_batch=step,
+                epoch=0,
+                assignments={OPERATOR: {"slots": 1, "slot_of": [0, 0]}},
+                watermarks={"late_us": 0, "evict_us": 5},
+                heads={OPERATOR: Heads((token, EMPTY_TOKEN), (step, -1))},
+                sections={OPERATOR: {0: SectionEntry(0, refs[0], step - 1)}},
+                blobs=(BlobEntry(None, "blob", len(blob), zlib.crc32(blob)),),
+                engine={"operators": {OPERATOR: {"rows": [1, 0], "backlog": waiting}}},
+                previous=None if previous is None else previous.digest,
+                payloads={"blob": blob},
+            )
+        )
+    (path / "commits").mkdir()
+    (path / "commits" / "0").write_text("v1")
+    return path

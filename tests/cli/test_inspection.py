@@ -1,0 +1,66 @@
+"""What `headgate.inspect` says of a checkpoint, sound or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import checkpoints
+import pytest
+
+import headgate as hg
+from headgate.report.finish import inspection_lines
+from headgate.state.checkpoint import Checkpoint
+
+
+def test_inspect_says_what_is_there_and_what_a_restart_would_read(tmp_path: Path) -> None:
+    found = hg.inspect(checkpoints.of_two_steps(tmp_path / "ck"), verify=True)
+    assert (found["sound"], found["problems"], found["checked"]) == (True, [], True)
+    assert (found["step"], found["spark_batch"], found["epoch"]) == (1, 1, 0)
+    assert found["query"] == {"key_groups": 2}
+    assert found["operators"] == {
+        "aggregate-0": {
+            "slots": 1,
+            "groups": 2,
+            "groups_with_state": 1,
+            "entries": 1,
+            "backlog_rows": 7,
+        }
+    }
+    restart = found["restart"]
+    # Spark's log lacks batch 1: its output may not have reached the sink.
+    assert restart["does"] == "deliver the output of step 1 again, then go on after step 1"
+    assert (restart["groups"], restart["sections"], restart["rows"]) == (1, 2, 2)
+    assert restart["bytes"] > 0
+    assert (found["files"]["manifests"], found["files"]["intents"]) == (2, 2)
+
+
+def test_a_step_that_was_begun_is_named(tmp_path: Path) -> None:
+    path = checkpoints.of_two_steps(tmp_path / "ck")
+    (path / "commits" / "1").write_text("v1")
+    Checkpoint(path).write_intent(2, {"step": 2})
+    does = hg.inspect(path)["restart"]["does"]
+    assert does == "go on after step 1; step 2 was begun and runs again"
+
+
+def test_inspect_changes_nothing(tmp_path: Path) -> None:
+    path = checkpoints.of_two_steps(tmp_path / "ck")
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    hg.inspect(path, verify=True)
+    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_missing_link_is_a_problem_and_no_exception(tmp_path: Path, verify: bool) -> None:
+    path = checkpoints.of_two_steps(tmp_path / "ck")
+    (path / "headgate" / "manifests" / "000000000000").unlink()
+    found = hg.inspect(path, verify=verify)
+    assert found["sound"] is False
+    assert any("key group 0" in problem for problem in found["problems"])
+    assert any("sound      NO" in line for line in inspection_lines(found))
+
+
+def test_a_checkpoint_that_holds_no_step_begins_from_nothing(tmp_path: Path) -> None:
+    Checkpoint(tmp_path).open({"key_groups": 2})
+    found = hg.inspect(tmp_path)
+    assert (found["sound"], found["restart"]["does"]) == (True, "begin from nothing")
+    assert "restart    would begin from nothing" in inspection_lines(found)
