@@ -273,7 +273,7 @@ def test_status_of_a_dead_job_draws_it(invoke: Invoke, tmp_path: Path) -> None:
     done = invoke("status", str(checkpoint(tmp_path)))
     assert done.exit_code == 0, done.output
     assert "silent for" in done.stdout
-    assert "2→4 at 12 s (+18 ms)" in done.stdout
+    assert "2→4 at 12 s (+18 ms ± 20)" in done.stdout
     assert "\x1b" not in done.stdout
 
 

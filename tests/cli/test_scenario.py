@@ -181,6 +181,20 @@ def test_the_first_interrupt_ends_the_run_early_and_cleanly(tmp_path: Path) -> N
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_an_interrupt_while_the_engine_starts_ends_the_run_cleanly_too(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    start = engine.start
+
+    def interrupted_start(it: Scenario) -> FakeQuery:
+        os.kill(os.getpid(), signal.SIGINT)
+        return start(it)
+
+    engine.start = interrupted_start  # type: ignore[method-assign]
+    result = ran(scenario(tmp_path), engine)
+    assert engine.query is not None
+    assert (engine.query.stops, engine.closed, result["workload"]) == (1, 1, "nexmark-q5")
+
+
 def test_the_second_interrupt_interrupts(tmp_path: Path) -> None:
     engine = FakeEngine()
 
@@ -311,6 +325,13 @@ def test_a_users_function_is_loaded_from_the_working_directory(
     for missing in ("clicks_of_mine:other", "no_such_module:f", ":f"):
         with pytest.raises(ConfigError, match="cannot load"):
             user_function(missing)
+
+
+def test_a_session_does_not_take_the_handler_of_interrupts() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with spark_side._own_interrupts():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_query_is_named_after_its_workload() -> None:

@@ -566,9 +566,7 @@ def test_a_small_queue_does_not_wait_for_a_hot_one(counts: list[int]) -> None:
 
 
 def test_a_hot_group_delays_only_itself() -> None:
-    spec = AggregateSpec(
-        (INTEGER,), None, (Aggregate(Op.COUNT, (INTEGER,)),), OutputMode.UPDATE
-    )
+    spec = AggregateSpec((INTEGER,), None, (Aggregate(Op.COUNT, (INTEGER,)),), OutputMode.UPDATE)
     job = Job(spec)
     hot = [Record(0, (0,), 0, (1,))] * 100
     cold = [Record(g, (g,), 0, (1,)) for g in range(1, GROUPS)]

@@ -44,8 +44,8 @@ def test_changes_are_marked_under_their_batch_with_their_cost() -> None:
     bars = next(line for line in lines if " batches " in line)
     marks = lines[lines.index(bars) + 1]
     begin = bars.index("▇") if "▇" in bars else bars.index("█")
-    assert marks.index("^ 2→4 at 12 s (+18 ms)") == begin + 30
-    assert marks.index("^ 4→3 at 24 s (+18 ms)") == begin + 60
+    assert marks.index("^ 2→4 at 12 s (+18 ms ± 20)") == begin + 30
+    assert marks.index("^ 4→3 at 24 s (+18 ms ± 20)") == begin + 60
 
 
 def test_no_line_is_wider_than_the_terminal() -> None:
@@ -178,7 +178,10 @@ def test_the_last_lines_say_whether_the_answers_were_compared(tmp_path: Path) ->
     compared = {"rows_compared": 41310, "missing": 0, "extra": 0}
     text = "\n".join(finish_lines({**result, **compared, "verified": True, "checkpoint": "ck"}))
     assert "yes: 41,310 rows equal Spark's batch answer (0 missing, 0 extra)" in text
-    assert "2 → 4 → 3   added to the batch: +18 ms, +18 ms (median batch 300, spread 20)" in text
+    assert (
+        "2 → 4 → 3   added to the batch: +18 ms, +18 ms (median batch 300, spread 20, all within it)"
+        in text
+    )
     assert "checkpoint ck" in text
     wrong = "\n".join(finish_lines({**result, **compared, "verified": False, "missing": 7}))
     assert "NO: 7 missing" in wrong

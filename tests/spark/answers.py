@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import os
 import random
 import time
 from collections import Counter
@@ -60,10 +61,8 @@ def write_files(folder: Path, seed: int) -> None:
             chosen = [None if rng.random() < 0.1 else rng.choice(values) for _ in range(ROWS)]
             columns[name] = pa.array(chosen, kind, from_pandas=False)
         pq.write_table(pa.table(columns), folder / f"{number}.parquet")
-        seconds = 1_000_000_000 + number
-        import os
-
-        os.utime(folder / f"{number}.parquet", (seconds, seconds))
+        when = (1_000_000_000 + number,) * 2  # the order in which Spark takes them
+        os.utime(folder / f"{number}.parquet", when)
 
 
 def final_watermark(folder: Path) -> dt.datetime:
@@ -140,7 +139,9 @@ def generate(seed: int) -> Generated:
     names = [f"key{i}" for i in range(len(keys))]
 
     def build(source: DataFrame) -> DataFrame:
-        grouping: list[Column] = [F.expr(k).alias(name) for k, name in zip(keys, names, strict=True)]
+        grouping: list[Column] = [
+            F.expr(k).alias(name) for k, name in zip(keys, names, strict=True)
+        ]
         if window:
             source = source.withWatermark("ts", f"{DELAY_S} seconds")
             grouping.append(F.window("ts", *window))
@@ -235,5 +236,11 @@ def differences(expected: list[Row], got: list[Row]) -> str:
     return f"missing {list(missing)[:3]} ({missing.total()}), extra {list(extra)[:3]} ({extra.total()})"
 
 
-def types_of(schema: T.StructType) -> list[tuple[str, str]]:
-    return [(f.name, f.dataType.simpleString()) for f in schema.fields]
+def shape(kind: Any, *, nullable: bool = True) -> Any:
+    """Return a schema as names, types and (unless told not to) nullability, without metadata."""
+    if isinstance(kind, T.StructType):
+        return [
+            (f.name, f.nullable and nullable, shape(f.dataType, nullable=nullable))
+            for f in kind.fields
+        ]
+    return kind.simpleString()

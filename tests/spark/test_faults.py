@@ -156,7 +156,9 @@ def test_five_drivers_killed_on_one_checkpoint_give_the_batch_answer():
 
 
 def test_a_kill_that_never_fires_fails_the_run(monkeypatch):
-    monkeypatch.setattr(kill, "_plans", lambda parameters: [kill.Plan("after-sink", 10**6, "group")])
+    monkeypatch.setattr(
+        kill, "_plans", lambda parameters: [kill.Plan("after-sink", 10**6, "group")]
+    )
     found = kill.run(count=1, seed=1, events=6_000, life_s_max=30.0)
     assert found["failed"] == ["kill 1: after-sink, group"]
 

@@ -195,7 +195,7 @@ def inspect(
 
 
 @app.command(epilog=EXIT_CODES)
-def verify(  # noqa: PLR0913, PLR0917 - as run
+def verify(
     checkpoint: Checkpoint,
     workload: Annotated[
         str | None, typer.Argument(help="Workload; default: what the journal records.")
@@ -288,8 +288,9 @@ def _answer(
         if debug:
             traceback.print_exc()
         code = error_code(error)
-        text = str(error) or type(error).__name__
-        unexpected = "" if isinstance(error, HeadgateError) else f"{type(error).__name__}: "
+        expected = isinstance(error, HeadgateError | KeyboardInterrupt)
+        text = str(error) or ("interrupted" if expected else type(error).__name__)
+        unexpected = "" if expected else f"{type(error).__name__}: "
         sys.stderr.write(f"headgate: {unexpected}{text}\n")
         kind = {"kind": type(error).__name__, "message": text}
         lines = [json.dumps({"error": kind})] if as_json else []

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.operators.aggregate import NEVER_US, AggregateOperator, Results
+from headgate.operators.aggregate import NEVER_US, AggregateOperator, Batch, Results
 from headgate.operators.spec import OutputMode
-from headgate.state.ports import EMPTY_TOKEN, I64, Chain, Section, Store
+from headgate.state.ports import EMPTY_TOKEN, I64, Chain, Section, Store, Table
 
 F64 = npt.NDArray[np.float64]
 _NO_ROWS = np.zeros(0, dtype=np.int64)
@@ -186,34 +186,12 @@ def serve(
     batch = operator.encode([_plain(c) for c in keys], slices, [_plain(c) for c in values])
     weights = _column(chosen, RECORDS)
     emission = _Emission(operator)
-    shows_all = operator.spec.mode is OutputMode.COMPLETE
+    one = _GroupStep(operator, store, request, batch, emission, served, on_group)
     for group, state in request.groups.items():
         start, stop = int(starts[group]), int(starts[group + 1])
         watermark_us = max(state.emitted_us, min(request.watermark_us, int(held[group])))
         served.holds_us = min(served.holds_us, watermark_us)
-        unchanged = start == stop and watermark_us < state.due_us and not state.snapshot
-        if unchanged and (not shows_all or state.token == EMPTY_TOKEN):
-            continue
-        table = store.acquire(group, state.token, request.chain(group))
-        try:
-            if unchanged:
-                emission.add(operator.emit(table, _NO_ROWS, state.emitted_us, watermark_us))
-                continue
-            table.begin()
-            if stop > start:
-                operator.merge(table, batch, start, stop)
-            if on_group is not None:
-                on_group(group)
-            emission.add(operator.emit(table, table.changed(), state.emitted_us, watermark_us))
-            if state.snapshot:
-                table.compact(operator.layout.string_words)
-            served.sections[group] = table.section(request.token, full=state.snapshot)
-            due_us = operator.due_us(table, watermark_us)
-            served.groups[group] = GroupDone(watermark_us, due_us, table.live_count)
-            served.touched_rows += len(served.sections[group].rows)
-            store.commit(group, request.token)
-        finally:
-            store.release(group)
+        one.run(group, state, start, stop, watermark_us)
         if stop > start:
             served.served_by_group[group] = int(weights[start:stop].sum())
     served.output = emission.batch()
@@ -221,6 +199,53 @@ def serve(
     served.served_records = int(weights.sum())
     served.latency = _latency(chosen, now_ms())
     return served
+
+
+@dataclass(frozen=True)
+class _GroupStep:
+    """One key group after the other: bring it, merge, emit, log, commit."""
+
+    operator: AggregateOperator
+    store: Store
+    request: Request
+    batch: Batch
+    emission: _Emission
+    served: Served
+    on_group: Callable[[int], None] | None
+
+    def run(self, group: int, state: GroupState, start: int, stop: int, watermark_us: int) -> None:
+        """Serve records ``start:stop`` of the batch, all of one group."""
+        operator, request = self.operator, self.request
+        shows_all = operator.spec.mode is OutputMode.COMPLETE
+        unchanged = start == stop and watermark_us < state.due_us and not state.snapshot
+        if unchanged and (not shows_all or state.token == EMPTY_TOKEN):
+            return
+        table = self.store.acquire(group, state.token, request.chain(group))
+        try:
+            if unchanged:
+                self.emission.add(operator.emit(table, _NO_ROWS, state.emitted_us, watermark_us))
+                return
+            table.begin()
+            if stop > start:
+                operator.merge(table, self.batch, start, stop)
+            if self.on_group is not None:
+                self.on_group(group)
+            changed = table.changed()
+            self.emission.add(operator.emit(table, changed, state.emitted_us, watermark_us))
+            self._log(group, state, table, watermark_us)
+            self.store.commit(group, request.token)
+        finally:
+            self.store.release(group)
+
+    def _log(self, group: int, state: GroupState, table: Table, watermark_us: int) -> None:
+        served, operator = self.served, self.operator
+        if state.snapshot:
+            table.compact(operator.layout.string_words)
+        section = table.section(self.request.token, full=state.snapshot)
+        served.sections[group] = section
+        due_us = operator.due_us(table, watermark_us)
+        served.groups[group] = GroupDone(watermark_us, due_us, table.live_count)
+        served.touched_rows += len(section.rows)
 
 
 class _Emission:

@@ -22,6 +22,9 @@ from typing import Any
 
 from headgate.core.errors import UnsupportedQuery
 
+NO_TIME_US = 2**62
+"""Stands for a plain event time that is null: after every watermark, so its row is never closed."""
+
 MAX_LEAVES = 63
 """Leaves per side (key, values) of a row: their null bits share one word."""
 

@@ -74,4 +74,8 @@ def _added(changes: list[dict[str, Any]]) -> str:
     added = ", ".join(f"{c['added_ms']:+.0f} ms" for c in known)
     spread_ms = max(c["spread_ms"] for c in known)
     median_ms = known[0]["median_ms"]
-    return f"   added to the batch: {added} (median batch {median_ms:.0f}, spread {spread_ms:.0f})"
+    noise = ", all within it" if all(abs(c["added_ms"]) <= c["spread_ms"] for c in known) else ""
+    return (
+        f"   added to the batch: {added} "
+        f"(median batch {median_ms:.0f}, spread {spread_ms:.0f}{noise})"
+    )

@@ -129,7 +129,7 @@ def _marks(run: Run, column_of: dict[int, int], cells: int) -> Text:
     for change in rescale_added_ms(run):
         column = column_of.get(change["step"])
         added = change["added_ms"]
-        cost = "" if added is None else f" ({added:+.0f} ms)"
+        cost = "" if added is None else f" ({added:+.0f} ms ± {change['spread_ms']:.0f})"
         label = f"^ {change['from']}→{change['to']} at {change['at_s']:.0f} s{cost}"
         # A label that would run into the last one, or off the screen, is left to the event lines.
         if column is None or column < len(line) + bool(line) or column + len(label) > cells:

@@ -70,8 +70,8 @@ def run_scenario(
 ) -> dict[str, Any]:
     """Run a scenario to its end and return its numbers.
 
-    SIGINT ends the run early and cleanly: the query stops after its batch, and verification and
-    summary follow. A second SIGINT interrupts at once.
+    SIGINT ends the run early and cleanly, also while it starts: the query stops after its batch,
+    and verification and summary follow. A second SIGINT interrupts at once.
 
     Parameters
     ----------
@@ -94,9 +94,9 @@ def run_scenario(
     """
     placed = scenario.placed()
     used = engine or SparkEngine()
-    try:
-        query = used.start(placed)
-        with _interrupts() as interrupted:
+    with _interrupts() as interrupted:
+        try:
+            query = used.start(placed)
             journal = Path(query.journal)
             try:
                 placed.record()
@@ -104,14 +104,14 @@ def run_scenario(
             finally:
                 query.stop()
             _raise_failure(placed, query, journal)
-        on_progress(journal)
-        verification = used.verify(placed) if placed.verify else None
-    finally:
-        used.close()
+            on_progress(journal)
+            verification = used.verify(placed) if placed.verify else None
+        finally:
+            used.close()
     return _result(placed, journal, verification)
 
 
-def _drive(  # noqa: PLR0913 - clock and sleep are for tests
+def _drive(
     scenario: Scenario,
     query: Query,
     on_progress: OnProgress,
@@ -201,7 +201,8 @@ def _result(
 def _interrupts() -> Iterator[threading.Event]:
     """Yield an event that the first SIGINT sets; the second raises KeyboardInterrupt.
 
-    PySpark's own handler cancels the running batch, which would end the query by a failure.
+    PySpark's own handler, which the engine keeps away, cancels the running batch: the query would
+    end by a failure.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():

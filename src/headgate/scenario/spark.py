@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import importlib
 import re
+import signal
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +84,8 @@ class SparkEngine:
 
     def _session(self) -> Any:
         if self._spark is None:
-            self._spark = engine_module("headgate.engines.spark.session").session()
+            with _own_interrupts():
+                self._spark = engine_module("headgate.engines.spark.session").session()
             engine_module("headgate.engines.spark.sources").register(self._spark)
         return self._spark
 
@@ -95,6 +99,15 @@ class SparkEngine:
             msg = f'unknown workload "{name}"{hint}, or module:function for your own.'
             raise ConfigError(msg)
         return known[name]
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep the handler of SIGINT, which a new Spark context replaces by its own."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
 
 
 @dataclass(frozen=True)

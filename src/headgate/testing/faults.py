@@ -48,9 +48,7 @@ def pause_worker(
     return _fault("pause", slot, operator, step=step, ms=pause_ms, **more)
 
 
-def slow(
-    slot: int, us_per_row: float, *, from_step: int = 0, operator: str | None = None
-) -> Fault:
+def slow(slot: int, us_per_row: float, *, from_step: int = 0, operator: str | None = None) -> Fault:
     """Return a fault: from a step on, each row that the slot serves takes `us_per_row` longer."""
     return _fault("slow", slot, operator, us_per_row=us_per_row, from_step=from_step)
 

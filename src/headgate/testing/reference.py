@@ -72,9 +72,7 @@ def _count(_: Aggregate, old: tuple[Value, ...], new: tuple[Value, ...]) -> tupl
     return (old[0] + new[0],)
 
 
-def _sum(
-    aggregate: Aggregate, old: tuple[Value, ...], new: tuple[Value, ...]
-) -> tuple[Value, ...]:
+def _sum(aggregate: Aggregate, old: tuple[Value, ...], new: tuple[Value, ...]) -> tuple[Value, ...]:
     if old[0] is None or new[0] is None:
         return old if new[0] is None else new
     total = old[0] + new[0]
@@ -218,9 +216,7 @@ class Reference:
         emitted_us = self.emitted_us.get(group, 0)
         reached_us = self.may_reach_us(group, watermark_us)
         mine = [at for at in self.windows if at[0] == group]
-        closed = [
-            at for at in mine if self.expires and at[2] is not None and at[2] <= reached_us
-        ]
+        closed = [at for at in mine if self.expires and at[2] is not None and at[2] <= reached_us]
         if self.spec.mode is OutputMode.COMPLETE:
             shown = mine
         elif self.spec.mode is OutputMode.UPDATE:

@@ -40,7 +40,7 @@ from headgate.engines.spark.windows import (
     time_column_of,
     window_numbers,
 )
-from headgate.operators.spec import AggregateSpec, TimeKey
+from headgate.operators.spec import NO_TIME_US, AggregateSpec, TimeKey
 
 if TYPE_CHECKING:
     from headgate.engines.spark.logical import QueryReader
@@ -61,6 +61,7 @@ class AggregateReader:
         self.output = list(each(aggregate.aggregateExpressions()))
 
     def read(self) -> Operator:
+        """Return the operator that the node becomes."""
         time_index, time, slice_start = self._time_key()
         keys: list[Routed] = []
         spans: list[tuple[int, int]] = []
@@ -145,7 +146,8 @@ class AggregateReader:
                 if found is not None:
                     return index, *found
             elif isinstance(kind, T.TimestampType) and expires:
-                return index, TimeKey(0, 1, 0), F.unix_micros(column(self.spark, expression))
+                time_us = F.unix_micros(column(self.spark, expression))
+                return index, TimeKey(0, 1, 0), F.coalesce(time_us, F.lit(NO_TIME_US))
         return -1, None, None
 
     def _window(self, attribute: Jvm, expires: bool) -> tuple[TimeKey, Column] | None:
@@ -265,7 +267,7 @@ def _time_value(time: TimeKey | None, kind: T.DataType) -> Column:
     assert time is not None
     end = F.call_function("timestamp_micros", F.col("t"))
     if not isinstance(kind, T.StructType):
-        return end
+        return F.when(F.col("t") != F.lit(NO_TIME_US), end)
     start = F.call_function("timestamp_micros", F.col("t") - F.lit(time.size_us))
     # nullable unless the user's plan says otherwise, which `_typed` then declares
     return F.when(F.col("t").isNotNull(), F.struct(start.alias("start"), end.alias("end")))

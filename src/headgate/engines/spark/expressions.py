@@ -15,6 +15,7 @@ WAY_OUT = 'or .fallback("spark") to run the whole query as plain Spark'
 
 
 def substitute(spark: SparkSession, expression: Jvm, pairs: list[tuple[Jvm, Jvm]]) -> Jvm:
+    """Return `expression` with attributes replaced, given as (expression id, new) pairs."""
     if class_name(expression) == "AttributeReference":
         for expr_id, new in pairs:
             if expression.exprId().equals(expr_id):
@@ -27,6 +28,7 @@ def substitute(spark: SparkSession, expression: Jvm, pairs: list[tuple[Jvm, Jvm]
 
 
 def sql_text(expression: Jvm) -> str:
+    """Return an expression as SQL for a message, without ids and quotes."""
     try:
         text = expression.sql()
     except Exception:  # some expressions have no SQL form; the plan's text will do
@@ -35,10 +37,12 @@ def sql_text(expression: Jvm) -> str:
 
 
 def seconds(micros: int) -> str:
+    """Return microseconds as seconds, for people."""
     return f"{micros / 1e6:g} s"
 
 
 def calls_aggregate(expression: Jvm) -> bool:
+    """Return whether an aggregate function stands inside `expression`."""
     return class_name(expression) == "AggregateExpression" or any(
         calls_aggregate(c) for c in each(expression.children())
     )

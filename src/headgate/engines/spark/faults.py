@@ -135,7 +135,11 @@ def crash_point(point: str, step: int) -> None:
 def _parsed(wanted: str) -> tuple[str, int, str]:
     where, _, rest = wanted.partition(":")
     number, _, whom = rest.partition(":")
-    if where not in (*POINTS, "random") or not number.isdecimal() or whom not in ("", "driver", "group"):
+    if (
+        where not in (*POINTS, "random")
+        or not number.isdecimal()
+        or whom not in ("", "driver", "group")
+    ):
         msg = f"{CRASH}={wanted} is not POINT:STEP or random:SEED; points are {', '.join(POINTS)}."
         raise ConfigError(msg)
     return where, int(number), whom or "group"

@@ -132,9 +132,9 @@ def leaf(spark: SparkSession, attributes: Jvm, rows: Jvm) -> Jvm:
     """Return a plan leaf with the given output `attributes` over an RDD of internal rows."""
     none = java_class(spark, "scala.None$.MODULE$")
     nil = java_class(spark, "scala.collection.immutable.Nil$.MODULE$")
-    unknown = java_class(
-        spark, "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning"
-    )(0)
+    unknown = java_class(spark, "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning")(
+        0
+    )
     node = java_class(spark, "org.apache.spark.sql.execution.LogicalRDD")
     session = spark._jsparkSession
     return node(attributes, rows, unknown, nil, False, none, session, none, none, False)

@@ -147,6 +147,12 @@ class QueryReader:
                 msg = f"cannot aggregate over a union of aggregates; write it as two queries, {WAY_OUT}."
                 raise UnsupportedQuery(msg)
             upstream = self.operators[-1]
+            # Spark widens what a stateful operator reads from another to nullable; the batch answer
+            # does not, and neither does our plan of the upstream operator.
+            rules = jvm(self.spark).org.apache.spark.sql.catalyst.analysis
+            narrow = getattr(getattr(rules, "UpdateAttributeNullability$"), "MODULE$")
+            aggregate = narrow.apply(aggregate.withNewChildren(seq(self.spark, [child])))
+            child = aggregate.child()
         else:
             self._check_below(child)
         operator = AggregateReader(self, aggregate, child, upstream).read()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -172,9 +174,6 @@ class Query:
         return [*recent[:-1], self._filled(recent[-1])] if recent else []
 
     def _filled(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
-        import dataclasses
-        import json
-
         recorder = self._driver.recorder
         found = json.loads(progress.json) if hasattr(progress, "json") else dict(progress)
         found["stateOperators"] = recorder.operators

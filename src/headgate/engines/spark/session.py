@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headgate.core.errors import HeadgateError
@@ -133,13 +136,48 @@ def advice(spark: SparkSession) -> str | None:
     return f"batches would be faster with hg.session(), which also sets {', '.join(missing)}."
 
 
+_JAVA_OLDEST = 17
+_JAVA_WAIT_S = 30.0
+_JAVA_REMEDY = "install one (Debian: apt-get install openjdk-17-jre-headless)"
+
+
 def _require_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    found = [Path(home) / "bin" / "java"] if home else []
-    found += [Path(p) / "java" for p in os.environ.get("PATH", "").split(os.pathsep) if p]
-    if not any(os.access(p, os.X_OK) for p in found):
+    """Raise HeadgateError unless the Java that Spark will start is new enough."""
+    if SparkContext._gateway is not None:
+        return  # this process has a JVM already, and Spark took it
+    java = _find_java()
+    if java is None:
         msg = (
-            "Spark needs Java 17 or newer and there is no java on PATH or in JAVA_HOME; install one "
-            "(Debian: apt-get install openjdk-17-jre-headless)."
+            f"Spark needs Java {_JAVA_OLDEST} or newer and there is no java on PATH or in JAVA_HOME; "
+            f"{_JAVA_REMEDY}."
         )
         raise HeadgateError(msg)
+    version = _java_version(java)
+    if version is not None and version < _JAVA_OLDEST:
+        msg = (
+            f"Spark needs Java {_JAVA_OLDEST} or newer and {java} is Java {version}; "
+            f"{_JAVA_REMEDY}, or set JAVA_HOME to a newer one."
+        )
+        raise HeadgateError(msg)
+
+
+def _find_java() -> Path | None:
+    """Return the java that Spark's launcher takes: JAVA_HOME wins over PATH."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        found = [Path(home) / "bin" / "java"]
+    else:
+        found = [Path(p) / "java" for p in os.environ.get("PATH", "").split(os.pathsep) if p]
+    return next((p for p in found if p.is_file() and os.access(p, os.X_OK)), None)
+
+
+def _java_version(java: Path) -> int | None:
+    """Return the major version that ``java -version`` names, None if it says nothing we know."""
+    try:
+        run = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_WAIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
+    return int(found[1]) if found else None

@@ -9,12 +9,13 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 
 from headgate.engines.spark.exchange import MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.engines.spark.faults import SlotFaults
@@ -71,8 +72,6 @@ class SlotTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Serve this task's slot."""
-        from pyspark import TaskContext
-
         started = time.perf_counter()
         context = TaskContext.get()
         assert context is not None
@@ -277,8 +276,6 @@ def _report(
 
 
 def _timed(report: Report, useful_ms: float, phases_ms: dict[str, float]) -> Report:
-    from dataclasses import replace
-
     return replace(report, useful_ms=useful_ms, phases_ms=phases_ms)
 
 

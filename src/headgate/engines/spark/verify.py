@@ -121,9 +121,9 @@ def end_offset(location: Path, batch: int) -> str | None:
     path = location / "offsets" / str(batch)
     if not path.exists():
         return None
-    lines = path.read_text().splitlines()
-    # line 0 is the format's version, line 1 Spark's metadata, then one line per source
-    return lines[2] if len(lines) > 2 and lines[2] != "-" else None
+    # the format's version, Spark's metadata, then one line per source
+    _, _, *sources = path.read_text().splitlines()
+    return sources[0] if sources and sources[0] != "-" else None
 
 
 def _late_records(journal: Path) -> int:

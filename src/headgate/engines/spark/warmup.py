@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from headgate.engines.spark import slot
 from headgate.operators.spec import AggregateSpec
 from headgate.operators.warm import warm
 
@@ -34,8 +35,6 @@ class _Load:
     specs: tuple[AggregateSpec, ...]
 
     def __call__(self, batches: Iterator[object]) -> Iterator[object]:
-        from headgate.engines.spark import slot
-
         for _ in batches:
             pass
         for spec in self.specs:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -276,7 +278,7 @@ class Writer:
     def _start(self, plan: Plan) -> Query:
         spark = self._df.sparkSession
         _check_session(spark)
-        config = self._config(plan)
+        config = self._config()
         location = self._options.get("checkpointLocation")
         if not location:
             msg = 'a query needs a place for its state; add .option("checkpointLocation", ...).'
@@ -315,7 +317,7 @@ class Writer:
 
         return Query(inner, driver, finite="availableNow" in self._trigger, release=release)
 
-    def _config(self, plan: Plan) -> JobConfig:
+    def _config(self) -> JobConfig:
         least, most, start = self._slots
         most_slots = self._key_groups if most == "auto" else int(most)
         if most_slots > self._key_groups:
@@ -327,7 +329,6 @@ class Writer:
         if not 1 <= least <= first <= most_slots:
             msg = f"slots min={least}, start={first}, max={most_slots} are not 1 <= min <= start <= max."
             raise ConfigError(msg)
-        del plan
         options = self._options
         return JobConfig(
             name=self._name or "headgate",
@@ -346,8 +347,6 @@ class Writer:
         )
 
     def _parameters(self, config: JobConfig) -> dict[str, Any]:
-        import dataclasses
-
         found = dataclasses.asdict(config)
         return found | {"trigger": self._trigger, "format": self._format}
 
@@ -415,6 +414,4 @@ def _check_session(spark: Any) -> None:
         raise ConfigError(msg)
     advice = sessions.advice(spark)
     if advice:
-        import warnings
-
         warnings.warn(advice, stacklevel=4)

@@ -17,6 +17,7 @@ _COUNT, _SUM_INTEGER, _SUM_FLOAT, _SUM_DECIMAL = 0, 1, 2, 3
 _MIN, _MAX, _FIRST, _LAST, _MIN_BY, _MAX_BY = 4, 5, 6, 7, 8, 9
 _SIGN = -0x8000000000000000
 _LOW32 = 0xFFFFFFFF
+_HIGH_SIGN = 0x80000000
 # 10**38 - 1, the largest decimal(38), as high and low words
 _DECIMAL_MAX_HIGH = (10**38 - 1) >> 64
 _DECIMAL_MAX_LOW = (10**38 - 1) & ((1 << 64) - 1)  # below 2**63, so it is a signed word too
@@ -34,8 +35,8 @@ def add_wrapping(a: int, b: int) -> int:
     low = (a & _LOW32) + (b & _LOW32)
     high = ((a >> 32) & _LOW32) + ((b >> 32) & _LOW32) + (low >> 32)
     high &= _LOW32
-    if high >= 0x80000000:
-        high -= 0x100000000
+    if high & _HIGH_SIGN:
+        high -= _HIGH_SIGN << 1
     return (high << 32) | (low & _LOW32)
 
 

@@ -97,7 +97,8 @@ class KillParameters:
         require(self.seed >= 0, f"seed={self.seed} of kill is out of range; use 0 or more.")
         require(self.rate > 0, f"rate={self.rate} of kill is out of range; use 1 or more.")
         require(
-            self.batch_rows > 0, f"batch_rows={self.batch_rows} of kill is out of range; use 1 or more."
+            self.batch_rows > 0,
+            f"batch_rows={self.batch_rows} of kill is out of range; use 1 or more.",
         )
 
     @property
@@ -205,7 +206,9 @@ class _Run:
         found = child(self._command("finish"), spark_env(), _END_S)
         complete = found["events"] == self._chosen.all_events
         if not complete:
-            self._failed.append(f"only {found['events']} of {self._chosen.all_events} events served")
+            self._failed.append(
+                f"only {found['events']} of {self._chosen.all_events} events served"
+            )
         return {
             "kills": self._at.total(),
             "at": dict(self._at),
@@ -360,7 +363,9 @@ def _options(chosen: KillParameters) -> dict[str, str]:
     }
 
 
-def _writer(spark: SparkSession, chosen: KillParameters, work: Path, options: dict[str, str]) -> Any:
+def _writer(
+    spark: SparkSession, chosen: KillParameters, work: Path, options: dict[str, str]
+) -> Any:
     # Late and by name: the package's front imports the engine, of which this is a part.
     hg = importlib.import_module("headgate")
     return (
