@@ -117,6 +117,7 @@ def test_the_picture_is_svg_and_the_same_every_time(tmp_path: Path) -> None:
     picture = render_svg(path)
     assert ET.fromstring(picture).tag.endswith("svg")
     assert "nexmark-q5" in picture
+    assert "url(http" not in picture
     assert render_svg(path) == picture
 
 
@@ -185,6 +186,9 @@ def test_the_last_lines_say_whether_the_answers_were_compared(tmp_path: Path) ->
     assert "checkpoint ck" in text
     wrong = "\n".join(finish_lines({**result, **compared, "verified": False, "missing": 7}))
     assert "NO: 7 missing" in wrong
+    assert "late records" not in wrong
+    late = {**result, **compared, "verified": False, "dropped": {"late": 7, "null_keys": 0}}
+    assert "it counts the 7 late records that were dropped" in "\n".join(finish_lines(late))
 
 
 def test_a_run_without_changes_has_nothing_added(tmp_path: Path) -> None:

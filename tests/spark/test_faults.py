@@ -20,6 +20,9 @@ from headgate.engines.spark.bench import kill
 from headgate.engines.spark.faults import CRASH, SlotFaults
 from headgate.testing import faults
 
+# five lives of a job, each with a start of the JVM; on a busy machine a start takes half a minute
+pytestmark = pytest.mark.timeout(1200)
+
 FILES, ROWS, KEYS = 6, 400, 200
 STEP = 3
 SLOTS = 2

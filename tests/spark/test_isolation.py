@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 
 import numpy as np
@@ -19,8 +20,10 @@ from headgate.engines.spark.reports import Payload, Report
 from headgate.state.checkpoint import Checkpoint
 from headgate.testing import faults
 
-FILES, ROWS, KEYS = 10, 400, 100
-SCALE_AT, SLOTS_AFTER = 5, 3
+pytestmark = pytest.mark.timeout(900)
+
+FILES, ROWS, KEYS = 8, 400, 100
+SCALE_AT, SLOTS_AFTER = 4, 3
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +34,9 @@ def input_path(tmp_path_factory):
     for index in range(FILES):
         seq = np.arange(index * ROWS, (index + 1) * ROWS)
         table = pa.table({"key": random.integers(0, KEYS, ROWS), "seq": seq})
-        pq.write_table(table, path / f"part-{index}.parquet")
+        file = path / f"part-{index}.parquet"
+        pq.write_table(table, file)
+        os.utime(file, (1_700_000_000 + index,) * 2)  # Spark takes the oldest file first
     return path
 
 

@@ -63,7 +63,11 @@ def verified_text(result: dict[str, Any]) -> str:
     counts = f"{result['missing'] or 0:,} missing, {result['extra'] or 0:,} extra"
     if result["verified"]:
         return f"yes: {result['rows_compared']:,} rows equal Spark's batch answer ({counts})"
-    return f"NO: {counts} of {result['rows_compared'] or 0:,} rows against Spark's batch answer"
+    late = (result.get("dropped") or {}).get("late", 0)
+    why = f"; it counts the {late:,} late records that were dropped" if late else ""
+    return (
+        f"NO: {counts} of {result['rows_compared'] or 0:,} rows against Spark's batch answer{why}"
+    )
 
 
 def _added(changes: list[dict[str, Any]]) -> str:

@@ -11,6 +11,7 @@ from pyspark.sql import types as T
 from headgate.core.errors import UnsupportedQuery
 from headgate.engines.spark import types
 from headgate.engines.spark.expressions import (
+    SESSION_WINDOW,
     WATERMARK,
     WAY_OUT,
     calls_aggregate,
@@ -151,6 +152,9 @@ class AggregateReader:
         return -1, None, None
 
     def _window(self, attribute: Jvm, expires: bool) -> tuple[TimeKey, Column] | None:
+        if attribute.metadata().contains(SESSION_WINDOW):
+            msg = f"cannot run a session window elastically; group by F.window(...), {WAY_OUT}."
+            raise UnsupportedQuery(msg)
         start = F.unix_micros(column(self.spark, attribute).getField("start"))
         if self.upstream is not None:
             # a window that an operator below put out: it is grouped by, not cut again

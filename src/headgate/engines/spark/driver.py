@@ -25,6 +25,7 @@ from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.job import JobConfig, OperatorState
 from headgate.engines.spark.output import Outputs, Results
 from headgate.engines.spark.plan import Operator, Query
+from headgate.engines.spark.placement import Placement
 from headgate.engines.spark.preaggregate import Preaggregation
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.reports import Report, ReportChannel, consistent
@@ -107,6 +108,7 @@ class BatchDriver:
             if op.upstream is not None
         }
         self._results = Results(spark, query)
+        self._placements = {op.id: Placement(spark) for op in query.operators}
 
     def _states(self) -> dict[str, OperatorState]:
         config = self.config
@@ -405,7 +407,9 @@ class BatchDriver:
         for operator in chain:
             if operator.upstream is not None:
                 frame = self._relays[operator.id].apply(frame)
-            frame = exchange.to_slots(frame, self.states[operator.id].assignment)
+            assignment = self.states[operator.id].assignment
+            frame = exchange.to_slots(frame, assignment)
+            frame = self._placements[operator.id].pin(frame, assignment.slots)
             task = self._tasks[operator.id]
             frame = frame.mapInArrow(task, self._emitted_schema(operator, task))
         return frame

@@ -11,6 +11,9 @@ from headgate.engines.spark.gateway import Jvm, class_name, each, seq
 WATERMARK = "spark.watermarkDelayMs"
 """Metadata key of a column that carries event time under a watermark."""
 
+SESSION_WINDOW = "spark.sessionWindow"
+"""Metadata key of a column that ``F.session_window`` made."""
+
 WAY_OUT = 'or .fallback("spark") to run the whole query as plain Spark'
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.errors import UnsupportedQuery
@@ -84,7 +85,11 @@ def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:
         msg = f'unknown output mode "{mode}"; use append, update or complete.'
         raise UnsupportedQuery(msg)
     if _contains(plan, "Aggregate"):
-        checker.checkForStreaming(plan, getattr(output_modes, factory[mode])())
+        try:
+            checker.checkForStreaming(plan, getattr(output_modes, factory[mode])())
+        except AnalysisException as error:
+            # its first line; what follows is the plan
+            raise UnsupportedQuery(str(error).strip().splitlines()[0]) from error
 
 
 def _contains(plan: Jvm, name: str) -> bool:

@@ -57,12 +57,6 @@ SETTINGS = (
         local_only=True,
     ),
     Setting(
-        "spark.hadoop.fs.file.impl",
-        "org.apache.hadoop.fs.RawLocalFileSystem",
-        "no .crc file beside each of Spark's log files",
-        local_only=True,
-    ),
-    Setting(
         "spark.python.sql.dataFrameDebugging.enabled",
         "false",
         "no stack trace is taken for every DataFrame call of a batch",

@@ -78,7 +78,7 @@ class KillParameters:
     """Events per batch; > 0. Two seconds' worth by default, so that each batch closes windows."""
 
     events: int | None = None
-    """Events in all; default: enough for 30 batches per kill."""
+    """Events in all; default: enough for 12 batches per kill."""
 
     budget: str = "100 ms"
     """Time a slot may serve per batch."""
@@ -104,7 +104,7 @@ class KillParameters:
     @property
     def all_events(self) -> int:
         """Events in all."""
-        return self.events or 30 * self.batch_rows * (self.count + 1)
+        return self.events or 12 * self.batch_rows * (self.count + 1)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,98 @@
+"""Slots that stay on their host, so that they find their key groups in its shared memory.
+
+Spark places a task where its input says. A partition-wise union of the routed rows with empty RDDs
+that carry location wishes says it for us: the wish twice, so that it outvotes the shuffle's own. The
+classes are private, so they are tried once at the start; without them, or on a single host, tasks go
+where Spark likes, and a slot on another host catches up from the changelog.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.engines.spark.gateway import Jvm, java_class, seq
+
+_UNION = "org.apache.spark.rdd.SQLPartitioningAwareUnionRDD"
+_LOCALITY_WAIT = "spark.locality.wait"
+_WAIT = "300ms"
+"""How long a task waits for a core of its host; Spark's 3 s would be a batch's whole budget."""
+
+
+class Placement:
+    """Wishes for the slots of one operator.
+
+    Parameters
+    ----------
+    spark : SparkSession
+
+    Attributes
+    ----------
+    active : bool
+        Whether slots are placed: there are several hosts, and the private classes work.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._host_of: dict[int, str] = {}
+        self.active = len(self._hosts()) > 1 and self._works()
+
+    def pin(self, frame: DataFrame, slots: int) -> DataFrame:
+        """Return `frame`, one partition per slot, with each partition bound to its slot's host."""
+        if not self.active:
+            return frame
+        wishes = self._wishes(slots, self._hosts())
+        return self._pinned(frame, wishes) if wishes else frame
+
+    def _wishes(self, slots: int, hosts: Sequence[str]) -> list[str]:
+        """Return a living host per slot: the one it had, else the one with the fewest slots."""
+        if not hosts:
+            return []
+        kept = {s: h for s, h in self._host_of.items() if s < slots and h in hosts}
+        load = Counter(kept.values())
+        for slot in range(slots):
+            if slot not in kept:
+                kept[slot] = min(hosts, key=lambda host: (load[host], host))
+                load[kept[slot]] += 1
+        self._host_of = kept
+        return [kept[slot] for slot in range(slots)]
+
+    def _hosts(self) -> list[str]:
+        """Return the hosts of living executors, the driver's own left out."""
+        context: Jvm = self._spark.sparkContext._jsc.sc()
+        if self._spark.sparkContext.master.startswith("local"):
+            return []
+        driver: str = context.conf().get("spark.driver.host")
+        port: str = context.conf().get("spark.driver.port")
+        infos = context.statusTracker().getExecutorInfos()
+        living = {i.host() for i in infos if (i.host(), str(i.port())) != (driver, port)}
+        return sorted(living - {driver}) or sorted(living)
+
+    def _works(self) -> bool:
+        try:
+            probe = self._spark.range(0, 1, 1, 1)
+            self._pinned(probe, self._wishes(1, self._hosts())).count()
+            conf = self._spark.sparkContext._jsc.sc().conf()
+            if not conf.contains(_LOCALITY_WAIT):
+                conf.set(_LOCALITY_WAIT, _WAIT)
+        except (Py4JError, TypeError):
+            return False
+        finally:
+            self._host_of = {}
+        return True
+
+    def _pinned(self, frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
+        spark = self._spark
+        context: Jvm = spark.sparkContext._jsc.sc()
+        tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
+        pair = java_class(spark, "scala.Tuple2")
+        wishes = [pair(str(i), seq(spark, [host])) for i, host in enumerate(hosts)]
+        empty = context.makeRDD(seq(spark, wishes), tag).sample(False, 0.0, 1)
+        rows = frame._jdf.queryExecution().toRdd()
+        union = java_class(spark, _UNION)
+        pinned = union(context, seq(spark, [empty, empty, rows]), len(hosts), tag)
+        made = spark._jsparkSession.internalCreateDataFrame(pinned, frame._jdf.schema(), False)
+        return DataFrame(made, frame.sparkSession)

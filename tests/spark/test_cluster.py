@@ -1,0 +1,76 @@
+"""A job on a real cluster: slots keep their hosts, and the loss of an executor changes no answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+CHILD = """
+import json, os, signal, sys, time
+from pathlib import Path
+import headgate as hg
+from headgate.engines.spark.queries import WORKLOADS
+from headgate.engines.spark.session import session
+from headgate.engines.spark.sources import register
+from headgate.engines.spark.verify import verify
+from headgate.testing.cluster import StandaloneCluster
+
+base = Path(sys.argv[1])
+options = {"rate": "2000"}
+
+
+def batches(query):
+    lines = query.journal.read_text().splitlines()
+    return [e for e in map(json.loads, lines) if e["event"] == "batch" and e["arrived"]]
+
+
+def wait_for(query, count):
+    deadline = time.monotonic() + 120
+    while len(batches(query)) < count and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+with StandaloneCluster(base, workers=2, cores=1) as cluster:
+    spark = session(cluster.master, **{"spark.executor.memory": "700m"})
+    register(spark)
+    workload = WORKLOADS["nexmark-q5"]
+    writer = hg.writeStream(workload.build(spark, **options)).format("parquet")
+    writer = writer.option("path", str(base / "out")).slots(start=4)
+    query = writer.option("checkpointLocation", str(base / "ck")).start()
+    wait_for(query, 3)
+    placement = query._driver._placements["aggregate-0"]
+    before = dict(placement._host_of)
+    os.kill(cluster.executor_pids()[0], signal.SIGKILL)
+    wait_for(query, len(batches(query)) + 6)
+    query.stop()
+    output = spark.read.parquet(str(base / "out"))
+    found = verify(
+        spark, workload.build, checkpoint=str(base / "ck"), output=output, options=options
+    )
+    found |= {"active": placement.active, "hosts": sorted(set(before.values()))}
+    print(json.dumps(found, default=str))
+    spark.stop()
+"""
+
+
+def test_a_killed_executor_changes_no_answer_and_slots_are_spread_over_hosts(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert found["verified"], found
+    assert found["active"], "the private classes for placement are not to be had"
+    assert found["hosts"] == ["127.0.0.11", "127.0.0.12"]
