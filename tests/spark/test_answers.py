@@ -103,6 +103,13 @@ CHAINED = {
         .groupBy("window", "even")
         .agg(F.avg("x"), F.max("y"), F.count("*"))
     ),
+    "a quotient of counts": lambda s: (
+        s.groupBy(F.window("ts", "4 seconds"), "i")
+        .agg(F.count("*").alias("n"))
+        .withColumn("share", 100 / F.col("n"))
+        .groupBy("window")
+        .agg(F.max("share"), F.max(100 / F.col("n")), F.count("*"))
+    ),
 }
 
 

@@ -130,6 +130,18 @@ class AggregateOperator:
         late: npt.NDArray[np.bool_] = last + time.size_us <= watermark_us
         return late
 
+    def partly_late(self, slices: I64, watermark_us: int | I64) -> npt.NDArray[np.bool_]:
+        """Return which records have some window that is out and another that is open."""
+        time = self._expiring()
+        if time is None or not time.sliced:
+            return np.zeros(len(slices), dtype=np.bool_)
+        slice_ends = slices + time.slice_us
+        first_ends = slice_ends + (time.offset_us + time.size_us - slice_ends) % time.advance_us
+        partly: npt.NDArray[np.bool_] = (first_ends <= watermark_us) & ~self.late(
+            slices, watermark_us
+        )
+        return partly
+
     def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> Results:
         """Return what this step emits and remove what can never be emitted again.
 

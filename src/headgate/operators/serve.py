@@ -323,8 +323,7 @@ def _turn_away(
     met = emitted[_column(arriving, GROUP)]
     slices = _slices(operator, arriving)
     late = operator.late(slices, met)
-    # the first window over a slice ends no later than this
-    partly = ~late & (slices < met)
+    partly = operator.partly_late(slices, met)
     if late.any():
         served.late = _with_met(arriving, late, met)
         served.late_records = int(_column(served.late, RECORDS).sum())

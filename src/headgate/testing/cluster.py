@@ -5,6 +5,7 @@ Workers on distinct loopback addresses look like distinct hosts to Spark.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import socket
@@ -13,8 +14,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-
-import pyspark
 
 _WAIT_S = 60.0
 
@@ -63,7 +62,7 @@ class StandaloneCluster:
         return self
 
     def _start(self, arguments: Sequence[str]) -> None:
-        home = Path(pyspark.__file__).parent
+        home = _spark_home()
         environment = os.environ | {"SPARK_HOME": str(home), "SPARK_NO_DAEMONIZE": "1"}
         with self._log.open("ab") as log:
             process = subprocess.Popen(
@@ -118,6 +117,14 @@ class StandaloneCluster:
     ) -> None:
         """Stop the cluster."""
         self.close()
+
+
+def _spark_home() -> Path:
+    """Return where PySpark, which brings Spark along, is installed."""
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
 
 
 def _free_port() -> int:

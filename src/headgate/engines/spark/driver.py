@@ -24,8 +24,8 @@ from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
 from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.job import JobConfig, OperatorState
 from headgate.engines.spark.output import Outputs, Results
-from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.placement import Placement
+from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.preaggregate import Preaggregation
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.reports import Report, ReportChannel, consistent
@@ -180,6 +180,18 @@ class BatchDriver:
             raise ConfigError(msg)
         names = [operator] if operator else list(self.states)
         return {name: rescale(self.asked(name), slots) for name in names}
+
+    def rehearse(self) -> None:
+        """Plan an empty batch and an empty result, and run neither.
+
+        The JVM loads and compiles Catalyst on the way, which else costs the first batches seconds.
+        """
+        assert self.input_schema is not None
+        nothing = self.spark.createDataFrame([], self.input_schema)
+        for chain in self.query.chains:
+            self._chain_frame(nothing, chain)._jdf.queryExecution().executedPlan()
+        if self.query.operators:
+            self._results.stored(Outputs(), self.checkpoint)._jdf.queryExecution().executedPlan()
 
     # -- steps ------------------------------------------------------------------------------------
 

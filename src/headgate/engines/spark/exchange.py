@@ -144,7 +144,8 @@ class Relay:
         marker = column(spark, markers[0]).isNotNull()
         columns = []
         for name, value in routed_columns(operator, key_groups).items():
-            columns.append((F.when(~marker, value) if name == GROUP else value).alias(name))
+            # nothing of the user's is computed for a marker: with nulls it could fail
+            columns.append(F.when(~marker, value).alias(name))
         kept = [column(spark, m).alias(m.name()) for m in markers]
         routed = of_rows(spark, plan).select(*columns, *kept)
         self._graft = Graft(spark, analysed(routed), hole)
@@ -163,7 +164,8 @@ def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: l
     below = _with_markers(spark, child, old, new, markers)
     name = class_name(plan)
     if name == "Project":
-        return project(spark, [*each(plan.projectList()), *markers], below)
+        mine = [_unless_marker(spark, e, markers[0]) for e in each(plan.projectList())]
+        return project(spark, [*mine, *markers], below)
     if name == "Filter":
         expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
         passes = expressions.Or(expressions.IsNotNull(markers[0]), plan.condition())
@@ -171,6 +173,18 @@ def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: l
     if name in ("SubqueryAlias", "View", "ResolvedHint"):
         return below
     return _refuse_between(name)
+
+
+def _unless_marker(spark: SparkSession, expression: Jvm, marker: Jvm) -> Jvm:
+    """Return a named expression that is null, not computed, in marker rows."""
+    if class_name(expression) != "Alias":
+        return expression
+    expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
+    child = expression.child()
+    literals = getattr(getattr(expressions, "Literal$"), "MODULE$")
+    nothing = literals.create(None, child.dataType())
+    guarded = expressions.If(expressions.IsNotNull(marker), nothing, child)
+    return expression.withNewChildren(seq(spark, [guarded]))
 
 
 def _refuse_between(name: str) -> Jvm:

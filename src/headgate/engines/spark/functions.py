@@ -35,7 +35,8 @@ class _Buffer:
     def value(self) -> Column:
         """Return the buffer over the merged leaves."""
         if self.is_empty:
-            return F.col(self.columns[0]) == 0  # Spark's "no value yet", which we keep as a count
+            # Spark's "no value yet", which we keep as a count; null in a marker row
+            return F.coalesce(F.col(self.columns[0]), F.lit(0)) == 0
         return types.rebuild(self.type, [F.col(n) for n in self.columns])
 
 

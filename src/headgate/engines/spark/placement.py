@@ -63,7 +63,7 @@ class Placement:
     def _hosts(self) -> list[str]:
         """Return the hosts of living executors, the driver's own left out."""
         context: Jvm = self._spark.sparkContext._jsc.sc()
-        if self._spark.sparkContext.master.startswith("local"):
+        if str(self._spark.sparkContext.master).startswith("local"):
             return []
         driver: str = context.conf().get("spark.driver.host")
         port: str = context.conf().get("spark.driver.port")

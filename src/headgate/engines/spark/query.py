@@ -19,6 +19,7 @@ from headgate.core.errors import ConfigError, HeadgateError
 from headgate.engines.spark.driver import BatchDriver
 
 _POLL_S = 0.02
+_COMMIT_WAIT_S = 5.0
 
 
 class Query:
@@ -207,8 +208,22 @@ class Query:
         """Stop at the next batch boundary."""
         self._driver.stopping.set()
         self._driver.idle.wait()
+        self._await_commit()
         self._inner.stop()
         self._ended.wait()
+
+    def _await_commit(self) -> None:
+        """Let Spark commit the batch just done: else the next start delivers its output again.
+
+        The next batch waits for our stop meanwhile, so nothing is begun.
+        """
+        latest = self._driver.latest
+        if latest is None or latest.engine.get("drain"):
+            return
+        done = self._driver.checkpoint.path / "commits" / str(latest.spark_batch)
+        deadline = time.monotonic() + _COMMIT_WAIT_S
+        while self._inner.isActive and not done.exists() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
     def explain(self, extended: bool = False) -> None:
         """Print Spark's plan of the last batch."""

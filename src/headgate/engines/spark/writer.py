@@ -296,6 +296,7 @@ class Writer:
             driver = BatchDriver(spark, plan, config, checkpoint, job, run, sink, recorder)
             frame = streaming_input(spark, plan, config.key_groups)
             driver.input_schema = frame.schema
+            driver.rehearse()
             warm_workers(spark, [op.spec for op in plan.operators])
             recorder.start(driver, self._options.get("headgate.workload"), self._parameters(config))
             driver.redeliver_drained()
