@@ -50,13 +50,13 @@ def options(seed: int) -> dict[str, str]:
         "batch_rows": str(BATCH),
         "base": str(BASE_US),
         "prob_delayed": "0.3",
-        "delay_ms": "15000",
+        "delay_ms": "40000",
     }
 
 
 def bids(seed: int) -> list[Bid]:
     config = nexmark.NexmarkConfig(
-        seed=seed, rate=ConstantRate(PER_S), prob_delayed=0.3, delay_ms=15_000
+        seed=seed, rate=ConstantRate(PER_S), prob_delayed=0.3, delay_ms=40_000
     )
     table = nexmark.events(config, 0, EVENTS, BASE_US, ["event_type", "bid"])
     kinds = table.column("event_type").to_numpy()

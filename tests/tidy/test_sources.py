@@ -32,7 +32,7 @@ MACHINE_PATHS = [
 FORBIDDEN = re.compile("|".join(REGISTRIES + MACHINE_PATHS + [r"\.lib" + "rary/"]))
 UNFINISHED = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + r"X)\b")
 
-CODE_LINES_MAX = 500
+CODE_LINES_MAX = 600
 CODE = {".py", ".sh", ".toml", ".yml", ".yaml"}
 
 
@@ -109,7 +109,7 @@ def test_nothing_is_left_unfinished() -> None:
     assert hits(UNFINISHED) == []
 
 
-def test_no_file_of_code_is_longer_than_500_lines() -> None:
+def test_no_file_of_code_is_longer_than_600_lines() -> None:
     long = {
         str(path): lines
         for path, text in texts()

@@ -37,6 +37,8 @@ from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 
 _STOP_WAIT_S = 10.0
+_QUIET_S = 0.8
+"""How long waiting records are served between two ticks."""
 
 _HEARTBEAT_STEPS = 40
 """Quiet batches after which a manifest is written all the same: Spark keeps 100 batches of offsets, and
@@ -186,8 +188,7 @@ class BatchDriver:
 
         The JVM loads and compiles Catalyst on the way, which else costs the first batches seconds.
         """
-        assert self.input_schema is not None
-        nothing = self.spark.createDataFrame([], self.input_schema)
+        nothing = self._nothing()
         for chain in self.query.chains:
             self._chain_frame(nothing, chain)._jdf.queryExecution().executedPlan()
         if self.query.operators:
@@ -240,6 +241,22 @@ class BatchDriver:
                 return
         self.settled.clear()
         self._step(batch, batch_id, watermark_us, budget=True, started_ms=arrived_ms)
+        if quiet:
+            self._serve_backlog(batch_id, watermark_us)
+
+    def _serve_backlog(self, batch_id: int, watermark_us: int) -> None:
+        """Go on with what waits while the source is quiet: the next batch only comes with a tick."""
+        until = time.monotonic() + _QUIET_S
+        while time.monotonic() < until and not self.stopping.is_set():
+            if not any(state.backlog for state in self.states.values()):
+                return
+            now_ms = time.time() * 1e3
+            self._step(self._nothing(), batch_id, watermark_us, budget=True, started_ms=now_ms)
+
+    def _nothing(self) -> DataFrame:
+        """Return a batch without rows."""
+        assert self.input_schema is not None
+        return self.spark.createDataFrame([], self.input_schema)
 
     def drain(self) -> None:
         """After the last batch: serve the backlog and emit what its watermark allows.
@@ -253,10 +270,8 @@ class BatchDriver:
         final_us = self.log.next_watermark_us(self.latest.spark_batch)
         watermark_us = max(evicted_us, final_us or evicted_us)
         while self._due(watermark_us) and not self.stopping.is_set():
-            assert self.input_schema is not None
-            nothing = self.spark.createDataFrame([], self.input_schema)
             batch_id = self.latest.spark_batch
-            self._step(nothing, batch_id, watermark_us, budget=False, started_ms=time.time() * 1e3)
+            self._step(self._nothing(), batch_id, watermark_us, budget=False, started_ms=time.time() * 1e3)
 
     def redeliver_drained(self) -> None:
         """At the start: deliver what a drain had committed, if the driver died before its sink."""
