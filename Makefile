@@ -6,7 +6,6 @@ SHELL := /bin/bash
 # The Python to build .venv with; empty means: the first of 3.11 to 3.14 that is found.
 PYTHON ?=
 ARGS ?=
-NAME ?=
 UV ?= $(shell command -v uv || echo .venv/bin/uv)
 
 export PYTHON
@@ -19,7 +18,7 @@ JAVA := export JAVA_HOME; JAVA_HOME="$$(scripts/java.sh)";
 HEADGATE := .venv/bin/headgate
 PYTEST := .venv/bin/python -m pytest
 
-.PHONY: help setup java run test check format unit spark laws bench docs figure lock clean
+.PHONY: help setup java run test check format unit spark laws bench docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -54,17 +53,13 @@ spark: setup ## the tests that need Spark
 	@$(JAVA) $(PYTEST) -m spark $(ARGS)
 
 laws: setup ## the property tests, with many more examples
-	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/laws -m "not spark" -n auto $(ARGS)
+	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/state tests/workloads -m "not spark" -n auto $(ARGS)
 
 bench: setup ## the benchmarks, side by side in one run
 	@$(JAVA) $(HEADGATE) bench $(ARGS)
 
 docs: setup ## write the generated pages again
-	@$(HEADGATE) docs $(ARGS)
-
-figure: setup ## make one figure of a paper: make figure NAME=...
-	@test -n "$(NAME)" || { echo "which figure? make figure NAME=..." >&2; exit 2; }
-	@$(JAVA) $(HEADGATE) figure "$(NAME)" $(ARGS)
+	@.venv/bin/python -m headgate.journal.document docs/journal.md
 
 COMPILE := "$(UV)" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links $(UPGRADE)

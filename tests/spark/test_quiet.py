@@ -132,10 +132,6 @@ def test_a_quiet_stream_with_nothing_due_costs_no_steps(
         query.stop()
 
 
-@pytest.mark.xfail(
-    reason="a slot's fixed cost counts as time per row: the quota falls to a row per step",
-    strict=False,  # how far it falls depends on the machine
-)
 def test_a_burst_over_budget_is_served_while_the_source_is_quiet(
     session: SparkSession, tmp_path: Path
 ) -> None:
@@ -162,10 +158,6 @@ def test_a_burst_over_budget_is_served_while_the_source_is_quiet(
         query.stop()
 
 
-@pytest.mark.xfail(
-    reason="a slot's fixed cost counts as time per row: the quota falls to a row per step",
-    strict=False,  # how far it falls depends on the machine
-)
 def test_windows_behind_a_backlog_wait_for_it_and_then_come_out(
     session: SparkSession, tmp_path: Path
 ) -> None:

@@ -275,7 +275,6 @@ except CheckpointError as error:
 """
 
 
-@pytest.mark.xfail(reason="a refused start in this JVM closes its channel, which frees the lock")
 def test_a_second_driver_in_another_process_is_refused(running: Any) -> None:
     query, checkpoint = running
     run = subprocess.run(
@@ -316,15 +315,7 @@ OTHERS: dict[str, tuple[Callable[[Any, DataFrame], Any], str]] = {
 }
 
 
-OTHER_NAMES = [
-    pytest.param(
-        name,
-        marks=pytest.mark.xfail(reason="the identity's key names are lost: writer._identity")
-        if name == "keys"
-        else [],
-    )
-    for name in OTHERS
-]
+OTHER_NAMES = list(OTHERS)
 
 
 @pytest.mark.parametrize("name", OTHER_NAMES)

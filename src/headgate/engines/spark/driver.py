@@ -270,13 +270,16 @@ class BatchDriver:
         final_us = self.log.next_watermark_us(self.latest.spark_batch)
         watermark_us = max(evicted_us, final_us or evicted_us)
         while self._due(watermark_us) and not self.stopping.is_set():
-            batch_id = self.latest.spark_batch
-            self._step(self._nothing(), batch_id, watermark_us, budget=False, started_ms=time.time() * 1e3)
+            batch_id, now_ms = self.latest.spark_batch, time.time() * 1e3
+            self._step(self._nothing(), batch_id, watermark_us, budget=False, started_ms=now_ms)
 
     def redeliver_drained(self) -> None:
         """At the start: deliver what a drain had committed, if the driver died before its sink."""
         latest = self.latest
-        if latest is not None and latest.engine.get("drain"):
+        if latest is None or not latest.engine.get("drain"):
+            return
+        noted = self.checkpoint.read_intent(latest.step) or {}
+        if not noted.get("delivered"):
             self._deliver(latest)
 
     def _due(self, watermark_us: int) -> bool:
@@ -329,6 +332,9 @@ class BatchDriver:
         crash_point("after-manifest", step)
         clock.lap("manifest")
         emitted = self._deliver(manifest)
+        if not budget:
+            # Spark has no batch of its own for a drain whose commit would say so
+            self.checkpoint.write_intent(step, {"step": step, "delivered": True})
         if self._into_sink:
             emitted = sum(r.output_rows for r in reports)
         crash_point("after-sink", step)

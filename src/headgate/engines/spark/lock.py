@@ -19,6 +19,9 @@ from headgate.core.errors import CheckpointError
 from headgate.engines.spark.gateway import Jvm, jvm
 
 _FILE = "driver.lock"
+_held: set[str] = set()
+"""Locks that queries of this process hold."""
+
 _WAIT_S = 10.0
 """A killed driver's JVM is given this long to go."""
 
@@ -32,6 +35,9 @@ class CheckpointLock:
         if not self._path.exists():
             os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
         mode = java.java.nio.file.StandardOpenOption.WRITE
+        if str(self._path) in _held:
+            # not even opened: closing a second channel would give up the first one's POSIX lock
+            raise CheckpointError(self._held_message())
         gateway: Jvm = spark.sparkContext._gateway
         options = gateway.new_array(java.java.nio.file.OpenOption, 1)
         options[0] = mode
@@ -43,6 +49,7 @@ class CheckpointLock:
                 self._channel.close()
                 raise CheckpointError(self._held_message())
             time.sleep(0.1)
+        _held.add(str(self._path))
         owner = {"host": socket.gethostname(), "pid": os.getpid()}
         self._path.with_suffix(".owner").write_text(json.dumps(owner))
 
@@ -66,4 +73,5 @@ class CheckpointLock:
 
     def release(self) -> None:
         """Give the checkpoint up."""
+        _held.discard(str(self._path))
         self._channel.close()

@@ -21,6 +21,7 @@ from headgate.journal.schema import (
     Stop,
 )
 from headgate.journal.writer import JournalWriter
+from headgate.operators.layout import row_layout
 from headgate.state.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Recorder:
             slot_stats=_slot_stats(driver, entering),
             hottest=tuple(hottest[:_HOTTEST]),
             state_rows=sum(sum(s.rows) for s in driver.states.values()),
-            state_bytes=0,
+            state_bytes=sum(_entry_bytes(driver, op.id) for op in driver.query.operators),
             changelog_bytes=changelog_bytes,
             attempts=attempts,
             watermark_holder=_holder(entering, manifest.watermarks["evict_us"]),
@@ -215,12 +216,18 @@ def _operator_progress(driver: BatchDriver, name: str, reports: list[Report]) ->
         "numRowsRemoved": 0,
         "allRemovalsTimeMs": 0,
         "commitTimeMs": int(sum(r.phases_ms.get("log", 0.0) for r in mine)),
-        "memoryUsedBytes": 0,
+        "memoryUsedBytes": _entry_bytes(driver, name),
         "numRowsDroppedByWatermark": sum(r.late_records for r in mine),
         "numShufflePartitions": state.assignment.slots,
         "numStateStoreInstances": state.assignment.key_groups,
         "customMetrics": {},
     }
+
+
+def _entry_bytes(driver: BatchDriver, name: str) -> int:
+    """Return the size of an operator's entries; strings and free rows of the tables come on top."""
+    (operator,) = (op for op in driver.query.operators if op.id == name)
+    return sum(driver.states[name].rows) * row_layout(operator.spec).table.width * 8
 
 
 def _sentence(error: Exception) -> str:

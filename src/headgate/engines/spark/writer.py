@@ -404,7 +404,8 @@ def _identity(plan: Plan, config: JobConfig) -> dict[str, Any]:
         "key_groups": config.key_groups,
         "mode": config.mode,
         "operators": {
-            op.id: {"keys": [k for k in op.key_names], **op.spec.to_json()} for op in plan.operators
+            op.id: {**op.spec.to_json(), "keys": op.key_names, "kinds": op.spec.to_json()["keys"]}
+            for op in plan.operators
         },
     }
 
