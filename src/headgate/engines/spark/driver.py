@@ -289,9 +289,16 @@ class BatchDriver:
         )
 
     def _check_continues(self, batch_id: int) -> None:
-        """Refuse a Spark checkpoint that went on without us."""
+        """Refuse a Spark checkpoint that went on without us, or that was put back."""
         latest = self.latest
         assert latest is not None
+        if batch_id < latest.spark_batch:
+            msg = (
+                f"Spark's log begins batch {batch_id}, headgate's state is of batch "
+                f"{latest.spark_batch}; the checkpoint {self.checkpoint.path} was altered. Restore "
+                "it from a copy, or use a new one."
+            )
+            raise CheckpointError(msg)
         for missing in range(latest.spark_batch + 1, batch_id):
             offsets = self.log.offsets(missing)
             if offsets is not None and offsets != latest.engine["sources"]:

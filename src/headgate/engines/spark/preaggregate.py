@@ -10,12 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headgate.engines.spark.gateway import Jvm, class_name, each, of_rows
-from headgate.engines.spark.gateway import leaf as rdd_leaf
+from headgate.engines.spark.gateway import (
+    Graft,
+    Jvm,
+    analysed,
+    class_name,
+    data_type,
+    each,
+    leaf,
+    of_rows,
+    template,
+)
 from headgate.engines.spark.plan import Operator
 from headgate.engines.spark.reports import Report
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
@@ -114,32 +123,54 @@ class Preaggregation:
         self.wanted = wanted
         self.active = wanted == "on"
         self._rest = 0
+        self._whole: Graft | None = None
+        self._unpacked: Graft | None = None
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """Return `frame` with at most one row per key group, slice and key and map partition."""
         if not self.active:
             return frame
-        keys = [GROUP, *([TIME] if TIME in frame.columns else [])]
-        keys += [routed.name for routed in self.operator.keys]
-        merged = [*all_merged(self.operator), Merged(F.sum(RECORDS), 1, _one(RECORDS))]
-        if ARRIVED_FIRST in frame.columns:
-            merged.append(Merged(F.min(ARRIVED_FIRST), 1, _one(ARRIVED_FIRST)))
-            merged.append(Merged(F.max(ARRIVED_LAST), 1, _one(ARRIVED_LAST)))
         spark = frame.sparkSession
-        spark.conf.set("spark.sql.adaptive.enabled", "false")
-        whole = frame.groupBy(*keys).agg(*[m.aggregate for m in merged])
+        if self._whole is None:
+            self._plan_once(frame)
+        assert self._whole is not None
+        rows = leaf(spark, self._inputs, frame._jdf.queryExecution().toRdd())
+        whole = of_rows(spark, self._whole.onto(rows))
         partial = _below_exchange(whole._jdf.queryExecution().executedPlan())
-        if partial is None:
-            return frame
-        made = of_rows(spark, rdd_leaf(spark, partial.output(), partial.execute()))
-        names = [f"p{i}" for i in range(len(made.columns))]
-        buffers = made.toDF(*names)
-        columns = [F.col(names[i]).alias(key) for i, key in enumerate(keys)]
-        at = len(keys)
-        for one in merged:
-            columns += [value.alias(name) for name, value in one.unpack(F.col(names[at]))]
+        if self._unpacked is None:
+            self._unpack_once(spark, partial, frame.columns)
+        assert self._unpacked is not None
+        made = leaf(spark, self._buffers, partial.execute())
+        return of_rows(spark, self._unpacked.onto(made))
+
+    def _plan_once(self, frame: DataFrame) -> None:
+        """Make the aggregation's plan over a hole; each batch only puts its rows there."""
+        spark = frame.sparkSession
+        # an adaptive plan hides its stages until it runs
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
+        self._keys = [GROUP, *([TIME] if TIME in frame.columns else [])]
+        self._keys += [routed.name for routed in self.operator.keys]
+        self._merged = [*all_merged(self.operator), Merged(F.sum(RECORDS), 1, _one(RECORDS))]
+        if ARRIVED_FIRST in frame.columns:
+            self._merged.append(Merged(F.min(ARRIVED_FIRST), 1, _one(ARRIVED_FIRST)))
+            self._merged.append(Merged(F.max(ARRIVED_LAST), 1, _one(ARRIVED_LAST)))
+        hole, self._inputs = _hole(spark, frame.schema)
+        aggregates = [m.aggregate for m in self._merged]
+        whole = of_rows(spark, hole).groupBy(*self._keys).agg(*aggregates)
+        self._whole = Graft(spark, analysed(whole), hole)
+
+    def _unpack_once(self, spark: SparkSession, partial: Jvm, wanted: list[str]) -> None:
+        """Make the plan from Spark's partial buffers to routed columns, over a hole too."""
+        kinds = [data_type(a.dataType()) for a in each(partial.output())]
+        schema = T.StructType([T.StructField(f"p{i}", kind) for i, kind in enumerate(kinds)])
+        hole, self._buffers = _hole(spark, schema)
+        columns = {key: F.col(f"p{i}") for i, key in enumerate(self._keys)}
+        at = len(self._keys)
+        for one in self._merged:
+            columns |= dict(one.unpack(F.col(f"p{at}")))
             at += one.buffers
-        return buffers.select(*columns).select(*frame.columns)
+        rows = of_rows(spark, hole).select(*[columns[name].alias(name) for name in wanted])
+        self._unpacked = Graft(spark, analysed(rows), hole)
 
     def learn(self, reports: list[Report], partitions: int) -> None:
         """Take a batch's figures into account.
@@ -167,11 +198,16 @@ class Preaggregation:
             self.active = records > touched * partitions * _SHRINKS
 
 
-def _below_exchange(plan: Jvm) -> Jvm | None:
+def _hole(spark: SparkSession, schema: T.StructType) -> tuple[Jvm, Jvm]:
+    """Return a leaf without rows, to be replaced, and its attributes."""
+    empty = analysed(template(spark, schema))
+    attributes = empty.output()
+    nothing = of_rows(spark, empty)._jdf.queryExecution().toRdd()
+    return leaf(spark, attributes, nothing), attributes
+
+
+def _below_exchange(plan: Jvm) -> Jvm:
     """Return what stands below the first exchange of a physical plan."""
     while "Exchange" not in class_name(plan):
-        children = list(each(plan.children()))
-        if len(children) != 1:
-            return None
-        plan = children[0]
+        (plan,) = list(each(plan.children()))
     return plan.child()
