@@ -586,3 +586,10 @@ def test_no_quota_serves_everything() -> None:
     job = Job(AggregateSpec((), None, (Aggregate(Op.COUNT, (INTEGER,)),), OutputMode.COMPLETE))
     assert counts(job.step([Record(0, (), 0, (1,))] * 1000, 0)) == {None: 1000}
     assert job.backlog is None
+
+
+def test_no_queue_starves_where_there_are_fewer_records_than_queues() -> None:
+    counts, seen = np.full(8, 5), np.zeros(8, dtype=np.int64)
+    for turn in range(4):
+        seen += serving.fair_shares(counts, 2, turn)
+    assert seen.tolist() == [1] * 8

@@ -65,6 +65,8 @@ class Request:
         ``chain(group)`` is the `Chain` that leads to the group's token.
     quota_records : int or None
         Rows to serve at the most; None serves all.
+    turn : int
+        Number of the step; see `fair_shares`.
     """
 
     token: str
@@ -72,6 +74,7 @@ class Request:
     groups: Mapping[int, GroupState]
     chain: Callable[[int], Chain]
     quota_records: int | None = None
+    turn: int = 0
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ def serve(
     arriving = _by_group(arriving)
     served, arriving = _turn_away(operator, arriving, emitted)
     both, waited = _behind_backlog(arriving, backlog)
-    now = _within_quota(_column(both, GROUP), request.quota_records)
+    now = _within_quota(_column(both, GROUP), request.quota_records, request.turn)
     chosen = both if now.all() else both.filter(pa.array(now)).combine_chunks()
     served.waiting = both.filter(pa.array(~now & ~waited))
     served.taken = _counts(_column(both, GROUP)[now & waited])
@@ -358,7 +361,7 @@ def _counts(groups: I64) -> dict[int, int]:
     return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
 
-def _within_quota(groups: I64, quota: int | None) -> npt.NDArray[np.bool_]:
+def _within_quota(groups: I64, quota: int | None, turn: int) -> npt.NDArray[np.bool_]:
     """Return which rows (sorted by group) are served now.
 
     Every key group gets the same share as long as it has records (so that a hot one delays only
@@ -369,11 +372,11 @@ def _within_quota(groups: I64, quota: int | None) -> npt.NDArray[np.bool_]:
     starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
     counts = np.diff(np.r_[starts, len(groups)])
     rank = np.arange(len(groups)) - np.repeat(starts, counts)
-    served: npt.NDArray[np.bool_] = rank < np.repeat(fair_shares(counts, quota), counts)
+    served: npt.NDArray[np.bool_] = rank < np.repeat(fair_shares(counts, quota, turn), counts)
     return served
 
 
-def fair_shares(counts: I64, quota: int) -> I64:
+def fair_shares(counts: I64, quota: int, turn: int = 0) -> I64:
     """Return how many of each queue's records are served: as equal as the queues allow.
 
     Parameters
@@ -382,6 +385,8 @@ def fair_shares(counts: I64, quota: int) -> I64:
         Records waiting per queue.
     quota : int
         Records to serve in all; below ``counts.sum()``.
+    turn : int
+        Who gets the odd record moves on with it, so that with fewer records than queues none starves.
     """
     ascending = np.sort(counts)
     taken = np.concatenate([[0], np.cumsum(ascending)[:-1]])
@@ -391,7 +396,8 @@ def fair_shares(counts: I64, quota: int) -> I64:
     level = (quota - int(taken[level_index])) // int(left[level_index])
     shares = np.minimum(counts, level)
     spare = quota - int(shares.sum())
-    shares[np.flatnonzero(counts > level)[:spare]] += 1
+    longer = np.flatnonzero(counts > level)
+    shares[np.roll(longer, -turn * spare)[:spare]] += 1
     return shares
 
 

@@ -308,14 +308,18 @@ def forget(index: I64, known: I64, heap: U8, count: int, kept: int) -> bool:
 
 @jit
 def reindex(old: I64, new: I64) -> None:
-    """Put the entries of one string index into a larger, empty one."""
+    """Put the entries of one string index into a larger, empty one.
+
+    Oldest first: `forget` takes the newest away again, and relies on every probe path holding older
+    entries only.
+    """
     mask = new.shape[0] - 1
-    for i in range(old.shape[0]):
-        if old[i] != 0:
-            position = (old[i] >> 32) & mask
-            while new[position] != 0:
-                position = (position + 1) & mask
-            new[position] = old[i]
+    entries = old[old != 0]
+    for i in np.argsort(entries & _LOW):
+        position = (entries[i] >> 32) & mask
+        while new[position] != 0:
+            position = (position + 1) & mask
+        new[position] = entries[i]
 
 
 def warm() -> None:

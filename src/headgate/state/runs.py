@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -17,6 +18,7 @@ from headgate.core.errors import StateError
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _RUN = re.compile(r"[0-9a-f]{32}(\.new)?")
 _LOCK = "lock"
+_ENDED = "ended"
 
 
 def checked_name(name: str, what: str) -> str:
@@ -90,6 +92,16 @@ class Run:
     def run_id(self) -> str:
         """The run's random name: 32 hexadecimal digits."""
         return self.path.name
+
+    def end(self) -> None:
+        """Say to the processes that joined it that the run is over; called by its driver."""
+        with contextlib.suppress(OSError):
+            (self.path / _ENDED).touch(mode=0o600)
+
+    @property
+    def ended(self) -> bool:
+        """Whether its driver has said that it is over, or it is gone."""
+        return (self.path / _ENDED).exists() or not self.path.exists()
 
     def close(self, *, remove: bool = True) -> None:
         """Give the run up, and remove its directory unless somebody else uses it."""

@@ -400,7 +400,10 @@ class BufferTable:
         kept_offsets, kept = _gather(offsets, data, named)
         self._index[:] = 0
         self._counts[[STRINGS, STRING_BYTES]] = 0
-        self.intern(kept_offsets, kept)
+        ids = self.intern(kept_offsets, kept)
+        if (ids != np.arange(len(named))).any():
+            msg = "a string stands twice in its table: build the key group anew"
+            raise StateError(msg)
         self._refill(rows)
 
 

@@ -89,7 +89,6 @@ class BatchDriver:
         self.latest: Manifest | None = checkpoint.latest()
         self.states = self._states()
         self.stopping = threading.Event()
-        self.settled = threading.Event()
         self.idle = threading.Event()
         self.idle.set()
         self.input_schema: T.StructType | None = None
@@ -97,12 +96,14 @@ class BatchDriver:
         self._wanted: dict[str, tuple[Assignment, str, str]] = {}
         self._frozen = False
         self._quiet_batches = 0
+        self.batches_begun = 0
+        self.settled_batch = 0
         self._last_sources: list[str] | None = None
         self._recovering = self.latest is not None
         self._cores = max(1, int(spark.sparkContext.defaultParallelism))
         self._tasks = self._make_tasks()
         self._preaggregation = {
-            c[0].id: Preaggregation(c[0], config.preaggregate) for c in query.chains
+            c[0].id: Preaggregation(spark, c[0], config.preaggregate) for c in query.chains
         }
         self._relays = {
             op.id: exchange.Relay(spark, op, config.key_groups)
@@ -199,6 +200,7 @@ class BatchDriver:
     def process(self, batch: DataFrame, batch_id: int) -> None:
         """Do one micro-batch; Spark's ``foreachBatch`` function."""
         self.idle.clear()
+        self.batches_begun += 1
         try:
             if self.stopping.is_set():
                 self._refuse_while_stopping()
@@ -215,6 +217,7 @@ class BatchDriver:
         Returning would let Spark commit a batch that was never done. Spark takes an exception for the
         effect of its own stop if the query is terminated and the text names an interrupt.
         """
+        self.idle.set()  # this batch has begun nothing, and `stop` waits for that
         deadline = time.monotonic() + _STOP_WAIT_S
         while self.log.active and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -227,6 +230,7 @@ class BatchDriver:
         if self.latest is not None and self._recovering:
             self._recovering = False
             if self.latest.spark_batch == batch_id:
+                self._check_same_data(batch_id, sources)
                 # the step was committed, its output perhaps not: the same bytes once more
                 self._deliver(self.latest)
                 self._last_sources = sources
@@ -236,10 +240,9 @@ class BatchDriver:
         self._last_sources = sources
         if quiet and not self._due(watermark_us) and not self._wanted:
             self._quiet_batches += 1
-            self.settled.set()
+            self.settled_batch = self.batches_begun
             if self._quiet_batches % _HEARTBEAT_STEPS:
                 return
-        self.settled.clear()
         self._step(batch, batch_id, watermark_us, budget=True, started_ms=arrived_ms)
         if quiet:
             self._serve_backlog(batch_id, watermark_us)
@@ -287,6 +290,18 @@ class BatchDriver:
         return any(
             state.backlog or min(state.due_us) <= watermark_us for state in self.states.values()
         )
+
+    def _check_same_data(self, batch_id: int, sources: list[str]) -> None:
+        """Refuse a batch that bears the committed one's number and covers other data."""
+        latest = self.latest
+        assert latest is not None
+        if sources != latest.engine["sources"]:
+            msg = (
+                f"Spark's log has other data for batch {batch_id} than headgate's manifest; the "
+                f"checkpoint {self.checkpoint.path} was altered. Restore it from a copy, or use a "
+                "new one."
+            )
+            raise CheckpointError(msg)
 
     def _check_continues(self, batch_id: int) -> None:
         """Refuse a Spark checkpoint that went on without us, or that was put back."""

@@ -113,12 +113,16 @@ class Preaggregation:
 
     Parameters
     ----------
+    spark : SparkSession
+        The user's session. Frames of it are those without rows, and are left as they are; batches
+        come with Spark's own clone of it, whose settings are the query's.
     operator : Operator
     wanted : str
         auto, on or off. auto: when the last batches show that it shrinks the data.
     """
 
-    def __init__(self, operator: Operator, wanted: str) -> None:
+    def __init__(self, spark: SparkSession, operator: Operator, wanted: str) -> None:
+        self._users = spark
         self.operator = operator
         self.wanted = wanted
         self.active = wanted == "on"
@@ -128,7 +132,7 @@ class Preaggregation:
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """Return `frame` with at most one row per key group, slice and key and map partition."""
-        if not self.active:
+        if not self.active or frame.sparkSession is self._users:
             return frame
         spark = frame.sparkSession
         if self._whole is None:

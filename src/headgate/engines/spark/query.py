@@ -124,14 +124,22 @@ class Query:
         HeadgateError
             It took longer than `timeout_s`, or the query failed.
         """
-        deadline = time.monotonic() + timeout_s
-        self._driver.settled.clear()
-        while not self._driver.settled.wait(_POLL_S):
-            if self._ended.is_set():
+        self._await_settled(timeout_s)
+
+    def _await_settled(self, timeout_s: float | None) -> None:
+        """Wait for a quiet batch that was planned after this call; return at once without state."""
+        driver = self._driver
+        if not driver.states:
+            return
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        # the batch under way may have been planned before the call, so it is the next one that counts
+        wanted = driver.batches_begun + 2
+        while driver.settled_batch < wanted:
+            if self._ended.wait(_POLL_S):
                 self._raise_failure()
                 return
-            if time.monotonic() > deadline:
-                waiting = sum(s.waiting_rows() for s in self._driver.states.values())
+            if deadline is not None and time.monotonic() > deadline:
+                waiting = sum(s.waiting_rows() for s in driver.states.values())
                 msg = f"not drained after {timeout_s:g} s: {waiting} rows wait; raise timeout_s."
                 raise HeadgateError(msg)
 
@@ -201,8 +209,11 @@ class Query:
 
     def processAllAvailable(self) -> None:
         """Wait until all that the sources have now is processed and what is due is out."""
-        self._inner.processAllAvailable()
-        self.drain()
+        if not self._driver.states:
+            self._inner.processAllAvailable()
+            return
+        # Spark's own waits for a trigger without any new offset, and the tick brings one each second
+        self._await_settled(None)
 
     def stop(self) -> None:
         """Stop at the next batch boundary."""
@@ -254,6 +265,6 @@ class Query:
         reason = "failed" if failure else "stopped" if asked else "source ended"
         try:
             self._driver.recorder.stop(reason, failure)
-            self._release()
         finally:
+            self._release()
             self._ended.set()

@@ -32,7 +32,7 @@ from headgate.operators.serve import (
 )
 from headgate.operators.spec import AggregateSpec
 from headgate.state import changelog
-from headgate.state.arena import ArenaStore, join_run
+from headgate.state.arena import ArenaStore, Run, join_run
 from headgate.state.checkpoint import Checkpoint, due_for_snapshot
 from headgate.state.ports import Chain
 
@@ -44,8 +44,9 @@ INLINE_BYTES = 256 * 1024
 
 _frozen = False
 _operators: dict[str, AggregateOperator] = {}
+_runs: dict[str, Run] = {}
 _stores: dict[tuple[str, str], ArenaStore] = {}
-_checkpoints: dict[str, Checkpoint] = {}
+_checkpoints: dict[tuple[str, str], Checkpoint] = {}
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class SlotTask:
         arriving, consumed, watermark_us = _split_markers(arrived, operator, facts)
         token = uuid.uuid4().hex
         store = _store(facts.arena_root, facts.run_id, self.operator, operator)
-        checkpoint = _checkpoint(facts.checkpoint)
+        checkpoint = _checkpoint(facts.checkpoint, facts.run_id)
         faults = SlotFaults(facts.faults, slot, facts.step, facts.attempt)
         request = facts.request(slot, token, watermark_us, checkpoint, self.operator)
         backlog = facts.backlog(slot, checkpoint)
@@ -147,7 +148,8 @@ class Facts:
         def chain(group: int) -> Chain:
             return checkpoint.chain(operator, group, steps[group])
 
-        return Request(token, watermark_us, groups, chain, quotas[slot] if quotas else None)
+        quota = quotas[slot] if quotas else None
+        return Request(token, watermark_us, groups, chain, quota, turn=self.step)
 
     def backlog(self, slot: int, checkpoint: Checkpoint) -> pa.Table | None:
         """Return the records that wait for the slot's groups, oldest first per group."""
@@ -174,16 +176,30 @@ def _operator(name: str, spec: AggregateSpec) -> AggregateOperator:
 def _store(root: str, run_id: str, name: str, operator: AggregateOperator) -> ArenaStore:
     key = (run_id, name)
     if key not in _stores:
-        # kept open for the life of the worker: its lock keeps a sweep away from this host's files
-        run = join_run(Path(root), run_id)
-        _stores[key] = ArenaStore(run.path / name, operator.layout.table)
+        if run_id not in _runs:
+            _leave_ended_runs()
+            # held as long as the run lasts: the lock keeps a sweep away from this host's files
+            _runs[run_id] = join_run(Path(root), run_id)
+        _stores[key] = ArenaStore(_runs[run_id].path / name, operator.layout.table)
     return _stores[key]
 
 
-def _checkpoint(path: str) -> Checkpoint:
-    if path not in _checkpoints:
-        _checkpoints[path] = Checkpoint(Path(path))
-    return _checkpoints[path]
+def _leave_ended_runs() -> None:
+    """Give up the memory of runs whose driver is done; the last to leave removes it."""
+    for run_id in [r for r, run in _runs.items() if run.ended]:
+        for key in [k for k in _stores if k[0] == run_id]:
+            _stores.pop(key).close()
+        _runs.pop(run_id).close()
+
+
+def _checkpoint(path: str, run_id: str) -> Checkpoint:
+    """Return this run's view of a checkpoint; another run's caches may be of one that was replaced."""
+    key = (path, run_id)
+    if key not in _checkpoints:
+        for old in [k for k in _checkpoints if k[0] == path]:
+            del _checkpoints[old]
+        _checkpoints[key] = Checkpoint(Path(path))
+    return _checkpoints[key]
 
 
 def _split_markers(

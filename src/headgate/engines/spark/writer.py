@@ -314,6 +314,7 @@ class Writer:
 
         def release() -> None:
             lock.release()
+            opened.end()
             opened.close()
 
         return Query(inner, driver, finite="availableNow" in self._trigger, release=release)
