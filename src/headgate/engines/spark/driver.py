@@ -37,6 +37,7 @@ from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 
 _STOP_WAIT_S = 10.0
+_ADAPTIVE = "spark.sql.adaptive.enabled"
 _QUIET_S = 0.8
 """How long waiting records are served between two ticks."""
 
@@ -95,6 +96,7 @@ class BatchDriver:
         self._lock = threading.RLock()
         self._wanted: dict[str, tuple[Assignment, str, str]] = {}
         self._frozen = False
+        self._batch_session: SparkSession | None = None
         self._quiet_batches = 0
         self.batches_begun = 0
         self.settled_batch = 0
@@ -103,7 +105,7 @@ class BatchDriver:
         self._cores = max(1, int(spark.sparkContext.defaultParallelism))
         self._tasks = self._make_tasks()
         self._preaggregation = {
-            c[0].id: Preaggregation(spark, c[0], config.preaggregate) for c in query.chains
+            c[0].id: Preaggregation(c[0], config.preaggregate) for c in query.chains
         }
         self._relays = {
             op.id: exchange.Relay(spark, op, config.key_groups)
@@ -189,11 +191,14 @@ class BatchDriver:
 
         The JVM loads and compiles Catalyst on the way, which else costs the first batches seconds.
         """
-        nothing = self._nothing()
+        if not self.query.operators:
+            return
+        clone = self.spark._jsparkSession.cloneSession()
+        self._settle_in(SparkSession(self.spark.sparkContext, clone))
         for chain in self.query.chains:
-            self._chain_frame(nothing, chain)._jdf.queryExecution().executedPlan()
-        if self.query.operators:
-            self._results.stored(Outputs(), self.checkpoint)._jdf.queryExecution().executedPlan()
+            self._chain_frame(self._nothing(), chain)._jdf.queryExecution().executedPlan()
+        self._batch_session = None
+        self._results.stored(Outputs(), self.checkpoint)._jdf.queryExecution().executedPlan()
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -225,6 +230,8 @@ class BatchDriver:
         raise EngineError(msg + "java.lang.InterruptedException")
 
     def _process(self, batch: DataFrame, batch_id: int) -> None:
+        if self._batch_session is None:
+            self._settle_in(batch.sparkSession)
         arrived_ms = time.time() * 1000
         watermark_us, sources = self.log.batch(batch_id)
         if self.latest is not None and self._recovering:
@@ -259,7 +266,17 @@ class BatchDriver:
     def _nothing(self) -> DataFrame:
         """Return a batch without rows."""
         assert self.input_schema is not None
-        return self.spark.createDataFrame([], self.input_schema)
+        assert self._batch_session is not None
+        return self._batch_session.createDataFrame([], self.input_schema)
+
+    def _settle_in(self, session: SparkSession) -> None:
+        """Take the session that batches come with: Spark's clone of the user's, the query's own.
+
+        An adaptive plan runs its stages while it is being made: slots would run before their facts
+        are known, and in jobs of their own.
+        """
+        session.conf.set(_ADAPTIVE, "false")
+        self._batch_session = session
 
     def drain(self) -> None:
         """After the last batch: serve the backlog and emit what its watermark allows.

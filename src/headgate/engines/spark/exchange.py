@@ -134,7 +134,6 @@ class Relay:
     def __init__(self, spark: SparkSession, operator: Operator, key_groups: int) -> None:
         upstream = operator.upstream
         assert upstream is not None
-        self._spark = spark
         empty = analysed(template(spark, MARKERS))
         markers = list(each(empty.output()))
         self._attributes = seq(spark, [*each(upstream.placeholder.output()), *markers])
@@ -152,8 +151,9 @@ class Relay:
 
     def apply(self, rows: DataFrame) -> DataFrame:
         """Return the routed input made of one batch's rows."""
-        made = leaf(self._spark, self._attributes, rows._jdf.queryExecution().toRdd())
-        return of_rows(self._spark, self._graft.onto(made))
+        spark = rows.sparkSession
+        made = leaf(spark, self._attributes, rows._jdf.queryExecution().toRdd())
+        return of_rows(spark, self._graft.onto(made))
 
 
 def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: list[Jvm]) -> Jvm:

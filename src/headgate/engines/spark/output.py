@@ -115,7 +115,7 @@ class Results:
         return self._over(frames)
 
     def _over(self, frames: list[DataFrame]) -> DataFrame:
-        spark, plan = self._spark, self._plan
+        spark, plan = frames[0].sparkSession, self._plan
         for last, rows in zip(self._last, frames, strict=True):
             rdd = rows._jdf.queryExecution().toRdd()
             made = leaf(spark, last.placeholder.output(), rdd)

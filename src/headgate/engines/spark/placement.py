@@ -85,7 +85,7 @@ class Placement:
         return True
 
     def _pinned(self, frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
-        spark = self._spark
+        spark = frame.sparkSession
         context: Jvm = spark.sparkContext._jsc.sc()
         tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
         pair = java_class(spark, "scala.Tuple2")
@@ -95,4 +95,4 @@ class Placement:
         union = java_class(spark, _UNION)
         pinned = union(context, seq(spark, [empty, empty, rows]), len(hosts), tag)
         made = spark._jsparkSession.internalCreateDataFrame(pinned, frame._jdf.schema(), False)
-        return DataFrame(made, frame.sparkSession)
+        return DataFrame(made, spark)

@@ -113,16 +113,12 @@ class Preaggregation:
 
     Parameters
     ----------
-    spark : SparkSession
-        The user's session. Frames of it are those without rows, and are left as they are; batches
-        come with Spark's own clone of it, whose settings are the query's.
     operator : Operator
     wanted : str
         auto, on or off. auto: when the last batches show that it shrinks the data.
     """
 
-    def __init__(self, spark: SparkSession, operator: Operator, wanted: str) -> None:
-        self._users = spark
+    def __init__(self, operator: Operator, wanted: str) -> None:
         self.operator = operator
         self.wanted = wanted
         self.active = wanted == "on"
@@ -132,7 +128,7 @@ class Preaggregation:
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """Return `frame` with at most one row per key group, slice and key and map partition."""
-        if not self.active or frame.sparkSession is self._users:
+        if not self.active:
             return frame
         spark = frame.sparkSession
         if self._whole is None:
@@ -150,8 +146,6 @@ class Preaggregation:
     def _plan_once(self, frame: DataFrame) -> None:
         """Make the aggregation's plan over a hole; each batch only puts its rows there."""
         spark = frame.sparkSession
-        # an adaptive plan hides its stages until it runs
-        spark.conf.set("spark.sql.adaptive.enabled", "false")
         self._keys = [GROUP, *([TIME] if TIME in frame.columns else [])]
         self._keys += [routed.name for routed in self.operator.keys]
         self._merged = [*all_merged(self.operator), Merged(F.sum(RECORDS), 1, _one(RECORDS))]
