@@ -204,23 +204,23 @@ def test_an_unknown_slot_gets_the_first_quota_and_no_budget_gives_none():
 def test_a_slot_that_turns_slow_stretches_one_batch_only():
     state = fresh()
     for _ in range(5):
-        state.apply(report(0, 10_000, 100.0), 0, 0)
+        state.apply(report(0, 10_000, 120.0), 0, 0)  # 20 ms of it are fixed cost
     assert state.quotas(CONFIG, 2, 0)[0] == 10_000
     # now 1 ms per row: the batch in which it shows takes ten times the budget, the next fits
-    state.apply(report(0, 1_000, 1_000.0), 0, 0)
+    state.apply(report(0, 1_000, 1_020.0), 0, 0)
     assert state.quotas(CONFIG, 2, 0) == [100, 10_000]
 
 
 def test_a_slot_that_recovers_gets_its_quota_back_at_once():
     state = fresh()
-    state.apply(report(0, 1_000, 1_000.0), 0, 0)
+    state.apply(report(0, 1_000, 1_020.0), 0, 0)
     state.apply(report(0, 100, 1.0), 0, 0)
     assert state.quotas(CONFIG, 2, 0)[0] == 10_000
 
 
 def test_small_changes_of_rate_are_smoothed():
     state = fresh()
-    state.apply(report(0, 8_000, 100.0), 0, 0)
+    state.apply(report(0, 8_000, 120.0), 0, 0)
     assert state.rate_per_s[0] == 90_000.0
 
 
@@ -231,14 +231,23 @@ def test_a_slot_with_little_to_do_keeps_its_quota():
     assert state.quotas(CONFIG, 2, 0)[0] == 10_000
 
 
+def test_a_slot_whose_quota_is_too_small_to_tell_gets_more_as_long_as_records_wait():
+    state = fresh()
+    state.rate_per_s[0] = 20.0
+    state.backlog[0] = [["f", 0, 100, 0]]
+    for _ in range(20):
+        state.apply(report(0, 2, 10.0), 0, 0)
+    assert state.quotas(CONFIG, 2, 0)[0] > 1_000
+
+
 def test_the_budget_is_shared_by_the_waves_of_slots():
     assert OperatorState.fresh(5, 8).quotas(CONFIG, 2, 0) == [3_333] * 5
 
 
 def test_a_change_of_slots_keeps_the_rates_of_those_that_stay():
     state = fresh()
-    state.apply(report(0, 1_000, 1_000.0), 0, 0)
-    state.apply(report(1, 4_000, 100.0), 0, 0)
+    state.apply(report(0, 1_000, 1_020.0), 0, 0)
+    state.apply(report(1, 4_000, 120.0), 0, 0)
     state.assign(spread(3, 8))
     assert state.quotas(CONFIG, 4, 0) == [100, 4_000, 4_000]
     state.assign(spread(1, 8))

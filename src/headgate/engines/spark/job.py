@@ -167,16 +167,23 @@ class OperatorState:
     def _learn_rate(self, report: Report) -> None:
         """Bring a slot's rate closer to what it just did: half way, or all the way from far off.
 
-        A slot that became ten times slower must not stretch more than one batch by it.
+        A slot that became ten times slower must not stretch more than one batch by it. A task has a
+        fixed cost, which varies; one that took hardly more says only that its rows were too few to
+        tell, so the rate is raised until they do, as long as others wait.
         """
         if report.served_rows == 0:
             return
-        rate = report.served_rows / max(report.useful_ms, 0.1) * 1e3
-        known = self.rate_per_s.get(report.slot, _INITIAL_RATE_PER_S)
-        if rate < known and report.useful_ms < _TELLING_MS:
+        slot, useful_ms = report.slot, max(report.useful_ms, 0.1)
+        known = self.rate_per_s.get(slot, _INITIAL_RATE_PER_S)
+        if useful_ms < _TELLING_MS:
+            least = report.served_rows / useful_ms * 1e3
+            held_up = any(g in self.backlog for g in self.assignment.groups_of(slot))
+            raised = min(known * 1.5, _RATE_MAX_PER_S) if held_up else known
+            self.rate_per_s[slot] = max(least, raised)
             return
+        rate = report.served_rows / (useful_ms - _FIXED_MS) * 1e3
         near = known / 2 <= rate <= known * 2
-        self.rate_per_s[report.slot] = (known + rate) / 2 if near else rate
+        self.rate_per_s[slot] = (known + rate) / 2 if near else rate
 
     def assign(self, assignment: Assignment) -> None:
         """Take a new assignment; slots that stay keep their rate, new ones get a typical one."""
@@ -224,9 +231,15 @@ class OperatorState:
 _INITIAL_RATE_PER_S = 100_000.0
 """Rows per second assumed of a slot that has served nothing yet. Chosen, not tuned."""
 
-_TELLING_MS = 25.0
-"""A task shorter than this is mostly fixed cost, so it says nothing about a rate below the known one.
-Chosen: a task with hardly any rows takes 5 to 20 ms here."""
+_RATE_MAX_PER_S = 10_000_000.0
+"""No slot serves more; keeps the raising of a rate within bounds."""
+
+_FIXED_MS = 20.0
+"""What a task costs with hardly any rows: 5 to 30 ms were measured here."""
+
+_TELLING_MS = 50.0
+"""A task shorter than this is mostly fixed cost, so it says nothing against the known rate: a budget
+below it serves as many rows as fit into it. Chosen, not tuned."""
 
 _ROW_BYTES = 64
 """A waiting row's size for the cap, which needs no exact figure."""
