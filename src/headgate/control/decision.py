@@ -1,0 +1,70 @@
+"""What a policy wants: a new assignment per operator, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from headgate.core.assignment import Assignment
+
+
+class Kind(StrEnum):
+    """What a change does; the first three are StreamSwitch's unit treatments."""
+
+    SCALE_OUT = "scale-out"
+    SCALE_IN = "scale-in"
+    BALANCE = "balance"
+    RESCALE = "rescale"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A new assignment for one operator.
+
+    Attributes
+    ----------
+    kind : Kind
+    assignment : Assignment
+        The next epoch.
+    survivors : tuple of (int or None)
+        One entry per slot of the new assignment: the slot of the old one whose identity it keeps,
+        None for a new slot. A scale-in in the middle renumbers the last slot.
+    source, destination : int or None
+        Slots of a unit strategy, by their old numbers (a new destination has the next number).
+    """
+
+    kind: Kind
+    assignment: Assignment
+    survivors: tuple[int | None, ...]
+    source: int | None = None
+    destination: int | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a policy wants now; without changes it wants nothing.
+
+    Attributes
+    ----------
+    changes : mapping of str to Change
+        By operator.
+    reason : str
+        One sentence that an operator on call understands, with its numbers.
+    rule : str
+        The rule that fired, a short name: ``severe -> scale-out``, ``moderate``.
+    numbers : mapping of str to float
+        The figures behind it.
+    """
+
+    changes: Mapping[str, Change] = field(default_factory=dict)
+    reason: str = ""
+    rule: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+
+NOTHING = Decision()
+"""The decision of a policy with nothing to say."""

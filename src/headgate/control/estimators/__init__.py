@@ -1,0 +1,1 @@
+"""From counters to what a policy sees: instantaneous latency, rates, capacities."""

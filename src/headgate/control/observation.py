@@ -1,0 +1,100 @@
+"""What a policy sees: the state of a job at the end of one control cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.core.assignment import Assignment
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class OperatorView:
+    """One operator, as the examiner sees it; valid by construction.
+
+    Every rate is finite and >= 0, every latency finite and >= 0 or NaN where nothing was completed.
+
+    Attributes
+    ----------
+    assignment : Assignment
+        What holds now: N slots, G key groups.
+    slot_ids : tuple of int
+        Identity of each slot, shape [N]; see `Sample`.
+    latency_s : float64[N]
+        l_i: mean latency of the records each slot completed in the window, in seconds.
+    group_latency_s : float64[G]
+        l^k: the same per key group.
+    group_rate : float64[G]
+        lambda^k: arrivals per second over the window.
+    service_rate : float64[N]
+        mu_i: records per second of useful time, smoothed.
+    utilisation : float64[N]
+        Useful time over wall time in the window.
+    backlog : float64[G]
+        Records arrived and not yet completed.
+    bound_s : float
+        L: the bound on the mean latency, in seconds.
+    window_s : float
+        T: length of the window, in seconds.
+    alert_s : float
+        l: the alert threshold, in seconds; below `bound_s`.
+    floor_s : float
+        Latency of a nearly idle operator, in seconds; 0 for a continuous engine. `latency_s`
+        contains it: policies compare ``latency_s - floor_s`` with `alert_s`.
+    slots_min, slots_max : int
+        How many slots the operator may have.
+    """
+
+    assignment: Assignment
+    slot_ids: tuple[int, ...]
+    latency_s: F64
+    group_latency_s: F64
+    group_rate: F64
+    service_rate: F64
+    utilisation: F64
+    backlog: F64
+    bound_s: float
+    window_s: float
+    alert_s: float
+    floor_s: float = 0.0
+    slots_min: int = 1
+    slots_max: int = 1
+
+    @property
+    def slots(self) -> int:
+        """N, the number of slots."""
+        return self.assignment.slots
+
+    @property
+    def slot_rate(self) -> F64:
+        """lambda_i: arrivals per second at each slot, shape [N]."""
+        return np.bincount(
+            np.asarray(self.assignment.slot_of), weights=self.group_rate, minlength=self.slots
+        )
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A job at the end of one control cycle.
+
+    Attributes
+    ----------
+    time_s : float
+        Time since the start of the job, in seconds.
+    operators : mapping of str to OperatorView
+        Stateful operators, upstream first.
+    parents : mapping of str to tuple of str
+        Operators that feed each operator; no entry for one fed by sources alone.
+    end_to_end_s : float or None
+        Bound on the sum of the operators' latencies; None where there is none.
+    """
+
+    time_s: float
+    operators: Mapping[str, OperatorView]
+    parents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    end_to_end_s: float | None = None

@@ -1,0 +1,1 @@
+"""The policies, one file each; `headgate.control.registry` finds them by name."""

@@ -1,0 +1,46 @@
+"""What an engine counts of one operator: cumulative arrivals and completions per time slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.core.assignment import Assignment
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Counters of one operator at the end of time slot m, which is ((m-1) delta, m delta].
+
+    Attributes
+    ----------
+    tick : int
+        m; the engine's clock in units of delta.
+    assignment : Assignment
+        The mapping that held during the time slot.
+    slot_ids : tuple of int
+        Identity of each slot, one entry per slot of `assignment`. A position may be renumbered by a
+        scale-in; an identity belongs to one slot as long as it lives and is never used again.
+    arrived : float64[G]
+        a^k[m]: records that arrived since the start, by the time they arrived; NaN where missing.
+    completed : float64[G]
+        c^k[m]: records completed since the start, by the slot's clock; NaN where missing.
+    useful_s : float64[slots]
+        Useful time of each slot within this time slot, in seconds: deserialise, process, serialise,
+        no waiting; NaN where missing.
+
+    References
+    ----------
+    StreamSwitch 4.1 to 4.3: a^k[m], c^k[m] and rho_i[m].
+    """
+
+    tick: int
+    assignment: Assignment
+    slot_ids: tuple[int, ...]
+    arrived: F64
+    completed: F64
+    useful_s: F64
