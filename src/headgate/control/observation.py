@@ -73,9 +73,10 @@ class OperatorView:
     @property
     def slot_rate(self) -> F64:
         """lambda_i: arrivals per second at each slot, shape [N]."""
-        return np.bincount(
+        rates: F64 = np.bincount(
             np.asarray(self.assignment.slot_of), weights=self.group_rate, minlength=self.slots
-        )
+        ).astype(np.float64)
+        return rates
 
 
 @dataclass(frozen=True)
