@@ -264,7 +264,9 @@ def _sides(spark: SparkSession, chosen: IsolationParameters, work: Path) -> dict
 def _bids() -> float:
     """Return the share of events that are bids."""
     mix = NexmarkConfig()
-    return mix.bid_proportion / (mix.person_proportion + mix.auction_proportion + mix.bid_proportion)
+    return mix.bid_proportion / (
+        mix.person_proportion + mix.auction_proportion + mix.bid_proportion
+    )
 
 
 def _slow_us(chosen: IsolationParameters, normal_us: float, arriving_per_s: float) -> float:
