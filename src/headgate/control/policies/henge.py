@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,6 +17,7 @@ from headgate.control.fleet_view import (
     Slots,
 )
 from headgate.control.limits import check_range
+from headgate.core.utility import Utility
 
 
 class Goal(StrEnum):
@@ -36,6 +37,10 @@ class State(StrEnum):
     OBSERVING = "observing"
     NOT_CONVERGED = "not converged"
     CONVERGED = "converged"
+
+
+_ROUNDING_S = 1e-6
+"""Times are sums of batch lengths: 0.1 s a hundred times over is 10 s."""
 
 
 def capacity(operator: FleetOperator) -> float:
@@ -67,7 +72,7 @@ class HengeParameters:
     """When an action is judged although utilities still move, in seconds; chosen, not tuned."""
 
     settle_tolerance: float = 0.01
-    """Two rounds closer than this are settled, and a smaller loss is no drop; in [0, 1)."""
+    """Two rounds closer than this are settled, and a smaller loss is no drop; at most 0.99."""
 
     congestion_threshold: float = 0.3
     """An operator above it is congested; > 0. Henge 5.1."""
@@ -85,10 +90,11 @@ class HengeParameters:
     """Rounds at the maximum before the cluster counts as converged; >= 0. Henge 5.1."""
 
     reduction: float = 0.8
-    """Share of its slots that a reduced operator loses; in (0, 1). Henge 5.2."""
+    """Share of its slots that a reduced operator loses; above 0, at most 0.99. Henge 5.2."""
 
     drop: float = 0.05
-    """A larger loss in a converged cluster means that the workload changed; in (0, 1). Henge 5.3."""
+    """A larger loss in a converged cluster means that the workload changed; above 0, at most 0.99.
+    Henge 5.3."""
 
     input_change: float = 0.1
     """A larger change of a job's input allows another reduction; >= 0. Chosen, not tuned."""
@@ -101,24 +107,16 @@ class HengeParameters:
     """Congestion of an operator; another measure (queue length, ...) needs its own threshold."""
 
     def __post_init__(self) -> None:
-        for name in ("round_s", "congestion_threshold", "slots_per_unit", "reduction", "drop"):
+        for name in ("round_s", "congestion_threshold", "slots_per_unit"):
             check_range("henge", name, getattr(self, name), 0.0, above=True)
-        for name in (
-            "observe_s",
-            "fresh_s",
-            "settle_s",
-            "settle_tolerance",
-            "gain",
-            "input_change",
-        ):
+        for name in ("reduction", "drop"):
+            check_range("henge", name, getattr(self, name), 0.0, 0.99, above=True)
+        for name in ("observe_s", "fresh_s", "settle_s", "gain", "blacklist_s", "input_change"):
             check_range("henge", name, getattr(self, name), 0.0)
+        check_range("henge", "settle_tolerance", self.settle_tolerance, 0.0, 0.99)
         check_range("henge", "settle_max_s", self.settle_max_s, self.settle_s)
-        check_range("henge", "blacklist_s", self.blacklist_s, 0.0)
         check_range("henge", "stable_rounds", self.stable_rounds, 0)
         check_range("henge", "patience_rounds", self.patience_rounds, 1)
-        check_range("henge", "reduction", self.reduction, 0.0, 0.99)
-        check_range("henge", "drop", self.drop, 0.0, 0.99)
-        check_range("henge", "settle_tolerance", self.settle_tolerance, 0.0, 0.99)
 
 
 @dataclass(frozen=True)
@@ -205,11 +203,13 @@ class Henge:
         self._started_s: float | None = None
         self._next_round_s = 0.0
         self._wait_until_s = 0.0
-        self._known: dict[str, object] = {}
+        self._known: dict[str, Utility] = {}
+        self._budget = 0
+        self._acted = False
         self._slots_expected: Slots = {}
         self._missed_rounds: Counter[str] = Counter()
         self._touched: Counter[str] = Counter()
-        self._action_s: Counter[str] = Counter()
+        self._action_s: defaultdict[str, float] = defaultdict(float)
         self._satisfaction: deque[float] = deque(maxlen=max(1, round(3600.0 / self._p.round_s)))
         self._state = State.OBSERVING
         self._forget()
@@ -241,21 +241,22 @@ class Henge:
         """Return the one action of this round, or why there is none."""
         if self._started_s is None:
             self._started_s = self._next_round_s = view.time_s
-        if view.time_s < self._next_round_s:
+        if view.time_s < self._next_round_s - _ROUNDING_S:
             return _nothing("between rounds")
         self._next_round_s = view.time_s + self._p.round_s
         silent = [n for n, job in view.jobs.items() if not job.reported and n in self._known]
-        view = view.only([name for name, job in view.jobs.items() if job.reported])
-        if silent or not view.jobs:
+        if silent:
             self._wait_until_s = view.time_s + self._p.round_s + self._p.fresh_s
             self._recent.clear()
-            return _nothing(
-                "no statistics", f"No fresh statistics of {', '.join(silent) or 'any job'}."
-            )
-        self._note(view)
-        if view.time_s < self._started_s + self._p.observe_s:
+            return _nothing("no statistics", f"No fresh statistics of {', '.join(silent)}.")
+        budget = view.slots_max
+        view = view.only([name for name, job in view.jobs.items() if job.reported])
+        if not view.jobs:
+            return _nothing("no jobs", "No job has reported yet.")
+        self._note(view, budget)
+        if view.time_s < self._started_s + self._p.observe_s - _ROUNDING_S:
             return _nothing("observing", f"Watching the first {self._p.observe_s:g} s.")
-        if self._known and view.time_s < self._wait_until_s:
+        if view.time_s < self._wait_until_s - _ROUNDING_S:
             return _nothing("fresh data", f"Collecting {self._p.fresh_s:g} s of fresh statistics.")
         if self._state is State.OBSERVING:
             self._state = State.NOT_CONVERGED
@@ -282,15 +283,19 @@ class Henge:
         self._low_rounds = 0
         self._stable_rounds = 0
 
-    def _note(self, view: FleetView) -> None:
+    def _note(self, view: FleetView, budget: int) -> None:
         """Take note of what changed since the last round."""
-        known: dict[str, object] = {name: job.utility for name, job in view.jobs.items()}
-        known["budget"] = view.slots_max
-        if known != self._known:
+        known = {name: job.utility for name, job in view.jobs.items()}
+        if (known, budget) != (self._known, self._budget):
             self._forget()
             if self._state is State.CONVERGED:
                 self._state = State.NOT_CONVERGED
-            self._known = known
+            self._known, self._budget = known, budget
+        if self._pending is not None and self._acted:
+            # Rounds are skipped while a change is under way: it took until about now.
+            since_s = max(self._pending.since_s, view.time_s - self._p.round_s)
+            self._pending = replace(self._pending, since_s=since_s)
+        self._acted = False
         if view.slots != self._slots_expected:
             # Changed by hand, or granted differently than asked: what was measured is of before.
             self._slots_expected = view.slots
@@ -300,8 +305,10 @@ class Henge:
         self._recent.append(self._objective(view))
         attained, maximum = _total(view)
         self._satisfaction.append(attained / maximum)
-        for name, job in view.jobs.items():
-            self._missed_rounds[name] = 0 if job.met else self._missed_rounds[name] + 1
+        missed = self._missed_rounds
+        self._missed_rounds = Counter(
+            {name: missed[name] + 1 for name, job in view.jobs.items() if not job.met}
+        )
         for name in [n for n, until_s in self._blacklist.items() if until_s <= view.time_s]:
             del self._blacklist[name]
             self._accepted.discard(name)
@@ -385,6 +392,7 @@ class Henge:
     def _start(self, view: FleetView, pending: _Pending, decision: FleetDecision) -> FleetDecision:
         """Return `decision`, to be judged later."""
         self._pending = pending
+        self._acted = True
         self._recent.clear()
         now = view.slots
         self._slots_expected = {job: {**now[job], **decision.slots.get(job, {})} for job in now}
