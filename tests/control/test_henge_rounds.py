@@ -62,7 +62,9 @@ def test_a_request_larger_than_the_budget_is_cut_in_proportion() -> None:  # HE-
 
 
 @pytest.mark.parametrize(("slots", "kept"), [(10, 2), (7, 2), (2, 1), (100, 20)])
-def test_a_reduction_takes_80_percent_and_leaves_at_least_one(slots: int, kept: int) -> None:  # HE-26
+def test_a_reduction_takes_80_percent_and_leaves_at_least_one(
+    slots: int, kept: int
+) -> None:  # HE-26
     job = FleetJob(LATENCY, (0.5,), {"op": FleetOperator(slots, 0.1)})
     assert reduced(job, {"op": False}, 0.8) == {"op": kept}
 

@@ -8,6 +8,7 @@ from henge_cluster import Cluster, Job, by_slots, constant, kinds, parameters, t
 from headgate.control.fleet_view import Action, FleetView
 from headgate.control.policies.henge import Henge, State
 
+
 def spoiler() -> dict[str, Job]:
     """A job that every further slot makes slower, and one that meets its SLO with ten."""
     return {
