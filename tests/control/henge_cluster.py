@@ -9,7 +9,6 @@ from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetOp
 from headgate.control.policies.henge import Henge, HengeParameters
 from headgate.core.utility import Intent, Metric, Utility
 
-
 LATENCY_BELOW_1S = Intent(Metric.LATENCY, 1.0)
 
 

@@ -81,9 +81,11 @@ def test_a_reduction_spares_sources_congested_operators_and_single_slots() -> No
 
 
 def test_the_job_of_highest_priority_is_helped_first() -> None:  # HE-18, HE-16
+    #  Figure 9: nine jobs worth 10 to 90 are all served between 900 s and 1800 s.
     jobs = {f"t{n}": Job(by_slots(5.0), priority=10.0 * n) for n in range(1, 10)}
-    cluster = Cluster(jobs)
-    assert touched(cluster.run(100)) == [f"t{n}" for n in range(9, 0, -1)]
+    cluster = Cluster(jobs, HengeParameters())
+    assert touched(cluster.run(180)) == [f"t{n}" for n in range(9, 0, -1)]
+    assert cluster.time_s == 1800.0
     assert cluster.utility == 450.0
 
 
@@ -113,6 +115,15 @@ def test_nothing_is_done_between_an_action_and_its_judgement() -> None:  # HE-21
     cluster.until_action()
     assert cluster.actions[1][0] == acted_s + 60.0
     assert set(cluster.rules[-6:-1]) == {"settling"}
+
+
+def test_the_jobs_under_judgement_are_named() -> None:  # HE-21
+    cluster = Cluster({"a": Job(by_slots(5.0)), "b": Job(constant(0.5))})
+    assert cluster.henge.judging == ()
+    cluster.until_action()
+    assert cluster.henge.judging == ("a",)
+    cluster.run(7)
+    assert cluster.henge.judging == ()
 
 
 def test_utilities_that_still_move_are_not_judged_yet() -> None:  # HE-21

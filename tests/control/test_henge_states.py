@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from henge_cluster import Cluster, Job, by_slots, constant, kinds, parameters, touched
 
@@ -172,6 +174,16 @@ def test_a_miss_that_convergence_accepted_is_not_acted_upon() -> None:  # HE-31
     assert cluster.run(100) == []
 
 
+def test_a_miss_that_began_as_the_cluster_converged_is_acted_upon() -> None:  # HE-31
+    jobs = {"late": Job(constant(2.0), constant(0.1)), "b": Job(constant(0.9))}
+    cluster = Cluster(jobs)
+    cluster.round()
+    jobs["b"].latency_s = by_slots(1.1)
+    cluster.round()
+    assert cluster.henge.state is State.CONVERGED
+    assert touched(cluster.run(3)) == ["b"]
+
+
 @pytest.mark.parametrize(("factor", "second"), [(1.05, False), (1.2, True), (0.8, True)])
 def test_a_second_reduction_needs_a_change_of_input_by_ten_percent(  # HE-27
     factor: float, second: bool
@@ -236,6 +248,16 @@ def test_an_empty_fleet_and_one_that_has_not_reported_do_nothing() -> None:  # H
     assert henge.decide(FleetView(0.0, {}, 10)).rule == "no jobs"
     cluster = Cluster({"a": Job(by_slots(5.0), silent=True)})
     assert cluster.run(5) == []
+
+
+def test_a_job_restarted_with_other_operators_is_a_new_job() -> None:  # HE-27
+    cluster = Cluster({"a": Job(by_slots(5.0)), "b": Job(constant(0.5))})
+    cluster.run(30)
+    jobs = cluster.view().jobs
+    renamed = {("new" if op == "work" else op): o for op, o in jobs["a"].operators.items()}
+    changed = replace(cluster.view(), jobs=jobs | {"a": replace(jobs["a"], operators=renamed)})
+    cluster.henge.decide(changed)
+    assert cluster.henge.state is State.NOT_CONVERGED
 
 
 def test_a_smaller_budget_starts_the_search_afresh() -> None:

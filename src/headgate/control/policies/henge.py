@@ -191,8 +191,8 @@ class Henge:
       left, a reduction or reversion follows at once.
     - A job that misses its SLO without a congested operator below its maximum is passed over. If
       that leaves no candidate, no action can help: the cluster converges on its best record.
-    - Forgetting history includes the blacklist. Jobs, intents, priorities or the budget changing
-      counts as a change of workload, so history is forgotten.
+    - Forgetting history includes the blacklist. Jobs, their operators, intents or
+      priorities, or the budget changing counts as a change of workload: history is forgotten.
     - A job that has never reported is left out until it does. A job that stops reporting stops all
       actions, since the total is unknown.
     - The bound of theorem 1 holds with each job's logarithm rounded up: N ceil(log(F)) + 2 steps.
@@ -203,7 +203,7 @@ class Henge:
         self._started_s: float | None = None
         self._next_round_s = 0.0
         self._wait_until_s = 0.0
-        self._known: dict[str, Utility] = {}
+        self._known: dict[str, tuple[Utility, frozenset[str]]] = {}
         self._budget = 0
         self._acted = False
         self._slots_expected: Slots = {}
@@ -223,6 +223,11 @@ class Henge:
     def state(self) -> State:
         """The state of the cluster."""
         return self._state
+
+    @property
+    def judging(self) -> tuple[str, ...]:
+        """Jobs whose change is not judged yet; their own policies must not scale them meanwhile."""
+        return self._pending.jobs if self._pending is not None else ()
 
     @property
     def indicators(self) -> Indicators:
@@ -285,7 +290,7 @@ class Henge:
 
     def _note(self, view: FleetView, budget: int) -> None:
         """Take note of what changed since the last round."""
-        known = {name: job.utility for name, job in view.jobs.items()}
+        known = {name: (job.utility, frozenset(job.operators)) for name, job in view.jobs.items()}
         if (known, budget) != (self._known, self._budget):
             self._forget()
             if self._state is State.CONVERGED:
@@ -485,7 +490,7 @@ class Henge:
         self._state = State.CONVERGED
         self._stable_rounds = self._low_rounds = 0
         self._reference = self._objective(view)
-        self._accepted = {name for name, job in view.jobs.items() if not job.met}
+        self._accepted = set(self._missing(view))
 
     def _disturbance(self, view: FleetView) -> bool:
         """Return whether a converged cluster has to be looked at again."""
