@@ -114,6 +114,12 @@ def test_no_slot_left_counts_as_congestion() -> None:  # HE-20, HE-25
     assert cluster.utility == 20.0
 
 
+def test_a_request_that_fits_only_in_part_counts_as_congestion() -> None:  # HE-25
+    cluster = Cluster(spoiler(), slots_max=2 * 5 + 1 + 10 + 7)
+    assert cluster.until_action().slots == {"bad": {"work": 8}}
+    assert cluster.until_action().action is Action.REDUCTION
+
+
 def test_no_slot_left_and_nothing_to_reduce_ends_the_search() -> None:
     cluster = Cluster({"a": Job(by_slots(3.0)), "b": Job(constant(0.5))}, slots_max=12)
     assert cluster.run(30) == []
@@ -152,9 +158,9 @@ def test_a_dip_of_one_round_does_not_leave_the_converged_state() -> None:  # HE-
     cluster.run(10)
     job.latency_s = constant(2.0)
     cluster.round()
+    assert cluster.henge.state is State.CONVERGED
     job.latency_s = constant(0.5)
     assert cluster.run(20) == []
-    assert cluster.henge.state is State.CONVERGED
 
 
 def test_a_new_miss_in_the_converged_state_is_acted_upon() -> None:  # HE-31

@@ -96,6 +96,8 @@ def test_a_parent_that_sent_nothing_is_complete_unless_its_records_wait() -> Non
     assert job_juice([Flow("s", "sink", 0, 0, waiting=5)]) == 0.0
     assert job_juice([Flow("s", "sink", 0, 3, waiting=5)]) == 1.0
     assert job_juice([Flow("s", "a", 0, 0), Flow("s", "b", 0, 0, waiting=5)]) == 0.5
+    split = operator_juice([Flow("s", "a", 0, 0), Flow("s", "b", 0, 0)])
+    assert split == {"s": 1.0, "a": 0.5, "b": 0.5}
 
 
 def test_a_job_of_one_operator_has_full_juice() -> None:

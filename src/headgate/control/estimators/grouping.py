@@ -105,13 +105,13 @@ def _offers(events: int, load: F64, step: float) -> tuple[F64, I64]:
     """Return loads below 1 at which replicas would take an event, and whose they are.
 
     They contain the `events` lowest ones. How far each replica must go is found by filling the
-    replicas like vessels; two offers more than that absorb all rounding.
+    replicas like vessels; one offer more than that absorbs the rounding of sums.
     """
     ascending = np.sort(load)
     vessels = np.arange(1, len(load) + 1)
     # The surface if the k lowest vessels hold all events; the lowest of these surfaces is reached.
     surface = float(np.min((events * step + np.cumsum(ascending)) / vessels))
-    reach = np.floor((min(surface, 1.0) - load) / step) + 2.0
+    reach = np.floor((min(surface, 1.0) - load) / step) + 1.0
     counts = np.clip(reach, 0, events).astype(np.int64)
     levels = [_sums(u, step, n) for u, n in zip(load, counts, strict=True)]
     owners = np.repeat(np.arange(len(load), dtype=np.int64), [len(offer) for offer in levels])
