@@ -26,7 +26,7 @@ from headgate.control.replica_metrics import (
     saved_resources,
     throughput_degradation,
 )
-from headgate.control.replicas import Interval, OperatorInterval, ReplicaPool
+from headgate.control.replicas import Interval, OperatorInterval, ReplicaPolicy, ReplicaPool
 from headgate.core.errors import ConfigError, NotReady, UnsupportedQuery
 
 
@@ -222,6 +222,56 @@ def test_a_forecast_of_the_input_replaces_the_last_value() -> None:  # PS-28
     assert last.active == {"a": 9}
     assert not ahead.active  # 100 come next: the one active replica is enough
     assert seasonal.name == "psps(holt-winters(2))"
+
+
+def play(inputs: list[int], policy: ReplicaPolicy | None, active: int) -> dict[str, float]:
+    """Play a chain of three operators; everything let through reaches the next one at once."""
+    event_s = {"O1": 0.010, "O2": 0.020, "O3": 0.040}
+    replicas, queued = dict.fromkeys(event_s, active), dict.fromkeys(event_s, 0)
+    total, left = [], []
+    for arrived in inputs:
+        operators, arriving, parent = {}, arrived, ""
+        for name, each_s in event_s.items():
+            done = min(queued[name] + arriving, round(replicas[name] / each_s))
+            queued[name] += arriving - done
+            operators[name] = operator(
+                each_s,
+                active=replicas[name],
+                processed=done,
+                received={parent: arriving} if parent else {},
+                from_source=0.0 if parent else arriving,
+                queued=queued[name],
+            )
+            arriving, parent = done, name
+        left.append(arriving)
+        total.append(float(sum(replicas.values())))
+        if policy is not None:
+            replicas |= policy.decide(Interval(1.0, arrived, operators)).active
+    return {
+        "saved": saved_resources(np.array(total), 24.0),
+        "degradation": throughput_degradation(np.array(inputs, float), np.array(left, float)),
+        "processed": processed_share(sum(inputs), sum(left)),
+        "waiting": sum(queued.values()),
+    }
+
+
+def test_replicas_follow_the_input_with_less_than_the_peak_needs() -> None:  # PS-20, PS-23
+    #  Shape of Table VIII. The peak of 200/s needs 2 + 4 + 8; eight each are 24.
+    inputs = [round(100.0 + 100.0 * math.sin(n / 5.0)) for n in range(212)]  # to a trough
+    single, eight = play(inputs, None, active=1), play(inputs, None, active=8)
+    found = play(inputs, Psps(), active=1)
+    assert (eight["saved"], eight["degradation"], eight["processed"]) == (0.0, 0.0, 1.0)
+    assert (single["saved"], single["processed"] < 0.3) == (0.875, True)
+    assert found["saved"] > 0.5
+    assert found["processed"] > 0.99
+    assert found["degradation"] < single["degradation"]
+
+
+def test_nothing_is_lost_although_replicas_change_in_every_interval() -> None:  # PS-20
+    inputs = [20, 300] * 50 + [0] * 5
+    found = play(inputs, Psps(), active=1)
+    assert found["waiting"] == pytest.approx(0.0)
+    assert found["processed"] == pytest.approx(1.0)
 
 
 def test_a_pool_activates_the_fullest_and_deactivates_the_emptiest_replicas() -> None:  # PS-01

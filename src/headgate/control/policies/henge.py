@@ -268,8 +268,7 @@ class Henge:
         if self._pending is not None:
             return self._judge(view, self._pending)
         if self._state is State.CONVERGED:
-            cause = self._disturbance(view)
-            if not cause:
+            if not self._disturbed(view):
                 return _nothing("converged", "Converged.")
             self._state = State.NOT_CONVERGED
         return self._act(view)
@@ -492,7 +491,7 @@ class Henge:
         self._reference = self._objective(view)
         self._accepted = set(self._missing(view))
 
-    def _disturbance(self, view: FleetView) -> bool:
+    def _disturbed(self, view: FleetView) -> bool:
         """Return whether a converged cluster has to be looked at again."""
         now = self._objective(view)
         self._reference = max(self._reference, now)

@@ -194,14 +194,14 @@ class Psps:
         UnsupportedQuery
             An operator keeps state.
         ConfigError
-            The first interval is not longer than one event needs through the job, or the graph has
+            The first valid interval is not longer than one event needs through the job, or the graph has
             a cycle.
         """
+        if not interval.valid:
+            return ReplicaDecision(reason="A sample is missing or absurd: nothing is changed.")
         if not self._checked:
             check_interval(interval)
             self._checked = True
-        if not interval.valid:
-            return ReplicaDecision(reason="A sample is missing or absurd: nothing is changed.")
         self._forecaster.observe(interval.input_events)
         self._shares = edge_shares(interval, self._shares)
         expected = self._forecaster.forecast()
