@@ -93,4 +93,6 @@ class Deferral(Generic[R]):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Deferral[Any]:
         """Return what `to_dict` wrote."""
-        return cls(data["capacity"], deque(Entry(group, record) for group, record in data["entries"]))
+        return cls(
+            data["capacity"], deque(Entry(group, record) for group, record in data["entries"])
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import ConfigError
@@ -149,7 +150,7 @@ def divide(
     for (source, destination), groups in by_pair.items():
         count = max(1, len(groups) // size)
         edges = [len(groups) * i // count for i in range(count + 1)]
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in pairwise(edges):
             subscales.append(Subscale(groups[start:end], source, destination))
     return tuple(subscales)
 
@@ -192,7 +193,8 @@ def schedule(
     for subscale in waiting:
         pair = (subscale.source, subscale.destination)
         pending[pair] = pending.get(pair, 0) + 1
-    left, started = dict(enumerate(waiting)), []
+    left = dict(enumerate(waiting))
+    started: list[int] = []
     while True:
         free = [
             (counts[s.destination], -pending[s.source, s.destination], index)

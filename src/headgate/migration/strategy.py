@@ -91,9 +91,7 @@ class Strategy(Protocol):
         """
 
 
-def together(
-    phase: Phase, waiting: Sequence[Progress], situation: Situation
-) -> Sequence[Progress]:
+def together(phase: Phase, waiting: Sequence[Progress], situation: Situation) -> Sequence[Progress]:
     """Admit all or none: when the last subscale is ready to enter `phase`, or past it."""
     behind = any(situation.reached[p.number] < phase for p in situation.subscales)
     return () if behind else waiting

@@ -49,7 +49,5 @@ class OnDemand(Base):
         demanded = [p for p in waiting if not situation.demanded.isdisjoint(p.groups)]
         if demanded:
             return demanded
-        installing = any(
-            p.phase is Phase.INSTALL and not p.complete for p in situation.subscales
-        )
+        installing = any(p.phase is Phase.INSTALL and not p.complete for p in situation.subscales)
         return () if installing else waiting[:1]
