@@ -63,7 +63,7 @@ class Migration:
     target : Assignment
         Where it goes; `current` at rest.
     superseded : list of Assignment
-        Targets of this migration that a later request replaced, oldest first.
+        Targets of this migration that a later request replaced or a failure gave up, oldest first.
     failed : str
         Why the last migration went back; empty if it did not.
     strategy : Strategy or None
@@ -223,6 +223,7 @@ class Migration:
         progress.failures += 1
         if progress.failures > RETRIES and not self.failed:
             self.failed = event.why
+            self.superseded.append(self.target)
             back = Assignment(self.current.slot_of, self.current.slots, self.target.epoch + 1)
             self._aim(back)
 
