@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headgate.core.assignment import Assignment
+from headgate.core.errors import ConfigError
 
 
 class Cause(StrEnum):
@@ -34,7 +35,13 @@ class Requested:
     slot : int or None
         The slot that turned severe; needed for ``Cause.SEVERE``.
     strategy : str
-        As `headgate.migration.registry.strategy` reads it; empty: the default for the plan.
+        As `headgate.migration.registry.strategy` reads it; empty: the default for the plan. A
+        request that supersedes keeps the strategy of the one it replaces.
+
+    Raises
+    ------
+    ConfigError
+        A severe slot is not named.
     """
 
     target: Assignment
@@ -42,6 +49,11 @@ class Requested:
     cause: Cause = Cause.POLICY
     slot: int | None = None
     strategy: str = ""
+
+    def __post_init__(self) -> None:
+        if self.cause is Cause.SEVERE and self.slot is None:
+            msg = "a request for a severe slot must name the slot."
+            raise ConfigError(msg)
 
 
 @dataclass(frozen=True)

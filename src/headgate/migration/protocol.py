@@ -206,8 +206,11 @@ class Migration:
     def _answered(self, answer: Answer) -> None:
         self._check_group(answer.group)
         progress = self._by_order(answer.order)
-        if progress is None or progress.phase is not _ANSWERED_BY[type(answer)]:
+        if progress is None:
             return
+        if progress.phase is not _ANSWERED_BY[type(answer)]:
+            msg = f"{answer} answers an order to {progress.phase.name.lower()}."
+            raise ProtocolError(self._with_story(msg))
         if isinstance(answer, events.CaughtUp | events.Installed):
             if answer.host != self.hosts[progress.destination]:
                 return

@@ -417,7 +417,9 @@ class ModelEngine:
 
     # State between hosts.
 
-    def _left_bytes(self, transfers: dict[tuple[str, int], Transfer], place: tuple[str, int]) -> int:
+    def _left_bytes(
+        self, transfers: dict[tuple[str, int], Transfer], place: tuple[str, int]
+    ) -> int:
         """Return what is left of a transfer under way, or of one that starts now."""
         if place in transfers:
             return transfers[place].left_bytes
@@ -474,13 +476,20 @@ class ModelEngine:
 
     # Faults.
 
-    def lose_host(self, host: str, onto: str | None = None) -> None:
-        """Take a host away with its memory; its slots go to `onto`, or to a new host."""
+    def lose_host(self, host: str, others: Sequence[str]) -> None:
+        """Take a host away with its memory; each of its slots goes to a new or another host.
+
+        Parameters
+        ----------
+        host : str
+        others : sequence of str
+            Hosts that a slot may go to; each may go to one that is new as well.
+        """
         state = self.durable
-        if onto is None:
-            self._names += 1
-            onto = f"new{self._names}"
-        state.hosts = [onto if h == host else h for h in state.hosts]
+        for slot, where in enumerate(state.hosts):
+            if where == host:
+                self._names += 1
+                state.hosts[slot] = self._chance.choice([f"new{self._names}", *others])
         _drop(self.copies, lambda place: place[0] == host)
         _drop(self.prefetches, lambda place: place[0] == host)
         _drop(self.installs, lambda place: place[0] == host)

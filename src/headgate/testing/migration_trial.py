@@ -14,13 +14,14 @@ import hashlib
 import json
 import random
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from headgate.core.assignment import Assignment, rescale, spread
 from headgate.core.errors import ProtocolError
-from headgate.migration.events import Cause, Event, Requested
+from headgate.migration.events import Cause, Event, Failed, Requested
 from headgate.migration.instructions import Instruction
 from headgate.migration.plan import uniform
 from headgate.migration.protocol import Migration
@@ -41,7 +42,6 @@ STRATEGIES = (
     "subscale(groups_min=1, deferred=2)",
 )
 
-FAULTY_STEPS = 40
 _STEPS_MAX = 600
 _REQUEST_STEP = 5
 
@@ -95,6 +95,9 @@ class Case:
     faults : Faults
     records_max : int
         Most records per batch.
+    steps : int
+        Batches in which records arrive and messages and transfers may fail; then all must come
+        to rest.
     """
 
     seed: int
@@ -105,6 +108,7 @@ class Case:
     sizes: tuple[int, ...] = ()
     faults: Faults = Faults()
     records_max: int = 12
+    steps: int = 40
 
 
 class _Crash(Exception):
@@ -114,19 +118,26 @@ class _Crash(Exception):
 class _Channel(Generic[M]):
     """Messages one way."""
 
-    def __init__(self, chance: random.Random, faults: Faults) -> None:
+    def __init__(self, chance: random.Random, case: Case, fired: Counter[str]) -> None:
         self._chance = chance
-        self._faults = faults
+        self._case = case
+        self._fired = fired
         self._waiting: list[tuple[int, int, M]] = []
         self._sent = 0
 
     def send(self, message: M, step: int) -> None:
         """Take a message; it is delivered never, once or twice."""
-        faults = self._faults if step < FAULTY_STEPS else Faults()
-        count = 0 if self._chance.random() < faults.lost else 1
-        count += self._chance.random() < faults.doubled
+        faults = self._case.faults if step < self._case.steps else Faults()
+        count = 1
+        if self._chance.random() < faults.lost:
+            self._fired["lost"] += 1
+            count = 0
+        elif self._chance.random() < faults.doubled:
+            self._fired["doubled"] += 1
+            count = 2
         for _ in range(count):
             late = self._chance.random() < faults.late
+            self._fired["late"] += late
             due = step + (self._chance.randint(0, 5) if late else 0)
             place = self._chance.randrange(self._sent + 1) if late else self._sent
             self._sent += 1
@@ -153,6 +164,8 @@ class Trial:
     actions : int
         Batches, events handled and instructions carried out so far.
     step : int
+    fired : Counter of str
+        How often each kind of fault happened.
     """
 
     def __init__(self, case: Case) -> None:
@@ -169,12 +182,12 @@ class Trial:
         self.migration = Migration(case.old)
         self.actions = 0
         self.step = 0
-        self._events = _Channel[Event](self._chance, case.faults)
-        self._instructions = _Channel[Instruction](self._chance, case.faults)
+        self.fired: Counter[str] = Counter()
+        self._events = _Channel[Event](self._chance, case, self.fired)
+        self._instructions = _Channel[Instruction](self._chance, case, self.fired)
         self._crashes = set(case.faults.crashes)
         self._story = hashlib.sha256()
         self._requests = dict(case.requests)
-        self._wanted = [case.old]
         self._commit = self._committed()
 
     def run(self) -> str:
@@ -198,21 +211,21 @@ class Trial:
         return self._story.hexdigest()
 
     def _at_rest(self) -> bool:
-        done = self.step > max(FAULTY_STEPS, *self.case.requests) and not self._requests
+        done = self.step > max(self.case.steps, *self.case.requests) and not self._requests
         state = self.engine.durable
         waiting = any(state.queues) or any(d.entries for d in state.deferrals)
         return done and not self.migration.running and not waiting and not state.pending
 
     def _batch(self) -> None:
-        if self.step == FAULTY_STEPS:
+        if self.step == self.case.steps:
             self.engine.failing = 0.0
         if self.step in self.case.faults.host_losses:
             slot = self.case.faults.host_losses[self.step]
             hosts = self.engine.durable.hosts
             others = set(hosts) - {hosts[slot]} - self.case.faults.full
-            onto = self._chance.choice([None, *sorted(others)])
-            self.engine.lose_host(hosts[slot], onto)
-        more = self._chance.randint(0, self.case.records_max) if self.step < FAULTY_STEPS else 0
+            self.engine.lose_host(hosts[slot], sorted(others))
+            self.fired["host lost"] += 1
+        more = self._chance.randint(0, self.case.records_max) if self.step < self.case.steps else 0
         self.engine.batch(more, watermark=self.step % 3 == 0)
         self._act()
         self._commit = self._committed()
@@ -220,6 +233,7 @@ class Trial:
 
     def _exchange(self) -> None:
         for event in self.engine.told:
+            self.fired["transfer failed"] += isinstance(event, Failed)
             self._events.send(event, self.step)
         self.engine.told.clear()
         for event in self._events.due(self.step):
@@ -239,9 +253,13 @@ class Trial:
     def _ask(self, step: int) -> None:
         """Ask by hand; one that is refused now asks again in the next batch."""
         target, hosts = self._requests[step], tuple(self.engine.durable.hosts)
-        request = Requested(target, hosts, Cause.HAND, strategy=self.case.strategy)
+        # A host that died may have left slots apart that shared one.
+        apart = self.case.strategy == "shared" and len(set(hosts)) > 1
+        strategy = "" if apart else self.case.strategy
+        request = Requested(target, hosts, Cause.HAND, strategy=strategy)
         if self.migration.refusal(request) is not None:
             return
+        self.fired["superseded"] += self.migration.running
         self._handle(request)
         del self._requests[step]
 
@@ -252,6 +270,7 @@ class Trial:
     def _act(self) -> None:
         self.actions += 1
         if self.actions in self._crashes:
+            self.fired["driver died while migrating"] += self.migration.running
             raise _Crash
 
     def _committed(self) -> tuple[Durable, str, dict[int, Assignment]] | None:
@@ -271,13 +290,14 @@ class Trial:
 
     def _check(self) -> None:
         migration = self.migration
-        last = self.case.requests[max(self.case.requests)]
-        allowed = {last.slot_of}
+        targets = [target for _, target in sorted(self.case.requests.items())]
+        allowed = {targets[-1].slot_of}
+        self.fired["went back"] += bool(migration.failed)
         if migration.failed:
             if not (self.case.faults.failing or self.case.faults.full):
                 raise WrongAnswer(f"went back without a failure: {migration.failed}")
-            allowed = {self.case.old.slot_of, *(a.slot_of for a in self.case.requests.values())}
-            allowed.discard(migration.target.slot_of if migration.running else ())
+            # Back to where the last migration came from.
+            allowed = {self.case.old.slot_of, *(target.slot_of for target in targets[:-1])}
         if migration.current.slot_of not in allowed:
             raise WrongAnswer(f"ended in {migration.current.slot_of}, wanted {sorted(allowed)}")
         self.engine.check_rest(migration.current.slot_of)
@@ -291,7 +311,7 @@ def case(seed: int) -> Case:
     host_count = 1 if strategy == "shared" else chance.randint(1, 4)
     old = _assignment(chance, spread(chance.randint(1, min(6, groups)), groups))
     requests = {_REQUEST_STEP: _next(chance, old)}
-    if chance.random() < 0.5:
+    if chance.choice((True, False)):
         after = requests[_REQUEST_STEP]
         requests[chance.randint(_REQUEST_STEP + 1, 25)] = _next(chance, after)
     slots = max(old.slots, *(target.slots for target in requests.values()))
@@ -303,13 +323,13 @@ def case(seed: int) -> Case:
         hosts=hosts,
         requests=requests,
         sizes=tuple(chance.choice((0, 1, 10, 90, 400)) for _ in range(groups)),
-        faults=_faults(chance, old, hosts, may_lose=strategy != "shared"),
+        faults=_faults(chance, old, hosts),
         records_max=chance.choice((4, 12, 30)),
     )
 
 
 def _assignment(chance: random.Random, even: Assignment) -> Assignment:
-    if chance.random() < 0.7:
+    if chance.choice((True, True, False)):
         return even
     slot_of = tuple(chance.randrange(even.slots) for _ in even.slot_of)
     return Assignment(slot_of, even.slots)
@@ -324,12 +344,10 @@ def _next(chance: random.Random, current: Assignment) -> Assignment:
     return Assignment(slot_of, slots, current.epoch + 1)
 
 
-def _faults(
-    chance: random.Random, old: Assignment, hosts: Sequence[str], *, may_lose: bool
-) -> Faults:
-    losses = chance.choice((0, 0, 1, 2)) if may_lose else 0
+def _faults(chance: random.Random, old: Assignment, hosts: Sequence[str]) -> Faults:
+    losses = chance.choice((0, 0, 1, 2))
     only_new = sorted(set(hosts) - {hosts[slot] for slot in range(old.slots)})
-    full = {chance.choice(only_new)} if only_new and chance.random() < 0.3 else set()
+    full = {chance.choice(only_new)} if only_new and chance.choice((True, False, False)) else set()
     crashes = chance.choice((0, 0, 0, 1, 3))
     return Faults(
         lost=chance.choice((0.0, 0.1, 0.4)),
