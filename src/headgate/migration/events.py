@@ -65,7 +65,7 @@ class Boundary:
     number : int
         Grows with each boundary.
     in_force : frozenset of int
-        The orders of holds and routes in force, this boundary's and earlier ones'.
+        The orders of holds and routes in force; of each key group at least the newest.
     hosts : tuple of str
         By slot, as of this boundary.
     """

@@ -32,8 +32,9 @@ class Hold:
 class Route:
     """From the next boundary on `slot` owns `groups`, and their records go to it.
 
-    The old slot stops at that boundary. On another host the state is inactive until `Install`, and
-    what waits at the old slot stays there until `Forward`. DRRS: the confirm barrier.
+    The old slot stops at that boundary, and an install under way ends. On another host the state
+    is inactive until `Install`, and what waits at the old slot stays there until `Forward`. DRRS:
+    the confirm barrier.
 
     Parameters
     ----------

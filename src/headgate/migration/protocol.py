@@ -8,6 +8,7 @@ phases and who may go on; they never change anything.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -78,7 +79,7 @@ class Migration:
         done.
     demanded : set of int
         Key groups that a record waits for.
-    story : list of str
+    story : deque of Event
         The last events, for error messages; not written down.
 
     References
@@ -97,7 +98,7 @@ class Migration:
         self.hosts: tuple[str, ...] = ()
         self.subscales: list[Progress] = []
         self.demanded: set[int] = set()
-        self.story: list[str] = []
+        self.story: deque[Event] = deque(maxlen=_STORY_EVENTS)
         self._orders = 0
         self._numbers = 0
         self._boundary = 0
@@ -135,7 +136,7 @@ class Migration:
         ProtocolError
             A request that may not supersede, or an answer to what was never asked.
         """
-        self.story = [*self.story[1 - _STORY_EVENTS :], repr(event)]
+        self.story.append(event)
         match event:
             case Requested():
                 self._requested(event)
@@ -419,7 +420,8 @@ class Migration:
         )
 
     def _with_story(self, message: str) -> str:
-        return f"{message} Before it: {'; '.join(self.story[:-1]) or 'nothing'}"
+        before = "; ".join(repr(event) for event in list(self.story)[:-1])
+        return f"{message} Before it: {before or 'nothing'}"
 
     def validate(self) -> None:
         """Assert what must hold between two events."""

@@ -98,8 +98,8 @@ class Durable:
         Key group -> highest order seen.
     pending : dict of int to Hold or Route
         Key group -> what comes into force at the next boundary.
-    in_force : set of int
-        Orders of holds and routes in force.
+    in_force : dict of int to int
+        Key group -> order of the newest hold or route in force.
     queues : list of deque of Entry
         By slot.
     deferrals : list of Deferral
@@ -125,7 +125,7 @@ class Durable:
     held: set[int] = field(default_factory=set)
     fence: dict[int, int] = field(default_factory=dict)
     pending: dict[int, instructions.Hold | instructions.Route] = field(default_factory=dict)
-    in_force: set[int] = field(default_factory=set)
+    in_force: dict[int, int] = field(default_factory=dict)
     set_aside: dict[tuple[int, int], list[Entry[Record]]] = field(default_factory=dict)
     boundary: int = 0
     watermarks: int = 0
@@ -145,7 +145,7 @@ class Durable:
             held=set(self.held),
             fence=dict(self.fence),
             pending=dict(self.pending),
-            in_force=set(self.in_force),
+            in_force=dict(self.in_force),
             set_aside={place: list(entries) for place, entries in self.set_aside.items()},
             sent=dict(self.sent),
         )
@@ -222,7 +222,7 @@ class ModelEngine:
             fence[group] = instruction.order
             match instruction:
                 case instructions.Hold() | instructions.Route():
-                    if instruction.order not in self.durable.in_force:
+                    if self.durable.in_force.get(group) != instruction.order:
                         self.durable.pending[group] = instruction
                 case instructions.Prefetch():
                     self._prefetch(instruction, group)
@@ -279,10 +279,10 @@ class ModelEngine:
                 state.held.add(group)
             else:
                 self._switch(group, instruction)
-            state.in_force.add(instruction.order)
+            state.in_force[group] = instruction.order
         state.pending.clear()
         state.boundary += 1
-        in_force = frozenset(state.in_force)
+        in_force = frozenset(state.in_force.values())
         self.told.append(events.Boundary(state.boundary, in_force, tuple(state.hosts)))
 
     def _switch(self, group: int, route: instructions.Route) -> None:
@@ -356,9 +356,9 @@ class ModelEngine:
                 self._serve_one(entry, slot, groups, changed)
             self._demand(slot, unready)
         for group, keys in changed.items():
-            copy_ = self.copies[self._host(group), group]
-            state.log[group].append((keys, copy_.watermark))
-            copy_.version += 1
+            state_of = self._state(group)
+            state.log[group].append((keys, state_of.watermark))
+            state_of.version += 1
 
     def _demand(self, slot: int, unready: Set[int]) -> None:
         """Say which key groups a record waits for."""
@@ -374,6 +374,13 @@ class ModelEngine:
 
     def _host(self, group: int) -> str:
         return self.durable.hosts[self.durable.owner[group]]
+
+    def _state(self, group: int) -> Copy:
+        """Return the copy that the owner of a key group serves from."""
+        place = self._host(group), group
+        if place not in self.copies:
+            raise WrongAnswer(f"key group {group} is served on host {place[0]} without its state")
+        return self.copies[place]
 
     def _serve_one(
         self,
@@ -393,7 +400,7 @@ class ModelEngine:
         group = key // KEYS_PER_GROUP
         if state.owner[group] != slot:
             raise WrongAnswer(f"slot {slot} serves key group {group}, which it does not own")
-        state_of = self.copies[state.hosts[slot], group]
+        state_of = self._state(group)
         expected = state_of.last.get(key, -1) + 1
         if number != expected:
             raise WrongAnswer(f"key {key}: record {number} was served where {expected} is due")
@@ -407,7 +414,7 @@ class ModelEngine:
         self.served += 1
 
     def _pass_watermark(self, group: int, number: int, changed: dict[int, dict[int, int]]) -> None:
-        state_of = self.copies[self._host(group), group]
+        state_of = self._state(group)
         if number != state_of.watermark:
             raise WrongAnswer(
                 f"key group {group}: watermark {number} came where {state_of.watermark} is due"
@@ -493,8 +500,8 @@ class ModelEngine:
         _drop(self.copies, lambda place: place[0] == host)
         _drop(self.prefetches, lambda place: place[0] == host)
         _drop(self.installs, lambda place: place[0] == host)
-        for group, where in enumerate(state.active):
-            if where == host:
+        for group, serving in enumerate(state.active):
+            if serving == host:
                 state.active[group] = self._host(group)
                 self._catch_up(self._host(group), group)
         self.told.append(events.HostLost(state.boundary, host, tuple(state.hosts)))
@@ -515,9 +522,9 @@ class ModelEngine:
         log, active = self.durable.log, self.durable.active
         _drop(self.copies, lambda place: active[place[1]] != place[0])
         _drop(self.copies, lambda place: self.copies[place].version > len(log[place[1]]))
-        for group, where in enumerate(active):
-            if where is not None:
-                self._catch_up(where, group)
+        for group, serving in enumerate(active):
+            if serving is not None:
+                self._catch_up(serving, group)
 
     # What must hold.
 
@@ -547,6 +554,6 @@ class ModelEngine:
                 raise WrongAnswer(f"left over: {what}: {found}")
         for key, sent in state.sent.items():
             group = key // KEYS_PER_GROUP
-            last = self.copies[self._host(group), group].last.get(key, -1)
+            last = self._state(group).last.get(key, -1)
             if last + 1 != sent:
                 raise WrongAnswer(f"key {key}: {sent} records sent, {last + 1} in its state")
