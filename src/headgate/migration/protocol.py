@@ -49,7 +49,7 @@ class Migration:
     """Brings an operator from one assignment to another, and rests in between.
 
     Ends in the assignment asked for last, or, if something fails too often, in the one it came
-    from. `handle` is the only way to change it; `to_dict` is what the manifest carries, and
+    from; on the way back it does not give up. `handle` is the only way to change it; `to_dict` is what the manifest carries, and
     `from_dict` with `resume` goes on from there.
 
     Parameters
@@ -426,19 +426,19 @@ class Migration:
     def validate(self) -> None:
         """Assert what must hold between two events."""
         slots = self._owned().slots
-        assert len(self.owners) == self.current.key_groups
-        assert all(0 <= slot < slots for slot in self.owners)
+        assert len(self.owners) == self.current.key_groups, "a key group has no owner"
+        assert all(0 <= slot < slots for slot in self.owners), "an owner does not exist"
         unfinished = self._unfinished()
         groups = [g for p in unfinished for g in p.groups]
         assert len(groups) == len(set(groups)), "a key group is in two subscales"
         orders = [p.order for p in unfinished if p.order is not None]
         assert len(orders) == len(set(orders)), "an order is given twice"
         for progress in unfinished:
-            assert progress.groups
+            assert progress.groups, "a subscale is empty"
             owner = progress.source if progress.phase < Phase.ROUTE else progress.destination
-            assert all(self.owners[g] == owner for g in progress.groups)
+            assert all(self.owners[g] == owner for g in progress.groups), "two slots own a group"
         if not self.running:
-            assert self.target == self.current
+            assert self.target == self.current, "at rest on the way"
             assert tuple(self.owners) == self.current.slot_of, "ended between two assignments"
 
     # What the manifest carries.
