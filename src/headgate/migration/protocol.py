@@ -49,8 +49,8 @@ class Migration:
     """Brings an operator from one assignment to another, and rests in between.
 
     Ends in the assignment asked for last, or, if something fails too often, in the one it came
-    from; on the way back it does not give up. `handle` is the only way to change it; `to_dict` is what the manifest carries, and
-    `from_dict` with `resume` goes on from there.
+    from; on the way back it does not give up. `handle` is the only way to change it; `to_dict` is
+    what the manifest carries, and `from_dict` with `resume` goes on from there.
 
     Parameters
     ----------
