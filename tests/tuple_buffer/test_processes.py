@@ -70,7 +70,9 @@ def everything(path: Path, reader: int) -> np.ndarray:
 
 
 def expected(sources: int, count: int) -> np.ndarray:
-    parts = [np.stack([stream(s, count), np.full(count, s), np.arange(count)]) for s in range(sources)]
+    parts = [
+        np.stack([stream(s, count), np.full(count, s), np.arange(count)]) for s in range(sources)
+    ]
     whole = np.concatenate(parts, axis=1)
     return whole[:, np.lexsort((whole[2], whole[1], whole[0]))]
 

@@ -189,7 +189,9 @@ class BufferViews:
         """Describe the shape, so that the file can be opened by its path alone."""
         text = np.frombuffer(json.dumps(asdict(self.shape)).encode(), dtype=np.uint8)
         if 8 * _HEADER_WORDS + text.size > HEADER_BYTES:
-            msg = f"{len(self.shape.columns)} columns do not fit a tuple buffer's header; use fewer."
+            msg = (
+                f"{len(self.shape.columns)} columns do not fit a tuple buffer's header; use fewer."
+            )
             raise ConfigError(msg)
         mapped[8 * _HEADER_WORDS :][: text.size] = text
         self.header[[_MAGIC, _VERSION, ACTIVE, _JSON_BYTES]] = MAGIC, VERSION, 0, text.size
