@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import pytest
 
 from headgate.operators.tuple_buffer.backoff import Backoff
 from headgate.operators.tuple_buffer.measure import Load, measure
 
 
+@pytest.mark.slow
 def test_a_paced_run_of_two_readers_reports_rate_and_latency(tmp_path):
     tmp_path.chmod(0o700)
     load = Load(sources=2, records=2000, block=100, rate_per_s=20_000.0)

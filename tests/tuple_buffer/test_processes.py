@@ -140,9 +140,10 @@ def test_of_a_killed_source_every_reader_sees_the_same_first_records(path):
     results = [path.parent / f"{reader}.npy" for reader in range(2)]
     readers = [start(read_into, path, reader, results[reader]) for reader in range(2)]
     victim = start(produce, path, 1, 10**6)
-    while not buffer._control.head[1] > 1000:
+    times = stream(1, 10**6)
+    while (added := int(buffer._control.head[1])) <= 1000:
         time.sleep(0.001)
-        buffer.advance(int(stream(1, 10**6)[min(int(buffer._control.head[1]), 10**6 - 1)]), 0)
+        buffer.advance(int(times[added]), 0)
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
     assert Backoff().until(lambda: buffer.advance(10**6, 0), WAIT_S)
@@ -176,24 +177,18 @@ def test_of_many_processes_exactly_one_wins(path):
     SharedTupleBuffer.create(path, SHAPE, range(4), range(4))
     rounds = 20
     gate = FORK.Barrier(4)
-    wins = [FORK.Array("i", 4 * rounds, lock=False) for _ in range(4)]
+    wins = [FORK.Array("i", 2 * rounds, lock=False) for _ in range(4)]
 
     def call(who: int) -> None:
         buffer = SharedTupleBuffer.open(path)
-        for turn in range(rounds):
-            new = [4, 5]
-            for name, change in enumerate(
-                (
-                    lambda: buffer.add_readers(new, by=who),
-                    lambda: buffer.remove_readers(new, by=who),
-                )
-            ):
-                gate.wait(WAIT_S)
-                wins[who][2 * turn + name] = change()
+        changes = (buffer.add_readers, buffer.remove_readers)
+        for turn in range(2 * rounds):
+            gate.wait(WAIT_S)
+            wins[who][turn] = changes[turn % 2]([4, 5], by=who)
 
     processes = [start(call, who) for who in range(4)]
     finished(*processes)
-    total = np.sum([list(won) for won in wins], axis=0)[: 2 * rounds]
+    total = np.sum([list(won) for won in wins], axis=0)
     assert (total == 1).all()
 
 

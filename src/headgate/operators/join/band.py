@@ -114,7 +114,7 @@ class BandIndex:
         self._order = order
         self._times = stored.times[order]
         self._first, self._second = stored.first[order], stored.second[order]
-        if self._first.size and self._first[-1] != self._first[-1]:  # noqa: PLR0124 -- NaN sorts last
+        if (self._first[-1:] != self._first[-1:]).any():  # NaN sorts last
             msg = "the first attribute of a band index has NaN; leave those records out."
             raise ProtocolError(msg)
 

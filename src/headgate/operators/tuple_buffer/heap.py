@@ -72,24 +72,17 @@ class HeapTupleBuffer(TupleBuffer):
             return self._append([(Kind.DUMMY, Entry(time, None))], source)
 
     def get(self, reader: int) -> Entry | None:
-        """Return the next record and move on."""
+        """Return the next record and move on, past dummy and flush records too."""
         with self._lock:
-            entry = self.peek(reader)
-            if entry is not None:
-                self._move(reader, entry.source)
+            entry, cursors = self._find(reader)
+            if reader in self._cursors:
+                self._cursors[reader] = cursors
             return entry
 
     def peek(self, reader: int) -> Entry | None:
-        """Return what `get` would; dummy and flush records are passed on the way."""
+        """Return what `get` would, without moving on."""
         with self._lock:
-            while reader in self._cursors:
-                node = self._next(reader)
-                if node is None:
-                    return None
-                if node.kind in (Kind.DATA, Kind.CONTROL):
-                    return node.entry
-                self._move(reader, node.entry.source)
-            return None
+            return self._find(reader)[0]
 
     def add_readers(self, new: Collection[int], by: int) -> bool:
         """Add readers that get what reader `by` gets next."""
@@ -172,13 +165,18 @@ class HeapTupleBuffer(TupleBuffer):
         named = Entry(entry.time, entry.values, source, entry.control)
         self._streams[source].append(_Node(kind, self._ranks[source], named))
 
-    def _move(self, reader: int, source: int) -> None:
-        cursors = self._cursors[reader]
-        cursors[source] = cursors.get(source, 0) + 1
+    def _find(self, reader: int) -> tuple[Entry | None, dict[int, int]]:
+        """Return the reader's next data or control record, and its cursors once it has got that."""
+        cursors = dict(self._cursors.get(reader, {}))
+        while reader in self._cursors and (node := self._next(cursors)) is not None:
+            source = node.entry.source
+            cursors[source] = cursors.get(source, 0) + 1
+            if node.kind in (Kind.DATA, Kind.CONTROL):
+                return node.entry, cursors
+        return None, cursors
 
-    def _next(self, reader: int) -> _Node | None:
-        """Return the reader's next node, of any kind; None unless its place is final."""
-        cursors = self._cursors[reader]
+    def _next(self, cursors: dict[int, int]) -> _Node | None:
+        """Return the next node at `cursors`, of any kind; None unless its place is final."""
         heads: list[tuple[int, int, _Node | None]] = []
         for source, stream in self._streams.items():
             position = cursors.get(source, 0)

@@ -192,7 +192,7 @@ def _read(path: Path, reader: int, load: Load, connection: Connection) -> None:
     backoff, samples, watermark = Backoff(), [np.empty(0, dtype=np.int64)], 0
     while watermark < _END:
         block = backoff.until(lambda: buffer.get_block(reader, load.block), load.timeout_s)
-        if block is None or block.watermark is None:
+        if block is None:
             msg = f"reader {reader} got nothing for {load.timeout_s} s; run it again."
             raise EngineError(msg)
         samples.append(time.monotonic_ns() - block.columns["sent_ns"][::100])

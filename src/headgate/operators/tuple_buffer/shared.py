@@ -58,15 +58,17 @@ class Block:
     ----------
     times, sources : int64[n]
     columns : mapping of str to array[n]    The payload.
-    watermark : int or None    Time of the last record passed; None if none was.
+    watermark : int    Time of the last record passed, whatever its kind.
     control : Reconfiguration or None       Set where a control record came next; then n is 0.
+    control_source : int       Who put the control record; -1 without one.
     """
 
     times: I64
     sources: I64
     columns: Columns
-    watermark: int | None
+    watermark: int
     control: Reconfiguration | None = None
+    control_source: int = NOBODY
 
 
 @dataclass(frozen=True)
@@ -232,18 +234,13 @@ class SharedTupleBuffer(TupleBuffer):
 
     def get(self, reader: int) -> Entry | None:
         """Return the next record and move on."""
-        while (block := self.get_block(reader, 1)) is not None:
-            if _carries(block):
-                return self._as_entry(block)
-        return None
+        block = self.get_block(reader, 1)
+        return self._as_entry(block) if block is not None and _carries(block) else None
 
     def peek(self, reader: int) -> Entry | None:
         """Return what `get` would, without moving on."""
-        while (seen := self._look(reader, 1)) is not None:
-            if _carries(seen.block):
-                return self._as_entry(seen.block)
-            self._commit(reader, seen)
-        return None
+        seen = self._look(reader, 1)
+        return self._as_entry(seen.block) if seen is not None and _carries(seen.block) else None
 
     def get_block(self, reader: int, records_max: int) -> Block | None:
         """Return the next records, at most `records_max`, and move on; None if there is nothing.
@@ -449,23 +446,29 @@ class SharedTupleBuffer(TupleBuffer):
         index = np.empty(min(records_max, waiting), dtype=np.int64)
         if not index.size:
             return None
-        count, at, watermark = take_ready(views.times, views.tags, head, rank, after, index)
-        passed = None if (after == before).all() else int(watermark)
         announced = None
-        if count == 0 and at != NOBODY:
+        while True:
+            count, at, watermark = take_ready(views.times, views.tags, head, rank, after, index)
+            if count or at == NOBODY:
+                break
+            # A control record comes next; of one so old that it is kept no more, everybody has got
+            # another source's copy.
             number = int(views.tags.reshape(-1)[at]) >> EPOCH_SHIFT
-            announced = self._request(number)
             after[at // self.shape.slots] += 1
-            passed, seen = int(views.times.reshape(-1)[at]), max(seen, number)
-        if passed is None:
+            announced = self._request(number)
+            if announced is not None:
+                watermark, seen = int(views.times.reshape(-1)[at]), max(seen, number)
+                break
+        if (after == before).all():
             return None
         chosen = index[:count]
         block = Block(
             views.times.reshape(-1)[chosen],
             chosen // self.shape.slots,
             {name: column.reshape(-1)[chosen] for name, column in views.columns.items()},
-            passed,
+            int(watermark),
             announced,
+            NOBODY if announced is None else at // self.shape.slots,
         )
         return _Seen(generation, before, after, seen, block)
 
@@ -500,8 +503,7 @@ class SharedTupleBuffer(TupleBuffer):
 
     def _as_entry(self, block: Block) -> Entry:
         if block.control is not None:
-            assert block.watermark is not None, "a control record was passed"
-            return Entry(block.watermark, None, control=block.control)
+            return Entry(block.watermark, None, block.control_source, block.control)
         values = tuple(block.columns[name][0].item() for name in self._names)
         return Entry(int(block.times[0]), values, int(block.sources[0]))
 
