@@ -314,6 +314,19 @@ def test_a_source_comes_back_while_what_it_had_added_is_still_unread(make):
     assert got(buffer) == [(1, 0), (1, 1), (2, 0), (2, 1), (4, 0), (4, 1), (6, 0)]
 
 
+def test_a_source_that_comes_back_goes_on_where_it_had_left_off(make):
+    buffer = make(sources=(0, 1))
+    add(buffer, 0, 1)
+    add(buffer, 1, 1, 9)
+    buffer.remove_sources([1], by=0)
+    assert buffer.add_sources([1], by=0)
+    with pytest.raises(ProtocolError, match="at 8 after one at 9"):
+        buffer.add(Entry(8, (8,)), 1)
+    add(buffer, 0, 8)
+    add(buffer, 1, 9)
+    assert got(buffer) == [(1, 0), (1, 1), (8, 0)]
+
+
 # Control queues
 
 
@@ -425,7 +438,10 @@ def test_the_shared_buffer_answers_every_call_as_the_one_in_the_heap(tmp_path, s
                 ("add_readers", (others, who)),
                 ("remove_readers", (others, who)),
                 ("add_sources", (others, who)),
-                ("remove_sources", (others, who)),
+                (
+                    "remove_sources",
+                    ([s for s in others if s], who),
+                ),  # else nobody is left to add one
                 # Shared memory keeps eight, and then refuses; the heap never does.
                 ("reconfigure", ([who], [who] * GROUPS)) if requests < 8 else ("get", (who,)),
             ]

@@ -118,7 +118,8 @@ class HeapTupleBuffer(TupleBuffer):
                 self._ranks[source] = self._next_rank
                 self._announced[source] = self._announced[by]
                 self._next_rank += 1
-                if start is not None:
+                latest = self._latest(source)
+                if start is not None and (latest is None or latest < start):
                     self._put(Kind.DUMMY, Entry(start, None), source)
             return True
 
