@@ -212,6 +212,14 @@ def test_scale_join_finds_the_pairs_of_the_nested_loop(records, size, inclusive)
     assert pairs_of(run(operator, records)) == expected
 
 
+def test_scale_join_stores_each_of_two_thousand_records_once():
+    # By the printed keys 1 to n against c % n every n-th record would be missing.
+    records = [Record(i // 3, (i,), i % 2) for i in range(2100)]
+    close = lambda x, y: abs(x.payload[0] - y.payload[0]) < 9  # noqa: E731
+    expected = Counter((x.payload, y.payload) for x, y in nested_loop(*sides(records), 3, close))
+    assert pairs_of(run(library.scale_join(4, 10, close), records)) == expected
+
+
 def many_records() -> list[Record]:
     # Bursts with gaps longer than the window, so that queues run empty.
     return [Record(i + 50 * (i // 7), (i,), i % 2) for i in range(60)]

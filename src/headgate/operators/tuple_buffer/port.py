@@ -130,7 +130,8 @@ class TupleBuffer(Protocol):
     def add_sources(self, new: Collection[int], by: int) -> bool:
         """Add sources whose first record may be at the latest time of source `by`.
 
-        A source that comes back goes on no earlier than where it had left off itself. True if some of `new` were no sources; all of those are now.
+        A source that comes back goes on no earlier than where it had left off itself. True if some of
+        `new` were no sources; all of those are now.
         """
 
     def remove_sources(self, old: Collection[int], by: int) -> bool:
