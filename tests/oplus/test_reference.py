@@ -220,6 +220,14 @@ def test_scale_join_stores_each_of_two_thousand_records_once():
     assert pairs_of(run(library.scale_join(4, 10, close), records)) == expected
 
 
+@pytest.mark.timeout(20)
+def test_a_window_that_emits_nothing_crosses_a_long_gap_in_one_step():
+    operator = library.scale_join(10, 3, lambda x, y: True)
+    later = 10**15
+    records = [Record(0, ("l",), 0), Record(later, ("l",), 0), Record(later + 9, ("r",), 1)]
+    assert [r.time for r in run(operator, records)] == [later + 10]
+
+
 def many_records() -> list[Record]:
     # Bursts with gaps longer than the window, so that queues run empty.
     return [Record(i + 50 * (i // 7), (i,), i % 2) for i in range(60)]

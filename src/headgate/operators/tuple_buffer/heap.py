@@ -7,7 +7,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from headgate.core.errors import ProtocolError
-from headgate.operators.tuple_buffer.port import Entry, Kind, Reconfiguration, TupleBuffer
+from headgate.operators.tuple_buffer.port import (
+    Entry,
+    Kind,
+    Reconfiguration,
+    TupleBuffer,
+    no_reader_left,
+    not_a_source,
+    not_sorted,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,21 +197,3 @@ class HeapTupleBuffer(TupleBuffer):
                     return None
                 heads.append((stream[-1].entry.time, self._ranks[source], None))
         return min(heads, key=lambda head: head[:2])[2] if heads else None
-
-
-def not_a_source(source: int) -> str:
-    """Return the message for a record of somebody who is not connected."""
-    return f"{source} is no source of this tuple buffer; add it with add_sources first."
-
-
-def not_sorted(time: int, latest: int, source: int) -> str:
-    """Return the message for a record that goes back in time."""
-    return (
-        f"source {source} added a record at {time} after one at {latest}; "
-        "a source adds its records in time order."
-    )
-
-
-def no_reader_left() -> str:
-    """Return the message for the removal of all readers."""
-    return "the last readers of a tuple buffer cannot be removed; add others first."

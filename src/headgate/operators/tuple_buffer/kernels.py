@@ -84,3 +84,9 @@ def take_ready(
             cursor[first] += 1
             watermark = time
     return count, NOBODY, watermark
+
+
+def warm() -> None:
+    """Compile the kernel, or load it from its cache, before the first record needs it."""
+    zero = np.zeros(1, dtype=np.int64)
+    take_ready(zero.reshape(1, 1), zero.reshape(1, 1), zero, zero, zero, zero)

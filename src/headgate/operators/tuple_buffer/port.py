@@ -142,3 +142,21 @@ class TupleBuffer(Protocol):
 
     def reconfigure(self, instances: Collection[int], slot_of: Sequence[int]) -> int | None:
         """Put a request into every source's control queue; return its epoch, None if that is full."""
+
+
+def not_a_source(source: int) -> str:
+    """Return the message for a record of somebody who is not connected."""
+    return f"{source} is no source of this tuple buffer; add it with add_sources first."
+
+
+def not_sorted(time: int, latest: int, source: int) -> str:
+    """Return the message for a record that goes back in time."""
+    return (
+        f"source {source} added a record at {time} after one at {latest}; "
+        "a source adds its records in time order."
+    )
+
+
+def no_reader_left() -> str:
+    """Return the message for the removal of all readers."""
+    return "the last readers of a tuple buffer cannot be removed; add others first."

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,31 +21,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headgate.core.errors import ConfigError, ProtocolError, StateError
-from headgate.operators.tuple_buffer.heap import no_reader_left, not_a_source, not_sorted
+from headgate.core.errors import ConfigError, ProtocolError
+from headgate.operators.tuple_buffer.file import find_file, make_file
 from headgate.operators.tuple_buffer.kernels import NOBODY, take_ready
 from headgate.operators.tuple_buffer.layout import (
     ACTIVE,
     EPOCH_SHIFT,
-    HEADER_BYTES,
     RANK_SHIFT,
     REQUESTS,
     SPARE_SLOTS,
     BufferShape,
     BufferViews,
     Control,
-    read_shape,
 )
 from headgate.operators.tuple_buffer.lock import FileLock
-from headgate.operators.tuple_buffer.port import Entry, Kind, Reconfiguration, TupleBuffer
-from headgate.state.arena_file import allocate
+from headgate.operators.tuple_buffer.port import (
+    Entry,
+    Kind,
+    Reconfiguration,
+    TupleBuffer,
+    no_reader_left,
+    not_a_source,
+    not_sorted,
+)
 from headgate.state.mapping import map_file
-from headgate.state.ports import I64
-from headgate.state.runs import private_directory
+from headgate.state.ports import I64, U8
 
 Columns = Mapping[str, npt.NDArray[Any]]
-
-_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,6 @@ class SharedTupleBuffer(TupleBuffer):
         StateError     There is such a file, no room, or the directory is open to others.
         ConfigError    A source or reader is out of the shape's range, or there is none.
         """
-        target = Path(path)
-        private_directory(target.parent)
         for what, members, count in (
             ("source", sources, shape.sources_max),
             ("reader", readers, shape.readers_max),
@@ -129,11 +127,8 @@ class SharedTupleBuffer(TupleBuffer):
             if not members:
                 msg = f"a tuple buffer needs a {what} to begin with; give one."
                 raise ConfigError(msg)
-        temporary = f"{target}.{secrets.randbits(64):016x}.tmp"
-        descriptor = os.open(temporary, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            _give_room(descriptor, shape.byte_count, target.parent)
-            mapped = map_file(descriptor, shape.byte_count)
+
+        def fill(mapped: U8) -> None:
             views = BufferViews(mapped, shape)
             views.write_header(mapped)
             control = views.controls[0]
@@ -141,17 +136,8 @@ class SharedTupleBuffer(TupleBuffer):
             control.counters["next_generation"] = 1
             _connect_sources(control, sorted(sources))
             _connect_readers(control, readers)
-            os.link(temporary, target)
-        except FileExistsError as error:
-            os.close(descriptor)
-            msg = f"{target} exists already; open it, or remove it first."
-            raise StateError(msg) from error
-        except BaseException:
-            os.close(descriptor)
-            raise
-        finally:
-            os.unlink(temporary)
-        return cls(str(target), descriptor, shape)
+
+        return cls(str(path), make_file(Path(path), shape.byte_count, fill), shape)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> SharedTupleBuffer:
@@ -161,22 +147,8 @@ class SharedTupleBuffer(TupleBuffer):
         ------
         StateError    There is none, it is another user's, or open to others.
         """
-        try:
-            descriptor = os.open(path, _OPEN)
-        except OSError as error:
-            msg = f"{path} cannot be opened ({error.strerror}); make it with create first."
-            raise StateError(msg) from error
-        try:
-            found = os.fstat(descriptor)
-            shape = read_shape(os.pread(descriptor, HEADER_BYTES, 0), str(path))
-            ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
-            if not ours or found.st_mode & 0o077 or found.st_size < shape.byte_count:
-                msg = f"{path} is damaged, another user's or open to others; remove it."
-                raise StateError(msg)
-            return cls(str(path), descriptor, shape)
-        except BaseException:
-            os.close(descriptor)
-            raise
+        descriptor, shape = find_file(str(path))
+        return cls(str(path), descriptor, shape)
 
     def close(self) -> None:
         """Let go of the file; it stays where it is, and so do this process's sources and readers."""
@@ -533,14 +505,3 @@ def _check_range(what: str, numbers: Collection[int], count: int) -> None:
         if not 0 <= number < count:
             msg = f"{what} {number} does not fit this tuple buffer; use 0 to {count - 1}."
             raise ConfigError(msg)
-
-
-def _give_room(descriptor: int, byte_count: int, directory: Path) -> None:
-    try:
-        allocate(descriptor, byte_count)
-    except OSError as error:
-        msg = (
-            f"a tuple buffer of {byte_count} bytes does not fit {directory} ({error.strerror}); "
-            "use a smaller capacity, or a directory with more room."
-        )
-        raise StateError(msg) from error
