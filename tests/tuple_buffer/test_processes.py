@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 from headgate.core.errors import ConfigError, ProtocolError, StateError
+from headgate.operators.tuple_buffer import file
 from headgate.operators.tuple_buffer.backoff import Backoff
 from headgate.operators.tuple_buffer.layout import BufferShape
 from headgate.operators.tuple_buffer.port import Entry
@@ -278,6 +280,54 @@ def test_what_is_no_tuple_buffer_is_refused(path):
     path.parent.chmod(0o755)
     with pytest.raises(StateError, match="open to others"):
         SharedTupleBuffer.create(path, SHAPE, [0], [0])
+
+
+def test_a_buffer_without_room_leaves_nothing_behind(path, monkeypatch):
+    def full(descriptor: int, byte_count: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(file, "allocate", full)
+    with pytest.raises(StateError, match="No space left on device"):
+        SharedTupleBuffer.create(path, SHAPE, [0], [0])
+    assert os.listdir(path.parent) == []
+
+
+def test_a_buffer_needs_a_source_and_a_reader_to_begin_with(path):
+    for sources, readers, what in (([], [0], "source"), ([0], [], "reader")):
+        with pytest.raises(ConfigError, match=f"needs a {what} to begin with"):
+            SharedTupleBuffer.create(path, SHAPE, sources, readers)
+
+
+def test_columns_that_do_not_fit_the_header_are_refused(path):
+    wide = BufferShape(tuple((f"column_{n:040}", "i8") for n in range(100)), capacity=1)
+    with pytest.raises(ConfigError, match="100 columns do not fit"):
+        SharedTupleBuffer.create(path, wide, [0], [0])
+
+
+def test_a_child_does_not_lock_a_file_that_took_the_old_ones_place(path):
+    buffer = SharedTupleBuffer.create(path, SHAPE, [0], [0])
+    buffer.unlink()
+    SharedTupleBuffer.create(path, SHAPE, [0], [0])
+
+    def use() -> None:
+        with pytest.raises(StateError, match="was replaced"):
+            buffer.get(0)
+
+    finished(start(use))
+
+
+def test_joining_and_leaving_for_ever_before_a_reader_that_stands_still_is_refused(path):
+    buffer = SharedTupleBuffer.create(path, BufferShape((), capacity=4), [0, 1], [0])
+    assert buffer.add(Entry(0, ()), 0)
+
+    def come_and_go() -> None:
+        for _ in range(30):
+            assert buffer.remove_sources([1], by=0)
+            assert buffer.add_sources([1], by=0)
+
+    with pytest.raises(ProtocolError, match="while a reader stood still"):
+        come_and_go()
+    assert buffer.add_readers([1], by=0), "what was refused has changed nothing"
 
 
 def test_blocks_that_do_not_fit_are_refused(path):
