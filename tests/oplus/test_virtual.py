@@ -72,6 +72,7 @@ class Play:
             table(random, list(range(start))),
             sources=range(sources),
             capacity=random.choice([12, 1000]),
+            capacity_out=300,
         )
         self.output: list[Record] = []
         self._left: list[list[Record | Watermark]] = [[*s, Watermark(END)] for s in self.streams]
@@ -96,6 +97,7 @@ class Play:
                 self.request()
                 asked += 1
             if not self.turn() and asked == requests:
+                assert not any(self._left), "somebody waits for ever"
                 return self.output
 
     def _feed(self, source: int):

@@ -200,7 +200,10 @@ class SharedOperator:
     slot_of : sequence of int       f_mu of epoch 0: key group -> instance.
     sources : collection of int     Of the input buffer.
     readers : collection of int     Of the output buffer.
-    capacity : int           Of each buffer.
+    capacity : int           Of the input buffer.
+    capacity_out : int       Of the output buffer: more than an instance emits for one watermark. Its
+                             records wait there for the others' watermarks, and the others may wait at
+                             the barrier for it.
     buffer_in : TupleBuffer, optional    The output buffer of the operator before; its readers are this
                              one's instances.
 
@@ -219,6 +222,7 @@ class SharedOperator:
         sources: Collection[int] = (0,),
         readers: Collection[int] = (0,),
         capacity: int = 1024,
+        capacity_out: int = 65_536,
         buffer_in: TupleBuffer | None = None,
     ) -> None:
         self.operator = operator
@@ -226,7 +230,7 @@ class SharedOperator:
         first = range(connected)
         self.epoch = as_epoch(Reconfiguration(0, frozenset(first), tuple(slot_of)))
         self.buffer_in = buffer_in or HeapTupleBuffer(sources, first, capacity)
-        self.buffer_out: TupleBuffer = HeapTupleBuffer(first, readers, capacity)
+        self.buffer_out: TupleBuffer = HeapTupleBuffer(first, readers, capacity_out)
         self.instances = [VirtualInstance(self, number) for number in range(instances)]
         self.connected: list[tuple[int, frozenset[int]]] = []
         self.disconnected: list[tuple[int, frozenset[int]]] = []

@@ -76,7 +76,9 @@ class TupleBuffer(Protocol):
     """A buffer between sources and readers, both named by small integers.
 
     Capacity is counted per source: how many of its records the slowest reader has not got yet. A full
-    source never keeps another one from adding what the order waits for.
+    source never keeps another one from adding what the order waits for. But it stays full while the
+    others, silent, hold its records back: who makes the others wait for it, as a barrier does, needs
+    capacity for all it adds meanwhile.
 
     Methods that change who is connected take effect at once and wholly, or not at all. Of concurrent
     callers one gets True. `by`, whose name table 2 leaves out for three of them, is the caller; a caller
