@@ -71,8 +71,7 @@ class Play:
             INSTANCES,
             table(random, list(range(start))),
             sources=range(sources),
-            capacity=random.choice([12, 1000]),
-            capacity_out=300,
+            capacity=(random.choice([12, 1000]), 300),
         )
         self.output: list[Record] = []
         self._left: list[list[Record | Watermark]] = [[*s, Watermark(END)] for s in self.streams]

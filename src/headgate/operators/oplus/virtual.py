@@ -200,10 +200,9 @@ class SharedOperator:
     slot_of : sequence of int       f_mu of epoch 0: key group -> instance.
     sources : collection of int     Of the input buffer.
     readers : collection of int     Of the output buffer.
-    capacity : int           Of the input buffer.
-    capacity_out : int       Of the output buffer: more than an instance emits for one watermark. Its
-                             records wait there for the others' watermarks, and the others may wait at
-                             the barrier for it.
+    capacity : (int, int)    Of the input and of the output buffer. The latter must be more than an
+                             instance emits for one watermark: its records wait there for the others'
+                             watermarks, and the others may wait at the barrier for it.
     buffer_in : TupleBuffer, optional    The output buffer of the operator before; its readers are this
                              one's instances.
 
@@ -221,16 +220,15 @@ class SharedOperator:
         *,
         sources: Collection[int] = (0,),
         readers: Collection[int] = (0,),
-        capacity: int = 1024,
-        capacity_out: int = 65_536,
+        capacity: tuple[int, int] = (1024, 65_536),
         buffer_in: TupleBuffer | None = None,
     ) -> None:
         self.operator = operator
         self.state = WindowState()
         first = range(connected)
         self.epoch = as_epoch(Reconfiguration(0, frozenset(first), tuple(slot_of)))
-        self.buffer_in = buffer_in or HeapTupleBuffer(sources, first, capacity)
-        self.buffer_out: TupleBuffer = HeapTupleBuffer(first, readers, capacity_out)
+        self.buffer_in = buffer_in or HeapTupleBuffer(sources, first, capacity[0])
+        self.buffer_out: TupleBuffer = HeapTupleBuffer(first, readers, capacity[1])
         self.instances = [VirtualInstance(self, number) for number in range(instances)]
         self.connected: list[tuple[int, frozenset[int]]] = []
         self.disconnected: list[tuple[int, frozenset[int]]] = []
