@@ -110,14 +110,12 @@ def test_no_text_raises_anything_but_a_refusal(text: str) -> None:
 
 
 def test_the_alert_threshold_is_100_ms_or_half_of_a_smaller_bound() -> None:
-    """SS-10."""
     assert parse_slo("mean < 1 s over 1 s").alert_s == 0.1
     assert parse_slo("mean < 80 ms over 1 s").alert_s == pytest.approx(0.04)
 
 
 @pytest.mark.parametrize("alert_s", [1.0, 1.5])
 def test_an_alert_threshold_not_below_the_bound_is_refused(alert_s: float) -> None:
-    """SS-10."""
     with pytest.raises(ConfigError, match="is not below the bound 1 s; use less than 1 s"):
         Slo("mean", 1.0, 1.0, alert_s=alert_s)
 
