@@ -85,7 +85,8 @@ def below(bits: U64, bound: I64 | int) -> I64:
 
 def unit(bits: U64) -> F64:
     """Return the upper 53 of `bits` as a number in [0, 1)."""
-    share: F64 = (bits >> np.uint64(11)).view(np.int64) * 2.0**-53
+    high = (bits >> np.uint64(11)).view(np.int64).astype(np.float64)
+    share: F64 = high * 2.0**-53
     return share
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.core.errors import ConfigError, nearest
-from headgate.workloads.draws import F64, I64, U64, Draw, below, unit, zipf_shares
+from headgate.workloads.draws import I64, U64, Draw, below, unit, zipf_shares
 from headgate.workloads.rates import ConstantRate, RateFunction
 
 __all__ = ["COLUMNS", "NexmarkConfig", "check_columns", "due", "events", "schema"]
@@ -134,6 +134,7 @@ _FIELDS = (
     "person.name", "person.emailAddress", "person.creditCard", "person.city", "person.extra",
 )  # fmt: skip
 """Fields that draw. The order is part of the format: a new field goes to the end."""
+
 
 def _often(bits: U64, ratio: int) -> npt.NDArray[np.bool_]:
     """Return true with probability 1 - 1/ratio, from the lower 32 of `bits`."""

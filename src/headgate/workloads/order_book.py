@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CASH, SHARES = 100_000_000, 40_000
-"""What an account has to begin with: cents, and shares of its stock. Chosen, not tuned: of the
-generated orders about one in a thousand isn't covered."""
+"""What an account has to begin with: cents, and shares of its stock. Chosen, not tuned: of
+600,000 generated orders about 4 in 1,000 aren't covered."""
 
 
 @dataclass
@@ -64,7 +64,9 @@ class OrderBook:
 
     cash: int = CASH
     shares: int = SHARES
-    sides: dict[bool, dict[int, deque[Order]]] = field(default_factory=lambda: {True: {}, False: {}})
+    sides: dict[bool, dict[int, deque[Order]]] = field(
+        default_factory=lambda: {True: {}, False: {}}
+    )
     accounts: dict[int, Balance] = field(default_factory=dict)
     cancelled: int = 0
     refused: int = 0

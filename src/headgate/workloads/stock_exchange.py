@@ -66,6 +66,9 @@ whether it cancels; the stock; whether it buys; its limit in cents; shares; who 
 cancellation repeats all but `number`, `cancel` and `scheduled` of the order it names."""
 
 
+_RATE = ExchangeRate()
+
+
 @dataclass(frozen=True)
 class ExchangeConfig:
     """What the generator emits, and when."""
@@ -73,7 +76,7 @@ class ExchangeConfig:
     seed: int = 0
     """Chooses all random numbers; any integer of 64 bits."""
 
-    rate: RateFunction = ExchangeRate()
+    rate: RateFunction = _RATE
     """Rows per second."""
 
     stocks: int = STOCKS

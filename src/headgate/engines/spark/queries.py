@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate.core.errors import ConfigError
+from headgate.engines.spark.matcher import TRADES, Matcher
 
 __all__ = ["WORKLOADS", "Workload", "find_sdsc_log", "q0", "q1", "q2", "q5", "q7", "sdsc"]
 
@@ -112,6 +113,15 @@ def sdsc(spark: SparkSession, **options: str) -> DataFrame:
     )
 
 
+def stock_exchange(spark: SparkSession, **options: str) -> DataFrame:
+    """Return the trades that a stream of orders makes, one order book per stock.
+
+    Columns stock, buy, sell (order numbers), price (cents), volume (shares). Append mode.
+    """
+    orders = spark.readStream.format("stock_exchange").options(**options).load()
+    return orders.groupBy("stock").transformWithState(Matcher(), TRADES, "append", "None")
+
+
 SDSC_LOG = "../shared/data/sdsc_http_1995.requests.csv.gz"
 
 
@@ -182,6 +192,13 @@ _ALL = (
         # A day in 144 s: 197 requests/s on average.
         {"speed": "600"},
         source="replay",
+    ),
+    Workload(
+        "stock-exchange",
+        stock_exchange,
+        "trades of 1,156 stocks, a matcher per stock",
+        {"rate": "2000"},
+        source="stock_exchange",
     ),
 )
 

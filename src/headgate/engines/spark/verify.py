@@ -14,6 +14,7 @@ from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.engines.spark.gateway import Jvm, analysed, class_name, each, of_rows, seq
 from headgate.engines.spark.logical import read
 from headgate.engines.spark.plan import Query
+from headgate.engines.spark.sources import BUILT_IN
 from headgate.journal.reader import read as read_journal
 from headgate.journal.schema import Batch
 from headgate.state.checkpoint import Checkpoint
@@ -53,7 +54,7 @@ class _BatchReader:
 
     def format(self, source: str) -> _BatchReader:
         self._reader = self._reader.format(source)
-        if source in ("nexmark", "replay") and self._until is not None:
+        if source in BUILT_IN and self._until is not None:
             self._reader = self._reader.option("until", self._until)
         return self
 
