@@ -8,15 +8,17 @@ reader, give the batch answer. They expect `headgate.engines.spark.sources.regis
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate.core.errors import ConfigError
 from headgate.engines.spark.matcher import TRADES, Matcher
+from headgate.workloads import order_book
 
 __all__ = ["WORKLOADS", "Workload", "find_sdsc_log", "q0", "q1", "q2", "q5", "q7", "sdsc"]
 
@@ -122,6 +124,22 @@ def stock_exchange(spark: SparkSession, **options: str) -> DataFrame:
     return orders.groupBy("stock").transformWithState(Matcher(), TRADES, "append", "None")
 
 
+def stock_exchange_reference(spark: SparkSession, **options: str) -> DataFrame:
+    """Return the same trades, made order by order in plain Python; for batch sessions."""
+    orders = spark.readStream.format("stock_exchange").options(**options).load()
+    return orders.coalesce(1).mapInArrow(_by_the_book, TRADES)
+
+
+def _by_the_book(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    rows = (row for batch in batches for row in batch.to_pylist())
+    schema = pa.schema(
+        [pa.field("stock", pa.int32())]
+        + [pa.field(name, pa.int64()) for name in ("buy", "sell", "price", "volume")]
+    )
+    trades = [dict(zip(schema.names, trade, strict=True)) for trade in order_book.trades_of(rows)]
+    yield pa.RecordBatch.from_pylist(trades, schema=schema)
+
+
 SDSC_LOG = "../shared/data/sdsc_http_1995.requests.csv.gz"
 
 
@@ -173,6 +191,10 @@ class Workload:
     source: str = "nexmark"
     """Format of the source."""
 
+    reference: Callable[..., DataFrame] | None = None
+    """``reference(spark, **options)`` returns the rows that the query must put out, computed in another
+    way; None where Spark's own batch answer is that."""
+
     stateful: bool = True
     """Whether there is an operator to scale."""
 
@@ -199,6 +221,7 @@ _ALL = (
         "trades of 1,156 stocks, a matcher per stock",
         {"rate": "2000"},
         source="stock_exchange",
+        reference=stock_exchange_reference,
     ),
 )
 

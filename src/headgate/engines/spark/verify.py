@@ -79,6 +79,7 @@ def verify(
     output: DataFrame,
     options: Mapping[str, Any] | None = None,
     mode: str = "append",
+    reference: Callable[..., DataFrame] | None = None,
 ) -> dict[str, Any]:
     """Compare a stopped job's output with the batch answer of the same function.
 
@@ -93,6 +94,9 @@ def verify(
         For `build`.
     mode : str
         Output mode of the job; append is compared where windows are closed.
+    reference : callable, optional
+        Gives the expected rows, as `build` gives the query; default: `build` itself, so that the
+        expected rows are Spark's batch answer.
 
     Returns
     -------
@@ -113,7 +117,7 @@ def verify(
     # a stateless query has no manifest; what it wrote is what its journal says
     until = last_batch if latest is None else latest.spark_batch
     session = BatchSession(spark, end_offset(Path(checkpoint), until))
-    expected = build(session, **dict(options or {}))
+    expected = (reference or build)(session, **dict(options or {}))
     if mode == "append" and latest is not None:
         query = read(build(spark, **dict(options or {})), mode)
         expected = closed(expected, query, latest)
