@@ -22,6 +22,11 @@ from headgate.state.ports import EMPTY_TOKEN
 GROUPS = 4
 OUTPUTS = pa.schema([("name", pa.string()), ("calls", pa.int32()), ("best", pa.float64())])
 KEYS = (Leaf(Kind.BYTES), Leaf(Kind.INTEGER))
+STATES = {
+    "count": (pa.schema([]), pa.schema([("calls", pa.int32()), ("odd", pa.bool_())])),
+    "tags": (pa.schema([("tag", pa.int64())]), pa.schema([("value", pa.float64())])),
+}
+REVERSED = dict(reversed(STATES.items()))
 
 
 class Latest:
@@ -32,10 +37,7 @@ class Latest:
 
     keys = pa.schema([("name", pa.string()), ("number", pa.int16())])
     inputs = pa.schema([("tag", pa.int64()), ("value", pa.float64())])
-    states = {
-        "count": (pa.schema([]), pa.schema([("calls", pa.int32()), ("odd", pa.bool_())])),
-        "tags": (pa.schema([("tag", pa.int64())]), pa.schema([("value", pa.float64())])),
-    }
+    states = STATES
 
     def handleBatch(self, keys, batch, state):
         count = dict.fromkeys(range(keys.num_rows), 0)
@@ -86,10 +88,9 @@ def group_of(key):
 
 def arriving(rows):
     """Return rows ((name, number), tag, value) as a slot gets them."""
-    schema = pa.schema(
-        [(GROUP, pa.int32()), ("k0", pa.binary()), ("k1", pa.int64())]
-        + [("v0", pa.int64()), ("v1", pa.float64()), (RECORDS, pa.int64())]
-    )
+    kinds = [pa.int32(), pa.binary(), pa.int64(), pa.int64(), pa.float64(), pa.int64()]
+    names = [GROUP, "k0", "k1", "v0", "v1", RECORDS]
+    schema = pa.schema(list(zip(names, kinds, strict=True)))
     values = [
         (group_of(key), None if key[0] is None else key[0].encode(), key[1], tag, value, 1)
         for key, tag, value in rows
@@ -305,7 +306,7 @@ def test_warming_calls_a_processor_without_keys():
 
 def test_the_identity_of_a_processor_names_its_state_whatever_the_order():
     class Other(Latest):
-        states = dict(reversed(Latest.states.items()))
+        states = REVERSED
 
     other = ProcessorSpec(KEYS, OUTPUTS, Other())
     assert other.to_json() == SPEC.to_json()

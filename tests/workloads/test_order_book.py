@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -139,7 +140,7 @@ def exchange(seed, *, batches, rows=4000):
     )
     kernel, books, traded = Kernel(), defaultdict(lambda: OrderBook(**TIGHT)), []
     edges = np.linspace(0, rows, batches + 1).astype(int)
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         batch = orders(config, int(start), int(stop), 0)
         kernel.take(batch)
         traded += [(r["stock"], *t) for r in batch.to_pylist() for t in books[r["stock"]].take(r)]
