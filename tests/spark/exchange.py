@@ -33,9 +33,9 @@ def trades(spark: SparkSession, **options: str) -> DataFrame:
     return stock_exchange(spark, **{**OPTIONS, **options})
 
 
-def expected(rows: int = ROWS) -> Counter[tuple[int, ...]]:
+def expected(rows: int = ROWS, stocks: int = STOCKS) -> Counter[tuple[int, ...]]:
     """Return what the plain order books make of the first rows."""
-    config = ExchangeConfig(seed=SEED, rate=ConstantRate(1000.0), stocks=STOCKS)
+    config = ExchangeConfig(seed=SEED, rate=ConstantRate(1000.0), stocks=stocks)
     return Counter(order_book.trades_of(orders(config, 0, rows, 0).to_pylist()))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from headgate.core.errors import ConfigError
 from headgate.workloads.rates import ConstantRate, ExchangeRate, parse_rate
-from headgate.workloads.stock_exchange import SCHEMA, ExchangeConfig, due, orders
+from headgate.workloads.stock_exchange import SCHEMA, ExchangeConfig, orders
 
 BASE_US = 1_700_000_000_000_000
 
@@ -51,7 +51,6 @@ def test_a_cancellation_repeats_an_earlier_row():
 def test_rows_are_scheduled_by_the_rate():
     scheduled = orders(config(), 0, 10, BASE_US).column("scheduled").cast("int64").to_pylist()
     assert scheduled == [BASE_US + 1000 * (i + 1) for i in range(10)]
-    assert due(config(), 2.5) == 2500
 
 
 @pytest.mark.parametrize(

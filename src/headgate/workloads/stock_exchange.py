@@ -21,7 +21,7 @@ from headgate.core.errors import ConfigError
 from headgate.workloads.draws import F64, I64, Draw, zipf_shares
 from headgate.workloads.rates import ExchangeRate, RateFunction
 
-__all__ = ["SCHEMA", "ExchangeConfig", "due", "orders"]
+__all__ = ["SCHEMA", "ExchangeConfig", "orders"]
 
 STOCKS, EXPONENT = 1156, 0.57
 """[STREAMSWITCH] 6.1; the Zipf exponent that gives the shares of its figure 4."""
@@ -99,11 +99,6 @@ class ExchangeConfig:
         if not 0.0 <= self.cancels < 1.0:
             msg = f"cancels of stock_exchange is {self.cancels}; give a share from 0 to below 1."
             raise ConfigError(msg)
-
-
-def due(config: ExchangeConfig, elapsed_s: float) -> int:
-    """Return how many rows are due `elapsed_s` seconds after the start."""
-    return int(config.rate.count(elapsed_s))
 
 
 def orders(config: ExchangeConfig, start: int, stop: int, base_us: int) -> pa.RecordBatch:

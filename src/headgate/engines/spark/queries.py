@@ -1,4 +1,4 @@
-"""The workloads as plain PySpark: NEXMark's Q0, Q1, Q2, Q5, Q7, and requests of a web log.
+"""The workloads as plain PySpark: NEXMark, a web log, word count, the stock exchange.
 
 The query functions use ``spark.readStream`` and functions of PySpark only. So they run under
 headgate, run as plain Spark (its oracle), and, given a session whose ``readStream`` is a batch
@@ -20,7 +20,19 @@ from headgate.core.errors import ConfigError
 from headgate.engines.spark.matcher import TRADES, Matcher
 from headgate.workloads import order_book
 
-__all__ = ["WORKLOADS", "Workload", "find_sdsc_log", "q0", "q1", "q2", "q5", "q7", "sdsc"]
+__all__ = [
+    "WORKLOADS",
+    "Workload",
+    "find_sdsc_log",
+    "q0",
+    "q1",
+    "q2",
+    "q5",
+    "q7",
+    "sdsc",
+    "stock_exchange",
+    "word_count",
+]
 
 WATERMARK_BIDS = "4 seconds"
 """As in Flink's NEXMark; above the generator's greatest delay of 3 s, so that nothing is late."""
@@ -140,6 +152,19 @@ def _by_the_book(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pylist(trades, schema=schema)
 
 
+def word_count(spark: SparkSession, **options: str) -> DataFrame:
+    """Return how often each word came in windows of 5 s.
+
+    Columns window, word, count. Append mode. [STREAMSWITCH] figure 16 has two operators, Split and
+    Count; here Catalyst splits, below the exchange.
+    """
+    sentences = spark.readStream.format("sentences").options(**options).load()
+    words = sentences.withWatermark("scheduled", "1 second").select(
+        "scheduled", F.explode(F.split("text", " ")).alias("word")
+    )
+    return words.groupBy(F.window("scheduled", "5 seconds"), "word").count()
+
+
 SDSC_LOG = "../shared/data/sdsc_http_1995.requests.csv.gz"
 
 
@@ -214,6 +239,13 @@ _ALL = (
         # A day in 144 s: 197 requests/s on average.
         {"speed": "600"},
         source="replay",
+    ),
+    Workload(
+        "word-count",
+        word_count,
+        "words of generated sentences, counted per 5 s",
+        {"rate": "15000"},
+        source="sentences",
     ),
     Workload(
         "stock-exchange",
