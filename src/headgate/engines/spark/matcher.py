@@ -14,7 +14,9 @@ from headgate.workloads.kernels import match as kernel
 I64 = npt.NDArray[np.int64]
 
 _ORDER = ("order", "cancel", "buy", "price", "volume", "account")
-"""Columns of the kernel's pool, in its order."""
+_ACCOUNT = ("account", "cash", "shares")
+_TRADE = ("buy", "sell", "price", "volume")
+"""What the kernel's columns are called."""
 
 _INT = pa.int64()
 _ORDERS = [("buy", pa.bool_()), ("price", _INT), ("volume", _INT), ("account", _INT)]
@@ -48,52 +50,46 @@ class Matcher(ArrowProcessor):
         """Match the arriving orders against the books, in the order of their numbers."""
         stocks = keys.num_rows
         resting, accounts = state["resting"], state["accounts"]
-        order = np.lexsort((_column(batch, "number"), batch.of))
-        pool = np.concatenate([_pool(resting), _pool(batch)[order]])
-        order_at = batch.starts(stocks) + len(resting.of)
-        known = len(accounts.of)
-        balances = np.zeros((known + len(batch.of), 3), dtype=np.int64)
-        for at, name in enumerate(accounts.rows.schema.names):
-            balances[:known, at] = _column(accounts, name)
-        before, volume = balances[:known].copy(), pool[: len(resting.of), kernel.VOLUME].copy()
+        by_number = np.lexsort((_column(batch, "number"), batch.of))
+        pool = np.concatenate([_matrix(resting, _ORDER), _matrix(batch, _ORDER)[by_number]])
+        room = np.zeros((len(batch.of), len(_ACCOUNT)), dtype=np.int64)
+        balances = np.concatenate([_matrix(accounts, _ACCOUNT), room])
+        volume_before, balances_before = pool[:, kernel.VOLUME].copy(), balances.copy()
+        volume_before[len(resting.of) :] = 0
         trades, opened = kernel.match(
-            pool, resting.starts(stocks), order_at,
+            pool, resting.starts(stocks), len(resting.of) + batch.starts(stocks),
             balances, accounts.starts(stocks), self._cash, self._shares,
         )  # fmt: skip
         of = np.concatenate([resting.of, batch.of])
-        left = pool[:, kernel.VOLUME]
-        changed = np.concatenate([left[: len(volume)] != volume, left[len(volume) :] > 0])
-        gone = changed & (left == 0)
-        state.remove("resting", of[gone], _orders(pool[gone]))
-        state.put("resting", of[changed & ~gone], _orders(pool[changed & ~gone]))
-        moved = np.concatenate([(balances[:known] != before).any(axis=1), opened >= 0])
-        owner = np.concatenate([accounts.of, opened])[moved]
-        rows = balances[: len(moved)][moved]
-        columns = [pa.array(np.ascontiguousarray(column)) for column in rows.T]
-        names = accounts.rows.schema.names
-        state.put("accounts", owner, pa.RecordBatch.from_arrays(columns, names=names))
-        columns = [pa.array(np.ascontiguousarray(column)) for column in trades.T]
-        columns[0] = keys.column("stock").take(columns[0])
-        return pa.RecordBatch.from_arrays(
-            columns, names=["stock", "buy", "sell", "price", "volume"]
-        )
+        changed = pool[:, kernel.VOLUME] != volume_before
+        gone = changed & (pool[:, kernel.VOLUME] == 0)
+        rests = changed & ~gone
+        state.remove("resting", of[gone], _batch(pool[gone], _ORDER))
+        state.put("resting", of[rests], _batch(pool[rests], _ORDER))
+        owners = np.concatenate([accounts.of, opened])
+        moved = (balances != balances_before).any(axis=1)[: len(owners)]
+        moved[len(accounts.of) :] = True
+        state.put("accounts", owners[moved], _batch(balances[: len(owners)][moved], _ACCOUNT))
+        traded = _batch(trades, ("of", *_TRADE))
+        stock = keys.column("stock").take(traded.column("of"))
+        columns = [stock, *(traded.column(name) for name in _TRADE)]
+        return pa.RecordBatch.from_arrays(columns, names=["stock", *_TRADE])
 
 
 def _column(keyed: Keyed, name: str) -> I64:
-    column = keyed.rows.column(name)
-    numbers: I64 = column.cast(_INT).to_numpy(zero_copy_only=False)
+    numbers: I64 = keyed.rows.column(name).cast(_INT).to_numpy(zero_copy_only=False)
     return numbers
 
 
-def _pool(keyed: Keyed) -> I64:
-    """Return orders as the kernel takes them; one that rests does not cancel."""
-    pool = np.zeros((len(keyed.of), len(_ORDER)), dtype=np.int64)
-    for at, name in enumerate(_ORDER):
+def _matrix(keyed: Keyed, names: tuple[str, ...]) -> I64:
+    """Return int64[n, names]; what is not there is 0: an order that rests does not cancel."""
+    matrix = np.zeros((len(keyed.of), len(names)), dtype=np.int64)
+    for at, name in enumerate(names):
         if name in keyed.rows.schema.names:
-            pool[:, at] = _column(keyed, name)
-    return pool
+            matrix[:, at] = _column(keyed, name)
+    return matrix
 
 
-def _orders(pool: I64) -> pa.RecordBatch:
-    columns = [pa.array(np.ascontiguousarray(column)) for column in pool.T]
-    return pa.RecordBatch.from_arrays(columns, names=list(_ORDER))
+def _batch(matrix: I64, names: tuple[str, ...]) -> pa.RecordBatch:
+    columns = [pa.array(np.ascontiguousarray(column)) for column in matrix.T]
+    return pa.RecordBatch.from_arrays(columns, names=list(names))
