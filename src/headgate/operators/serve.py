@@ -249,26 +249,6 @@ def serve(
     return served
 
 
-def _aggregate(
-    operator: AggregateOperator,
-    step: Step,
-    chosen: pa.Table,
-    starts: I64,
-    watermarks_us: Mapping[int, int],
-) -> pa.RecordBatch:
-    """Serve rows ``starts[g]:starts[g + 1]``, one key group after the other; return what they emit."""
-    slices = _slices(operator, chosen)
-    names = operator.schema().names
-    keys = [chosen.column(n).combine_chunks() for n in names if n[0] == "k"]
-    values = [chosen.column(n).combine_chunks() for n in names if n[0] == "v"]
-    batch = operator.encode([_plain(c) for c in keys], slices, [_plain(c) for c in values])
-    emission = _Emission(operator)
-    one = _GroupStep(operator, step, batch, emission)
-    for group, watermark_us in watermarks_us.items():
-        one.run(group, int(starts[group]), int(starts[group + 1]), watermark_us)
-    return emission.batch()
-
-
 @dataclass(frozen=True)
 class _GroupStep:
     """One key group after the other: bring it, merge, emit, log, commit."""
@@ -305,6 +285,26 @@ class _GroupStep:
             )
         finally:
             self.step.release(group)
+
+
+def _aggregate(
+    operator: AggregateOperator,
+    step: Step,
+    chosen: pa.Table,
+    starts: I64,
+    watermarks_us: Mapping[int, int],
+) -> pa.RecordBatch:
+    """Serve rows ``starts[g]:starts[g + 1]``, one key group after the other; return what they emit."""
+    slices = _slices(operator, chosen)
+    names = operator.schema().names
+    keys = [chosen.column(n).combine_chunks() for n in names if n[0] == "k"]
+    values = [chosen.column(n).combine_chunks() for n in names if n[0] == "v"]
+    batch = operator.encode([_plain(c) for c in keys], slices, [_plain(c) for c in values])
+    emission = _Emission(operator)
+    one = _GroupStep(operator, step, batch, emission)
+    for group, watermark_us in watermarks_us.items():
+        one.run(group, int(starts[group]), int(starts[group + 1]), watermark_us)
+    return emission.batch()
 
 
 class _Emission:
