@@ -164,7 +164,7 @@ class Step:
             self.on_group(group)
 
     def commit(
-        self, group: int, table: Table, *, watermark_us: int, due_us: int, strings: Sequence[int]
+        self, group: int, table: Table, *, watermark_us: int, due_us: int, strings: tuple[int, ...]
     ) -> None:
         """Log what changed in a group, and give its state the step's token.
 
@@ -172,7 +172,7 @@ class Step:
         ----------
         watermark_us, due_us : int
             As in `GroupDone`.
-        strings : sequence of int
+        strings : tuple of int
             Words of a row that hold interned strings.
         """
         snapshot = self.request.groups[group].snapshot
