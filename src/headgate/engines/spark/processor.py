@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.core.broadcast import Broadcast
+from pyspark.errors import PySparkRuntimeError
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import Column
 from pyspark.sql import types as T
@@ -145,12 +145,22 @@ def processor_of(node: Jvm) -> object:
     """Return the object that was given to ``transformWithState``.
 
     The plan holds it as PySpark pickled it in this very process; nothing else is ever unpickled here.
+
+    Raises
+    ------
+    UnsupportedQuery
+        It is too large to be in the plan.
     """
     command = node.functionExpr().func().command()
     packed = bytes(command.toArray(command.elemTag()))
     serializer: Any = CPickleSerializer()
-    found = serializer.loads(packed)
-    if isinstance(found, Broadcast):  # how PySpark sends what is large
-        found = serializer.loads(found.value)
+    try:
+        found = serializer.loads(packed)
+    except PySparkRuntimeError as error:  # what is large PySpark has broadcast and let go of
+        msg = (
+            "cannot run a processor that takes more than 1 MB with all that it holds; let it read what "
+            f"is large from a file when it is called, {WAY_OUT}."
+        )
+        raise UnsupportedQuery(msg) from error
     function, _ = found
     return function.__self__._stateful_processor
