@@ -200,6 +200,14 @@ def test_only_what_a_call_changed_is_logged():
     assert sorted(section.rows[:, 0]) == [0, 1, 1]
 
 
+def test_a_group_that_is_due_is_logged_whole_without_a_row():
+    slots = Slots(snapshot_every=1)
+    slots.serve([(("a", 1), tag, 1.0) for tag in range(5)])
+    slots.serve([])
+    (sections,) = [known for known in slots.sections.values() if known]
+    assert [(section.full, len(section.rows)) for section in sections] == [(False, 6), (True, 6)]
+
+
 def test_a_call_has_all_keys_of_the_slot_and_each_once():
     calls = []
 
