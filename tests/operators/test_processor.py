@@ -220,6 +220,7 @@ def test_a_call_has_all_keys_of_the_slot_and_each_once():
     slots.operator = ProcessorOperator(ProcessorSpec(KEYS, OUTPUTS, Noting()))
     batch = [((name, 1), tag, 1.0) for tag in range(3) for name in ("a", "b", "cc")]
     slots.serve(batch)
+    slots.serve([])
     ((keys, given),) = calls
     assert keys.schema == Latest.keys
     assert sorted(keys.column("name").to_pylist()) == ["a", "b", "cc"]
@@ -231,7 +232,7 @@ def test_a_call_has_all_keys_of_the_slot_and_each_once():
 
 
 def test_an_entry_removed_and_put_in_one_call_is_there():
-    state = State((Variable("tags", *Latest.states["tags"]),), {})
+    state = State((Variable("tags", *Latest.states["tags"]),), {}, 1)
     state.put("tags", np.zeros(1, np.int64), columns(["tag", "value"], [(0, 5, 1.0)]))
     state.remove("tags", np.zeros(1, np.int64), columns(["tag"], [(0, 5)]))
     changes = state.changes["tags"]
@@ -275,10 +276,12 @@ def test_output_that_lacks_a_column_is_refused():
         (lambda s: s.put("tags", ZERO, ONE.select(["tag"])), 'lacks column "value"'),
         (lambda s: s.remove("tags", ZERO, ONE.select(["value"])), 'lacks column "tag"'),
         (lambda s: s.put("tags", ZERO[:0], ONE), "1 rows of state came with 0 key positions"),
+        (lambda s: s.put("tags", ZERO + 1, ONE), "for the key at 1, the call has 1 keys"),
+        (lambda s: s.remove("tags", ZERO - 1, ONE), "for the key at -1, the call has 1 keys"),
     ],
 )
 def test_wrong_use_of_state_is_refused(call, message):
-    state = State((Variable("tags", *Latest.states["tags"]),), {"tags": Keyed(ZERO[:0], ONE)})
+    state = State((Variable("tags", *Latest.states["tags"]),), {"tags": Keyed(ZERO[:0], ONE)}, 1)
     with pytest.raises(EngineError, match=message):
         call(state)
 

@@ -84,6 +84,35 @@ def _leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
     return tuple(leaf for leaf in leaves if leaf is not None)
 
 
+class _Distinct:
+    """The distinct rows of int64[n, w], numbered in the order in which they first occur.
+
+    Attributes
+    ----------
+    first : int64[k]
+        Where each of them first occurs.
+    of : int64[n]
+        The number of each row.
+    rows : int64[k, w]
+    """
+
+    def __init__(self, rows: I64) -> None:
+        rows = np.ascontiguousarray(rows)
+        self._index = np.zeros(1 << (2 * len(rows) + 1).bit_length(), dtype=np.int64)
+        first = np.empty(len(rows), dtype=np.int64)
+        self.of: I64 = np.empty(len(rows), dtype=np.int64)
+        count = number(rows, hash_words(rows), self._index, first, self.of)
+        self.first: I64 = first[:count]
+        self.rows: I64 = rows[self.first]
+
+    def find(self, rows: I64) -> I64:
+        """Return the number of each of `rows` (int64[m, w]), -1 for one that is not among them."""
+        rows = np.ascontiguousarray(rows)
+        of = np.empty(len(rows), dtype=np.int64)
+        look_up(rows, hash_words(rows), self.rows, self._index, of)
+        return of
+
+
 @dataclass(frozen=True)
 class _Group:
     """One key group during a step.
@@ -93,20 +122,28 @@ class _Group:
     group : int
     table : Table
         Begun.
+    start : int
+        Its first row among those chosen.
     base : int
         Position of its first key among the keys of the call.
-    keys : int64[k, w]
+    keys : _Distinct
         Its keys as words.
     """
 
     group: int
     table: Table
+    start: int
     base: int
-    keys: I64
+    keys: _Distinct
+
+    @property
+    def end(self) -> int:
+        """Position behind its last key."""
+        return self.base + len(self.keys.rows)
 
     def of(self, positions: I64) -> tuple[int, int]:
         """Return from where to where ascending `positions` are this group's."""
-        ends = np.searchsorted(positions, [self.base, self.base + len(self.keys)])
+        ends = np.searchsorted(positions, [self.base, self.end])
         return int(ends[0]), int(ends[1])
 
 
@@ -129,12 +166,7 @@ class ProcessorOperator:
         """Return the schema of what is put out: ``v0 ..``."""
         return pa.schema([pa.field(f"v{i}", x.type) for i, x in enumerate(self.spec.outputs)])
 
-    def run(
-        self,
-        step: Step,
-        chosen: pa.Table,
-        starts: I64,
-    ) -> pa.RecordBatch:
+    def run(self, step: Step, chosen: pa.Table, starts: I64) -> pa.RecordBatch:
         """Serve `chosen`, rows ``starts[g]:starts[g + 1]`` of which are key group g's, in one call.
 
         The groups are held all at once; what the call changed is written afterwards, group by group.
@@ -142,26 +174,20 @@ class ProcessorOperator:
         words = self._key_words(chosen)
         held: list[_Group] = []
         taken: list[int] = []
-        orders, firsts, ofs = [], [], []
-        keys = 0
+        output = pa.RecordBatch.from_pylist([], schema=self.schema())
+        changes: list[_Change] = []
         try:
             for group, state in step.request.groups.items():
                 start, stop = int(starts[group]), int(starts[group + 1])
-                if start == stop and not state.snapshot:
-                    continue
-                table = step.acquire(group)
-                taken.append(group)
-                table.begin()
-                distinct = _Distinct(interned(table, words.matrix, words.strings, start, stop))
-                held.append(_Group(group, table, keys, distinct.rows))
-                order = np.argsort(distinct.of, kind="stable")
-                orders.append(start + order)
-                firsts.append(start + distinct.first)
-                ofs.append(keys + distinct.of[order])
-                keys += len(distinct.rows)
-            state_now = State(self._variables, self._entries(held))
-            output = self._call(chosen, _joined(orders), _joined(firsts), _joined(ofs), state_now)
-            changes = self._encoded(state_now)
+                if start < stop or state.snapshot:
+                    table = step.acquire(group)
+                    taken.append(group)
+                    table.begin()
+                    keys = _Distinct(interned(table, words.matrix, words.strings, start, stop))
+                    base = held[-1].end if held else 0
+                    held.append(_Group(group, table, start, base, keys))
+            if held and held[-1].end:
+                output, changes = self._served(chosen, held)
             for one in held:
                 self._write(one, changes)
                 step.half_written(one.group)
@@ -177,15 +203,25 @@ class ProcessorOperator:
                 step.release(group)
         return output
 
+    def _served(self, chosen: pa.Table, held: list[_Group]) -> tuple[pa.RecordBatch, list[_Change]]:
+        """Call the processor with the keys of `held`; return what goes out and what changed."""
+        by_key = [np.argsort(one.keys.of, kind="stable") for one in held]
+        order = [one.start + rows for one, rows in zip(held, by_key, strict=True)]
+        of = [one.base + one.keys.of[rows] for one, rows in zip(held, by_key, strict=True)]
+        first = [one.start + one.keys.first for one in held]
+        state = State(self._variables, self._entries(held), held[-1].end)
+        output = self._call(chosen, _joined(order), _joined(first), _joined(of), state)
+        return output, self._encoded(state)
+
     def rehearse(self) -> None:
         """Call the processor with no keys at all, so that what it compiles or loads is there."""
         arriving = self.input_schema().empty_table()
         nothing = _joined([])
-        state = State(self._variables, self._entries([]))
+        state = State(self._variables, self._entries([]), 0)
         self._call(arriving, nothing, nothing, nothing, state)
         self._encoded(state)
         words = np.zeros((1, self.layout.variable_at), dtype=np.int64)
-        _find(_Distinct(words).rows, words)
+        _Distinct(words).find(words)
 
     # -- what the call is given ---------------------------------------------------------------------
 
@@ -220,7 +256,7 @@ class ProcessorOperator:
         key_words = self.layout.variable_at
         for one in held:
             live = one.table.live()
-            of = _find(one.keys, one.table.rows[live, 1 : 1 + key_words])
+            of = one.keys.find(one.table.rows[live, 1 : 1 + key_words])
             mine = of >= 0
             rows_of.append(one.table.rows[live[mine]])
             of_of.append(one.base + of[mine])
@@ -282,7 +318,7 @@ class ProcessorOperator:
             if start == stop:
                 continue
             keys = np.concatenate(
-                [one.keys[change.of[start:stop] - one.base], change.entry[start:stop]], axis=1
+                [one.keys.rows[change.of[start:stop] - one.base], change.entry[start:stop]], axis=1
             )
             if change.values is None:
                 index = one.table.find(keys)
@@ -307,41 +343,6 @@ class _Change:
     of: I64
     entry: I64
     values: I64 | None
-
-
-class _Distinct:
-    """The distinct rows of int64[n, w], numbered in the order in which they first occur.
-
-    Attributes
-    ----------
-    first : int64[k]
-        Where each of them first occurs.
-    of : int64[n]
-        The number of each row.
-    rows : int64[k, w]
-    """
-
-    def __init__(self, rows: I64) -> None:
-        rows = np.ascontiguousarray(rows)
-        first = np.empty(len(rows), dtype=np.int64)
-        self.of: I64 = np.empty(len(rows), dtype=np.int64)
-        count = number(rows, hash_words(rows), _index(len(rows)), first, self.of)
-        self.first: I64 = first[:count]
-        self.rows: I64 = rows[self.first]
-
-
-def _index(entries: int) -> I64:
-    return np.zeros(1 << max(2, (2 * entries).bit_length()), dtype=np.int64)
-
-
-def _find(known: I64, rows: I64) -> I64:
-    """Return the number of each of `rows` (int64[n, w]) among `known`, -1 if it is not there."""
-    rows, index = np.ascontiguousarray(rows), _index(len(known))
-    spare = np.empty(len(known), dtype=np.int64)
-    number(known, hash_words(known), index, spare, spare.copy())
-    of = np.empty(len(rows), dtype=np.int64)
-    look_up(rows, hash_words(rows), known, index, of)
-    return of
 
 
 def _numbers(rows: pa.RecordBatch, first: int, leaves: tuple[Leaf, ...]) -> I64:

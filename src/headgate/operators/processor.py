@@ -95,9 +95,21 @@ class Changes:
 
 
 class State:
-    """The state of the keys of one call: `state[name]` as it was before; `put` and `remove`."""
+    """The state of the keys of one call: `state[name]` as it was before; `put` and `remove`.
 
-    def __init__(self, variables: tuple[Variable, ...], before: Mapping[str, Keyed]) -> None:
+    Parameters
+    ----------
+    variables : tuple of Variable
+    before : mapping of str to Keyed
+        The entries there are, by variable.
+    keys : int
+        Keys of the call.
+    """
+
+    def __init__(
+        self, variables: tuple[Variable, ...], before: Mapping[str, Keyed], keys: int
+    ) -> None:
+        self._keys = keys
         self._variables = {variable.name: variable for variable in variables}
         self._before = before
         self.changes = {name: Changes() for name in self._variables}
@@ -119,12 +131,12 @@ class State:
             Entry columns and values, by name.
         """
         chosen = fitted(rows, self._known(name).schema, f'what is put into state "{name}"')
-        self.changes[name].put.append((_positions(of, rows), chosen))
+        self.changes[name].put.append((self._positions(of, rows), chosen))
 
     def remove(self, name: str, of: I64, rows: pa.RecordBatch) -> None:
         """Remove entries; `rows` names them by their entry columns, other columns are ignored."""
         chosen = fitted(rows, self._known(name).entry, f'what is removed from state "{name}"')
-        self.changes[name].removed.append((_positions(of, rows), chosen))
+        self.changes[name].removed.append((self._positions(of, rows), chosen))
 
     def _known(self, name: str) -> Variable:
         if name not in self._variables:
@@ -133,13 +145,18 @@ class State:
             raise EngineError(msg)
         return self._variables[name]
 
-
-def _positions(of: I64, rows: pa.RecordBatch) -> I64:
-    of = np.ascontiguousarray(of, dtype=np.int64)
-    if len(of) != rows.num_rows:
-        msg = f"{rows.num_rows} rows of state came with {len(of)} key positions; give one for each."
-        raise EngineError(msg)
-    return of
+    def _positions(self, of: I64, rows: pa.RecordBatch) -> I64:
+        of = np.ascontiguousarray(of, dtype=np.int64)
+        if len(of) != rows.num_rows:
+            msg = f"{rows.num_rows} rows of state came with {len(of)} key positions; give one for each."
+            raise EngineError(msg)
+        if len(of) and not 0 <= of.min() <= of.max() < self._keys:
+            msg = (
+                f"a change of state is for the key at {of.max()}, the call has {self._keys} keys; "
+                "number them from 0."
+            )
+            raise EngineError(msg)
+        return of
 
 
 class Processor(Protocol):

@@ -49,9 +49,9 @@ class ArrowProcessor(StatefulProcessor):
     def handleBatch(self, keys: pa.RecordBatch, batch: Keyed, state: State) -> pa.RecordBatch:
         """Take the arriving rows of many keys, change their state, and return what goes out.
 
-        Called once per slot and batch. A call that fails is repeated with the state as it was, so it
-        must depend on its arguments only. A call without any key is made when a worker starts, so that
-        what is compiled or loaded is there when a batch comes.
+        Called once per slot and batch that has rows for it. A call that fails is repeated with the
+        state as it was, so it must depend on its arguments only. A call without any key is made when
+        a worker starts, so that what is compiled or loaded is there when a batch comes.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class ArrowProcessor(StatefulProcessor):
         ]
         arrived = pa.RecordBatch.from_pylist([row.asDict() for row in rows], schema=self.inputs)
         before = {variable.name: self._before(variable) for variable in self._variables}
-        state = State(self._variables, before)
+        state = State(self._variables, before, 1)
         keys = pa.RecordBatch.from_arrays(given, schema=self.keys)
         output = self.handleBatch(keys, _of_one_key(arrived), state)
         for variable in self._variables:
