@@ -221,6 +221,12 @@ class AssignmentChange:
     reason: str = ""
     """Why, in words."""
 
+    operator: str = ""
+    """The operator; empty in journals of an earlier release."""
+
+    slot_of: tuple[int, ...] = ()
+    """The slot of each key group from now on; empty in journals of an earlier release."""
+
     at_ms: int = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 

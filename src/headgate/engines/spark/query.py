@@ -73,7 +73,8 @@ class Query:
             `slots` is out of range, or the assignment is frozen.
         """
         self._check_operator(operator)
-        self._driver.ask(self._driver.scaled(slots, operator), by, reason)
+        changes = self._driver.changes
+        changes.ask(changes.scaled(slots, operator), by, reason)
 
     def remap(
         self,
@@ -92,8 +93,8 @@ class Query:
         """
         self._check_operator(operator)
         names = [operator] if operator else list(self._driver.states)
-        asked = {name: self._driver.asked(name).remap(changes) for name in names}
-        self._driver.ask(asked, by, reason)
+        held = self._driver.changes
+        held.ask({name: held.newest(name).remap(changes) for name in names}, by, reason)
 
     def _check_operator(self, operator: str | None) -> None:
         if not self._driver.states:
@@ -106,15 +107,15 @@ class Query:
 
     def assignment(self) -> dict[str, Assignment]:
         """Return the assignment of each operator."""
-        return self._driver.assignment()
+        return self._driver.changes.assignment()
 
     def freeze(self) -> None:
         """Forbid changes of the assignment until `thaw`."""
-        self._driver.freeze(frozen=True)
+        self._driver.changes.freeze()
 
     def thaw(self) -> None:
         """Allow changes of the assignment again."""
-        self._driver.freeze(frozen=False)
+        self._driver.changes.thaw()
 
     def drain(self, timeout_s: float = 60.0) -> None:
         """Wait until everything that has arrived is served and all that is due is out.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.core.assignment import Assignment
+from headgate.engines.spark.changes import Wanted
 from headgate.engines.spark.reports import Report
 from headgate.journal import histogram
 from headgate.journal.schema import (
@@ -60,11 +61,14 @@ class Recorder:
             step = driver.latest.step
             self._write(Restart(step=step + 1, recovered_from=step))
 
-    def assignment(
-        self, step: int, before: Assignment, after: Assignment, by: str, reason: str
-    ) -> None:
+    def assignment(self, step: int, operator: str, before: Assignment, new: Wanted) -> None:
         """Write that a new assignment takes effect."""
-        moved = len(before.moved(after))
+        after = new.assignment
+        number = {old: slot for slot, old in enumerate(new.survivors) if old is not None}
+        moved = sum(
+            number.get(old) != slot
+            for old, slot in zip(before.slot_of, after.slot_of, strict=True)
+        )
         self._write(
             AssignmentChange(
                 step=step,
@@ -73,8 +77,10 @@ class Recorder:
                 slots_after=after.slots,
                 groups_moved=moved,
                 bytes_moved=0,
-                by=by,
-                reason=reason,
+                by=new.by,
+                reason=new.reason,
+                operator=operator,
+                slot_of=after.slot_of,
             )
         )
 
