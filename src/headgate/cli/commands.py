@@ -99,6 +99,23 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     budget: Annotated[
         str | None, typer.Option(help="Time budget of a slot per batch, such as '800 ms'.")
     ] = None,
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(help="What must hold, such as 'mean < 1 s over 1 s'; repeatable."),
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Who decides about slots, such as 'streamswitch(0.2)'.")
+    ] = None,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Let the policy decide, and change nothing.")
+    ] = False,
+    slots_max: Annotated[int | None, typer.Option(help="Most slots a policy may use.")] = None,
+    slot_rate: Annotated[
+        float | None, typer.Option(help="Experiment: records a slot serves per second.")
+    ] = None,
+    require_slo: Annotated[
+        bool, typer.Option("--require-slo", help="Exit with 4 if the SLO was missed.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the load generator.")] = 1,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare with Spark's batch answer afterwards.")
@@ -129,6 +146,12 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             scale_at=parse_scale_at(scale_at or ()),
             key_groups=key_groups,
             budget=budget,
+            slo=tuple(slo or ()),
+            policy=policy,
+            advise=advise,
+            slots_max=slots_max,
+            slot_rate=slot_rate,
+            require_slo=require_slo,
             seed=seed,
             verify=verify,
             options=parse_options(option or ()),

@@ -23,12 +23,15 @@ class Wanted:
         For the journal.
     survivors : tuple of (int or None)
         As `Change.survivors`.
+    decided : bool
+        True where the control loop decided it, which waits to hear that it is in force.
     """
 
     assignment: Assignment
     by: str
     reason: str
     survivors: tuple[int | None, ...]
+    decided: bool = False
 
 
 class Changes:

@@ -31,6 +31,7 @@ from headgate.engines.spark.reports import Report, ReportChannel, consistent
 from headgate.engines.spark.sinks import Sink
 from headgate.engines.spark.slot import STEP_PROPERTY, SlotTask
 from headgate.engines.spark.sparklog import SparkLog
+from headgate.journal.schema import SloState
 from headgate.state.arena import Run
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
@@ -56,6 +57,9 @@ class Observer(Protocol):
 
     def quiet(self, horizon_ms: float) -> None:
         """Take note of a batch with nothing to do."""
+
+    def state(self) -> SloState:
+        """Return what the next batch line says of the SLO."""
 
 
 class BatchDriver:

@@ -8,7 +8,7 @@ long holds the samples back; it never looks like a source that fell silent.
 
 from __future__ import annotations
 
-import threading
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +18,8 @@ import numpy.typing as npt
 from headgate.control.sample import Sample
 from headgate.core.assignment import Assignment
 from headgate.engines.spark.reports import Report
+from headgate.engines.spark.success import SuccessRate
+from headgate.engines.spark.useful import UsefulTime
 from headgate.operators.counts import Binned
 
 F64 = npt.NDArray[np.float64]
@@ -185,3 +187,94 @@ class OperatorCounters:
     def _empty(self) -> Cell:
         groups = len(self._arrived)
         return Cell(np.zeros(groups), np.zeros(groups), np.zeros(groups))
+
+
+@dataclass
+class _Metered:
+    """What is kept of one operator."""
+
+    counters: OperatorCounters
+    useful: UsefulTime
+    success: SuccessRate
+    samples: list[Sample] = field(default_factory=list)
+
+
+class SparkMetrics:
+    """The metrics source of a job on Spark.
+
+    Used by one thread, which is told in order of what the job did.
+
+    Parameters
+    ----------
+    delta_s : float
+        Length of a tick; ticks begin at multiples of it since 1970.
+    started_ms : float
+        Tick 1 is the first that ends after it.
+    """
+
+    def __init__(self, delta_s: float, started_ms: float) -> None:
+        self._delta_ms = delta_s * 1e3
+        self._first_tick = math.floor(started_ms / self._delta_ms) + 1
+        self._operators: dict[str, _Metered] = {}
+
+    def add_operator(
+        self,
+        name: str,
+        assignment: Assignment,
+        waiting: F64,
+        useful: UsefulTime,
+        success: SuccessRate,
+    ) -> None:
+        """Count an operator from now on; parameters as of `OperatorCounters`."""
+        counters = OperatorCounters(assignment, waiting, self._first_tick)
+        self._operators[name] = _Metered(counters, useful, success)
+
+    def success(self, operator: str) -> SuccessRate:
+        """Return how often the operator met its SLO."""
+        return self._operators[operator].success
+
+    def assigned(
+        self,
+        operator: str,
+        assignment: Assignment,
+        survivors: Sequence[int | None],
+        at_ms: float,
+    ) -> None:
+        """Take note of a new assignment, in force from the step that began at `at_ms` on."""
+        metered = self._operators[operator]
+        metered.counters.assign(assignment, survivors, math.ceil(at_ms / self._delta_ms))
+        metered.useful.renumber(survivors)
+
+    def committed(self, reports: Sequence[Report], started_ms: float, horizon_ms: float) -> None:
+        """Count a committed step.
+
+        Parameters
+        ----------
+        reports : sequence of Report
+            A consistent set: one per operator and slot.
+        started_ms : float
+            When the step began.
+        horizon_ms : float
+            All records that arrived until then are in this step or in an earlier one.
+        """
+        for name, metered in self._operators.items():
+            mine = [r for r in reports if r.operator == name and r.counts is not None]
+            spent_s = metered.useful.add(mine, started_ms, len(mine))
+            for report, useful_s in zip(mine, spent_s, strict=True):
+                metered.counters.add(report, useful_s)
+        self.known_until(horizon_ms)
+
+    def known_until(self, horizon_ms: float) -> None:
+        """Give away what is known completely: the time slots up to `horizon_ms`."""
+        tick = math.floor(horizon_ms / self._delta_ms)
+        for metered in self._operators.values():
+            for sample, cell in metered.counters.until(tick):
+                metered.samples.append(sample)
+                metered.success.add(cell.completed, cell.latency_ms)
+
+    def collect(self) -> Mapping[str, Sequence[Sample]]:
+        """Return the samples of each operator since the last call, oldest first."""
+        found = {name: metered.samples for name, metered in self._operators.items()}
+        for metered in self._operators.values():
+            metered.samples = []
+        return found

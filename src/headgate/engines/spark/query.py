@@ -16,7 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.core.assignment import Assignment
 from headgate.core.errors import ConfigError, HeadgateError
+from headgate.engines.spark.control import Controller
 from headgate.engines.spark.driver import BatchDriver
+from headgate.journal.schema import Decided
 
 _POLL_S = 0.02
 _COMMIT_WAIT_S = 5.0
@@ -33,12 +35,14 @@ class Query:
         self,
         inner: StreamingQuery,
         driver: BatchDriver,
+        controller: Controller | None,
         *,
         finite: bool,
         release: Callable[[], None],
     ) -> None:
         self._inner = inner
         self._driver = driver
+        self._controller = controller
         self._finite = finite
         self._release = release
         self._ended = threading.Event()
@@ -116,6 +120,10 @@ class Query:
     def thaw(self) -> None:
         """Allow changes of the assignment again."""
         self._driver.changes.thaw()
+
+    def decisions(self) -> list[Decided]:
+        """Return the last decisions of the query's policy, oldest first."""
+        return self._controller.decisions() if self._controller is not None else []
 
     def drain(self, timeout_s: float = 60.0) -> None:
         """Wait until everything that has arrived is served and all that is due is out.
@@ -265,6 +273,8 @@ class Query:
         asked = self._driver.stopping.is_set()
         reason = "failed" if failure else "stopped" if asked else "source ended"
         try:
+            if self._controller is not None:
+                self._controller.stop()
             self._driver.recorder.stop(reason, failure)
         finally:
             self._release()

@@ -61,23 +61,14 @@ class SuccessRate:
         self.met += some & (latency_ms <= self._bound_ms * records)
         self.empty += int(len(some) - some.sum())
 
-    @property
-    def mean(self) -> float | None:
-        """Mean of the key groups' shares; None before a first window."""
-        shares = self._shares()
-        return float(shares.mean()) if len(shares) else None
-
-    @property
-    def worst(self) -> tuple[int, float] | None:
-        """The key group with the least share, and its share; None before a first window."""
-        shares = self._shares()
-        if not len(shares):
-            return None
-        groups = np.flatnonzero(self.windows)
-        least = int(np.argmin(shares))
-        return int(groups[least]), float(shares[least])
-
-    def _shares(self) -> F64:
+    def shares(self) -> F64:
+        """Return the share of each key group that had windows, ascending by group."""
         some = self.windows > 0
-        shares: F64 = self.met[some] / self.windows[some]
-        return shares
+        found: F64 = self.met[some] / self.windows[some]
+        return found
+
+    def worst(self) -> tuple[float, int]:
+        """Return the least share and its key group; there must have been a window."""
+        shares = self.shares()
+        least = int(np.argmin(shares))
+        return float(shares[least]), int(np.flatnonzero(self.windows)[least])

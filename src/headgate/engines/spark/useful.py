@@ -127,9 +127,7 @@ class UsefulTime:
     def renumber(self, survivors: Sequence[int | None]) -> None:
         """Take note of a new assignment; parameters as of `Change.survivors`."""
         fits = self._fits
-        self._fits = [
-            fits[s] if s is not None and s < len(fits) else CostFit() for s in survivors
-        ]
+        self._fits = [fits[s] if s is not None and s < len(fits) else CostFit() for s in survivors]
 
     def fixed_ms(self) -> float | None:
         """Return the mean fixed cost of a task, in ms; None where it is not fitted."""

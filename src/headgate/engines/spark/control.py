@@ -1,0 +1,258 @@
+"""The control loop of a job on Spark, beside its batches.
+
+The batches' thread only says what happened; counting, examining and deciding are done in a thread of
+their own, after each batch. So no batch ever waits for the loop.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.control.policy import Policy
+from headgate.core.slo import Slo
+from headgate.engines.spark import steering
+from headgate.engines.spark.actuator import SparkActuator
+from headgate.engines.spark.changes import Changes, Wanted
+from headgate.engines.spark.decisions import DecisionWriter
+from headgate.engines.spark.job import JobConfig, OperatorState
+from headgate.engines.spark.metrics import SparkMetrics
+from headgate.engines.spark.reports import Report
+from headgate.engines.spark.success import SuccessRate
+from headgate.engines.spark.useful import UsefulTime
+from headgate.journal.schema import Decided, Event, SloState
+from headgate.loop.loop import ControlLoop, State
+
+DELTA_S = 0.1
+"""Length of the time slots that records are counted in: StreamSwitch 6."""
+
+_STOP_WAIT_S = 5.0
+_WORST = (State.UNREACHABLE, State.NOT_READY, State.CHANGING, State.STEADY)
+"""States of operators, the one to show first."""
+
+
+@dataclass(frozen=True)
+class ControlConfig:
+    """What the control loop of a job is asked for.
+
+    Attributes
+    ----------
+    slos : tuple of Slo
+    policy : Policy
+    slots_min, slots_max : int
+    advise : bool
+        Decide and write down, and change nothing.
+    """
+
+    slos: tuple[Slo, ...]
+    policy: Policy
+    slots_min: int = 1
+    slots_max: int = 1
+    advise: bool = False
+
+
+@dataclass
+class _Spent:
+    """What the loop took since the last batch line."""
+
+    cpu_s: float = 0.0
+    cycles: int = 0
+
+
+class Controller:
+    """Steers a running job towards its SLO.
+
+    `assigned`, `committed` and `quiet` are called by the batches' thread, in order; they return at
+    once. Everything else happens in the controller's own thread, from `start` to `stop`.
+
+    Parameters
+    ----------
+    config : ControlConfig
+    job : JobConfig
+    states : mapping of str to OperatorState
+        Sources first; read here, while nothing runs yet.
+    changes : Changes
+    write : callable
+        Appends an event to the journal.
+    cores : int
+    parents : mapping of str to tuple of str
+        As `Observation.parents`.
+    """
+
+    def __init__(
+        self,
+        config: ControlConfig,
+        job: JobConfig,
+        states: Mapping[str, OperatorState],
+        changes: Changes,
+        write: Callable[[Event], None],
+        *,
+        cores: int,
+        parents: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        self._config = config
+        self._began_s = time.monotonic()
+        self._changes = changes
+        self._targets = steering.targets_of(config.slos, list(states))
+        self._metrics = SparkMetrics(DELTA_S, time.time() * 1e3)
+        for name, target in self._targets.items():
+            state = states[name]
+            limited = job.slot_rate if not parents.get(name) else None
+            self._metrics.add_operator(
+                name,
+                state.assignment,
+                _waiting(state),
+                UsefulTime(limited, job.budget_s, cores),
+                SuccessRate(job.key_groups, _ticks(target.slo), target.slo.bound * 1e3),
+            )
+        self._writer = DecisionWriter(write, config.policy.name)
+        writer = self._writer
+        actuator = SparkActuator(changes, config.policy.name, lambda: writer.reason, self._refused)
+        self._loop = ControlLoop(
+            config.policy,
+            self._metrics,
+            actuator,
+            self._writer,
+            steering.settings_of(
+                self._targets, slots_min=config.slots_min, slots_max=config.slots_max
+            ),
+            delta_s=DELTA_S,
+            parents={name: parents.get(name, ()) for name in self._targets},
+            end_to_end_s=steering.end_to_end_s(config.slos),
+        )
+        self._loop.advise(config.advise)
+        self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="headgate-control", daemon=True)
+        self._due = False
+        self._failed = ""
+        self._spent = _Spent()
+        self._state = self._measured()
+
+    # -- the batches' side ------------------------------------------------------------------------
+
+    def assigned(self, operator: str, wanted: Wanted) -> None:
+        """Take note that the step about to begin runs under a new assignment."""
+        at_ms = time.time() * 1e3
+        self._events.put(lambda: self._on_assigned(operator, wanted, at_ms))
+
+    def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
+        """Take note of a committed step; parameters as of `SparkMetrics.committed`."""
+        self._events.put(lambda: self._on_committed(reports, started_ms, horizon_ms))
+
+    def quiet(self, horizon_ms: float) -> None:
+        """Take note that nothing arrived until `horizon_ms`, and nothing is left to do."""
+        self._events.put(lambda: self._on_quiet(horizon_ms))
+
+    def state(self) -> SloState:
+        """Return how the job stands to its SLO, and what the loop took since the last call."""
+        spent, self._spent = self._spent, _Spent()
+        return replace(self._state, loop_ms=round(spent.cpu_s * 1e3, 3), cycles=spent.cycles)
+
+    # -- the user's side --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to work on what is told."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Work off what was told, and end."""
+        self._events.put(None)
+        self._thread.join(_STOP_WAIT_S)
+
+    def decisions(self) -> list[Decided]:
+        """Return the last decisions, oldest first."""
+        return list(self._writer.kept)
+
+    # -- the controller's own thread --------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (event := self._events.get()) is not None:
+            began_s = time.thread_time()
+            self._guarded(event)
+            if self._due and self._events.empty():
+                self._due = False
+                self._guarded(self._cycle)
+                self._spent.cycles += 1
+            self._spent.cpu_s += time.thread_time() - began_s
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do `work`; a loop that fails must not end the query, which runs without it."""
+        try:
+            work()
+        except Exception as error:
+            why = f"the control loop failed: {type(error).__name__}: {error}"
+            if why != self._failed:
+                self._failed = why
+                self._writer.not_ready("", why)
+
+    def _on_assigned(self, operator: str, wanted: Wanted, at_ms: float) -> None:
+        if operator not in self._targets:
+            return
+        self._metrics.assigned(operator, wanted.assignment, wanted.survivors, at_ms)
+        if wanted.decided:
+            self._loop.applied(operator, self._now_s())
+        elif self._loop.state(operator) is State.CHANGING:
+            self._loop.abandoned(operator)  # a user was faster
+
+    def _on_committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
+        self._metrics.committed(reports, started_ms, horizon_ms)
+        self._due = True
+
+    def _on_quiet(self, horizon_ms: float) -> None:
+        self._metrics.known_until(horizon_ms)
+        self._due = True
+
+    def _cycle(self) -> None:
+        self._loop.cycle(self._now_s())
+        self._state = self._measured()
+
+    def _refused(self, operator: str) -> None:
+        self._loop.abandoned(operator)
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def _measured(self) -> SloState:
+        """Return how the job stands to its SLO."""
+        rates = {
+            name: rate
+            for name in self._targets
+            if (rate := self._metrics.success(name)).windows.any()
+        }
+        shares = np.concatenate([r.shares() for r in rates.values()]) if rates else np.zeros(0)
+        worst = min(((*r.worst(), name) for name, r in rates.items()), default=None)
+        states = {self._loop.state(name) for name in self._targets}
+        return SloState(
+            state=str(next(s for s in _WORST if s in states)),
+            frozen=self._changes.frozen,
+            success=round(float(shares.mean()), 6) if len(shares) else None,
+            success_worst=round(worst[0], 6) if worst else None,
+            worst_group=worst[1] if worst else None,
+            worst_operator=worst[2] if worst else None,
+            windows=sum(int(r.windows.sum()) for r in rates.values()),
+            windows_empty=sum(r.empty for r in rates.values()),
+            wanted=max(target.slo.success for target in self._targets.values()),
+            bound_ms=round(min(t.slo.bound for t in self._targets.values()) * 1e3, 3),
+            floor_ms=round(max(self._loop.floor_s(name) for name in self._targets) * 1e3, 3),
+            loop_ms=0.0,
+            cycles=0,
+        )
+
+
+def _waiting(state: OperatorState) -> npt.NDArray[np.float64]:
+    """Return the rows that an earlier run left waiting, per key group."""
+    waiting = np.zeros(state.assignment.key_groups)
+    for group, segments in state.backlog.items():
+        waiting[group] = sum(segment[2] for segment in segments)
+    return waiting
+
+
+def _ticks(slo: Slo) -> int:
+    return max(1, math.ceil(slo.window_s / DELTA_S - 1e-9))

@@ -1,0 +1,100 @@
+"""From the SLOs of a job to what the control loop holds each operator to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headgate.core.errors import ConfigError, nearest
+from headgate.core.slo import END_TO_END, Slo
+from headgate.loop.settings import OperatorSettings
+
+BUDGET_SHARE = 0.8
+"""Share of the tightest bound that ``budget("auto")`` gives the slots of a batch."""
+
+_SHARE_OF = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 0.999}
+
+
+@dataclass(frozen=True)
+class Target:
+    """The tightest latency that the SLOs ask of one operator.
+
+    Attributes
+    ----------
+    slo : Slo
+    mean_bound_s : float
+        Bound on the mean latency that a policy works with.
+    """
+
+    slo: Slo
+    mean_bound_s: float
+
+    @property
+    def alert_s(self) -> float:
+        """The alert threshold, below `mean_bound_s`."""
+        return min(self.slo.alert_s, self.mean_bound_s / 2)
+
+
+def mean_bound_s(slo: Slo) -> float:
+    """Return the mean latency that makes a latency SLO likely to hold, in seconds.
+
+    Policies model a mean. Where sojourn times are exponential, as in the queue they model, the
+    p-quantile is ``ln(1 / (1 - p))`` times the mean; ``max`` is steered as p99.9.
+    """
+    share = _SHARE_OF.get(slo.statistic)
+    return slo.bound if share is None else slo.bound / max(1.0, math.log(1.0 / (1.0 - share)))
+
+
+def targets_of(slos: Sequence[Slo], operators: Sequence[str]) -> dict[str, Target]:
+    """Return the target of each operator that an SLO is about.
+
+    Raises
+    ------
+    ConfigError
+        An SLO is about an operator that is not there, or about no latency.
+    """
+    targets: dict[str, Target] = {}
+    for slo in slos:
+        if not slo.is_latency:
+            msg = f'SLO "{slo}" bounds no latency; a single query is steered by latency only.'
+            raise ConfigError(msg)
+        named = slo.operator
+        if named is not None and named not in operators:
+            hint = nearest(named, operators) or f"; this query has {', '.join(operators)}"
+            msg = f'SLO "{slo}" names the unknown operator "{named}"{hint}.'
+            raise ConfigError(msg)
+        for operator in operators if named is None else (named,):
+            new = Target(slo, mean_bound_s(slo))
+            held = targets.get(operator)
+            if held is None or new.mean_bound_s < held.mean_bound_s:
+                targets[operator] = new
+    return targets
+
+
+def end_to_end_s(slos: Sequence[Slo]) -> float | None:
+    """Return the tightest bound on the sum of the operators' mean latencies; None without one."""
+    bounds = [mean_bound_s(slo) for slo in slos if slo.scope == END_TO_END]
+    return min(bounds, default=None)
+
+
+def settings_of(
+    targets: Mapping[str, Target], *, slots_min: int, slots_max: int
+) -> dict[str, OperatorSettings]:
+    """Return what the control loop is told about each operator."""
+    return {
+        name: OperatorSettings(
+            bound_s=target.mean_bound_s,
+            window_s=target.slo.window_s,
+            slots_max=slots_max,
+            slots_min=slots_min,
+            alert_s=target.alert_s,
+        )
+        for name, target in targets.items()
+    }
+
+
+def budget_s(slos: Sequence[Slo]) -> float | None:
+    """Return the time that ``budget("auto")`` gives the slots of a batch; None without an SLO."""
+    bounds = [slo.bound for slo in slos if slo.is_latency]
+    return BUDGET_SHARE * min(bounds) if bounds else None
