@@ -16,12 +16,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from headgate.control.estimators.examiner import Examiner
 from headgate.control.policy import Policy
+from headgate.control.sample import Sample
+from headgate.core.assignment import spread
 from headgate.core.slo import Slo
 from headgate.engines.spark import steering
 from headgate.engines.spark.actuator import SparkActuator
 from headgate.engines.spark.changes import Changes, Wanted
 from headgate.engines.spark.decisions import DecisionWriter
+from headgate.engines.spark.floor import SparkFloor
 from headgate.engines.spark.job import JobConfig, OperatorState
 from headgate.engines.spark.metrics import SparkMetrics
 from headgate.engines.spark.reports import Report
@@ -128,6 +132,9 @@ class Controller:
             end_to_end_s=steering.end_to_end_s(config.slos),
         )
         self._loop.advise(config.advise)
+        # those that read other operators wait for no batch: the loop measures them
+        self._first = [name for name in self._targets if not parents.get(name)]
+        self._floor = SparkFloor()
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="headgate-control", daemon=True)
         self._due = False
@@ -158,7 +165,8 @@ class Controller:
     # -- the user's side --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to work on what is told."""
+        """Begin to work on what is told; the loop's kernels are compiled before."""
+        _warm()
         self._thread.start()
 
     def stop(self) -> None:
@@ -203,7 +211,24 @@ class Controller:
 
     def _on_committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
         self._metrics.committed(reports, started_ms, horizon_ms)
+        self._measure_floor(reports, started_ms)
         self._due = True
+
+    def _measure_floor(self, reports: list[Report], started_ms: float) -> None:
+        first = [r for r in reports if r.operator in self._first]
+        records = sum(count for r in first for _, count in r.histogram)
+        latency_ms = sum(r.latency_sum_ms for r in first)
+        self._floor.add(
+            started_ms,
+            latency_ms / records / 1e3 if records else None,
+            max((r.useful_ms for r in reports), default=0.0) / 1e3,
+            any(r.waiting_records or r.taken for r in first),
+        )
+        floor_s = self._floor.value_s
+        for name in self._first:
+            alert_s = self._targets[name].alert_s(floor_s)
+            settings = replace(self._loop.settings(name), floor_s=floor_s, alert_s=alert_s)
+            self._loop.configure(name, settings)
 
     def _on_quiet(self, horizon_ms: float) -> None:
         self._metrics.known_until(horizon_ms)
@@ -256,3 +281,12 @@ def _waiting(state: OperatorState) -> npt.NDArray[np.float64]:
 
 def _ticks(slo: Slo) -> int:
     return max(1, math.ceil(slo.window_s / DELTA_S - 1e-9))
+
+
+def _warm() -> None:
+    """Run an examiner once: compiling in the midst of batches would hold all threads up."""
+    examiner = Examiner(1, DELTA_S, DELTA_S)
+    for tick in (1, 2, 3):
+        count, nothing = np.full(1, float(tick)), np.zeros(1)
+        examiner.add(Sample(tick, spread(1, 1), (0,), count, count, nothing + DELTA_S))
+    examiner.view(bound_s=1.0, alert_s=DELTA_S)

@@ -177,6 +177,8 @@ class OperatorCounters:
             into.latency_ms += cell.latency_ms
 
     def _by_tick(self, binned: Binned) -> Iterable[tuple[int, npt.NDArray[np.int64]]]:
+        if not len(binned.tick):
+            return ()
         order = np.argsort(binned.tick, kind="stable")
         ticks, starts = np.unique(binned.tick[order], return_index=True)
         return zip(ticks.tolist(), np.split(order, starts[1:]), strict=True)

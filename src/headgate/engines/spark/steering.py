@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headgate.core.errors import ConfigError, nearest
-from headgate.core.slo import END_TO_END, Slo
+from headgate.core.slo import ALERT_S, END_TO_END, Slo
 from headgate.loop.settings import OperatorSettings
 
 BUDGET_SHARE = 0.8
@@ -30,10 +30,17 @@ class Target:
     slo: Slo
     mean_bound_s: float
 
-    @property
-    def alert_s(self) -> float:
-        """The alert threshold, below `mean_bound_s`."""
-        return min(self.slo.alert_s, self.mean_bound_s / 2)
+    def alert_s(self, floor_s: float) -> float:
+        """Return the alert threshold above a floor, below `mean_bound_s`.
+
+        StreamSwitch's default of 100 ms is made for engines without a floor. The latency of an idle
+        micro-batch job varies by about half its floor, by how long a record waits for its batch; a
+        default below that would make every slot look slow now and then, and none could be given back.
+        """
+        alert_s = self.slo.alert_s
+        if alert_s == ALERT_S:
+            alert_s = max(alert_s, floor_s / 2)
+        return min(alert_s, self.mean_bound_s / 2)
 
 
 def mean_bound_s(slo: Slo) -> float:
@@ -88,7 +95,7 @@ def settings_of(
             window_s=target.slo.window_s,
             slots_max=slots_max,
             slots_min=slots_min,
-            alert_s=target.alert_s,
+            alert_s=target.alert_s(0.0),
         )
         for name, target in targets.items()
     }
