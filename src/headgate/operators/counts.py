@@ -31,12 +31,15 @@ class Binned:
         How many; > 0.
     latency_ms : float64[n]
         Sum of their latencies; zeros where arrivals are counted.
+    within : float64[n]
+        How many had a latency of at most the bound; zeros where there is none.
     """
 
     tick: I64
     group: I64
     records: F64
     latency_ms: F64
+    within: F64
 
 
 @dataclass(frozen=True)
@@ -121,29 +124,40 @@ def completed_ms(records: I64, from_ms: float, to_ms: float) -> F64:
 def count_arrivals(new: Arrived, delta_ms: float, now_ms: float) -> Binned:
     """Return arrivals by time slot; none is after `now_ms`, whatever the source's clock says."""
     at_ms = np.fmin(new.at_ms, now_ms)
-    return _binned(at_ms, new.group, new.records, np.zeros(len(at_ms)), delta_ms)
+    return _binned(at_ms, new.group, new.records, None, 0.0, delta_ms)
 
 
-def count_completions(served: Arrived, done_ms: F64, delta_ms: float) -> Binned:
+def count_completions(
+    served: Arrived, done_ms: F64, delta_ms: float, bound_ms: float = 0.0
+) -> Binned:
     """Return completions by time slot, with the sum of their latencies.
 
     Parameters
     ----------
     done_ms : float64[n]
         When each entry of `served` was completed.
+    bound_ms : float
+        Latency up to which a record counts as `Binned.within`; 0 counts none.
     """
     latency_ms = np.fmax(done_ms - served.at_ms, 0.0)
-    return _binned(done_ms, served.group, served.records, latency_ms * served.records, delta_ms)
+    return _binned(done_ms, served.group, served.records, latency_ms, bound_ms, delta_ms)
 
 
-def _binned(at_ms: F64, group: I64, records: F64, latency_ms: F64, delta_ms: float) -> Binned:
+def _binned(
+    at_ms: F64,
+    group: I64,
+    records: F64,
+    latency_ms: F64 | None,
+    bound_ms: float,
+    delta_ms: float,
+) -> Binned:
     some = records > 0
     if not some.all():
         at_ms, group, records = at_ms[some], group[some], records[some]
-        latency_ms = latency_ms[some]
+        latency_ms = None if latency_ms is None else latency_ms[some]
     if len(at_ms) == 0:
         nothing = np.zeros(0, dtype=np.int64)
-        return Binned(nothing, nothing, np.zeros(0), np.zeros(0))
+        return Binned(nothing, nothing, np.zeros(0), np.zeros(0), np.zeros(0))
     tick = np.ceil(at_ms / delta_ms).astype(np.int64)
     first, groups = int(tick.min()), int(group.max()) + 1
     cell = (tick - first) * groups + group
@@ -151,8 +165,16 @@ def _binned(at_ms: F64, group: I64, records: F64, latency_ms: F64, delta_ms: flo
         cells, place = np.flatnonzero(np.bincount(cell)), cell
     else:
         cells, place = np.unique(cell, return_inverse=True)
-    sums = np.bincount(place, records).astype(np.float64)
-    latencies = np.bincount(place, latency_ms).astype(np.float64)
-    if place is cell:
-        sums, latencies = sums[cells], latencies[cells]
-    return Binned(cells // groups + first, cells % groups, sums, latencies)
+
+    def summed(weights: F64) -> F64:
+        sums = np.bincount(place, weights).astype(np.float64)
+        return sums[cells] if place is cell else sums
+
+    none = np.zeros(len(cells))
+    return Binned(
+        cells // groups + first,
+        cells % groups,
+        summed(records),
+        none if latency_ms is None else summed(latency_ms * records),
+        summed(records * (latency_ms <= bound_ms)) if latency_ms is not None and bound_ms else none,
+    )

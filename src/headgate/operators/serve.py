@@ -70,6 +70,8 @@ class Request:
         Number of the step; see `fair_shares`.
     delta_ms : float
         Length of the time slots in which records are counted for the control loop; 0 counts none.
+    bound_ms : float
+        Latency up to which a served record counts as within the bound of an SLO; 0 counts none.
     """
 
     token: str
@@ -79,6 +81,7 @@ class Request:
     quota_records: int | None = None
     turn: int = 0
     delta_ms: float = 0.0
+    bound_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,7 @@ def serve(
     served.served_rows = len(groups)
     served.served_records = int(weights.sum())
     if request.delta_ms or ARRIVED_FIRST in chosen.column_names:
-        _measure(served, arriving, chosen, request.delta_ms, began_ms, now_ms())
+        _measure(served, request, arriving, chosen, began_ms, now_ms())
     return served
 
 
@@ -437,9 +440,9 @@ def stamped(table: pa.Table, at_ms: float) -> pa.Table:
 
 def _measure(
     served: Served,
+    request: Request,
     arriving: pa.Table,
     chosen: pa.Table,
-    delta_ms: float,
     began_ms: float,
     ended_ms: float,
 ) -> None:
@@ -448,10 +451,11 @@ def _measure(
     row_done_ms = counts.completed_ms(_column(chosen, RECORDS), began_ms, ended_ms)
     done_ms = row_done_ms[completions.row]
     served.latency = _latency(completions, done_ms)
+    delta_ms = request.delta_ms
     if delta_ms:
         served.counts = counts.Counts(
             counts.count_arrivals(_arrived(arriving), delta_ms, began_ms),
-            counts.count_completions(completions, done_ms, delta_ms),
+            counts.count_completions(completions, done_ms, delta_ms, request.bound_ms),
         )
 
 

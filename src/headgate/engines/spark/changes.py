@@ -103,8 +103,22 @@ class Changes:
         names = [operator] if operator else list(self._states)
         return {name: rescale(self.newest(name), slots) for name in names}
 
+    def check_operator(self, operator: str | None) -> None:
+        """Raise ConfigError if there is nothing to change, or not that operator."""
+        if not self._states:
+            msg = "this query has no stateful operator, so there are no slots to change."
+            raise ConfigError(msg)
+        if operator is not None and operator not in self._states:
+            known = ", ".join(self._states)
+            msg = f'unknown operator "{operator}"; this query has {known}.'
+            raise ConfigError(msg)
+
+    def knows(self, epoch: int) -> bool:
+        """Return whether all changes since `epoch` are remembered."""
+        return min(self._held, default=0) <= epoch
+
     def at(self, epoch: int) -> dict[str, Assignment]:
-        """Return the assignments that held in an epoch, with present epochs' numbers on top.
+        """Return the assignments that held in an epoch, to be asked for again.
 
         Raises
         ------

@@ -6,11 +6,10 @@ their own, after each batch. So no batch ever waits for the loop.
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +19,8 @@ from headgate.control.estimators.examiner import Examiner
 from headgate.control.policy import Policy
 from headgate.control.sample import Sample
 from headgate.core.assignment import spread
-from headgate.core.slo import Slo
+from headgate.core.errors import ConfigError
+from headgate.core.slo import END_TO_END, Slo
 from headgate.engines.spark import steering
 from headgate.engines.spark.actuator import SparkActuator
 from headgate.engines.spark.changes import Changes, Wanted
@@ -85,6 +85,8 @@ class Controller:
     changes : Changes
     write : callable
         Appends an event to the journal.
+    budget_s : callable
+        Returns the time that a slot may serve per batch at present, or None.
     cores : int
     parents : mapping of str to tuple of str
         As `Observation.parents`.
@@ -98,13 +100,15 @@ class Controller:
         changes: Changes,
         write: Callable[[Event], None],
         *,
+        budget_s: Callable[[], float | None],
         cores: int,
         parents: Mapping[str, tuple[str, ...]],
     ) -> None:
         self._config = config
         self._began_s = time.monotonic()
         self._changes = changes
-        self._targets = steering.targets_of(config.slos, list(states))
+        self._names = list(states)
+        self._targets = steering.targets_of(config.slos, self._names)
         self._metrics = SparkMetrics(DELTA_S, time.time() * 1e3)
         for name, target in self._targets.items():
             state = states[name]
@@ -113,8 +117,8 @@ class Controller:
                 name,
                 state.assignment,
                 _waiting(state),
-                UsefulTime(limited, job.budget_s, cores),
-                SuccessRate(job.key_groups, _ticks(target.slo), target.slo.bound * 1e3),
+                UsefulTime(limited, budget_s, cores),
+                _judge(target.slo, job.key_groups, first=not parents.get(name)),
             )
         self._writer = DecisionWriter(write, config.policy.name)
         writer = self._writer
@@ -157,6 +161,13 @@ class Controller:
         """Take note that nothing arrived until `horizon_ms`, and nothing is left to do."""
         self._events.put(lambda: self._on_quiet(horizon_ms))
 
+    def bound_ms(self, operator: str) -> float:
+        """Return the latency that an operator's records are counted against; 0 for none."""
+        target = self._targets.get(operator)
+        if target is None or target.slo.statistic == "mean":
+            return 0.0
+        return target.slo.bound * 1e3
+
     def state(self) -> SloState:
         """Return how the job stands to its SLO, and what the loop took since the last call."""
         spent, self._spent = self._spent, _Spent()
@@ -173,6 +184,31 @@ class Controller:
         """Work off what was told, and end."""
         self._events.put(None)
         self._thread.join(_STOP_WAIT_S)
+
+    def freeze(self, until_s: float) -> None:
+        """Decide nothing before `until_s`, seconds since 1970."""
+        self._events.put(lambda: self._loop.freeze(self._now_s() + until_s - time.time()))
+
+    def thaw(self) -> None:
+        """Decide again."""
+        self._events.put(self._loop.thaw)
+
+    def judge_by(self, slos: Sequence[Slo]) -> None:
+        """Steer by other SLOs from the next cycle on.
+
+        Raises
+        ------
+        ConfigError
+            They are about other operators than before, or about no latency.
+        """
+        targets = steering.targets_of(slos, self._names)
+        if set(targets) != set(self._targets):
+            msg = (
+                "an SLO may change its bound and window while a query runs, not the operators it is "
+                f"about; this one is about {', '.join(self._targets)}."
+            )
+            raise ConfigError(msg)
+        self._events.put(lambda: self._on_slos(targets))
 
     def decisions(self) -> list[Decided]:
         """Return the last decisions, oldest first."""
@@ -230,6 +266,22 @@ class Controller:
             settings = replace(self._loop.settings(name), floor_s=floor_s, alert_s=alert_s)
             self._loop.configure(name, settings)
 
+    def _on_slos(self, targets: dict[str, steering.Target]) -> None:
+        self._targets = targets
+        for name, target in targets.items():
+            if (success := self._metrics.success(name)) is not None:
+                success.judge_by(target.slo)
+            settings = self._loop.settings(name)
+            self._loop.configure(
+                name,
+                replace(
+                    settings,
+                    bound_s=target.mean_bound_s,
+                    window_s=target.slo.window_s,
+                    alert_s=target.alert_s(settings.floor_s or 0.0),
+                ),
+            )
+
     def _on_quiet(self, horizon_ms: float) -> None:
         self._metrics.known_until(horizon_ms)
         self._due = True
@@ -246,11 +298,8 @@ class Controller:
 
     def _measured(self) -> SloState:
         """Return how the job stands to its SLO."""
-        rates = {
-            name: rate
-            for name in self._targets
-            if (rate := self._metrics.success(name)).windows.any()
-        }
+        judged = {name: self._metrics.success(name) for name in self._targets}
+        rates = {name: rate for name, rate in judged.items() if rate and rate.windows.any()}
         shares = np.concatenate([r.shares() for r in rates.values()]) if rates else np.zeros(0)
         worst = min(((*r.worst(), name) for name, r in rates.items()), default=None)
         states = {self._loop.state(name) for name in self._targets}
@@ -259,7 +308,7 @@ class Controller:
             frozen=self._changes.frozen,
             success=round(float(shares.mean()), 6) if len(shares) else None,
             success_worst=round(worst[0], 6) if worst else None,
-            worst_group=worst[1] if worst else None,
+            worst_group=worst[1] if worst and len(rates[worst[2]].windows) > 1 else None,
             worst_operator=worst[2] if worst else None,
             windows=sum(int(r.windows.sum()) for r in rates.values()),
             windows_empty=sum(r.empty for r in rates.values()),
@@ -271,16 +320,23 @@ class Controller:
         )
 
 
+def _judge(slo: Slo, key_groups: int, *, first: bool) -> SuccessRate | None:
+    """Return what judges an operator; None for one that an end-to-end SLO adds next to nothing at.
+
+    A chain of operators is one Spark job: what reads another operator is served in the same batch.
+    So all that a record waits for is in the latency of the operator that reads the source.
+    """
+    if slo.scope == END_TO_END and not first:
+        return None
+    return SuccessRate(slo, key_groups, DELTA_S)
+
+
 def _waiting(state: OperatorState) -> npt.NDArray[np.float64]:
     """Return the rows that an earlier run left waiting, per key group."""
     waiting = np.zeros(state.assignment.key_groups)
     for group, segments in state.backlog.items():
         waiting[group] = sum(segment[2] for segment in segments)
     return waiting
-
-
-def _ticks(slo: Slo) -> int:
-    return max(1, math.ceil(slo.window_s / DELTA_S - 1e-9))
 
 
 def _warm() -> None:

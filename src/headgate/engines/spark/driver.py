@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +47,13 @@ _HEARTBEAT_STEPS = 40
 a restart must be able to tell quiet batches from lost ones."""
 
 
+class Commands(Protocol):
+    """What people ask of the job while it runs."""
+
+    def poll(self) -> None:
+        """Carry out what was asked for since the last batch."""
+
+
 class Observer(Protocol):
     """What is told about the steps of a job while it runs; no call may take long."""
 
@@ -57,6 +65,9 @@ class Observer(Protocol):
 
     def quiet(self, horizon_ms: float) -> None:
         """Take note of a batch with nothing to do."""
+
+    def bound_ms(self, operator: str) -> float:
+        """Return the latency that an operator's records are counted against; 0 for none."""
 
     def state(self) -> SloState:
         """Return what the next batch line says of the SLO."""
@@ -111,6 +122,7 @@ class BatchDriver:
         self.input_schema: T.StructType | None = None
         self.changes = Changes(self.states, config.slots_max)
         self.observer: Observer | None = None
+        self.commands: Commands | None = None
         self._read_ms = self._served_ms = time.time() * 1e3
         self._batch_session: SparkSession | None = None
         self._quiet_batches = 0
@@ -156,6 +168,10 @@ class BatchDriver:
         """Whether the job that computes a step writes it too."""
         return self.sink.inside and len(self.query.chains) == 1
 
+    def set_budget(self, budget_s: float | None) -> None:
+        """Give slots another time budget from the next step on."""
+        self.config = replace(self.config, budget_s=budget_s)
+
     def rehearse(self) -> None:
         """Plan an empty batch and an empty result, and run neither.
 
@@ -179,6 +195,8 @@ class BatchDriver:
         try:
             if self.stopping.is_set():
                 self._refuse_while_stopping()
+            if self.commands is not None:
+                self.commands.poll()
             if self.query.operators:
                 self._process(batch, batch_id)
             else:
@@ -501,6 +519,7 @@ class BatchDriver:
             "next_slots": self.states[following].assignment.slots if following else 0,
             "keep_late": self.config.keep_late,
             "delta_ms": self.config.delta_ms,
+            "bound_ms": self.observer.bound_ms(operator.id) if self.observer else 0.0,
             "arrived_ms": self._read_ms,
             "faults": [
                 f for f in self.config.faults if f.get("operator", operator.id) == operator.id

@@ -35,8 +35,9 @@ class Cell:
 
     Attributes
     ----------
-    arrived, completed, latency_ms : float64[G]
-        Records that arrived, that were completed, and the sum of the latter's latencies.
+    arrived, completed, latency_ms, within : float64[G]
+        Records that arrived, that were completed, the sum of the latter's latencies, and how many of
+        them were within the bound.
     useful_s : dict of int to float
         By slot.
     """
@@ -44,6 +45,7 @@ class Cell:
     arrived: F64
     completed: F64
     latency_ms: F64
+    within: F64
     useful_s: dict[int, float] = field(default_factory=dict)
 
 
@@ -128,6 +130,7 @@ class OperatorCounters:
             groups, records = completions.group[rows], completions.records[rows]
             np.add.at(cell.completed, groups, records)
             np.add.at(cell.latency_ms, groups, completions.latency_ms[rows])
+            np.add.at(cell.within, groups, completions.within[rows])
             share = useful_s * float(records.sum()) / total
             cell.useful_s[report.slot] = cell.useful_s.get(report.slot, 0.0) + share
 
@@ -175,6 +178,7 @@ class OperatorCounters:
             into.arrived += cell.arrived
             into.completed += cell.completed
             into.latency_ms += cell.latency_ms
+            into.within += cell.within
 
     def _by_tick(self, binned: Binned) -> Iterable[tuple[int, npt.NDArray[np.int64]]]:
         if not len(binned.tick):
@@ -187,8 +191,7 @@ class OperatorCounters:
         return self._open.setdefault(max(tick, self._told + 1), self._empty())
 
     def _empty(self) -> Cell:
-        groups = len(self._arrived)
-        return Cell(np.zeros(groups), np.zeros(groups), np.zeros(groups))
+        return Cell(*np.zeros((4, len(self._arrived))))
 
 
 @dataclass
@@ -197,7 +200,7 @@ class _Metered:
 
     counters: OperatorCounters
     useful: UsefulTime
-    success: SuccessRate
+    success: SuccessRate | None
     samples: list[Sample] = field(default_factory=list)
 
 
@@ -225,14 +228,14 @@ class SparkMetrics:
         assignment: Assignment,
         waiting: F64,
         useful: UsefulTime,
-        success: SuccessRate,
+        success: SuccessRate | None,
     ) -> None:
         """Count an operator from now on; parameters as of `OperatorCounters`."""
         counters = OperatorCounters(assignment, waiting, self._first_tick)
         self._operators[name] = _Metered(counters, useful, success)
 
-    def success(self, operator: str) -> SuccessRate:
-        """Return how often the operator met its SLO."""
+    def success(self, operator: str) -> SuccessRate | None:
+        """Return how often the operator met its SLO; None where it is not judged by itself."""
         return self._operators[operator].success
 
     def assigned(
@@ -272,7 +275,8 @@ class SparkMetrics:
         for metered in self._operators.values():
             for sample, cell in metered.counters.until(tick):
                 metered.samples.append(sample)
-                metered.success.add(cell.completed, cell.latency_ms)
+                if metered.success is not None:
+                    metered.success.add(cell.completed, cell.latency_ms, cell.within)
 
     def collect(self) -> Mapping[str, Sequence[Sample]]:
         """Return the samples of each operator since the last call, oldest first."""

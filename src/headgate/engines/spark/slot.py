@@ -156,7 +156,14 @@ class Facts:
 
         quota = quotas[slot] if quotas else None
         return Request(
-            token, watermark_us, groups, chain, quota, turn=self.step, delta_ms=self.delta_ms
+            token,
+            watermark_us,
+            groups,
+            chain,
+            quota,
+            turn=self.step,
+            delta_ms=self.delta_ms,
+            bound_ms=facts["bound_ms"],
         )
 
     def backlog(self, slot: int, checkpoint: Checkpoint) -> pa.Table | None:

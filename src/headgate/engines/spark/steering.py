@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.slo import ALERT_S, END_TO_END, Slo
+from headgate.engines.spark.success import quantile_of
 from headgate.loop.settings import OperatorSettings
 
 BUDGET_SHARE = 0.8
 """Share of the tightest bound that ``budget("auto")`` gives the slots of a batch."""
 
-_SHARE_OF = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 0.999}
+_SHARE_MAX = 0.999
+"""``max`` is steered as p99.9: no finite mean keeps every record of an exponential tail below."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,12 @@ def mean_bound_s(slo: Slo) -> float:
     """Return the mean latency that makes a latency SLO likely to hold, in seconds.
 
     Policies model a mean. Where sojourn times are exponential, as in the queue they model, the
-    p-quantile is ``ln(1 / (1 - p))`` times the mean; ``max`` is steered as p99.9.
+    p-quantile is ``ln(1 / (1 - p))`` times the mean.
     """
-    share = _SHARE_OF.get(slo.statistic)
-    return slo.bound if share is None else slo.bound / max(1.0, math.log(1.0 / (1.0 - share)))
+    if slo.statistic == "mean":
+        return slo.bound
+    share = min(quantile_of(slo), _SHARE_MAX)
+    return slo.bound / max(1.0, math.log(1.0 / (1.0 - share)))
 
 
 def targets_of(slos: Sequence[Slo], operators: Sequence[str]) -> dict[str, Target]:

@@ -7,7 +7,7 @@ such tasks would make a slot with little to do look slow.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -82,8 +82,9 @@ class UsefulTime:
     ----------
     slot_rate : float or None
         Records per second that a slot serves in an experiment: useful time is served / rate.
-    budget_s : float or None
-        Without a budget a batch takes as long as it takes, and its fixed part weighs nothing.
+    budget_s : callable
+        Returns the budget at present, or None: without one a batch takes as long as it takes, and
+        its fixed part weighs nothing.
     cores : int
 
     References
@@ -91,9 +92,11 @@ class UsefulTime:
     StreamSwitch 4.2 takes mu = completions / useful time, and assumes a cost per record only.
     """
 
-    def __init__(self, slot_rate: float | None, budget_s: float | None, cores: int) -> None:
+    def __init__(
+        self, slot_rate: float | None, budget_s: Callable[[], float | None], cores: int
+    ) -> None:
         self._slot_rate = slot_rate
-        self._budget_ms = None if budget_s is None else budget_s * 1e3
+        self._budget_s = budget_s
         self._cores = max(cores, 1)
         self._fits: list[CostFit] = []
         self._beside_ms: deque[float] = deque(maxlen=_PERIODS)
@@ -129,17 +132,14 @@ class UsefulTime:
         fits = self._fits
         self._fits = [fits[s] if s is not None and s < len(fits) else CostFit() for s in survivors]
 
-    def fixed_ms(self) -> float | None:
-        """Return the mean fixed cost of a task, in ms; None where it is not fitted."""
-        known = [fit.fixed_ms for fit in self._fits]
-        return float(np.mean(known)) if known else None
-
     def _useful_s(self, report: Report, waves: int) -> float:
         fit = self._fits[report.slot]
         useful_s = fit.record_ms * report.served / 1e3 * waves
-        if self._budget_ms is None or not self._beside_ms:
+        budget_s = self._budget_s()
+        if budget_s is None or not self._beside_ms:
             return useful_s
+        budget_ms = budget_s * 1e3
         # a low quantile: while a source is quiet, the time between batches is not spent on anything
         beside_ms = sorted(self._beside_ms)[len(self._beside_ms) // 4]
-        serving_ms = max(self._budget_ms - fit.fixed_ms, _SERVING_SHARE_MIN * self._budget_ms)
-        return useful_s * (self._budget_ms + beside_ms) / serving_ms
+        serving_ms = max(budget_ms - fit.fixed_ms, _SERVING_SHARE_MIN * budget_ms)
+        return useful_s * (budget_ms + beside_ms) / serving_ms

@@ -18,6 +18,7 @@ from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, n
 from headgate.core.slo import Slo, parse_slo
 from headgate.engines.spark import session as sessions
 from headgate.engines.spark import sinks, steering
+from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
 from headgate.engines.spark.exchange import streaming_input
@@ -31,6 +32,7 @@ from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.warmup import warm_workers
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
+from headgate.state.control import ControlFiles
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OWN_OPTIONS = {
@@ -343,12 +345,22 @@ class Writer:
             driver.input_schema = frame.schema
             controller = self._controller(plan, driver, recorder)
             driver.observer = controller
+            commands = Commands(
+                ControlFiles(checkpoint.root),
+                driver.changes,
+                controller,
+                recorder.write,
+                recorder.path,
+                driver.set_budget if self._budget == "auto" else lambda _: None,
+            )
+            driver.commands = commands
             driver.rehearse()
             warm_workers(spark, [op.spec for op in plan.operators])
             recorder.start(driver, self._options.get("headgate.workload"), self._parameters(config))
             driver.redeliver_drained()
             if controller is not None:
                 controller.start()
+            commands.restore()
             writer = frame.writeStream.foreachBatch(driver.process)
             writer = writer.option("checkpointLocation", location).queryName(config.name)
             if self._trigger:
@@ -367,7 +379,7 @@ class Writer:
             opened.close()
 
         finite = "availableNow" in self._trigger
-        return Query(inner, driver, controller, finite=finite, release=release)
+        return Query(inner, driver, controller, commands, finite=finite, release=release)
 
     def _controller(self, plan: Plan, driver: BatchDriver, recorder: Recorder) -> Controller | None:
         """Return what steers the query; None without an SLO or without operators."""
@@ -399,6 +411,7 @@ class Writer:
             driver.states,
             driver.changes,
             recorder.write,
+            budget_s=lambda: driver.config.budget_s,
             cores=cores,
             parents=parents,
         )
