@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -143,6 +144,7 @@ class Controller:
         self._thread = threading.Thread(target=self._run, name="headgate-control", daemon=True)
         self._due = False
         self._failed = ""
+        self._warned = False
         self._spent = _Spent()
         self._state = self._measured()
 
@@ -289,6 +291,21 @@ class Controller:
     def _cycle(self) -> None:
         self._loop.cycle(self._now_s())
         self._state = self._measured()
+        if self._state.state == State.UNREACHABLE and not self._warned:
+            self._warned = True
+            self._warn()
+
+    def _warn(self) -> None:
+        """Say once that no number of slots can keep an SLO."""
+        for name, target in self._targets.items():
+            if self._loop.state(name) is State.UNREACHABLE:
+                floor_ms = self._loop.floor_s(name) * 1e3
+                warnings.warn(
+                    f'SLO "{target.slo}" is below two floors of this query: {name} takes '
+                    f"{floor_ms:.0f} ms even with next to nothing to do. Relax it to at least "
+                    f"{2 * floor_ms:.0f} ms, or pass .advise().",
+                    stacklevel=2,
+                )
 
     def _refused(self, operator: str) -> None:
         self._loop.abandoned(operator)
