@@ -102,6 +102,7 @@ def steered(spark, tmp_path_factory):
         return query.assignment()[operator].slots
 
     try:
+        wait_for(lambda: query.lastProgress is not None)  # a slow start is no load
         with Load(source) as load:
             seen["out"] = wait_for(lambda: slots() >= 3)
             load.rate = LOW

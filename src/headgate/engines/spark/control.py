@@ -134,7 +134,7 @@ class Controller:
             ),
             delta_s=DELTA_S,
             parents={name: parents.get(name, ()) for name in self._targets},
-            end_to_end_s=steering.end_to_end_s(config.slos),
+            end_to_end_s=steering.end_to_end_s(config.slos, list(states)),
         )
         self._loop.advise(config.advise)
         # those that read other operators wait for no batch: the loop measures them
@@ -264,25 +264,26 @@ class Controller:
         )
         floor_s = self._floor.value_s
         for name in self._first:
-            alert_s = self._targets[name].alert_s(floor_s)
-            settings = replace(self._loop.settings(name), floor_s=floor_s, alert_s=alert_s)
-            self._loop.configure(name, settings)
+            self._configure(name, floor_s)
 
     def _on_slos(self, targets: dict[str, steering.Target]) -> None:
         self._targets = targets
         for name, target in targets.items():
             if (success := self._metrics.success(name)) is not None:
                 success.judge_by(target.slo)
-            settings = self._loop.settings(name)
-            self._loop.configure(
-                name,
-                replace(
-                    settings,
-                    bound_s=target.mean_bound_s,
-                    window_s=target.slo.window_s,
-                    alert_s=target.alert_s(settings.floor_s or 0.0),
-                ),
-            )
+            self._configure(name, self._loop.settings(name).floor_s)
+
+    def _configure(self, operator: str, floor_s: float | None) -> None:
+        """Hold an operator to its target; `floor_s` is None where the loop measures it."""
+        target, known_s = self._targets[operator], floor_s or 0.0
+        settings = replace(
+            self._loop.settings(operator),
+            bound_s=target.mean_bound_s(known_s),
+            window_s=target.slo.window_s,
+            alert_s=target.alert_s(known_s),
+            floor_s=floor_s,
+        )
+        self._loop.configure(operator, settings)
 
     def _on_quiet(self, horizon_ms: float) -> None:
         self._metrics.known_until(horizon_ms)

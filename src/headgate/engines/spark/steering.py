@@ -25,15 +25,25 @@ class Target:
     Attributes
     ----------
     slo : Slo
-    mean_bound_s : float
-        Bound on the mean latency that a policy works with.
     """
 
     slo: Slo
-    mean_bound_s: float
+
+    def mean_bound_s(self, floor_s: float) -> float:
+        """Return the mean latency that makes the SLO likely to hold, in seconds.
+
+        Policies model a mean. Where sojourn times above the floor are exponential, as in the queue
+        they model, the p-quantile is the floor and ``ln(1 / (1 - p))`` times the mean above it.
+        """
+        slo = self.slo
+        if slo.statistic == "mean":
+            return slo.bound
+        share = min(quantile_of(slo), _SHARE_MAX)
+        floor_s = min(floor_s, slo.bound / 2)
+        return floor_s + (slo.bound - floor_s) / max(1.0, math.log(1.0 / (1.0 - share)))
 
     def alert_s(self, floor_s: float) -> float:
-        """Return the alert threshold above a floor, below `mean_bound_s`.
+        """Return the alert threshold above a floor, below half of `mean_bound_s`.
 
         StreamSwitch's default of 100 ms is made for engines without a floor. The latency of an idle
         micro-batch job varies by about half its floor, by how long a record waits for its batch; a
@@ -42,19 +52,7 @@ class Target:
         alert_s = self.slo.alert_s
         if alert_s == ALERT_S:
             alert_s = max(alert_s, floor_s / 2)
-        return min(alert_s, self.mean_bound_s / 2)
-
-
-def mean_bound_s(slo: Slo) -> float:
-    """Return the mean latency that makes a latency SLO likely to hold, in seconds.
-
-    Policies model a mean. Where sojourn times are exponential, as in the queue they model, the
-    p-quantile is ``ln(1 / (1 - p))`` times the mean.
-    """
-    if slo.statistic == "mean":
-        return slo.bound
-    share = min(quantile_of(slo), _SHARE_MAX)
-    return slo.bound / max(1.0, math.log(1.0 / (1.0 - share)))
+        return min(alert_s, self.mean_bound_s(floor_s) / 2)
 
 
 def targets_of(slos: Sequence[Slo], operators: Sequence[str]) -> dict[str, Target]:
@@ -76,17 +74,19 @@ def targets_of(slos: Sequence[Slo], operators: Sequence[str]) -> dict[str, Targe
             msg = f'SLO "{slo}" names the unknown operator "{named}"{hint}.'
             raise ConfigError(msg)
         for operator in operators if named is None else (named,):
-            new = Target(slo, mean_bound_s(slo))
-            held = targets.get(operator)
-            if held is None or new.mean_bound_s < held.mean_bound_s:
+            new, held = Target(slo), targets.get(operator)
+            if held is None or new.mean_bound_s(0.0) < held.mean_bound_s(0.0):
                 targets[operator] = new
     return targets
 
 
-def end_to_end_s(slos: Sequence[Slo]) -> float | None:
-    """Return the tightest bound on the sum of the operators' mean latencies; None without one."""
-    bounds = [mean_bound_s(slo) for slo in slos if slo.scope == END_TO_END]
-    return min(bounds, default=None)
+def end_to_end_s(slos: Sequence[Slo], operators: Sequence[str]) -> float | None:
+    """Return the tightest bound on the sum of the operators' mean latencies.
+
+    None without one, and where there is a single operator, whose own bound it is.
+    """
+    bounds = [Target(slo).mean_bound_s(0.0) for slo in slos if slo.scope == END_TO_END]
+    return min(bounds, default=None) if len(operators) > 1 else None
 
 
 def settings_of(
@@ -95,7 +95,7 @@ def settings_of(
     """Return what the control loop is told about each operator."""
     return {
         name: OperatorSettings(
-            bound_s=target.mean_bound_s,
+            bound_s=target.mean_bound_s(0.0),
             window_s=target.slo.window_s,
             slots_max=slots_max,
             slots_min=slots_min,
