@@ -227,6 +227,7 @@ class Controller:
                 self._guarded(self._cycle)
                 self._spent.cycles += 1
             self._spent.cpu_s += time.thread_time() - began_s
+        self._state = self._measured()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Do `work`; a loop that fails must not end the query, which runs without it."""
