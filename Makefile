@@ -34,7 +34,7 @@ run: setup ## the demonstration: NEXMark Q5 scaled 2 -> 4 -> 3 while it runs, an
 
 test: setup ## all tests, quick ones first
 	@$(JAVA) $(PYTEST) -m "not spark and not slow" -n auto $(ARGS)
-	@$(JAVA) $(PYTEST) -m "spark or slow" $(ARGS)
+	@$(JAVA) $(PYTEST) -m "spark or slow" -n 2 --dist loadfile $(ARGS)
 
 check: setup ## lint, format, types and layers
 	@.venv/bin/python -m ruff check .
@@ -50,7 +50,7 @@ unit: setup ## the tests without Spark, under a minute
 	@$(PYTEST) -m "not spark and not slow" -n auto $(ARGS)
 
 spark: setup ## the tests that need Spark
-	@$(JAVA) $(PYTEST) -m spark $(ARGS)
+	@$(JAVA) $(PYTEST) -m spark -n 2 --dist loadfile $(ARGS)
 
 laws: setup ## the property tests, with many more examples
 	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/state tests/workloads -m "not spark" -n auto $(ARGS)

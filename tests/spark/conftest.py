@@ -31,24 +31,10 @@ def spark() -> Iterator[Any]:
     # Workers must be this very Python, whatever the shell that started pytest says.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    try:
-        from headgate.engines.spark.session import session as open_session
-    except ImportError:
-        made = _plain_session()
-    else:
-        made = open_session(master="local[2]", name="tests")
+    # Late: the session's settings are read from the environment above.
+    from headgate.engines.spark.session import session as open_session
+
+    made = open_session(master="local[2]", name="tests")
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()
-
-
-def _plain_session() -> Any:
-    from pyspark.sql import SparkSession
-
-    return (
-        SparkSession.builder.master("local[2]")
-        .appName("tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )

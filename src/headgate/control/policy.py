@@ -11,8 +11,9 @@ from headgate.control.observation import Observation
 class Policy(Protocol):
     """Decides how many slots a job has and who owns which key group.
 
-    `decide` is called once per control cycle, never while a change is under way, and only with a
-    valid observation. The other two are told what became of a decision.
+    `decide` is called once per control cycle with what is valid: an operator whose counters are not,
+    or that has a change under way, is left out of the observation. The other two methods are told
+    what became of a decision.
     """
 
     @property

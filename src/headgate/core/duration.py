@@ -62,7 +62,7 @@ def _unit_s(unit: str, *, number: str, text: str) -> float:
         msg = f'duration "{text}" has no unit at "{number}"; write "{number} s" or "{number} ms".'
         raise ConfigError(msg)
     if unit.lower() not in _SECONDS_OF_UNIT:
-        known = nearest(unit.lower(), _SECONDS_OF_UNIT) or "; use ms, s, min or h"
-        msg = f'duration "{text}" has the unknown unit "{unit}"{known}.'
+        known = nearest(unit.lower(), _SECONDS_OF_UNIT) or "; use ms, s, min or h."
+        msg = f'duration "{text}" has the unknown unit "{unit}"{known}'
         raise ConfigError(msg)
     return _SECONDS_OF_UNIT[unit.lower()]

@@ -34,6 +34,7 @@ from headgate.engines.spark.bench.common import (
 from headgate.engines.spark.reports import Report
 from headgate.engines.spark.session import session
 from headgate.journal import histogram
+from headgate.workloads.nexmark import NexmarkConfig
 
 SLOW = 0
 """The slow slot."""
@@ -61,7 +62,7 @@ class IsolationParameters:
     """Time a slot may serve per batch, on the side that has one."""
 
     slowdown: float = 10.0
-    """How many times as long a row takes in the slow slot, at least; > 1."""
+    """How many times as long a row takes in the slow slot; > 1. What came out stands in the result."""
 
     busy: float = 1.5
     """Seconds of work that reach the slow slot each second, at least. Above 1 it cannot keep up; where
@@ -228,8 +229,8 @@ def _sides(spark: SparkSession, chosen: IsolationParameters, work: Path) -> dict
         spark, chosen, work / "normal", us_per_row=0.0, budget=False, seconds=calibration_s
     )
     normal_us = normal.useful_ms * 1e3 / max(1, normal.served)
-    arriving_per_s = normal.served / max(1e-3, sum(normal.batches_ms) / 1e3)
-    slow_us = max(chosen.slowdown * normal_us, chosen.busy * 1e6 / max(1.0, arriving_per_s))
+    arriving_per_s = chosen.rate * _bids() / chosen.slots
+    slow_us = _slow_us(chosen, normal_us, arriving_per_s)
     totals = {name: _Seen() for name in SIDES}
     for index in range(chosen.count):
         for name in list(SIDES)[:: 1 if index % 2 == 0 else -1]:
@@ -258,6 +259,24 @@ def _sides(spark: SparkSession, chosen: IsolationParameters, work: Path) -> dict
         "slowdown": round(slow_us / max(1e-9, normal_us), 1),
         "busy": round(slow_us * arriving_per_s / 1e6, 2),
     }
+
+
+def _bids() -> float:
+    """Return the share of events that are bids."""
+    mix = NexmarkConfig()
+    return mix.bid_proportion / (
+        mix.person_proportion + mix.auction_proportion + mix.bid_proportion
+    )
+
+
+def _slow_us(chosen: IsolationParameters, normal_us: float, arriving_per_s: float) -> float:
+    """Return what a row shall cost in the slow slot, in microseconds.
+
+    Twice the wanted load is the most: `normal_us` may hold a start-up, and ten times that could keep
+    the side without a budget busy for hours.
+    """
+    wanted_us = chosen.busy * 1e6 / arriving_per_s
+    return min(max(chosen.slowdown * normal_us, wanted_us), 2 * wanted_us)
 
 
 def _merge(total: _Seen, seen: _Seen) -> None:

@@ -1,0 +1,450 @@
+"""From counters to what a policy sees: latencies, arrival rates and service rates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.control.estimators.kernels import (
+    FALLEN,
+    VALID,
+    check,
+    commit_groups,
+    commit_slots,
+    mean_latency,
+    mean_utilisation,
+)
+from headgate.control.observation import OperatorView
+from headgate.control.sample import Sample
+from headgate.core.assignment import Assignment
+from headgate.core.errors import ConfigError, NotReady
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+ETA = 1 / 8
+"""Weight of a new measurement of the service rate: StreamSwitch 4.2."""
+_WAITING_WINDOWS = 10
+_WAITING_TICKS = 100
+# Chosen, not tuned: a gap longer than this, of ten windows and at least a hundred ticks, is not
+# bridged by a straight line; the examiner starts anew.
+
+
+@dataclass
+class _Tick:
+    """One tick that is not used yet; NaN where a counter is missing."""
+
+    tick: int
+    assignment: Assignment
+    slot_ids: tuple[int, ...]
+    arrived: F64
+    completed: F64
+    useful_s: F64
+
+
+class Examiner:
+    """Estimates one operator's latencies and rates over a sliding window.
+
+    Feed it every sample with `add`, oldest first, and ask for the `view` at the end of a cycle.
+    Samples may be late, missing or absurd: then there is no view, and the reason says why; gaps in
+    the counters are bridged by a straight line as soon as the next valid sample comes.
+
+    Parameters
+    ----------
+    key_groups : int
+        G.
+    delta_s : float
+        Length of a tick, in seconds.
+    window_s : float
+        T, in seconds; rounded up to whole ticks.
+    eta : float
+        Weight of a new measurement of a slot's service rate, in (0, 1].
+    initial_service_rate : float or None
+        mu of slots that have completed nothing yet, in records per second; None: no view before a
+        first slot has.
+
+    Raises
+    ------
+    ConfigError
+        A parameter is out of range.
+
+    Notes
+    -----
+    A slot that appears takes the service rate of the slot that its key groups come from, until it
+    has completed something itself. One that comes with no groups takes the mean of all slots.
+
+    References
+    ----------
+    StreamSwitch 4.1 to 4.3. l_i and l^k are means over the window weighted by completions; every
+    completion counts for the slot that owned the key group in that tick. lambda is the count over
+    the window by its formula, though a sentence speaks of smoothing arrival rates as well. Differs:
+    a record that takes longer than a tick is measured over all of them, where completions / useful
+    time of single ticks would be 0 and then too much.
+    """
+
+    def __init__(
+        self,
+        key_groups: int,
+        delta_s: float,
+        window_s: float,
+        *,
+        eta: float = ETA,
+        initial_service_rate: float | None = None,
+    ) -> None:
+        _check_parameters(key_groups, delta_s, eta, initial_service_rate)
+        self._delta_s = delta_s
+        self._eta = eta
+        self._initial = math.nan if initial_service_rate is None else initial_service_rate
+        # What is known of the newest tick that was used.
+        self._assignment: Assignment | None = None
+        self._slot_ids: tuple[int, ...] = ()
+        self._used_tick = 0
+        self._arrived = np.zeros(key_groups)
+        self._completed = np.zeros(key_groups)
+        self._since = 0
+        # Newest valid counters, of ticks used or not.
+        self._known_arrived = np.full(key_groups, np.nan)
+        self._known_completed = np.full(key_groups, np.nan)
+        self._waiting: list[_Tick] = []
+        self._fallen = False
+        self._why = "no sample has come yet"
+        # Slots live in columns of the arrays below, as long as their identity lives.
+        self._columns: I64 = np.zeros(0, dtype=np.int64)
+        self._column_of: I64 = np.zeros(key_groups, dtype=np.int64)
+        self._service_rate = np.zeros(0)
+        self._carried_s = np.zeros(0)
+        self._all_groups: I64 = np.arange(key_groups)
+        self._queue_tick = np.zeros((key_groups, 16), dtype=np.int64)
+        self._queue_upto = np.zeros((key_groups, 16))
+        self._head = np.zeros(key_groups, dtype=np.int64)
+        self._length = np.zeros(key_groups, dtype=np.int64)
+        self._set_window(window_s)
+
+    @property
+    def window_s(self) -> float:
+        """T, the length of the window in whole ticks, in seconds."""
+        return self._window * self._delta_s
+
+    @window_s.setter
+    def window_s(self, window_s: float) -> None:
+        self._set_window(window_s)
+
+    def add(self, sample: Sample) -> None:
+        """Take note of the counters of one tick.
+
+        A sample of the wrong shape, or of a tick that a newer one has overtaken, is ignored and
+        leaves its tick missing. Never raises.
+        """
+        groups = len(self._arrived)
+        arrived = np.array(sample.arrived, dtype=np.float64)
+        completed = np.array(sample.completed, dtype=np.float64)
+        useful_s = np.asarray(sample.useful_s, dtype=np.float64)
+        slots = sample.assignment.slots
+        if (
+            arrived.shape != (groups,)
+            or completed.shape != (groups,)
+            or sample.assignment.key_groups != groups
+            or useful_s.shape != (slots,)
+            or not len(sample.slot_ids) == len(set(sample.slot_ids)) == slots
+        ):
+            self._why = (
+                f"the sample of tick {sample.tick} has not one counter for each of {groups} key "
+                f"groups and one useful time and identity for each of {slots} slots"
+            )
+            return
+        worst = check(arrived, completed, self._known_arrived, self._known_completed)
+        tick = _Tick(sample.tick, sample.assignment, sample.slot_ids, arrived, completed, useful_s)
+        self._take(tick, worst, sample)
+
+    def view(
+        self,
+        *,
+        bound_s: float,
+        alert_s: float,
+        floor_s: float = 0.0,
+        slots_min: int = 1,
+        slots_max: int = 1,
+    ) -> OperatorView:
+        """Return what a policy sees at the end of the newest tick.
+
+        Parameters
+        ----------
+        bound_s, alert_s, floor_s, slots_min, slots_max
+            As `OperatorView`.
+
+        Raises
+        ------
+        NotReady
+            A counter is missing or absurd, the window is not full yet, or no service rate is known.
+        """
+        if self._why:
+            raise NotReady(self._why)
+        assert self._assignment is not None  # there is always a reason before the first sample
+        service_rate = self._service_rate[self._columns]
+        unknown = np.isnan(service_rate)
+        if unknown.any():
+            if unknown.all():
+                msg = "no slot has completed a record yet, so that no service rate is known"
+                raise NotReady(msg)
+            service_rate[unknown] = service_rate[~unknown].mean()
+        groups, slots = len(self._arrived), len(self._columns)
+        group_latency, latency, utilisation = np.empty(groups), np.empty(slots), np.empty(slots)
+        delta_s = self._delta_s
+        mean_latency(self._group_count, self._group_ticks, self._all_groups, delta_s, group_latency)
+        mean_latency(self._slot_count, self._slot_ticks, self._columns, delta_s, latency)
+        mean_utilisation(self._slot_useful, self._columns, delta_s, utilisation)
+        before = self._history[(self._used_tick - self._window) % (self._window + 1)]
+        return OperatorView(
+            assignment=self._assignment,
+            slot_ids=self._slot_ids,
+            latency_s=latency,
+            group_latency_s=group_latency,
+            group_rate=(self._arrived - before) / self.window_s,
+            service_rate=service_rate,
+            utilisation=utilisation,
+            backlog=np.maximum(self._arrived - self._completed, 0.0),
+            bound_s=bound_s,
+            window_s=self.window_s,
+            alert_s=alert_s,
+            floor_s=floor_s,
+            slots_min=slots_min,
+            slots_max=slots_max,
+        )
+
+    # Samples, in the order in which they come.
+
+    def _take(self, new: _Tick, worst: int, sample: Sample) -> None:
+        """Put a tick in its place; use it and those that waited for it as far as possible."""
+        if self._assignment is None:
+            self._start(new, worst)
+            return
+        newest = self._waiting[-1].tick if self._waiting else self._used_tick
+        ahead = new.tick - newest
+        if -self._window <= ahead <= 0:
+            return
+        longest = max(_WAITING_WINDOWS * self._window, _WAITING_TICKS)
+        # One fallen counter may be a wrong sample; two in a row are a counter that starts again.
+        restarted = ahead <= 0 or (worst == FALLEN and self._fallen)
+        if restarted or len(self._waiting) + ahead > longest:
+            self._start_again(sample)
+            return
+        self._fallen = worst == FALLEN
+        np.fmax(self._known_arrived, new.arrived, out=self._known_arrived)
+        np.fmax(self._known_completed, new.completed, out=self._known_completed)
+        if worst == VALID and ahead == 1 and not self._waiting:
+            self._use(new)
+            return
+        for tick in range(newest + 1, new.tick):
+            self._waiting.append(self._absent(tick))
+        self._waiting.append(new)
+        self._bridge()
+
+    def _start(self, first: _Tick, worst: int) -> None:
+        """Begin with a first sample; counters count from 0 at the start of tick 1."""
+        if worst != VALID:
+            self._why = f"the first sample, of tick {first.tick}, {_missing(first)}"
+            return
+        self._used_tick = first.tick - 1
+        self._since = self._used_tick
+        if first.tick == 1:
+            self._arrived[:] = 0.0
+            self._completed[:] = 0.0
+        else:
+            # Who waits already is taken to have come just now: nothing is known of it.
+            self._arrived[:] = first.arrived
+            self._completed[:] = first.completed
+        self._length[:] = 0
+        waiting = np.flatnonzero(self._arrived > self._completed)
+        self._queue_tick[waiting, self._head[waiting]] = self._used_tick
+        self._queue_upto[waiting, self._head[waiting]] = self._arrived[waiting]
+        self._length[waiting] = 1
+        self._history[self._used_tick % (self._window + 1)] = self._arrived
+        self._known_arrived[:] = first.arrived
+        self._known_completed[:] = first.completed
+        self._use(first)
+
+    def _start_again(self, sample: Sample) -> None:
+        """Forget counters and latencies, and begin with `sample`; service rates stay."""
+        self._assignment = None
+        self._waiting.clear()
+        self._fallen = False
+        self._known_arrived[:] = np.nan
+        self._known_completed[:] = np.nan
+        self.add(sample)
+
+    def _absent(self, tick: int) -> _Tick:
+        """Return a tick of which nothing is known but that it has been."""
+        last = self._waiting[-1] if self._waiting else None
+        assignment = self._assignment if last is None else last.assignment
+        assert assignment is not None  # only called after a first sample
+        nothing = np.full(len(self._arrived), np.nan)
+        return _Tick(
+            tick,
+            assignment,
+            self._slot_ids if last is None else last.slot_ids,
+            nothing,
+            nothing.copy(),
+            np.full(assignment.slots, np.nan),
+        )
+
+    def _bridge(self) -> None:
+        """Interpolate what lies between valid counters, and use the ticks that are complete."""
+        at = np.array([self._used_tick, *(tick.tick for tick in self._waiting)], dtype=np.float64)
+        for last, name in ((self._arrived, "arrived"), (self._completed, "completed")):
+            values = np.vstack([last, *(getattr(tick, name) for tick in self._waiting)])
+            for group in np.flatnonzero(np.isnan(values).any(axis=0)):
+                known = np.flatnonzero(~np.isnan(values[:, group]))
+                line = np.interp(at, at[known], values[known, group])
+                inside = slice(1, int(known[-1]) + 1)
+                values[inside, group] = line[inside]
+            for tick, row in zip(self._waiting, values[1:], strict=True):
+                setattr(tick, name, row)
+        while (
+            self._waiting
+            and not np.isnan(self._waiting[0].arrived + self._waiting[0].completed).any()
+        ):
+            self._use(self._waiting.pop(0))
+        if self._waiting:
+            oldest = self._waiting[0]
+            self._why = f"tick {oldest.tick} {_missing(oldest)}"
+
+    # Ticks, in their own order and without gaps.
+
+    def _use(self, new: _Tick) -> None:
+        """Bring a complete tick into the window."""
+        if new.slot_ids != self._slot_ids or new.assignment != self._assignment:
+            self._map(new.assignment, new.slot_ids)
+        if self._length.max() == self._queue_tick.shape[1]:
+            self._grow_queues()
+        row = new.tick % self._window
+        commit_groups(
+            new.tick,
+            row,
+            new.arrived,
+            new.completed,
+            self._arrived,
+            self._completed,
+            self._queue_tick,
+            self._queue_upto,
+            self._head,
+            self._length,
+            self._column_of,
+            self._group_count,
+            self._group_ticks,
+            self._slot_count,
+            self._slot_ticks,
+        )
+        commit_slots(
+            row,
+            new.useful_s,
+            self._columns,
+            self._slot_count,
+            self._slot_useful,
+            self._service_rate,
+            self._carried_s,
+            self._eta,
+        )
+        self._history[new.tick % (self._window + 1)] = self._arrived
+        self._used_tick = new.tick
+        full = new.tick - self._since
+        self._why = "" if full >= self._window else f"{full} of {self._window} ticks have passed"
+
+    def _map(self, assignment: Assignment, slot_ids: tuple[int, ...]) -> None:
+        """Give every slot a column; a new one starts with the service rate of its source."""
+        old_ids, old_columns, old_column_of = self._slot_ids, self._columns, self._column_of
+        known = dict(zip(old_ids, old_columns.tolist(), strict=True))
+        self._widen(len(known) + len(slot_ids))
+        free = iter(sorted(set(range(len(self._service_rate))) - set(known.values())))
+        slot_of = np.asarray(assignment.slot_of)
+        chosen = np.empty(len(slot_ids), dtype=np.int64)
+        for slot, identity in enumerate(slot_ids):
+            column = known.get(identity)
+            if column is None:
+                column = next(free)
+                sources = np.unique(old_column_of[slot_of == slot]) if known else old_columns
+                self._clear(column, sources if len(sources) else old_columns)
+            chosen[slot] = column
+        self._assignment, self._slot_ids = assignment, slot_ids
+        self._columns, self._column_of = chosen, chosen[slot_of]
+
+    def _clear(self, column: int, sources: I64) -> None:
+        """Make a column ready for a new slot whose groups come from the columns `sources`."""
+        for ring in (self._slot_count, self._slot_ticks):
+            ring[:, column] = 0.0
+        self._slot_useful[:, column] = np.nan
+        self._carried_s[column] = 0.0
+        rates = self._service_rate[sources]
+        rates = rates[~np.isnan(rates)]
+        self._service_rate[column] = rates.mean() if len(rates) else self._initial
+
+    # Room.
+
+    def _set_window(self, window_s: float) -> None:
+        """Begin a window of another length; queues and service rates stay."""
+        ticks = window_s / self._delta_s
+        if not 0.0 < ticks < math.inf:
+            msg = f"window_s={window_s:g} is out of range; use a finite length above 0."
+            raise ConfigError(msg)
+        self._window = max(1, math.ceil(ticks - 1e-9))
+        groups, columns = len(self._arrived), len(self._service_rate)
+        self._history = np.zeros((self._window + 1, groups))
+        self._history[self._used_tick % (self._window + 1)] = self._arrived
+        self._group_count = np.zeros((self._window, groups))
+        self._group_ticks = np.zeros((self._window, groups))
+        self._slot_count = np.zeros((self._window, columns))
+        self._slot_ticks = np.zeros((self._window, columns))
+        self._slot_useful = np.full((self._window, columns), np.nan)
+        self._since = self._used_tick
+        self._why = self._why or f"0 of {self._window} ticks have passed"
+
+    def _widen(self, columns: int) -> None:
+        """Make room for at least so many slots."""
+        more = columns - len(self._service_rate)
+        if more <= 0:
+            return
+        self._service_rate = np.append(self._service_rate, np.full(more, np.nan))
+        self._carried_s = np.append(self._carried_s, np.zeros(more))
+        wide = np.zeros((self._window, more))
+        self._slot_count = np.hstack([self._slot_count, wide])
+        self._slot_ticks = np.hstack([self._slot_ticks, wide])
+        self._slot_useful = np.hstack([self._slot_useful, np.full_like(wide, np.nan)])
+
+    def _grow_queues(self) -> None:
+        """Double the room for waiting records; each ring begins at 0 afterwards."""
+        capacity = self._queue_tick.shape[1]
+        order = (self._head[:, None] + np.arange(capacity)) % capacity
+        tick = np.take_along_axis(self._queue_tick, order, axis=1)
+        upto = np.take_along_axis(self._queue_upto, order, axis=1)
+        self._queue_tick = np.hstack([tick, np.zeros_like(tick)])
+        self._queue_upto = np.hstack([upto, np.zeros_like(upto)])
+        self._head[:] = 0
+
+
+def _missing(tick: _Tick) -> str:
+    """Return which counters a tick lacks, for a sentence that begins with the tick."""
+    groups = np.flatnonzero(np.isnan(tick.arrived + tick.completed))
+    more = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
+    return f"has no valid counters of key group {groups[0]}{more}"
+
+
+def _check_parameters(
+    key_groups: int, delta_s: float, eta: float, initial_service_rate: float | None
+) -> None:
+    """Raise ConfigError where a parameter of `Examiner` is out of range."""
+    if key_groups < 1:
+        msg = f"key_groups={key_groups} is out of range; use 1 or more."
+    elif not 0.0 < delta_s < math.inf:
+        msg = f"delta_s={delta_s:g} is out of range; use a finite length above 0."
+    elif not 0.0 < eta <= 1.0:
+        msg = f"eta={eta:g} is out of range; use a weight above 0, at most 1."
+    elif initial_service_rate is not None and not 0.0 < initial_service_rate < math.inf:
+        msg = (
+            f"initial_service_rate={initial_service_rate:g} is out of range; "
+            "use records per second, above 0, or None."
+        )
+    else:
+        return
+    raise ConfigError(msg)

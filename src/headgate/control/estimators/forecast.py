@@ -1,0 +1,203 @@
+"""What arrives next: the forecasts of a series of counts, one per interval."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.control.limits import check_range
+from headgate.core.errors import NotReady
+
+F64 = npt.NDArray[np.float64]
+
+
+class Forecaster(Protocol):
+    """Learns a series one value at a time. A value that is NaN, infinite or negative is missing."""
+
+    @property
+    def name(self) -> str:
+        """Name and main parameters, as figures print it."""
+
+    def observe(self, value: float) -> None:
+        """Take the value of the interval that just ended."""
+
+    def forecast(self, ahead: int = 1) -> float:
+        """Return the value expected `ahead` intervals later, >= 0; NotReady without any value."""
+
+
+class Naive:
+    """The next value is the last one: the floor that every other forecast must beat.
+
+    References
+    ----------
+    PSPS IV, equation 2a, forecasts the input of the whole job so: lambda_G(t+1) = lambda_G(t).
+    """
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    @property
+    def name(self) -> str:
+        """``naive``."""
+        return "naive"
+
+    def observe(self, value: float) -> None:
+        """Keep the value; a missing one changes nothing."""
+        if _present(value):
+            self._last = value
+
+    def forecast(self, ahead: int = 1) -> float:
+        """Return the last value."""
+        if self._last is None:
+            raise _nothing_seen()
+        return self._last
+
+
+class Regression:
+    """A straight line through the last values, by least squares.
+
+    Parameters
+    ----------
+    window : int
+        How many values; >= 2.
+
+    References
+    ----------
+    DABS-Storm, as PSPS III describes it: the input is predicted by a regression function.
+    """
+
+    def __init__(self, window: int = 6) -> None:
+        check_range("regression", "window", window, 2)
+        self._values: deque[float] = deque(maxlen=window)
+
+    @property
+    def name(self) -> str:
+        """``regression(6)``."""
+        return f"regression({self._values.maxlen})"
+
+    def observe(self, value: float) -> None:
+        """Keep the value; a missing one lies on the line, or is skipped where there is none."""
+        if _present(value):
+            self._values.append(value)
+        elif self._values:
+            self._values.append(self.forecast())
+
+    def forecast(self, ahead: int = 1) -> float:
+        """Return the line's value."""
+        count = len(self._values)
+        if count == 0:
+            raise _nothing_seen()
+        values = np.array(self._values)
+        if count == 1:
+            return float(values[0])
+        slope, start = np.polyfit(np.arange(count), values, 1)
+        return max(0.0, float(start + slope * (count - 1 + ahead)))
+
+
+class HoltWinters:
+    """Level, damped trend and an additive season, smoothed exponentially.
+
+    ::
+
+        level'  = alpha (x - season) + (1 - alpha) (level + damping trend)
+        trend'  = beta (level' - level) + (1 - beta) damping trend
+        season' = gamma (x - level') + (1 - gamma) season
+        x(t+h)  = level + (damping + ... + damping^h) trend + season of t+h
+
+    The first two periods set the start: level and trend from the means of the periods, the season
+    from the deviations. Until then the forecast is the last value.
+
+    Parameters
+    ----------
+    period : int
+        Intervals per season; >= 2.
+    alpha, beta, gamma : float
+        Weights of a new value in level, trend and season; in [0, 1]. Tuned on the requests per ten
+        minutes of the World Cup 1998 site, a season a day: mean error 7 % below the naive forecast.
+        A smooth season with much noise wants a smaller alpha.
+    damping : float
+        What is left of the trend after one interval, in [0, 1]; below 1 a burst's trend dies out.
+
+    References
+    ----------
+    Holt 1957, Winters 1960, Gardner and McKenzie 1985 (damping). PSPS VI wants the input forecast
+    by a model.
+    """
+
+    def __init__(
+        self,
+        period: int,
+        alpha: float = 0.95,
+        beta: float = 0.2,
+        gamma: float = 0.05,
+        damping: float = 0.8,
+    ) -> None:
+        check_range("holt-winters", "period", period, 2)
+        weights = {"alpha": alpha, "beta": beta, "gamma": gamma, "damping": damping}
+        for name, value in weights.items():
+            check_range("holt-winters", name, value, 0.0, 1.0)
+        self._alpha, self._beta, self._gamma, self._damping = alpha, beta, gamma, damping
+        self._period = period
+        self._first: list[float] = []
+        self._level = self._trend = 0.0
+        self._season: F64 = np.zeros(period)
+        self._seen = 0
+
+    @property
+    def name(self) -> str:
+        """``holt-winters(24)``."""
+        return f"holt-winters({self._period})"
+
+    def observe(self, value: float) -> None:
+        """Take the value; a missing one counts as the forecast, so that the season keeps its place."""
+        if not _present(value):
+            if not self._seen:
+                return
+            value = self.forecast()
+        self._seen += 1
+        if self._seen <= 2 * self._period:
+            self._first.append(value)
+            if self._seen == 2 * self._period:
+                self._start()
+            return
+        place = (self._seen - 1) % self._period
+        expected = self._level + self._damping * self._trend
+        level = self._alpha * (value - self._season[place]) + (1.0 - self._alpha) * expected
+        trend = self._beta * (level - self._level)
+        self._trend = trend + (1.0 - self._beta) * self._damping * self._trend
+        self._level = level
+        self._season[place] += self._gamma * (value - level - self._season[place])
+
+    def forecast(self, ahead: int = 1) -> float:
+        """Return the expected value."""
+        if not self._seen:
+            raise _nothing_seen()
+        if self._seen < 2 * self._period:
+            return self._first[-1]
+        grown = self._trend * sum(self._damping**h for h in range(1, ahead + 1))
+        place = (self._seen - 1 + ahead) % self._period
+        return max(0.0, float(self._level + grown + self._season[place]))
+
+    def _start(self) -> None:
+        """Set level, trend and season from the first two periods."""
+        periods = np.array(self._first).reshape(2, self._period)
+        first, second = periods.mean(axis=1)
+        self._trend = (second - first) / self._period
+        # The line through the two means, which lie in the middle of their periods.
+        steps = np.arange(2 * self._period) - (self._period - 1) / 2.0
+        line = first + self._trend * steps
+        self._season = (periods - line.reshape(2, self._period)).mean(axis=0)
+        self._level = float(line[-1])
+        self._first.clear()
+
+
+def _present(value: float) -> bool:
+    return math.isfinite(value) and value >= 0.0
+
+
+def _nothing_seen() -> NotReady:
+    return NotReady("no value has been observed yet.")

@@ -1,0 +1,215 @@
+"""What a fleet policy sees of many jobs on one cluster, and what it wants of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Protocol
+
+from headgate.core.errors import NotReady
+from headgate.core.utility import Utility
+
+Slots = Mapping[str, Mapping[str, int]]
+"""How many slots each operator of each job has: job -> operator -> slots."""
+
+
+@dataclass(frozen=True)
+class FleetOperator:
+    """One operator of one job.
+
+    Attributes
+    ----------
+    slots : int
+        Slots granted now; >= 1.
+    capacity : float
+        Share of the time that its busiest slot works, in [0, 1]; see `operator_capacity`.
+    backlog_s : float
+        How long the waiting records would keep the operator busy, in seconds.
+    source : bool
+        Whether it is a source (Henge's spout), which is never reduced.
+    slots_min, slots_max : int
+        How many slots it may have; ``1 <= slots_min <= slots_max``.
+    """
+
+    slots: int
+    capacity: float
+    backlog_s: float = 0.0
+    source: bool = False
+    slots_min: int = 1
+    slots_max: int = 128
+
+
+@dataclass(frozen=True)
+class FleetJob:
+    """One job.
+
+    Attributes
+    ----------
+    utility : Utility
+        Its intents and its priority, as they are now.
+    values : tuple of float or None
+        What was measured for each intent over the last window (one minute). A job with nothing to
+        do reports what that is worth: latency 0, juice 1. None, or NaN, where nothing is known.
+    operators : mapping of str to FleetOperator
+    input_rate : float
+        Records per second that arrive at its sources.
+    """
+
+    utility: Utility
+    values: tuple[float, ...] | None
+    operators: Mapping[str, FleetOperator]
+    input_rate: float = 0.0
+
+    @property
+    def reported(self) -> bool:
+        """Whether every intent was measured."""
+        return self.values is not None and not any(map(math.isnan, self.values))
+
+    @property
+    def attained(self) -> float:
+        """Its current utility; NotReady where something was not measured."""
+        if self.values is None:
+            msg = "the job has reported nothing yet."
+            raise NotReady(msg)
+        return self.utility.current(self.values)
+
+    @property
+    def met(self) -> bool:
+        """Whether it meets its SLO; False where nothing fresh is known."""
+        return self.values is not None and self.utility.met(self.values)
+
+
+@dataclass(frozen=True)
+class FleetView:
+    """All jobs of a fleet at the end of one round.
+
+    Attributes
+    ----------
+    time_s : float
+        Time since the fleet started, in seconds.
+    jobs : mapping of str to FleetJob
+    slots_max : int
+        The budget: how many slots all operators of all jobs may have together.
+    hosts : int
+        How many hosts there are.
+    hosts_congested : int
+        Hosts whose slot tasks were runnable (running, or waiting for a core) for longer than
+        cores x interval.
+    """
+
+    time_s: float
+    jobs: Mapping[str, FleetJob]
+    slots_max: int
+    hosts: int = 1
+    hosts_congested: int = 0
+
+    @property
+    def slots(self) -> dict[str, dict[str, int]]:
+        """The allocation in force."""
+        return {
+            name: {op: view.slots for op, view in job.operators.items()}
+            for name, job in self.jobs.items()
+        }
+
+    @property
+    def slots_free(self) -> int:
+        """What is left of the budget; negative where it shrank below what is granted."""
+        granted = sum(op.slots for job in self.jobs.values() for op in job.operators.values())
+        return self.slots_max - granted
+
+    def only(self, names: Iterable[str]) -> FleetView:
+        """Return the view without the other jobs, whose slots are taken off the budget."""
+        jobs = {name: self.jobs[name] for name in names}
+        kept = sum(op.slots for job in jobs.values() for op in job.operators.values())
+        return replace(self, jobs=jobs, slots_max=self.slots_free + kept)
+
+    @property
+    def congested(self) -> bool:
+        """Whether the majority of hosts is congested.
+
+        References
+        ----------
+        Henge 5.2. Differs: Henge calls a machine congested when its CPU load exceeds its cores;
+        Spark runs one task per core, so that surplus slots wait without raising the load.
+        """
+        return 2 * self.hosts_congested > self.hosts
+
+
+class Action(StrEnum):
+    """What a fleet decision does; Henge's three actions, and nothing."""
+
+    NOTHING = "nothing"
+    RECONFIGURATION = "reconfiguration"
+    REDUCTION = "reduction"
+    REVERSION = "reversion"
+
+
+@dataclass(frozen=True)
+class FleetDecision:
+    """What a fleet policy wants now.
+
+    Attributes
+    ----------
+    action : Action
+    slots : mapping of str to mapping of str to int
+        New number of slots, by job and operator, of the operators that change.
+    reason : str
+        One sentence that somebody on call understands, with its numbers.
+    rule : str
+        The rule that fired, a short name: ``drop -> reversion``.
+    numbers : mapping of str to float
+        The figures behind it.
+    """
+
+    action: Action = Action.NOTHING
+    slots: Slots = field(default_factory=dict)
+    reason: str = ""
+    rule: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.slots)
+
+
+class FleetPolicy(Protocol):
+    """Decides how many slots each operator of each job is granted.
+
+    Deterministic, without clock or I/O. `decide` is called at the end of every round, and not while
+    a change is under way.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name and main parameters, as figures print it."""
+
+    def decide(self, view: FleetView) -> FleetDecision:
+        """Return what is wanted now."""
+
+
+def operator_capacity(
+    executed: Sequence[float], execute_s: Sequence[float], window_s: float
+) -> float:
+    """Return the share of a window for which the busiest slot of an operator worked.
+
+    Parameters
+    ----------
+    executed : sequence of float
+        Records that each slot processed in the window.
+    execute_s : sequence of float
+        Mean time each slot took per record, in seconds. A rate-limited slot takes 1 / rate.
+    window_s : float
+        Length of the window, in seconds; > 0.
+
+    Returns
+    -------
+    float
+        In [0, 1].
+
+    References
+    ----------
+    Henge 5.1, equation 3.
+    """
+    busy_s = [count * each_s for count, each_s in zip(executed, execute_s, strict=True)]
+    return min(1.0, max(busy_s) / window_s)

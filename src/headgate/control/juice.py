@@ -1,0 +1,169 @@
+"""Juice: which share of a job's input is processed, whatever the rate and the shape of its graph."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+
+from headgate.control.limits import check_range
+from headgate.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What went along one edge of the operator graph in a window of time.
+
+    Attributes
+    ----------
+    parent, child : str
+        An operator without parents is a spout. Where records wait in front of a job, make the
+        source the spout and let its flow say how many arrived and how many were read.
+    sent : float
+        Records the parent sent to this child, counted at the parent, so that losses show.
+    executed : float
+        Records of this parent that the child processed, whatever it made of them.
+    waiting : float
+        Records of this parent that the child has yet to process at the end of the window.
+    """
+
+    parent: str
+    child: str
+    sent: float
+    executed: float
+    waiting: float = 0.0
+
+
+def operator_juice(flows: Sequence[Flow]) -> dict[str, float]:
+    """Return the juice of each operator, summed over the spouts.
+
+    Parameters
+    ----------
+    flows : sequence of Flow
+        One per edge of an acyclic graph.
+
+    Returns
+    -------
+    dict of str to float
+        By operator, parents before children; >= 0, at most the number of spouts.
+
+    Raises
+    ------
+    ConfigError
+        The graph has a cycle.
+
+    References
+    ----------
+    Henge 6, equation 5: J_o = sum over parents p of J_p E_o^p / T^p, where T^p is what p sent to
+    *all* its children. Differs where the paper is silent: what an edge executed counts up to what
+    was sent along it (a queue that drains is no gain); and a parent that sent nothing shares its
+    juice evenly among the children for which nothing of it waits.
+    """
+    into: dict[str, list[Flow]] = defaultdict(list)
+    out_of: dict[str, list[Flow]] = defaultdict(list)
+    for flow in flows:
+        into[flow.child].append(flow)
+        out_of[flow.parent].append(flow)
+    graph = {child: [flow.parent for flow in edges] for child, edges in into.items()}
+    juice: dict[str, float] = {}
+    for operator in _upstream_first(graph):
+        edges = into[operator]
+        from_parents = [juice[e.parent] * _edge_share(e, out_of[e.parent]) for e in edges]
+        juice[operator] = sum(from_parents) if edges else 1.0
+    return juice
+
+
+def job_juice(flows: Sequence[Flow], sink_weights: Mapping[str, float] | None = None) -> float:
+    """Return the juice of a job, in [0, 1].
+
+    Parameters
+    ----------
+    flows : sequence of Flow
+        One per edge of an acyclic graph; none for a job of one operator, whose juice is 1.
+    sink_weights : mapping of str to float, optional
+        How much a record counts at each sink; > 0, 1 where a sink is not named.
+
+    Raises
+    ------
+    ConfigError
+        The graph has a cycle, a weight is not above 0, or it names an operator that is no sink.
+
+    References
+    ----------
+    Henge 6, equation 6: the sum over sinks and spouts, divided by the number of spouts. With
+    weights (observation 3) the divisor is the weighted sum of an undisturbed job, so that such a
+    job has juice 1; without weights that is the number of spouts.
+    """
+    parents = {flow.parent for flow in flows}
+    sinks = {flow.child for flow in flows} - parents
+    weights = sink_weights or {}
+    for name, weight in weights.items():
+        check_range("juice", f"weight of {name}", weight, 0.0, above=True)
+        if name not in sinks:
+            msg = f'juice weight names "{name}", which is no sink; use {", ".join(sorted(sinks))}.'
+            raise ConfigError(msg)
+    if not sinks:
+        return 1.0
+    attained = operator_juice(flows)
+    undisturbed = operator_juice([replace(f, executed=f.sent, waiting=0.0) for f in flows])
+    whole = sum(weights.get(sink, 1.0) * undisturbed[sink] for sink in sinks)
+    part = sum(weights.get(sink, 1.0) * attained[sink] for sink in sinks)
+    return min(1.0, part / whole)
+
+
+def _edge_share(flow: Flow, siblings: Sequence[Flow]) -> float:
+    """Return E/T: the share of what the parent sent anywhere that was processed along `flow`."""
+    sent = sum(sibling.sent for sibling in siblings)
+    if sent > 0.0:
+        return min(flow.executed, flow.sent) / sent
+    served = flow.executed > 0.0 or flow.waiting == 0.0
+    return 1.0 / len(siblings) if served else 0.0
+
+
+def _upstream_first(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    try:
+        return list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        msg = f"operators {error.args[1]} form a cycle; a job's graph must have none."
+        raise ConfigError(msg) from error
+
+
+class JuiceWindow:
+    """The flows of a sliding window, kept in sub-windows.
+
+    Parameters
+    ----------
+    subwindows : int
+        How many sub-windows make a window.
+
+    References
+    ----------
+    Henge 6: one minute in sub-windows of 10 s, so that a burst shorter than a sub-window moves
+    little and parts of the cluster need to agree on the time only loosely.
+    """
+
+    def __init__(self, subwindows: int = 6) -> None:
+        check_range("juice window", "subwindows", subwindows, 1)
+        self._kept: deque[tuple[Flow, ...]] = deque(maxlen=subwindows)
+
+    def add(self, flows: Iterable[Flow]) -> None:
+        """Take the flows of the sub-window that just ended; the oldest is forgotten."""
+        self._kept.append(tuple(flows))
+
+    def flows(self) -> list[Flow]:
+        """Return the flows of the whole window: counts added up, `waiting` as of the last one."""
+        sent: dict[tuple[str, str], float] = defaultdict(float)
+        executed: dict[tuple[str, str], float] = defaultdict(float)
+        waiting: dict[tuple[str, str], float] = {}
+        for flows in self._kept:
+            for flow in flows:
+                edge = (flow.parent, flow.child)
+                sent[edge] += flow.sent
+                executed[edge] += flow.executed
+                waiting[edge] = flow.waiting
+        return [Flow(*edge, sent[edge], executed[edge], waiting[edge]) for edge in sent]
+
+    def juice(self, sink_weights: Mapping[str, float] | None = None) -> float:
+        """Return the job's juice over the window; see `job_juice`."""
+        return job_juice(self.flows(), sink_weights)

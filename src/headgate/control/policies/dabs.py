@@ -1,0 +1,76 @@
+"""DABS-Storm: replicas by a regression on each operator's own input; a rival of PSPS."""
+
+from __future__ import annotations
+
+from headgate.control.estimators.forecast import Regression
+from headgate.control.limits import check_range
+from headgate.control.policies.psps import replicas_needed
+from headgate.control.replicas import Interval, ReplicaDecision, refuse_stateful
+from headgate.core.errors import ConfigError
+
+
+class Dabs:
+    """Change the replicas of an operator when its activity leaves a band.
+
+    Activity is what the operator has to do in the next interval, its predicted input and its
+    queue, over what its replicas can do.
+
+    Parameters
+    ----------
+    high : float
+        Above this activity an operator gets as many replicas as bring it down to `high`; > 0.
+    low : float
+        Below this activity it gives replicas back, to come up to `high`; 0 <= low < high.
+    window : int
+        Intervals that the regression sees; >= 2.
+
+    References
+    ----------
+    PSPS III, V-F, which is all that is used: input by regression, pending events, capacity of the
+    operator, and each change restarts the job, so that what is queued is lost. The band and the
+    window are chosen, not tuned.
+    """
+
+    def __init__(self, high: float = 0.8, low: float = 0.3, window: int = 6) -> None:
+        check_range("dabs", "high", high, 0.0, above=True)
+        check_range("dabs", "low", low, 0.0)
+        if low >= high:
+            msg = f"dabs: low={low!r} is not below high={high!r}; use low < high."
+            raise ConfigError(msg)
+        check_range("dabs", "window", window, 2)
+        self._high, self._low, self._window = high, low, window
+        self._inputs: dict[str, Regression] = {}
+
+    @property
+    def name(self) -> str:
+        """``dabs(0.8, 0.3)``."""
+        return f"dabs({self._high:g}, {self._low:g})"
+
+    def decide(self, interval: Interval) -> ReplicaDecision:
+        """Return the replicas wanted; any change restarts the job.
+
+        Raises
+        ------
+        UnsupportedQuery
+            An operator keeps state.
+        """
+        refuse_stateful("dabs", interval)
+        if not interval.valid:
+            return ReplicaDecision(reason="A sample is missing or absurd: nothing is changed.")
+        wanted, numbers = {}, {}
+        for name, operator in interval.operators.items():
+            series = self._inputs.setdefault(name, Regression(self._window))
+            series.observe(operator.from_source + sum(operator.received.values()))
+            events = series.forecast() + operator.queued
+            can_s = interval.duration_s * self._high
+            activity = events * operator.event_s / (interval.duration_s * operator.active)
+            numbers[f"{name}.activity"] = activity
+            if self._low <= activity <= self._high:
+                continue
+            needed = replicas_needed(events, operator.event_s, can_s)
+            replicas = max(1, min(needed, operator.pool))
+            if replicas != operator.active:
+                wanted[name] = replicas
+        changes = ", ".join(f"{name} -> {replicas}" for name, replicas in wanted.items())
+        reason = f"Activity left {self._low:g} to {self._high:g}: {changes}." if wanted else ""
+        return ReplicaDecision(wanted, restart=bool(wanted), reason=reason, numbers=numbers)

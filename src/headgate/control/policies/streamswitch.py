@@ -1,0 +1,280 @@
+"""StreamSwitch: bound the mean latency of every slot with as few slots as possible."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.control.decision import Change, Decision
+from headgate.control.limits import check_range
+from headgate.control.observation import Observation, OperatorView
+from headgate.control.projection import F64, pressure, projected_latency_s
+from headgate.control.strategies import (
+    Flags,
+    Strategy,
+    best_balance,
+    best_scale_in,
+    best_scale_out,
+    change_of,
+)
+
+I64 = npt.NDArray[np.int64]
+
+_EPSILON_MAX = 0.99
+# The paper says below 1; with so little left, any load is too much.
+
+
+class Health(IntEnum):
+    """How likely a slot is to violate its bound; of an operator, the worst of its slots."""
+
+    GOOD = 0
+    MODERATE = 1
+    SEVERE = 2
+
+
+@dataclass(frozen=True)
+class _Diagnosis:
+    """What to do with one operator, and why."""
+
+    rule: str
+    reason: str
+    numbers: dict[str, float]
+    strategy: Strategy | None = None
+
+
+class StreamSwitch:
+    """Move the key groups of one slot per cycle: balance, else scale out; scale in when all is well.
+
+    A slot is *severe* if its latency l_i is above the alert threshold l **and** its projected
+    latency L_i is above the bound L, *good* if neither is, else *moderate*. An operator is severe
+    if any slot is, and good if all are.
+
+    - severe: balance the severe slot with the largest L_i if no slot is severe under the projected
+      latencies, else scale it out by one slot;
+    - good: scale in by one slot if all stay good;
+    - moderate: nothing.
+
+    When load rises L_i is above L before any record was slow, and the alert waits for the first that
+    is; when it falls l_i stays high until the backlog is gone, which holds a scale-in back.
+
+    Parameters
+    ----------
+    epsilon : float
+        Safety margin in [0, 0.99]: the share of a slot's service rate that is not to be used. More is
+        safer and needs more slots; 0.2 is the paper's baseline.
+
+    References
+    ----------
+    StreamSwitch 3.1 to 3.4. Differs:
+
+    - l is compared with l_i above the engine's floor, and L with the floor plus L_i: a micro-batch
+      has a latency that no slot can go below;
+    - a slot that completed nothing counts as below the alert threshold if nothing waits there, and
+      as moderate if something does;
+    - a key group that alone is above the bound on any slot cannot be cured, and would only wander.
+      It stays where it is, its slot is relieved of the other groups, and what remains severe for
+      its sake neither makes a balance look insufficient nor asks for more slots;
+    - where the largest severe slot cannot be relieved, the next one is;
+    - with as many slots as there may be, a balance is taken if it cures its source.
+    """
+
+    def __init__(self, epsilon: float = 0.2) -> None:
+        check_range("streamswitch", "epsilon", epsilon, 0.0, _EPSILON_MAX)
+        self._epsilon = epsilon
+
+    @property
+    def name(self) -> str:
+        """``streamswitch(0.2)``."""
+        return f"streamswitch({self._epsilon:g})"
+
+    def decide(self, observation: Observation) -> Decision:
+        """Return at most one unit strategy per operator."""
+        changes: dict[str, Change] = {}
+        reasons: list[str] = []
+        rules: dict[str, None] = {}
+        numbers: dict[str, float] = {}
+        diagnoses = {name: self._diagnose(view) for name, view in observation.operators.items()}
+        acts = any(diagnosis.strategy for diagnosis in diagnoses.values())
+        for name, diagnosis in diagnoses.items():
+            numbers |= {f"{name}.{key}": value for key, value in diagnosis.numbers.items()}
+            if diagnosis.strategy is not None:
+                changes[name] = change_of(observation.operators[name], diagnosis.strategy)
+            elif acts:
+                continue
+            rules[diagnosis.rule] = None
+            reasons.append(f"{name}: {diagnosis.reason}.")
+        return Decision(changes, " ".join(reasons), ", ".join(rules), numbers)
+
+    def applied(self, operator: str, change: Change, took_s: float) -> None:
+        """Keep nothing: the next observation shows it."""
+
+    def slot_failed(self, operator: str, slot_id: int) -> None:
+        """Keep nothing: the next observation shows it."""
+
+    def _diagnose(self, view: OperatorView) -> _Diagnosis:
+        rates = view.slot_rate
+        projected = projected_latency_s(rates, view.service_rate, self._epsilon)
+        health = healthiness(view, latency_seen_s(view), projected)
+        worst = pressure(rates, view.service_rate, self._epsilon)
+        worst_slot = int(np.argmax(np.where(health == health.max(), worst, -np.inf)))
+        numbers = _numbers(view, worst_slot, float(rates[worst_slot]), float(projected[worst_slot]))
+        about = _about(view, worst_slot, numbers)
+        if view.floor_s >= view.bound_s:
+            reason = (
+                f"the bound of {view.bound_s:g} s is not above the floor of {view.floor_s:.3g} s"
+            )
+            return _Diagnosis("unreachable", reason, numbers)
+        if health.max() == Health.SEVERE:
+            # Largest pressure first; ties by number.
+            severe = np.flatnonzero(health == Health.SEVERE)
+            order = severe[np.argsort(-worst[severe], kind="stable")]
+            return self._relieve(view, order.tolist(), numbers, about)
+        if health.max() == Health.GOOD:
+            return self._save(view, rates, numbers)
+        return _Diagnosis("moderate", f"{about} is moderate; nothing to do", numbers)
+
+    def _relieve(
+        self, view: OperatorView, severe: list[int], numbers: dict[str, float], about: str
+    ) -> _Diagnosis:
+        """Relieve the first of the `severe` slots that can be relieved."""
+        full = view.slots >= min(view.slots_max, view.assignment.key_groups)
+        fastest = float(view.service_rate.max())
+        single = projected_latency_s(view.group_rate, fastest, self._epsilon)
+        hopeless = view.floor_s + single > view.bound_s
+        for source in severe:
+            balance = best_balance(view, self._epsilon, source, fixed=hopeless)
+            if balance is not None and self._suffices(view, balance, hopeless, alone=full):
+                return _relief("severe -> balance", view, balance, numbers, about)
+            out = best_scale_out(view, self._epsilon, source, fixed=hopeless)
+            if out is not None and full:
+                reason = f"{about} is severe, and a slot more than {view.slots} is not allowed"
+                return _Diagnosis("severe, no slot left", reason, numbers)
+            if out is not None:
+                return _relief("severe -> scale-out", view, out, numbers, about)
+        reason = f"{about} is severe, but cannot split: no key group that could move relieves it"
+        return _Diagnosis("severe, cannot split", reason, numbers)
+
+    def _suffices(
+        self, view: OperatorView, balance: Strategy, hopeless: Flags, *, alone: bool
+    ) -> bool:
+        """Return whether no slot that could be cured is severe after a balance.
+
+        With `alone`, its source and destination have to end within the bound, and no other.
+        """
+        slot_of = np.array(view.assignment.slot_of)
+        slot_of[list(balance.groups)] = balance.destination
+        curable = np.bincount(slot_of, minlength=view.slots) > 1
+        curable[slot_of[hopeless]] = False
+        beyond = curable & (view.floor_s + balance.latency_s > view.bound_s)
+        if alone:
+            return not (beyond[balance.source] or beyond[balance.destination])
+        return not np.any(beyond & (view.latency_s - view.floor_s > view.alert_s))
+
+    def _save(self, view: OperatorView, rates: F64, numbers: dict[str, float]) -> _Diagnosis:
+        """Scale in, if all slots stay good."""
+        slots = view.slots
+        if slots > max(view.slots_min, 1) and self._one_fewer_may_do(view, rates):
+            merge = best_scale_in(view, self._epsilon)
+            assert merge is not None  # there are two slots or more
+            if np.all(view.floor_s + merge.latency_s <= view.bound_s):
+                numbers |= {"moved_groups": float(len(merge.groups))}
+                reason = (
+                    f"all {slots} slots are good; slot {merge.source} merges into slot "
+                    f"{merge.destination} with {len(merge.groups)} key groups, and the largest "
+                    f"projected latency is {view.floor_s + merge.latency_s.max():.3g} s, within "
+                    f"the bound of {view.bound_s:g} s"
+                )
+                return _Diagnosis("good -> scale-in", reason, numbers, merge)
+        few = "no fewer are allowed" if slots <= view.slots_min else "one fewer would be too few"
+        return _Diagnosis("good", f"all {slots} slots are good, and {few}", numbers)
+
+    def _one_fewer_may_do(self, view: OperatorView, rates: F64) -> bool:
+        """Return whether some slot stays within the bound with another slot's load on top.
+
+        The best merge is good if and only if any is, so this spares the search most of the time.
+        """
+        least, second = np.partition(rates, 1)[:2]
+        other = np.where(np.arange(len(rates)) == np.argmin(rates), second, least)
+        merged = projected_latency_s(rates + other, view.service_rate, self._epsilon)
+        return bool(np.any(view.floor_s + merged <= view.bound_s))
+
+
+def latency_seen_s(view: OperatorView) -> F64:
+    """Return l_i: 0 for a slot with nothing to do, NaN for one that has completed nothing of it."""
+    silent = np.isnan(view.latency_s)
+    if not silent.any():
+        return view.latency_s
+    slot_of = np.asarray(view.assignment.slot_of)
+    waiting = np.bincount(slot_of, weights=view.backlog, minlength=view.slots)
+    return np.where(silent & (waiting == 0.0), 0.0, view.latency_s)
+
+
+def healthiness(view: OperatorView, latency_s: F64, projected_s: F64) -> I64:
+    """Return the `Health` of each slot.
+
+    Parameters
+    ----------
+    view : OperatorView
+        Gives l, L and the floor.
+    latency_s : float64[n]
+        l_i, one entry per slot that there would be; where it is NaN the slot is not good.
+    projected_s : float64[n]
+        L_i(x) of the same slots.
+
+    References
+    ----------
+    StreamSwitch 3.3: both above is severe, neither is good.
+    """
+    severe = (latency_s - view.floor_s > view.alert_s) & (view.floor_s + projected_s > view.bound_s)
+    good = (latency_s - view.floor_s <= view.alert_s) & (view.floor_s + projected_s <= view.bound_s)
+    health: I64 = np.where(severe, Health.SEVERE, np.where(good, Health.GOOD, Health.MODERATE))
+    return health
+
+
+def _relief(
+    rule: str, view: OperatorView, strategy: Strategy, numbers: dict[str, float], about: str
+) -> _Diagnosis:
+    """Return the diagnosis that moves some groups away from a severe slot."""
+    rate = view.slot_rate[strategy.source]
+    share = view.group_rate[list(strategy.groups)].sum() / rate if rate > 0.0 else 0.0
+    moved = len(strategy.groups)
+    is_new = strategy.destination == view.slots
+    to = f"{'new ' if is_new else ''}slot {strategy.destination}"
+    groups = "1 key group" if moved == 1 else f"{moved} key groups"
+    whose = "its" if strategy.source == numbers["slot"] else f"slot {strategy.source}'s"
+    verb = "moves" if moved == 1 else "move"
+    reason = f"{about} is severe; {groups}, {share:.0%} of {whose} load, {verb} to {to}"
+    numbers |= {"moved_groups": float(moved), "moved_share": float(share)}
+    return _Diagnosis(rule, reason, numbers, strategy)
+
+
+def _numbers(view: OperatorView, slot: int, rate: float, projected_s: float) -> dict[str, float]:
+    """Return the figures of one slot; those that are not finite are left out."""
+    mu = float(view.service_rate[slot])
+    figures = {
+        "slots": float(view.slots),
+        "slot": float(slot),
+        "latency_s": float(view.latency_s[slot]),
+        "projected_s": view.floor_s + projected_s,
+        "rate": rate,
+        "service_rate": mu,
+        "bound_s": view.bound_s,
+        "alert_s": view.alert_s,
+        "floor_s": view.floor_s,
+    }
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
+def _about(view: OperatorView, slot: int, numbers: dict[str, float]) -> str:
+    """Return the beginning of a sentence about a slot: its latencies and its load."""
+    latency = f"{numbers['latency_s']:.3g} s" if "latency_s" in numbers else "unknown"
+    projected = f"{numbers['projected_s']:.3g} s" if "projected_s" in numbers else "unbounded"
+    floor = f" above a floor of {view.floor_s:.3g} s" if view.floor_s > 0.0 else ""
+    return (
+        f"slot {slot} (latency {latency}, alert {view.alert_s:g} s{floor}; projected {projected}, "
+        f"bound {view.bound_s:g} s; {numbers['rate']:.4g} of {numbers['service_rate']:.4g} records/s)"
+    )

@@ -1,0 +1,180 @@
+"""What a policy over pools of replicas sees and wants: stateless operators, activated as needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import Protocol
+
+from headgate.core.errors import ConfigError, UnsupportedQuery
+
+
+@dataclass(frozen=True)
+class OperatorInterval:
+    """What one operator did in an interval.
+
+    Attributes
+    ----------
+    active : int
+        Active replicas; 1 <= active <= `pool`.
+    pool : int
+        Replicas allocated at the start, active or not.
+    event_s : float
+        et: mean time of one event, in seconds; > 0.
+    processed : float
+        mu: events processed.
+    received : mapping of str to float
+        lambda^p: events received from each predecessor; empty for an initial operator.
+    from_source : float
+        Events received from the input data; 0 for an operator with predecessors.
+    queued : float
+        q: events received and not processed at the end, over all its replicas, also inactive
+        ones.
+    stateful : bool
+        Whether it keeps state from event to event.
+    """
+
+    active: int
+    pool: int
+    event_s: float
+    processed: float
+    received: Mapping[str, float] = field(default_factory=dict)
+    from_source: float = 0.0
+    queued: float = 0.0
+    stateful: bool = False
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What a job did in one interval.
+
+    Attributes
+    ----------
+    duration_s : float
+        td, in seconds; > 0.
+    input_events : float
+        lambda_G: events sent by the input data.
+    operators : mapping of str to OperatorInterval
+    """
+
+    duration_s: float
+    input_events: float
+    operators: Mapping[str, OperatorInterval]
+
+    @property
+    def valid(self) -> bool:
+        """Whether every count is there: finite, and not negative; every event takes some time."""
+        counts = [self.input_events]
+        for operator in self.operators.values():
+            counts += [operator.processed, operator.queued, operator.from_source]
+            counts += operator.received.values()
+        times = [operator.event_s for operator in self.operators.values()]
+        return all(math.isfinite(count) and count >= 0.0 for count in counts) and all(
+            math.isfinite(time_s) and time_s > 0.0 for time_s in times
+        )
+
+    @property
+    def upstream_first(self) -> list[str]:
+        """The operators, predecessors before successors; ConfigError where there is a cycle."""
+        graph = {name: list(operator.received) for name, operator in self.operators.items()}
+        try:
+            return list(TopologicalSorter(graph).static_order())
+        except CycleError as error:
+            msg = f"operators {error.args[1]} form a cycle; a job's graph must have none."
+            raise ConfigError(msg) from error
+
+    @property
+    def event_through_s(self) -> float:
+        """Time of one event through the graph without waiting: its longest path, in seconds."""
+        until: dict[str, float] = {}
+        for name in self.upstream_first:
+            operator = self.operators[name]
+            start = max((until[parent] for parent in operator.received), default=0.0)
+            until[name] = start + operator.event_s
+        return max(until.values(), default=0.0)
+
+
+@dataclass(frozen=True)
+class ReplicaDecision:
+    """What a replica policy wants for the next interval.
+
+    Attributes
+    ----------
+    active : mapping of str to int
+        Active replicas of the operators that change.
+    restart : bool
+        Whether the change restarts the job, which loses what is queued (DABS); a pool never does.
+    reason : str
+        One sentence with its numbers.
+    numbers : mapping of str to float
+    """
+
+    active: Mapping[str, int] = field(default_factory=dict)
+    restart: bool = False
+    reason: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.active)
+
+
+class ReplicaPolicy(Protocol):
+    """Decides at the end of every interval how many replicas of each operator are active."""
+
+    @property
+    def name(self) -> str:
+        """Name and main parameters, as figures print it."""
+
+    def decide(self, interval: Interval) -> ReplicaDecision:
+        """Return what is wanted for the next interval."""
+
+
+@dataclass(frozen=True)
+class ReplicaPool:
+    """The replicas of one operator, allocated at the start; each is active or inactive.
+
+    Parameters
+    ----------
+    active : tuple of bool
+        One entry per replica; at least one is active.
+
+    References
+    ----------
+    PSPS IV, figure 2. Which replica is (de)activated is left open there.
+    """
+
+    active: tuple[bool, ...]
+
+    def __post_init__(self) -> None:
+        if not any(self.active):
+            msg = f"a pool of {len(self.active)} replicas has none active; activate at least one."
+            raise ConfigError(msg)
+
+    def resized(self, wanted: int, queued: Sequence[float]) -> ReplicaPool:
+        """Return the pool with `wanted` active replicas, as few of them changed as possible.
+
+        Parameters
+        ----------
+        wanted : int
+            Clamped to 1 and the size of the pool.
+        queued : sequence of float
+            Events waiting at each replica. The fullest are activated first and the emptiest
+            deactivated first, lower numbers first; a deactivated replica keeps and serves its queue.
+        """
+        wanted = max(1, min(wanted, len(self.active)))
+        numbers = range(len(self.active))
+        keep = sorted(numbers, key=lambda j: (not self.active[j], -queued[j], j))[:wanted]
+        return ReplicaPool(tuple(j in keep for j in numbers))
+
+
+def refuse_stateful(policy: str, interval: Interval) -> None:
+    """Raise UnsupportedQuery where an operator keeps state."""
+    for name, operator in interval.operators.items():
+        if operator.stateful:
+            msg = (
+                f'{policy} cannot run operator "{name}", which keeps state: its replicas take any '
+                'event. Use the policy "streamswitch" for it.'
+            )
+            raise UnsupportedQuery(msg)

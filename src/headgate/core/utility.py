@@ -1,0 +1,346 @@
+"""What a job's owner gains from the performance the job attains: intents and monotone utilities."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from headgate.core.errors import ConfigError, NotReady, nearest
+
+
+class Metric(StrEnum):
+    """What an intent is about; only what a user of the job can see."""
+
+    LATENCY = "latency"
+    """Seconds from the arrival of the latest contributing input to the sink; smaller is better."""
+
+    JUICE = "juice"
+    """Share of the input that the job processes, in [0, 1]; larger is better."""
+
+    THROUGHPUT = "throughput"
+    """Records processed per second; larger is better."""
+
+    @property
+    def falls(self) -> bool:
+        """Whether utility falls as the metric rises."""
+        return self is Metric.LATENCY
+
+
+class Shape(Protocol):
+    """The form of a utility: which share of the maximum a measured value is worth."""
+
+    def share(self, value: float, threshold: float, *, falls: bool) -> float:
+        """Return the share of the maximum utility, in [0, 1]; 1 at `threshold`."""
+
+
+def _met(value: float, threshold: float, falls: bool) -> bool:
+    return value <= threshold if falls else value >= threshold
+
+
+def _check_positive(what: str, value: float) -> None:
+    if not (value > 0.0 and math.isfinite(value)):
+        msg = f"{what} is {value!r}; use a number above 0."
+        raise ConfigError(msg)
+
+
+@dataclass(frozen=True)
+class Knee:
+    """A plateau once the threshold is met; below it min(1, x / threshold), or min(1, threshold / x).
+
+    References
+    ----------
+    Henge 4, equations 1 and 2, figure 3.
+    """
+
+    def share(self, value: float, threshold: float, *, falls: bool) -> float:
+        """Return the share; hyperbolic in a latency, linear in a rate."""
+        if _met(value, threshold, falls):
+            return 1.0
+        return threshold / value if falls else value / threshold
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A straight line from 1 at the threshold down to 0.
+
+    Parameters
+    ----------
+    span : float
+        How far beyond the threshold nothing is left, in thresholds; > 0. With 1, a latency is
+        worth nothing from twice its threshold on, a juice nothing at 0.
+    """
+
+    span: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_positive("span of a linear utility", self.span)
+
+    def share(self, value: float, threshold: float, *, falls: bool) -> float:
+        """Return the share."""
+        if _met(value, threshold, falls):
+            return 1.0
+        return max(0.0, 1.0 - abs(value - threshold) / threshold / self.span)
+
+
+@dataclass(frozen=True)
+class Step:
+    """All when the threshold is met, else a constant.
+
+    Parameters
+    ----------
+    missed : float
+        The share when the threshold is missed; in [0, 1).
+    """
+
+    missed: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.missed < 1.0:
+            msg = f"step utility: missed={self.missed!r} is out of range; use 0 to below 1."
+            raise ConfigError(msg)
+
+    def share(self, value: float, threshold: float, *, falls: bool) -> float:
+        """Return the share."""
+        return 1.0 if _met(value, threshold, falls) else self.missed
+
+
+@dataclass(frozen=True)
+class Lognormal:
+    """The upper half of a lognormal's tail: erfc(ln(miss) / (sigma sqrt 2)), miss = how many times.
+
+    Parameters
+    ----------
+    sigma : float
+        Spread; > 0. With 1 (chosen, not tuned), missing the threshold twice over leaves 49 %.
+    """
+
+    sigma: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_positive("sigma of a lognormal utility", self.sigma)
+
+    def share(self, value: float, threshold: float, *, falls: bool) -> float:
+        """Return the share."""
+        if _met(value, threshold, falls):
+            return 1.0
+        if not falls and value <= 0.0:
+            return 0.0
+        miss = value / threshold if falls else threshold / value
+        return math.erfc(math.log(miss) / (self.sigma * math.sqrt(2.0)))
+
+
+@dataclass(frozen=True)
+class Piecewise:
+    """Straight lines between points, flat outside them.
+
+    Parameters
+    ----------
+    points : tuple of (float, float)
+        (value in the metric's unit, share), values ascending. Two points of one value are a jump;
+        the value itself is worth the better of the two.
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        values = [value for value, _ in self.points]
+        if not values or values != sorted(values) or not all(map(math.isfinite, values)):
+            msg = f"piecewise utility: the values {values} do not ascend; sort the points by value."
+            raise ConfigError(msg)
+
+    def share(self, value: float, threshold: float, *, falls: bool) -> float:
+        """Return the share; `threshold` and `falls` are in the points already."""
+        at = [share for x, share in self.points if x == value]
+        if at:
+            return max(at)
+        below = [point for point in self.points if point[0] < value]
+        above = [point for point in self.points if point[0] > value]
+        if not below:
+            return above[0][1]
+        if not above:
+            return below[-1][1]
+        (x0, y0), (x1, y1) = below[-1], above[0]
+        return y0 + (y1 - y0) * (value - x0) / (x1 - x0)
+
+
+@dataclass(frozen=True)
+class Custom:
+    """The user's own function.
+
+    Parameters
+    ----------
+    function : callable
+        From the measured value, in the metric's unit, to a share in [0, 1]; 1 where the threshold
+        is met. It may jump, but must be monotone. That is checked on a grid over six decades when
+        the intent is made, so a flaw between two points of the grid is not seen.
+    """
+
+    function: Callable[[float], float]
+
+    def share(self, value: float, threshold: float, *, falls: bool) -> float:
+        """Return what the function says."""
+        return self.function(value)
+
+
+SHAPES: dict[str, Shape] = {
+    "knee": Knee(),
+    "linear": Linear(),
+    "step": Step(),
+    "lognormal": Lognormal(),
+}
+"""The shapes that need no further parameter, by the name a scenario gives them."""
+
+
+def shape_named(name: str) -> Shape:
+    """Return a shape of `SHAPES`; ConfigError for an unknown name."""
+    if name not in SHAPES:
+        hint = nearest(name, SHAPES) or f"; use {', '.join(SHAPES)}, or module:function"
+        msg = f'unknown utility "{name}"{hint}.'
+        raise ConfigError(msg)
+    return SHAPES[name]
+
+
+@dataclass(frozen=True)
+class Intent:
+    """One requirement of a job: a metric, a threshold, and what missing it costs.
+
+    Parameters
+    ----------
+    metric : Metric
+    threshold : float
+        Seconds, a share in (0, 1], or records per second; > 0.
+    shape : Shape
+    percentile : float or None
+        Which percentile of the latency is meant, in (0, 100); None is the mean.
+
+    Raises
+    ------
+    ConfigError
+        A threshold or percentile out of range, or a shape that is not monotone, leaves [0, 1], or
+        is below 1 at the threshold.
+
+    References
+    ----------
+    Henge 4 and 5.5 (tail latencies).
+    """
+
+    metric: Metric
+    threshold: float
+    shape: Shape = field(default_factory=Knee)
+    percentile: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_positive(f"{self.metric} threshold", self.threshold)
+        if self.metric is Metric.JUICE and self.threshold > 1.0:
+            msg = f"juice threshold {self.threshold:g} is above 1; use a share such as 0.95."
+            raise ConfigError(msg)
+        if self.percentile is not None:
+            in_range = 0.0 < self.percentile < 100.0  # noqa: PLR2004 (a percentile)
+            if self.metric is not Metric.LATENCY or not in_range:
+                msg = (
+                    f"percentile={self.percentile:g} of {self.metric} has no meaning; "
+                    "use a number between 0 and 100, with a latency only."
+                )
+                raise ConfigError(msg)
+        _check_shape(self)
+
+    def met(self, value: float) -> bool:
+        """Return whether `value` satisfies the threshold."""
+        return _met(value, self.threshold, self.metric.falls)
+
+    def share(self, value: float) -> float:
+        """Return the share of the maximum utility that `value` is worth.
+
+        Raises
+        ------
+        NotReady
+            `value` is NaN: nothing was measured.
+        """
+        if math.isnan(value):
+            msg = f"{self.metric} has not been measured yet."
+            raise NotReady(msg)
+        return self.shape.share(value, self.threshold, falls=self.metric.falls)
+
+
+@dataclass(frozen=True)
+class Utility:
+    """What a job is worth: its priority times how far its intents are met.
+
+    Parameters
+    ----------
+    maximum : float
+        The job's priority: its utility when every intent is met; > 0. It may change while the job
+        runs (``dataclasses.replace``).
+    intents : tuple of Intent
+        One, or several for a hybrid SLO.
+
+    References
+    ----------
+    Henge 4 (priority = maximum utility), 5.5 (changing priorities), 8.1.1 (a hybrid SLO is worth
+    the mean of its utilities, whose maxima are equal).
+    """
+
+    maximum: float
+    intents: tuple[Intent, ...]
+
+    def __post_init__(self) -> None:
+        _check_positive("priority", self.maximum)
+        if not self.intents:
+            msg = "a utility needs an intent; give a latency, juice or throughput threshold."
+            raise ConfigError(msg)
+
+    def met(self, values: Sequence[float]) -> bool:
+        """Return whether every intent is met by its value."""
+        pairs = zip(self.intents, values, strict=True)
+        return all(intent.met(value) for intent, value in pairs)
+
+    def current(self, values: Sequence[float]) -> float:
+        """Return the utility attained, in [0, maximum].
+
+        Parameters
+        ----------
+        values : sequence of float
+            The measured value of each intent, in the order of `intents`.
+
+        Raises
+        ------
+        NotReady
+            A value is NaN.
+        """
+        shares = [intent.share(v) for intent, v in zip(self.intents, values, strict=True)]
+        return self.maximum * sum(shares) / len(shares)
+
+
+_DECADES = 3
+_POINTS_PER_DECADE = 100
+
+
+def _check_shape(intent: Intent) -> None:
+    """Raise ConfigError where the shape rises as things get worse, or leaves its range."""
+    steps = range(-_DECADES * _POINTS_PER_DECADE, _DECADES * _POINTS_PER_DECADE + 1)
+    grid = [0.0, *(intent.threshold * 10.0 ** (k / _POINTS_PER_DECADE) for k in steps)]
+    if not intent.metric.falls:
+        grid.reverse()
+    best_first = [(value, intent.share(value)) for value in grid]
+    for value, share in best_first:
+        # A NaN is in no range, so it is refused here too.
+        if not 0.0 <= share <= 1.0:
+            msg = f"utility of {intent.metric} {value:g} is {share!r}; keep it between 0 and 1."
+            raise ConfigError(msg)
+    if intent.share(intent.threshold) < 1.0:
+        msg = (
+            f"utility of {intent.metric} is {intent.share(intent.threshold):g} at its threshold "
+            f"{intent.threshold:g}; make it 1 where the threshold is met."
+        )
+        raise ConfigError(msg)
+    for (better, high), (worse, low) in itertools.pairwise(best_first):
+        if low > high:
+            msg = (
+                f"utility of {intent.metric} rises from {high:g} at {better:g} to {low:g} at "
+                f"{worse:g}, which is worse; make it monotone."
+            )
+            raise ConfigError(msg)

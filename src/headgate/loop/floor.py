@@ -1,0 +1,45 @@
+"""The latency that even an idle job has."""
+
+from __future__ import annotations
+
+from collections import deque
+
+_IDLE = 0.25
+"""Utilisation up to which a cycle counts as nearly idle; chosen, not tuned."""
+
+_SHARE = 0.1
+"""The quantile: low, so that a pause does not raise the floor; not the least, which may be luck."""
+
+_CYCLES = 128
+"""How many nearly idle cycles are remembered: a slower engine becomes the new floor after them."""
+
+
+class Floor:
+    """A running low quantile of the mean latency of nearly idle cycles.
+
+    A micro-batch makes a record wait for the next batch and then for the batch's fixed cost, about
+    1.5 batch periods in all, however small the load. A bound is judged above that floor, or else no
+    job would ever look healthy enough to give a slot back.
+
+    `value_s` is the floor in seconds, 0 until a nearly idle cycle was seen.
+    """
+
+    def __init__(self) -> None:
+        self._latencies_s: deque[float] = deque(maxlen=_CYCLES)
+        self.value_s = 0.0
+
+    def add(self, latency_s: float, utilisation: float) -> None:
+        """Take one cycle into account.
+
+        Parameters
+        ----------
+        latency_s : float
+            Mean latency of the records completed in the window, in seconds.
+        utilisation : float
+            Useful time over wall time, of the busiest slot.
+        """
+        if not utilisation <= _IDLE:  # also where it is not known
+            return
+        self._latencies_s.append(latency_s)
+        ordered = sorted(self._latencies_s)
+        self.value_s = ordered[int(_SHARE * len(ordered))]

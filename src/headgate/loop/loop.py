@@ -1,0 +1,327 @@
+"""The control loop: one cycle after the other, on the engine's clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from headgate.control.decision import NOTHING, Change, Decision
+from headgate.control.decorators import AdviseOnly, Freezable
+from headgate.control.estimators.examiner import Examiner
+from headgate.control.estimators.split import BoundSplit
+from headgate.control.observation import Observation, OperatorView
+from headgate.control.policy import Policy
+from headgate.core.assignment import Assignment
+from headgate.core.errors import ConfigError, NotReady, ProtocolError, nearest
+from headgate.loop.floor import Floor
+from headgate.loop.ports import Actuator, DecisionJournal, MetricsSource
+from headgate.loop.settings import OperatorSettings
+
+_FLOORS = 2.0
+"""A bound below so many floors cannot be kept, whatever the number of slots."""
+
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+
+
+class State(StrEnum):
+    """How the loop stands to one operator."""
+
+    NOT_READY = "not ready"
+    """Too little is known to decide."""
+
+    STEADY = "steady"
+    """Decided about in every cycle."""
+
+    CHANGING = "changing"
+    """A change is under way; nothing is decided until it is in force."""
+
+    UNREACHABLE = "unreachable"
+    """Decided about, but the bound is below two floors: no number of slots can keep it."""
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A change on its way, and when it was decided."""
+
+    change: Change
+    decided_s: float
+
+
+@dataclass
+class _Operator:
+    """What the loop keeps of one operator.
+
+    Attributes
+    ----------
+    settings : OperatorSettings
+        What holds from the next cycle on.
+    examiner : Examiner
+    floor : Floor
+        Fed only while `settings.floor_s` is None.
+    pending : _Pending or None
+        The change between *decided* and *applied*.
+    why : str
+        Why the last cycle was not ready; empty where it was.
+    """
+
+    settings: OperatorSettings
+    examiner: Examiner
+    floor: Floor = field(default_factory=Floor)
+    pending: _Pending | None = None
+    why: str = "no cycle has run yet"
+
+    @property
+    def floor_s(self) -> float:
+        """The floor that holds: given, or measured so far."""
+        given = self.settings.floor_s
+        return self.floor.value_s if given is None else given
+
+
+class ControlLoop:
+    """Collect, examine, decide, apply.
+
+    An engine calls `cycle` once per interval, and `applied`, `abandoned` and `slot_failed` when
+    these things happen. Nothing is decided about an operator whose counters are not valid, and
+    nothing between *decided* and *applied*: such an operator is left out of the observation, while
+    the others are still decided about. Single-threaded: an engine calls from one thread.
+
+    Parameters
+    ----------
+    policy : Policy
+    source : MetricsSource
+    actuator : Actuator
+        May call `applied` from within `apply`.
+    journal : DecisionJournal
+        Gets every decision that acts, and the first of several alike that do not.
+    operators : mapping of str to OperatorSettings
+        Upstream first.
+    delta_s : float
+        delta: length of a tick of the samples, in seconds.
+    parents : mapping of str to tuple of str, optional
+        As `Observation.parents`.
+    end_to_end_s : float, optional
+        Bound on the sum of the operators' latencies. With it, the bounds of the settings give way
+        to shares of it, which move until the operators keep theirs equally often.
+
+    References
+    ----------
+    StreamSwitch 4.3 (when the diagnosis is left out), 5 (call-backs) and 6.6 (end-to-end bound).
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        source: MetricsSource,
+        actuator: Actuator,
+        journal: DecisionJournal,
+        operators: Mapping[str, OperatorSettings],
+        *,
+        delta_s: float,
+        parents: Mapping[str, tuple[str, ...]] | None = None,
+        end_to_end_s: float | None = None,
+    ) -> None:
+        self._freezable = Freezable(policy)
+        self._advice = AdviseOnly(self._freezable, on=False)
+        self._source, self._actuator, self._journal = source, actuator, journal
+        self._parents = dict(parents or {})
+        self._end_to_end_s = end_to_end_s
+        self._split = None if end_to_end_s is None else BoundSplit(tuple(operators), end_to_end_s)
+        self._last_rule = ""
+        self._operators = {
+            name: _Operator(
+                settings,
+                Examiner(
+                    actuator.assignment(name).key_groups,
+                    delta_s,
+                    settings.window_s,
+                    initial_service_rate=settings.initial_service_rate,
+                ),
+            )
+            for name, settings in operators.items()
+        }
+
+    def cycle(self, time_s: float) -> Decision:
+        """Run one cycle at `time_s`, seconds since the start of the job; return the decision."""
+        for name, samples in self._source.collect().items():
+            examiner = self._operators[name].examiner
+            for sample in samples:
+                examiner.add(sample)
+        views: dict[str, OperatorView] = {}
+        for name, operator in self._operators.items():
+            if operator.pending is None and (view := self._examine(name, operator)):
+                views[name] = view
+        if not views:
+            return NOTHING
+        if self._split is not None:
+            self._split.observe(time_s, views)
+        observation = Observation(time_s, views, self._parents, self._end_to_end_s)
+        decision = self._advice.decide(observation)
+        self._write(observation, decision)
+        if decision:
+            for name, change in decision.changes.items():
+                self._begin(name, change, observation)
+        return decision
+
+    def applied(self, operator: str, time_s: float) -> None:
+        """Take note that the change of `operator` is in force since `time_s`.
+
+        Raises
+        ------
+        ProtocolError
+            No change of that operator is under way.
+        """
+        pending = self._end(operator)
+        took_s = time_s - pending.decided_s
+        self._journal.applied(operator, pending.change, took_s)
+        self._advice.applied(operator, pending.change, took_s)
+
+    def abandoned(self, operator: str) -> None:
+        """Take note that the change of `operator` was given up; the old assignment holds.
+
+        Raises
+        ------
+        ProtocolError
+            No change of that operator is under way.
+        """
+        self._end(operator)
+
+    def slot_failed(self, operator: str, slot_id: int) -> Assignment:
+        """Take note that a slot was lost, and return the newest assignment, for its replacement.
+
+        References
+        ----------
+        StreamSwitch 5, `onExecutorFailed`: in the middle of a change, the newest is the one on its
+        way.
+        """
+        self._advice.slot_failed(operator, slot_id)
+        pending = self._get(operator).pending
+        return self._actuator.assignment(operator) if pending is None else pending.change.assignment
+
+    def configure(self, operator: str, settings: OperatorSettings) -> None:
+        """Change SLO and limits of an operator; used from the next cycle on."""
+        kept = self._get(operator)
+        if settings.window_s != kept.settings.window_s:
+            kept.examiner.window_s = settings.window_s
+        kept.settings = settings
+
+    def settings(self, operator: str) -> OperatorSettings:
+        """Return SLO and limits of an operator."""
+        return self._get(operator).settings
+
+    def state(self, operator: str) -> State:
+        """Return how the loop stands to an operator."""
+        kept = self._get(operator)
+        if kept.pending is not None:
+            return State.CHANGING
+        if self.bound_s(operator) < _FLOORS * kept.floor_s:
+            return State.UNREACHABLE
+        return State.NOT_READY if kept.why else State.STEADY
+
+    def bound_s(self, operator: str) -> float:
+        """Return the bound of an operator that holds now, in seconds."""
+        if self._split is not None:
+            return self._split.bound_s(operator)
+        return self._get(operator).settings.bound_s
+
+    def floor_s(self, operator: str) -> float:
+        """Return the latency floor of an operator in seconds; 0 while none was measured."""
+        return self._get(operator).floor_s
+
+    def freeze(self, until_s: float = math.inf) -> None:
+        """Decide nothing before `until_s`, seconds since the start of the job."""
+        self._freezable.freeze(until_s)
+
+    def thaw(self) -> None:
+        """Decide again."""
+        self._freezable.thaw()
+
+    def advise(self, on: bool = True) -> None:
+        """Write decisions down without carrying them out, or carry them out again."""
+        self._advice.on = on
+
+    def _examine(self, name: str, operator: _Operator) -> OperatorView | None:
+        """Return what a policy may see of an operator; None where it may not."""
+        settings = operator.settings
+        try:
+            view = operator.examiner.view(
+                bound_s=self.bound_s(name),
+                alert_s=settings.alert_s,
+                floor_s=operator.floor_s,
+                slots_min=settings.slots_min,
+                slots_max=settings.slots_max,
+            )
+        except NotReady as not_ready:
+            self._not_ready(name, operator, str(not_ready))
+            return None
+        epoch = self._actuator.assignment(name).epoch
+        if view.assignment.epoch != epoch:
+            why = f"the counters are of epoch {view.assignment.epoch}, epoch {epoch} holds"
+            self._not_ready(name, operator, why)
+            return None
+        operator.why = ""
+        if settings.floor_s is None:
+            latency_s = view.latency_s[view.latency_s == view.latency_s]
+            if len(latency_s):
+                operator.floor.add(float(latency_s.mean()), float(view.utilisation.max()))
+        return view
+
+    def _not_ready(self, name: str, operator: _Operator, why: str) -> None:
+        """Note why an operator is not decided about; write it down unless only its numbers moved."""
+        if why.translate(_NO_DIGITS) != operator.why.translate(_NO_DIGITS):
+            self._journal.not_ready(name, why)
+        operator.why = why
+
+    def _write(self, observation: Observation, decision: Decision) -> None:
+        """Write a decision down, unless it does nothing and its like was written before."""
+        if decision or (decision.rule and decision.rule != self._last_rule):
+            self._journal.decided(observation, decision, acts=bool(decision))
+        self._last_rule = decision.rule
+
+    def _begin(self, name: str, change: Change, observation: Observation) -> None:
+        """Hand a change to the engine; one that is not valid is refused, never carried out."""
+        view = observation.operators.get(name)
+        wrong = _fault(view, change)
+        if wrong:
+            self._journal.not_ready(name, f"the policy's decision is refused: {wrong}")
+            return
+        self._operators[name].pending = _Pending(change, observation.time_s)
+        self._actuator.apply(name, change)
+
+    def _end(self, name: str) -> _Pending:
+        operator = self._get(name)
+        pending = operator.pending
+        if pending is None:
+            msg = f'no change of operator "{name}" is under way; it cannot end.'
+            raise ProtocolError(msg)
+        operator.pending = None
+        return pending
+
+    def _get(self, name: str) -> _Operator:
+        try:
+            return self._operators[name]
+        except KeyError:
+            hint = nearest(name, self._operators) or f"; known: {', '.join(self._operators)}"
+            msg = f'unknown operator "{name}"{hint}.'
+            raise ConfigError(msg) from None
+
+
+def _fault(view: OperatorView | None, change: Change) -> str:
+    """Return what is wrong with a change, empty where nothing is."""
+    if view is None:
+        return "it is about an operator that was not observed"
+    new, old = change.assignment, view.assignment
+    if new.key_groups != old.key_groups:
+        return f"it has {new.key_groups} key groups, the operator {old.key_groups}"
+    if new.epoch != old.epoch + 1:
+        return f"it has epoch {new.epoch}, the next is {old.epoch + 1}"
+    if len(change.survivors) != new.slots:
+        return f"it names {len(change.survivors)} survivors for {new.slots} slots"
+    kept = [slot for slot in change.survivors if slot is not None]
+    if len(set(kept)) < len(kept) or not set(kept) <= set(range(view.slots)):
+        return f"the survivors {kept} are not different slots of the operator"
+    most = max(view.slots_max, view.slots)
+    if new.slots > most:
+        return f"it has {new.slots} slots, the most is {most}"
+    return ""

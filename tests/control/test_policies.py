@@ -1,0 +1,248 @@
+"""Laws that every policy keeps, and the baselines that choose a number of slots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from control_views import absurd_views, check, seen, view
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.control.decision import Kind
+from headgate.control.policies.dhalion import Dhalion
+from headgate.control.policies.ds2 import Ds2
+from headgate.control.policies.static import Static
+from headgate.control.policies.threshold import Threshold
+from headgate.control.registry import names, policy
+from headgate.core.errors import ConfigError
+
+# Each with an interval of one cycle, or else most of them would never decide within a test.
+EAGER = {
+    "dhalion": "dhalion(interval_s=0.5)",
+    "drs": "drs(0.2, interval_s=0.5)",
+    "drs-lb": "drs-lb(0.2, interval_s=0.5)",
+    "ds2": "ds2(interval_s=0.5, warmup=0)",
+    "static": "static(3)",
+}
+EVERY = pytest.mark.parametrize("name", names())
+
+
+@EVERY
+@given(views=st.lists(absurd_views(), min_size=1, max_size=6), told=st.booleans())
+def test_a_policy_returns_what_an_engine_can_do_whatever_it_sees_and_the_same_each_time(
+    name: str, views: list, told: bool
+) -> None:
+    made, again = policy(EAGER.get(name, name)), policy(EAGER.get(name, name))
+    for time_s, one in enumerate(views):
+        observation = seen(float(time_s), op=one)
+        decision = made.decide(observation)
+        check(observation, decision)
+        assert again.decide(observation) == decision
+        for one_of_both in (made, again):
+            if told and decision:
+                one_of_both.applied("op", decision.changes["op"], 0.3)
+            if told:
+                one_of_both.slot_failed("op", one.slot_ids[0])
+
+
+@EVERY
+@given(pairs=st.lists(st.tuples(absurd_views(), absurd_views()), min_size=1, max_size=4))
+def test_a_policy_copes_with_several_operators_of_which_some_cannot_be_seen(
+    name: str, pairs: list
+) -> None:
+    made = policy(EAGER.get(name, name))
+    for cycle, (first, second) in enumerate(pairs):
+        seen_now = {"a": first} if cycle % 2 else {"a": first, "b": second}
+        observation = seen(float(cycle), {"b": ("a",)}, **seen_now)
+        check(observation, made.decide(observation))
+
+
+# static
+
+
+def test_static_brings_every_operator_to_its_number_and_then_rests() -> None:
+    made = Static(3)
+    decision = made.decide(seen(0.0, a=view([1.0] * 8, slots=2), b=view([1.0] * 8, slots=3)))
+    assert list(decision.changes) == ["a"]
+    assert decision.changes["a"].assignment.slots == 3
+    assert decision.changes["a"].survivors == (0, 1, None)
+
+
+def test_static_without_a_number_never_changes_anything() -> None:
+    assert not Static().decide(seen(0.0, a=view([900.0] * 8)))
+
+
+def test_static_keeps_to_the_limits_of_an_operator() -> None:
+    decision = Static(9).decide(seen(0.0, a=view([1.0] * 8, slots=2, slots_max=4)))
+    assert decision.changes["a"].assignment.slots == 4
+
+
+# threshold
+
+
+@pytest.mark.parametrize(
+    ("start", "provisioned"), [(1, 2), (5, 9), (9, 16), (18, 31), (30, 52), (40, 69)]
+)
+def test_threshold_provisions_as_stretch_does(start: int, provisioned: int) -> None:
+    rates = [120.0 * start / 144] * 144
+    decision = Threshold().decide(seen(0.0, a=view(rates, slots=start)))
+    assert decision.changes["a"].assignment.slots == provisioned
+
+
+@pytest.mark.parametrize(
+    ("start", "left"), [(5, 2), (9, 3), (18, 7), (30, 12), (40, 17), (60, 25), (70, 30)]
+)
+def test_threshold_decommissions_as_stretch_does(start: int, left: int) -> None:
+    rates = [30.0 * start / 144] * 144
+    decision = Threshold().decide(seen(0.0, a=view(rates, slots=start)))
+    assert decision.changes["a"].assignment.slots == left
+    assert decision.changes["a"].kind is Kind.RESCALE
+
+
+@pytest.mark.parametrize("load", [0.45, 0.6, 0.9])
+def test_threshold_does_nothing_within_the_band_and_on_its_edges(load: float) -> None:
+    assert not Threshold().decide(seen(0.0, a=view([load * 50.0] * 4, slots=2)))
+
+
+def test_threshold_never_scales_in_so_far_that_it_must_scale_out_again() -> None:
+    # 3 slots at 44 %: floor(1.32 / 0.7) is one slot at 132 %.
+    decision = Threshold().decide(seen(0.0, a=view([22.0] * 6, slots=3)))
+    assert decision.changes["a"].assignment.slots == 2
+
+
+def test_threshold_decides_nothing_while_no_service_rate_is_known() -> None:
+    assert not Threshold().decide(seen(0.0, a=view([50.0] * 4, 0.0)))
+
+
+@pytest.mark.parametrize("bad", [(0.9, 0.7, 0.0), (0.7, 0.7, 0.4), (0.9, 0.4, 0.5)])
+def test_threshold_wants_its_three_numbers_to_ascend(bad: tuple[float, float, float]) -> None:
+    with pytest.raises(ConfigError, match="threshold: low="):
+        Threshold(*bad)
+
+
+# ds2
+
+
+def test_ds2_gives_every_operator_of_a_chain_its_slots_in_one_decision() -> None:
+    # a gets 400/s, processes 200/s of it and sends 2 records for each: b sees 400/s and will get
+    # 800/s as soon as a keeps up.
+    a = view([100.0] * 4, 100.0, slots=2, utilisation=view([1.0] * 4).utilisation * 0 + 1.0)
+    b = view([100.0] * 4, 300.0, slots=1)
+    made = Ds2(interval_s=1.0, warmup=0)
+    chain = {"b": ("a",)}
+    assert not made.decide(seen(0.0, chain, a=a, b=b))
+    decision = made.decide(seen(1.0, chain, a=a, b=b))
+    assert {n: c.assignment.slots for n, c in decision.changes.items()} == {"a": 4, "b": 3}
+
+
+def test_ds2_scales_in_as_well() -> None:
+    made = Ds2(interval_s=1.0, warmup=0)
+    idle = view([25.0] * 4, 100.0, slots=4)
+    assert not made.decide(seen(0.0, a=idle))
+    assert made.decide(seen(1.0, a=idle)).changes["a"].assignment.slots == 1
+
+
+def test_ds2_ignores_its_warm_up_after_a_change() -> None:
+    made = Ds2(interval_s=1.0, warmup=1)
+    busy = view([100.0] * 4, 100.0, slots=2)
+    decisions = [made.decide(seen(float(t), a=busy)) for t in range(3)]
+    assert [bool(d) for d in decisions] == [False, False, True]
+    made.applied("a", decisions[2].changes["a"], 0.1)
+    assert [bool(made.decide(seen(float(t), a=busy))) for t in range(3, 6)] == [False, False, True]
+
+
+def test_ds2_acts_on_the_median_of_its_activation_window() -> None:
+    made = Ds2(interval_s=1.0, warmup=0, activation=3)
+    # The first interval is two cycles long, the others one.
+    rates = [75.0, 75.0, 25.0, 100.0]
+    decisions = [
+        made.decide(seen(float(t), a=view([rate] * 4, 100.0, slots=2)))
+        for t, rate in enumerate(rates)
+    ]
+    assert [bool(d) for d in decisions] == [False, False, False, True]
+    assert decisions[3].changes["a"].assignment.slots == 3
+
+
+def test_ds2_waits_until_the_whole_job_can_be_seen() -> None:
+    made = Ds2(interval_s=1.0, warmup=0)
+    busy = view([100.0] * 4)
+    for time_s in range(4):
+        assert not made.decide(seen(float(time_s), {"b": ("a",)}, b=busy))
+
+
+# dhalion
+
+
+def looks(made: Dhalion, one: object, start_s: float = 0.0) -> object:
+    """Two cycles, the second at the end of an interval of 1 s."""
+    assert not made.decide(seen(start_s, a=one))
+    return made.decide(seen(start_s + 1.0, a=one))
+
+
+def test_dhalion_doubles_an_operator_under_constant_backpressure() -> None:
+    pressed = view([100.0] * 8, 100.0, slots=2, backlog=100.0)
+    decision = looks(Dhalion(interval_s=1.0), pressed)
+    assert decision.rule == "under-provisioned -> rescale"
+    assert decision.changes["a"].assignment.slots == 4
+
+
+def test_dhalion_grows_by_backpressure_over_the_time_without() -> None:
+    made = Dhalion(interval_s=3.0)
+    pressed = view([100.0] * 16, 100.0, slots=8, backlog=100.0)
+    calm = view([100.0] * 16, 100.0, slots=8)
+    for time_s, one in enumerate([calm, calm, pressed]):
+        assert not made.decide(seen(float(time_s), a=one))
+    # 2 of 4 cycles: 8 x (1 + 1/1) is 16; 1 of 4: 8 x (1 + 1/3) is 11.
+    decision = made.decide(seen(3.0, a=calm))
+    assert decision.changes["a"].assignment.slots == 11
+
+
+def test_dhalion_moves_groups_away_from_a_slot_that_gets_far_more() -> None:
+    skewed = view([90.0, 90.0, 10.0, 10.0, 10.0, 10.0], 100.0, slots=3, backlog=100.0)
+    decision = looks(Dhalion(interval_s=1.0), skewed)
+    assert decision.rule == "skew -> balance"
+    assert decision.changes["a"].source == 0
+
+
+def test_dhalion_moves_groups_away_from_a_slot_that_is_far_slower() -> None:
+    slow = view([40.0] * 6, [30.0, 100.0, 100.0], slots=3, backlog=100.0)
+    decision = looks(Dhalion(interval_s=1.0), slow)
+    assert decision.rule == "slow slot -> balance"
+    assert decision.changes["a"].source == 0
+
+
+def test_dhalion_shrinks_an_operator_whose_queues_stayed_empty() -> None:
+    decision = looks(Dhalion(interval_s=1.0), view([1.0] * 20, 100.0, slots=10))
+    assert decision.rule == "over-provisioned -> rescale"
+    assert decision.changes["a"].assignment.slots == 8
+
+
+def test_dhalion_leaves_short_queues_alone() -> None:
+    assert not looks(Dhalion(interval_s=1.0), view([1.0] * 4, 100.0, slots=2, backlog=20.0))
+
+
+def test_dhalion_does_not_repeat_what_did_not_help() -> None:
+    made = Dhalion(interval_s=1.0, blacklist_s=10.0)
+    skewed = view([90.0, 90.0, 10.0, 10.0, 10.0, 10.0], 100.0, slots=3, backlog=100.0)
+    assert looks(made, skewed).rule == "skew -> balance"
+    assert looks(made, skewed, 2.0).rule == "under-provisioned -> rescale"
+    # Both are blacklisted now; after their time the first is tried again.
+    assert not looks(made, skewed, 4.0)
+    assert looks(made, skewed, 20.0).rule == "skew -> balance"
+
+
+def test_dhalion_repeats_what_helped_a_little() -> None:
+    made = Dhalion(interval_s=1.0)
+    skewed = view([90.0, 90.0, 10.0, 10.0, 10.0, 10.0], 100.0, slots=3, backlog=100.0)
+    assert looks(made, skewed).rule == "skew -> balance"
+    assert not made.decide(seen(2.0, a=replace(skewed, backlog=skewed.backlog * 0.0)))
+    assert made.decide(seen(3.0, a=skewed)).rule == "skew -> balance"
+
+
+def test_dhalion_does_not_shrink_again_what_it_had_to_grow() -> None:
+    made = Dhalion(interval_s=1.0)
+    calm = view([1.0] * 20, 100.0, slots=10)
+    assert looks(made, calm).rule == "over-provisioned -> rescale"
+    assert looks(made, view([100.0] * 20, 100.0, slots=8, backlog=100.0), 2.0)
+    assert not looks(made, calm, 4.0)

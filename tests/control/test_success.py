@@ -1,0 +1,78 @@
+"""Success rates: hand-made windows, and a second implementation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headgate.control.success import success_rates
+
+
+def column(values: list[float]) -> np.ndarray:
+    return np.array(values, dtype=float)[:, None]
+
+
+def test_share_of_windows_whose_mean_latency_is_within_the_bound() -> None:
+    """SS-36.
+
+    ::
+
+        completed     1    1    0    0    2
+        latency sum   0.5  2.5  -    -    1.0
+        windows of 2  [mean 1.5]
+                           [2.5]
+                                [none]
+                                     [0.5]
+    """
+    found = success_rates(
+        column([1, 1, 0, 0, 2]), column([0.5, 2.5, 0, 0, 1.0]), window_ticks=2, bound_s=1.0
+    )
+    assert found.windows == 4
+    assert found.empty.tolist() == [1]
+    assert found.rate.tolist() == [pytest.approx(1 / 3)]
+
+
+def test_a_mean_equal_to_the_bound_is_within_it() -> None:
+    """Also where the sum of ten times 0.7 s is a little more than 7 s."""
+    found = success_rates(column([1] * 30), column([0.7] * 30), window_ticks=10, bound_s=0.7)
+    assert found.rate.tolist() == [1.0]
+
+
+def test_windows_of_one_tick_are_the_ticks() -> None:
+    found = success_rates(column([1, 1, 1]), column([0.5, 2.0, 0.5]), window_ticks=1, bound_s=1.0)
+    assert found.rate.tolist() == [pytest.approx(2 / 3)]
+
+
+def test_each_group_counts_by_itself_and_one_without_completions_not_at_all() -> None:
+    """SS-01."""
+    completed = np.array([[1.0, 1.0, 0.0]] * 4)
+    latency = np.array([[0.5, 2.0, 0.0]] * 4)
+    found = success_rates(completed, latency, window_ticks=2, bound_s=1.0)
+    assert found.rate[:2].tolist() == [1.0, 0.0]
+    assert np.isnan(found.rate[2])
+    assert found.empty.tolist() == [0, 0, 3]
+    assert found.mean == 0.5
+
+
+def test_a_run_shorter_than_the_window_has_no_success() -> None:
+    found = success_rates(column([1]), column([0.5]), window_ticks=2, bound_s=1.0)
+    assert found.windows == 0
+    assert np.isnan(found.mean)
+
+
+@pytest.mark.parametrize("window", [1, 3, 7, 50])
+def test_agrees_with_a_loop_over_windows(window: int) -> None:
+    """SS-36: two implementations agree."""
+    rng = np.random.default_rng(window)
+    completed = rng.poisson(0.4, (50, 5)).astype(float)
+    latency = completed * rng.exponential(0.8, completed.shape)
+    found = success_rates(completed, latency, window_ticks=window, bound_s=0.7)
+    for group in range(5):
+        within = []
+        for end in range(window, 51):
+            count = completed[end - window : end, group].sum()
+            if count:
+                within.append(latency[end - window : end, group].sum() / count <= 0.7)
+        assert found.empty[group] == 51 - window - len(within)
+        if within:
+            assert found.rate[group] == pytest.approx(np.mean(within))
