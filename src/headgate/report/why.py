@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import re
 from collections.abc import Iterable
@@ -80,10 +81,10 @@ def _told(one: _Found, batches: list[tuple[int, float, int]]) -> dict[str, Any]:
         "rule": decided.rule,
         "reason": decided.reason,
         "acts": decided.acts,
-        "wishes": decided.wishes,
-        "observed": decided.observed,
+        "wishes": [dataclasses.asdict(wish) for wish in decided.wishes],
+        "observed": [dataclasses.asdict(seen) for seen in decided.observed],
         "numbers": decided.numbers,
-        "applied": one.applied,
+        "applied": [dataclasses.asdict(applied) for applied in one.applied],
         "latency_before_ms": _mean(batches, decided.at_ms - AROUND_S * 1e3, decided.at_ms),
         "latency_after_ms": _mean(batches, since_ms, since_ms + AROUND_S * 1e3),
     }
@@ -98,19 +99,21 @@ def why_lines(told: dict[str, Any]) -> list[str]:
     ]
     for seen in told["observed"]:
         lines.append(
-            f"  saw       {seen.operator}: {seen.slots} slots, latency {ms_text(seen.latency_ms)} ms "
-            f"(bound {ms_text(seen.bound_ms)}, floor {ms_text(seen.floor_ms)}), "
-            f"{seen.arrived_per_s:,.0f} of {seen.service_per_s:,.0f} records/s, busiest slot "
-            f"{seen.utilisation:.0%}, backlog {seen.backlog:,}"
+            f"  saw       {seen['operator']}: {seen['slots']} slots, "
+            f"latency {ms_text(seen['latency_ms'])} ms (bound {ms_text(seen['bound_ms'])}, "
+            f"floor {ms_text(seen['floor_ms'])}), {seen['arrived_per_s']:,.0f} of "
+            f"{seen['service_per_s']:,.0f} records/s, busiest slot {seen['utilisation']:.0%}, "
+            f"backlog {seen['backlog']:,}"
         )
     for wish in told["wishes"]:
         lines.append(
-            f"  wanted    {wish.operator}: {wish.kind} to {wish.slots} slots, "
-            f"{wish.groups_moved} key groups move"
+            f"  wanted    {wish['operator']}: {wish['kind']} to {wish['slots']} slots, "
+            f"{wish['groups_moved']} key groups move"
         )
     for applied in told["applied"]:
         lines.append(
-            f"  applied   {applied.operator}: {applied.slots} slots after {applied.took_ms:,.0f} ms"
+            f"  applied   {applied['operator']}: {applied['slots']} slots after "
+            f"{applied['took_ms']:,.0f} ms"
         )
     if not told["applied"]:
         lines.append("  applied   no")
@@ -120,7 +123,7 @@ def why_lines(told: dict[str, Any]) -> list[str]:
 
 
 def _mean(batches: list[tuple[int, float, int]], from_ms: float, to_ms: float) -> float | None:
-    inside = [(mean, n) for at_ms, mean, n in batches if from_ms <= at_ms <= to_ms]
+    inside = [(mean, n) for at_ms, mean, n in batches if from_ms < at_ms <= to_ms]
     records = sum(n for _, n in inside)
     return round(sum(mean * n for mean, n in inside) / records, 1) if records else None
 
