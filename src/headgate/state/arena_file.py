@@ -199,7 +199,7 @@ class ArenaFile:
             if size < byte_count:
                 if not create:
                     return None
-                _allocate(descriptor, byte_count)
+                allocate(descriptor, byte_count)
                 size = byte_count
             self._undo = map_file(descriptor, size)
         except OSError:
@@ -288,7 +288,7 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def _allocate(descriptor: int, byte_count: int) -> None:
+def allocate(descriptor: int, byte_count: int) -> None:
     """Give the file its bytes now; raises OSError where there is no room.
 
     On a full tmpfs writing to a sparse mapped file is SIGBUS, not an exception.
@@ -308,7 +308,7 @@ def _create(temporary: str, byte_count: int) -> int:
         msg = f"{temporary} cannot be created: {error.strerror}"
         raise StateError(msg) from error
     try:
-        _allocate(descriptor, byte_count)
+        allocate(descriptor, byte_count)
     except OSError as error:
         os.close(descriptor)
         os.unlink(temporary)

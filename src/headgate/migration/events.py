@@ -1,0 +1,149 @@
+"""What an engine tells a migration.
+
+Events may be lost, late, doubled and out of order. Answers name the order they answer, so that a
+stale one is told from a fresh one; a boundary repeats all that is in force. So a lost event costs
+time only, provided that boundaries go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headgate.core.assignment import Assignment
+from headgate.core.errors import ConfigError
+
+
+class Cause(StrEnum):
+    """Who asks for a change."""
+
+    POLICY = "policy"
+    HAND = "hand"
+    SEVERE = "severe"
+
+
+@dataclass(frozen=True)
+class Requested:
+    """Somebody wants another assignment.
+
+    Parameters
+    ----------
+    target : Assignment
+    hosts : tuple of str
+        By slot, for the slots of the current assignment and of `target`.
+    cause : Cause
+    slot : int or None
+        The slot that turned severe; needed for ``Cause.SEVERE``.
+    strategy : str
+        As `headgate.migration.registry.strategy` reads it; empty: the default for the plan. A
+        request that supersedes keeps the strategy of the one it replaces.
+
+    Raises
+    ------
+    ConfigError
+        A severe slot is not named.
+    """
+
+    target: Assignment
+    hosts: tuple[str, ...]
+    cause: Cause = Cause.POLICY
+    slot: int | None = None
+    strategy: str = ""
+
+    def __post_init__(self) -> None:
+        if self.cause is Cause.SEVERE and self.slot is None:
+            msg = "a request for a severe slot must name the slot."
+            raise ConfigError(msg)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A boundary has passed.
+
+    Parameters
+    ----------
+    number : int
+        Grows with each boundary.
+    in_force : frozenset of int
+        The orders of holds and routes in force; of each key group at least the newest.
+    hosts : tuple of str
+        By slot, as of this boundary.
+    """
+
+    number: int
+    in_force: frozenset[int]
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CaughtUp:
+    """A prefetched group lags by at most what one batch changes."""
+
+    order: int
+    group: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """What waited for a group has reached its new slot."""
+
+    order: int
+    group: int
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The state of a group is newest and active on `host`."""
+
+    order: int
+    group: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Released:
+    """Nothing is left of the migration of a group."""
+
+    order: int
+    group: int
+
+
+@dataclass(frozen=True)
+class Demanded:
+    """A record waits for a group whose state is not there yet; repeated while it waits."""
+
+    group: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A prefetch or an install could not be carried out; the others cannot fail."""
+
+    order: int
+    why: str
+
+
+@dataclass(frozen=True)
+class HostLost:
+    """A host is gone with its memory; its slots are elsewhere.
+
+    The engine itself recovers what those slots own and what was active there. The next `Boundary`
+    says the same, so that this event only saves time.
+
+    Parameters
+    ----------
+    after : int
+        Number of the last boundary before it.
+    host : str
+    hosts : tuple of str
+        By slot, from now on.
+    """
+
+    after: int
+    host: str
+    hosts: tuple[str, ...]
+
+
+Answer = CaughtUp | Forwarded | Installed | Released
+Event = Requested | Boundary | Answer | Demanded | Failed | HostLost

@@ -1,0 +1,93 @@
+"""How far each subscale of a migration is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from headgate.migration.plan import Subscale
+
+
+class Phase(IntEnum):
+    """What a subscale is at; always in this order, a strategy leaves some out."""
+
+    PENDING = 0
+    HOLD = 1
+    PREFETCH = 2
+    ROUTE = 3
+    FORWARD = 4
+    INSTALL = 5
+    RELEASE = 6
+    DONE = 7
+
+
+@dataclass
+class Progress:
+    """One subscale under way.
+
+    Attributes
+    ----------
+    number : int
+        Names the subscale within its migration.
+    groups : tuple of int
+        Ascending. A change of target may take groups out, see `Migration`.
+    source, destination : int
+    phase : Phase
+    order : int or None
+        Of the instruction that is not fully answered; None when it is, or when it failed.
+    sent : int
+        The boundary after which that instruction was last given.
+    answered : set of int
+        Groups for which the instruction of this phase was answered.
+    failures : int
+        How often an instruction of this subscale failed.
+    across : bool
+        Whether state has to move between hosts; once true it stays.
+    """
+
+    number: int
+    groups: tuple[int, ...]
+    source: int
+    destination: int
+    phase: Phase = Phase.PENDING
+    order: int | None = None
+    sent: int = 0
+    answered: set[int] = field(default_factory=set)
+    failures: int = 0
+    across: bool = False
+
+    @property
+    def subscale(self) -> Subscale:
+        """What moves where."""
+        return Subscale(self.groups, self.source, self.destination)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the phase is through, and the next may be entered."""
+        return self.phase is Phase.PENDING or self.answered.issuperset(self.groups)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data; see `from_dict`."""
+        return {
+            "number": self.number,
+            "groups": list(self.groups),
+            "source": self.source,
+            "destination": self.destination,
+            "phase": self.phase.name.lower(),
+            "order": self.order,
+            "sent": self.sent,
+            "answered": sorted(self.answered),
+            "failures": self.failures,
+            "across": self.across,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Progress:
+        """Return what `to_dict` wrote."""
+        fields = dict(data)
+        fields["groups"] = tuple(fields["groups"])
+        fields["phase"] = Phase[fields["phase"].upper()]
+        fields["answered"] = set(fields["answered"])
+        return cls(**fields)

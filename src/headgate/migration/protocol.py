@@ -1,0 +1,491 @@
+"""The migration of one operator: events in, instructions out; no clock, no I/O.
+
+A migration takes each subscale through its phases, one instruction at a time: the next is given
+when the last is answered by every group, so that no answer is needed twice and none can be taken
+for another. What is not answered is given again. Strategies say which sets move, through which
+phases and who may go on; they never change anything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from headgate.core.assignment import Assignment
+from headgate.core.errors import ConfigError, ProtocolError
+from headgate.migration import events, registry
+from headgate.migration.events import Answer, Cause, Event, Requested
+from headgate.migration.instructions import (
+    Forward,
+    Hold,
+    Install,
+    Instruction,
+    Prefetch,
+    Release,
+    Route,
+)
+from headgate.migration.plan import Plan
+from headgate.migration.progress import Phase, Progress
+from headgate.migration.strategy import Situation, Strategy
+
+PATIENCE_BOUNDARIES = 4
+"""After how many boundaries without a full answer an instruction is given again (chosen)."""
+
+RETRIES = 2
+"""How often an instruction of a subscale may fail before all goes back (chosen)."""
+
+_STORY_EVENTS = 20
+_STAYER_PATH = (Phase.HOLD, Phase.RELEASE)
+_ANSWERED_BY: Mapping[type[Answer], Phase] = {
+    events.CaughtUp: Phase.PREFETCH,
+    events.Forwarded: Phase.FORWARD,
+    events.Installed: Phase.INSTALL,
+    events.Released: Phase.RELEASE,
+}
+
+
+class Migration:
+    """Brings an operator from one assignment to another, and rests in between.
+
+    Ends in the assignment asked for last, or, if something fails too often, in the one it came
+    from; on the way back it does not give up. `handle` is the only way to change it; `to_dict` is
+    what the manifest carries, and `from_dict` with `resume` goes on from there.
+
+    Parameters
+    ----------
+    current : Assignment
+        The assignment in force.
+
+    Attributes
+    ----------
+    current : Assignment
+        The last assignment that was reached in full.
+    target : Assignment
+        Where it goes; `current` at rest.
+    superseded : list of Assignment
+        Targets of this migration that a later request replaced or a failure gave up, oldest first.
+    failed : str
+        Why the last migration went back; empty if it did not.
+    strategy : Strategy or None
+        None before the first request.
+    owners : list of int
+        Entry g is the slot that owns key group g, from the boundary at which what was asked for
+        comes into force; exactly one at all times.
+    hosts : tuple of str
+        By slot, as last heard.
+    subscales : list of Progress
+        Of this migration, done or not; empty at rest. A key group is in at most one that is not
+        done.
+    demanded : set of int
+        Key groups that a record waits for.
+    story : deque of Event
+        The last events, for error messages; not written down.
+
+    References
+    ----------
+    DRRS III and IV. A superseded or failing migration never undoes what is on its way: what is not
+    routed yet is dropped, what is routed but not installed is sent on, the rest arrives first.
+    """
+
+    def __init__(self, current: Assignment) -> None:
+        self.current = current
+        self.target = current
+        self.superseded: list[Assignment] = []
+        self.failed = ""
+        self.strategy: Strategy | None = None
+        self.owners = list(current.slot_of)
+        self.hosts: tuple[str, ...] = ()
+        self.subscales: list[Progress] = []
+        self.demanded: set[int] = set()
+        self.story: deque[Event] = deque(maxlen=_STORY_EVENTS)
+        self._orders = 0
+        self._numbers = 0
+        self._boundary = 0
+        self._given: list[Instruction] = []
+
+    @property
+    def running(self) -> bool:
+        """Whether a migration is under way."""
+        return bool(self.subscales)
+
+    def refusal(self, request: Requested) -> str | None:
+        """Return why `request` may not replace the migration under way, or None.
+
+        A policy never supersedes its own migration; a request by hand, or for a slot that turned
+        severe and takes no part, may, if the strategy can be superseded.
+        """
+        if not self.running:
+            return None
+        if not self._strategy.supersedable:
+            return f"{self._strategy} cannot be superseded; wait for its end, or use subscale."
+        if request.cause is Cause.POLICY:
+            return "a policy may not supersede its own migration; wait for its end."
+        involved = {s for p in self._unfinished() for s in (p.source, p.destination)}
+        if request.cause is Cause.SEVERE and request.slot in involved:
+            return f"slot {request.slot} takes part in the migration under way; wait for its end."
+        return None
+
+    def handle(self, event: Event) -> tuple[Instruction, ...]:
+        """Take note of an event and return what the engine is to do now, in this order.
+
+        Raises
+        ------
+        ConfigError
+            A request that its strategy cannot carry out, or that names too few hosts.
+        ProtocolError
+            A request that may not supersede, or an answer to what was never asked.
+        """
+        self.story.append(event)
+        match event:
+            case Requested():
+                self._requested(event)
+            case events.Boundary():
+                self._passed(event)
+            case events.HostLost():
+                if event.after >= self._boundary:
+                    self._set_hosts(event.hosts)
+            case events.Demanded():
+                self._check_group(event.group)
+                self.demanded.add(event.group)
+            case events.Failed():
+                self._fail(event)
+            case _:
+                self._answered(event)
+        return self._go_on()
+
+    def resume(self) -> tuple[Instruction, ...]:
+        """Return what is not answered yet, to be given again after a restart.
+
+        Answers to a driver that died must not reach the one that resumes: the engine's reports
+        carry the run they belong to.
+        """
+        for progress in self._unfinished():
+            if progress.order is not None and not progress.complete:
+                self._repeat(progress)
+        return self._go_on()
+
+    # Events.
+
+    def _requested(self, request: Requested) -> None:
+        plan = Plan(self._owned(), request.target, request.hosts)
+        why = self.refusal(request)
+        if why is not None:
+            raise ProtocolError(self._with_story(why))
+        if self.running:
+            self.superseded.append(self.target)
+        else:
+            chosen = registry.strategy(request.strategy) if request.strategy else None
+            strategy = chosen or registry.default(plan)
+            why = strategy.refusal(plan)
+            if why is not None:
+                raise ConfigError(why)
+            self.strategy = strategy
+            self.superseded.clear()
+            self.demanded.clear()
+        self.failed = ""
+        self._set_hosts(request.hosts)
+        self._aim(request.target)
+
+    def _passed(self, boundary: events.Boundary) -> None:
+        if boundary.number <= self._boundary:
+            return
+        if max(boundary.in_force, default=-1) >= self._orders:
+            raise ProtocolError(self._with_story(f"{boundary} names an order never given."))
+        self._boundary = boundary.number
+        self._set_hosts(boundary.hosts)
+        for progress in self._unfinished():
+            if progress.phase in (Phase.HOLD, Phase.ROUTE) and progress.order in boundary.in_force:
+                progress.answered.update(progress.groups)
+            if progress.complete:
+                continue
+            if progress.order is None:
+                self._give(progress)
+            elif self._boundary - progress.sent >= PATIENCE_BOUNDARIES:
+                self._repeat(progress)
+
+    def _answered(self, answer: Answer) -> None:
+        self._check_group(answer.group)
+        progress = self._by_order(answer.order)
+        if progress is None:
+            return
+        if progress.phase is not _ANSWERED_BY[type(answer)]:
+            msg = f"{answer} answers an order to {progress.phase.name.lower()}."
+            raise ProtocolError(self._with_story(msg))
+        if isinstance(answer, events.CaughtUp | events.Installed):
+            if answer.host != self.hosts[progress.destination]:
+                return
+        if answer.group in progress.groups:
+            progress.answered.add(answer.group)
+
+    def _fail(self, event: events.Failed) -> None:
+        progress = self._by_order(event.order)
+        if progress is None or progress.complete:
+            return
+        # Given again at the next boundary, under a new order: a doubled event counts once.
+        progress.order = None
+        progress.failures += 1
+        if progress.failures > RETRIES and not self.failed:
+            self.failed = event.why
+            self.superseded.append(self.target)
+            back = Assignment(self.current.slot_of, self.current.slots, self.target.epoch + 1)
+            self._aim(back)
+
+    def _set_hosts(self, hosts: tuple[str, ...]) -> None:
+        old, self.hosts = self.hosts, hosts + self.hosts[len(hosts) :]
+        changed = {s for s, host in enumerate(old) if host != self.hosts[s]}
+        for progress in self._unfinished():
+            if progress.phase is Phase.PENDING or progress.source == progress.destination:
+                continue
+            if not changed.isdisjoint((progress.source, progress.destination)):
+                progress.across = True
+            if progress.destination in changed:
+                self._start_over(progress)
+
+    def _start_over(self, progress: Progress) -> None:
+        """Ask the new host for what the lost one had done."""
+        if progress.phase in (Phase.PREFETCH, Phase.INSTALL):
+            progress.answered.clear()
+            self._give(progress)
+
+    # Aims.
+
+    def _aim(self, target: Assignment) -> None:
+        """Take `target` as the new target, whatever is under way."""
+        self.target = target
+        self.subscales = [p for p in self.subscales if p.phase is not Phase.PENDING]
+        for progress in self._unfinished():
+            if progress.phase < Phase.ROUTE:
+                progress.destination = progress.source
+                self._enter(progress, Phase.RELEASE)
+            elif progress.phase is Phase.INSTALL:
+                self._redirect(progress)
+        self._plan_what_is_missing()
+
+    def _redirect(self, progress: Progress) -> None:
+        """Send on the groups that are not installed yet and belong elsewhere by now."""
+        wanted = self.target.slot_of
+        stray = [
+            g
+            for g in progress.groups
+            if g not in progress.answered and wanted[g] != progress.destination
+        ]
+        if not stray:
+            return
+        progress.groups = tuple(g for g in progress.groups if g not in stray)
+        if not progress.groups:
+            self.subscales.remove(progress)
+        for slot in sorted({wanted[g] for g in stray}):
+            groups = tuple(g for g in stray if wanted[g] == slot)
+            onward = self._add(groups, progress.destination, slot)
+            onward.across = True
+            self._enter(onward, Phase.ROUTE)
+
+    def _plan_what_is_missing(self) -> None:
+        """Plan the moves of groups that no subscale has and that are not where they belong."""
+        busy = {g for p in self._unfinished() for g in p.groups}
+        wanted = self.target.slot_of
+        free = {g: slot for g, slot in enumerate(self.owners) if g not in busy}
+        moves = {g: (slot, wanted[g]) for g, slot in free.items() if slot != wanted[g]}
+        if moves:
+            stay = {g: slot for g, slot in free.items() if g not in moves}
+            for subscale in self._strategy.divide(moves, stay):
+                self._add(subscale.groups, subscale.source, subscale.destination)
+
+    def _add(self, groups: tuple[int, ...], source: int, destination: int) -> Progress:
+        progress = Progress(self._numbers, groups, source, destination)
+        self._numbers += 1
+        self.subscales.append(progress)
+        return progress
+
+    # Progress.
+
+    def _go_on(self) -> tuple[Instruction, ...]:
+        """Let everybody advance who may, and return all instructions given meanwhile."""
+        while self._advance():
+            pass
+        if not self._unfinished():
+            self.current = self.target
+            self.subscales.clear()
+            self.demanded.clear()
+        self.validate()
+        given, self._given = tuple(self._given), []
+        return given
+
+    def _advance(self) -> bool:
+        """Move subscales one phase on; return whether any moved."""
+        waiting: dict[Phase, list[Progress]] = {}
+        for progress in self._unfinished():
+            if progress.complete:
+                waiting.setdefault(self._next(progress), []).append(progress)
+        for progress in waiting.pop(Phase.DONE, []):
+            progress.phase, progress.order = Phase.DONE, None
+            self.demanded.difference_update(progress.groups)
+            self._plan_what_is_missing()
+            return True
+        for phase, ready in sorted(waiting.items()):
+            admitted = self._strategy.admit(phase, ready, self._situation())
+            for progress in admitted:
+                self._enter(progress, phase)
+            if admitted:
+                return True
+        return False
+
+    def _next(self, progress: Progress) -> Phase:
+        return next((p for p in self._path(progress) if p > progress.phase), Phase.DONE)
+
+    def _path(self, progress: Progress) -> Iterable[Phase]:
+        if progress.source == progress.destination and not progress.across:
+            return _STAYER_PATH
+        return self._strategy.path(across=self._across(progress))
+
+    def _across(self, progress: Progress) -> bool:
+        return progress.across or (self.hosts[progress.source] != self.hosts[progress.destination])
+
+    def _enter(self, progress: Progress, phase: Phase) -> None:
+        progress.across = self._across(progress)
+        progress.phase, progress.answered = phase, set()
+        if phase is Phase.ROUTE:
+            for group in progress.groups:
+                self.owners[group] = progress.destination
+        if phase is Phase.INSTALL:
+            self._redirect(progress)
+            if not progress.groups:
+                return
+        self._give(progress)
+        if phase is Phase.PREFETCH and not self._strategy.awaits_prefetch:
+            progress.answered.update(progress.groups)
+
+    def _give(self, progress: Progress) -> None:
+        """Give the instruction of the phase under a new order."""
+        progress.order = self._orders
+        self._orders += 1
+        self._repeat(progress)
+
+    def _repeat(self, progress: Progress) -> None:
+        """Give the instruction of the phase to the groups that have not answered."""
+        assert progress.order is not None
+        progress.sent = self._boundary
+        order = progress.order
+        groups = tuple(g for g in progress.groups if g not in progress.answered)
+        host = self.hosts[progress.destination]
+        slot = progress.destination
+        make: dict[Phase, Callable[[], Instruction]] = {
+            Phase.HOLD: lambda: Hold(order, groups),
+            Phase.PREFETCH: lambda: Prefetch(order, groups, host),
+            Phase.ROUTE: lambda: Route(order, groups, slot, self._strategy.deferred_max),
+            Phase.FORWARD: lambda: Forward(order, groups, progress.source, slot),
+            Phase.INSTALL: lambda: Install(order, groups, host, self._strategy.resume),
+            Phase.RELEASE: lambda: Release(order, groups),
+        }
+        self._given.append(make[progress.phase]())
+
+    # What it knows.
+
+    @property
+    def _strategy(self) -> Strategy:
+        assert self.strategy is not None
+        return self.strategy
+
+    def _unfinished(self) -> list[Progress]:
+        return [p for p in self.subscales if p.phase is not Phase.DONE]
+
+    def _by_order(self, order: int) -> Progress | None:
+        if order >= self._orders:
+            raise ProtocolError(self._with_story(f"order {order} was never given."))
+        return next((p for p in self._unfinished() if p.order == order), None)
+
+    def _check_group(self, group: int) -> None:
+        if not 0 <= group < len(self.owners):
+            msg = f"key group {group} does not exist; use 0 to {len(self.owners) - 1}."
+            raise ProtocolError(self._with_story(msg))
+
+    def _owned(self) -> Assignment:
+        """Return what is in force once all routes given are, with every slot still in use."""
+        known = (self.current, self.target, *self.superseded)
+        return Assignment(tuple(self.owners), max(a.slots for a in known), self.target.epoch)
+
+    def _situation(self) -> Situation:
+        unfinished = self._unfinished()
+        held = [0] * len(self.hosts)
+        for slot in self.owners:
+            held[slot] += 1
+        for progress in unfinished:
+            if progress.phase is not Phase.PENDING:
+                for group in progress.groups:
+                    held[self.owners[group]] -= 1
+        reached = {p.number: self._next(p) if p.complete else p.phase for p in unfinished}
+        return Situation(
+            tuple(unfinished), reached, tuple(held), self.hosts, frozenset(self.demanded)
+        )
+
+    def _with_story(self, message: str) -> str:
+        before = "; ".join(repr(event) for event in list(self.story)[:-1])
+        return f"{message} Before it: {before or 'nothing'}"
+
+    def validate(self) -> None:
+        """Assert what must hold between two events."""
+        slots = self._owned().slots
+        assert len(self.owners) == self.current.key_groups, "a key group has no owner"
+        assert all(0 <= slot < slots for slot in self.owners), "an owner does not exist"
+        unfinished = self._unfinished()
+        groups = [g for p in unfinished for g in p.groups]
+        assert len(groups) == len(set(groups)), "a key group is in two subscales"
+        orders = [p.order for p in unfinished if p.order is not None]
+        assert len(orders) == len(set(orders)), "an order is given twice"
+        for progress in unfinished:
+            assert progress.groups, "a subscale is empty"
+            owner = progress.source if progress.phase < Phase.ROUTE else progress.destination
+            assert all(self.owners[g] == owner for g in progress.groups), "two slots own a group"
+        if not self.running:
+            assert self.target == self.current, "at rest on the way"
+            assert tuple(self.owners) == self.current.slot_of, "ended between two assignments"
+
+    # What the manifest carries.
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as plain data."""
+        return {
+            "strategy": str(self.strategy) if self.strategy else "",
+            "current": _plain(self.current),
+            "target": _plain(self.target),
+            "superseded": [_plain(assignment) for assignment in self.superseded],
+            "failed": self.failed,
+            "owners": list(self.owners),
+            "hosts": list(self.hosts),
+            "subscales": [progress.to_dict() for progress in self.subscales],
+            "demanded": sorted(self.demanded),
+            "orders": self._orders,
+            "numbers": self._numbers,
+            "boundary": self._boundary,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Migration:
+        """Return what `to_dict` wrote; `resume` goes on with it."""
+        migration = cls(_assignment(data["current"]))
+        migration.strategy = registry.strategy(data["strategy"]) if data["strategy"] else None
+        migration.target = _assignment(data["target"])
+        migration.superseded = [_assignment(assignment) for assignment in data["superseded"]]
+        migration.failed = data["failed"]
+        migration.owners = list(data["owners"])
+        migration.hosts = tuple(data["hosts"])
+        migration.subscales = [Progress.from_dict(progress) for progress in data["subscales"]]
+        migration.demanded = set(data["demanded"])
+        migration._orders = data["orders"]
+        migration._numbers = data["numbers"]
+        migration._boundary = data["boundary"]
+        migration.validate()
+        return migration
+
+
+def _plain(assignment: Assignment) -> dict[str, Any]:
+    return {
+        "slot_of": list(assignment.slot_of),
+        "slots": assignment.slots,
+        "epoch": assignment.epoch,
+    }
+
+
+def _assignment(data: Mapping[str, Any]) -> Assignment:
+    return Assignment(tuple(data["slot_of"]), data["slots"], data["epoch"])

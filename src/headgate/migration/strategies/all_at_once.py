@@ -1,0 +1,34 @@
+"""All key groups in one batch, the others flow on (OTFS)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from headgate.migration.progress import Phase, Progress
+from headgate.migration.strategies.base import Base
+from headgate.migration.strategy import Situation, together
+
+
+@dataclass(frozen=True)
+class AllAtOnce(Base):
+    """Hold what moves until all of it is installed; what stays is served meanwhile.
+
+    References
+    ----------
+    DRRS II-B and figure 1b, "all-at-once migration".
+    """
+
+    name: ClassVar[str] = "all-at-once"
+
+    @property
+    def resume(self) -> bool:
+        """Every group waits for the last one."""
+        return False
+
+    def admit(
+        self, phase: Phase, waiting: Sequence[Progress], situation: Situation
+    ) -> Sequence[Progress]:
+        """Admit all together."""
+        return together(phase, waiting, situation)

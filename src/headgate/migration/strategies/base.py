@@ -1,0 +1,67 @@
+"""What most strategies have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from headgate.migration.plan import Plan, Subscale, pairs
+from headgate.migration.progress import Phase, Progress
+from headgate.migration.strategy import ALL_PHASES, DEFERRED_MAX, Situation
+
+
+@dataclass(frozen=True)
+class Base:
+    """One set per pair of slots; held, routed, forwarded, installed; each as soon as it can."""
+
+    name: ClassVar[str]
+
+    @property
+    def deferred_max(self) -> int:
+        """DRRS gives its rivals the buffer of 200 too, but for Meces (V-A)."""
+        return DEFERRED_MAX
+
+    @property
+    def resume(self) -> bool:
+        """A group is served as soon as it is installed."""
+        return True
+
+    @property
+    def awaits_prefetch(self) -> bool:
+        """Nothing is prefetched."""
+        return False
+
+    @property
+    def supersedable(self) -> bool:
+        """A second request waits for the end of the first."""
+        return False
+
+    def refusal(self, plan: Plan) -> str | None:
+        """Any plan will do."""
+        return None
+
+    def divide(
+        self, moves: Mapping[int, tuple[int, int]], stay: Mapping[int, int]
+    ) -> Sequence[Subscale]:
+        """Return one set per pair of slots."""
+        return [Subscale(groups, *pair) for pair, groups in pairs(moves).items()]
+
+    def path(self, *, across: bool) -> Sequence[Phase]:
+        """Return all phases but prefetch; within a host they cost little."""
+        return ALL_PHASES
+
+    def admit(
+        self, phase: Phase, waiting: Sequence[Progress], situation: Situation
+    ) -> Sequence[Progress]:
+        """Admit all."""
+        return waiting
+
+    def __str__(self) -> str:
+        """Return ``name(parameter=value, ...)`` with the parameters that are not the default."""
+        given = [
+            f"{field.name}={str(value).lower()}"
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        ]
+        return f"{self.name}({', '.join(given)})" if given else self.name

@@ -1,0 +1,40 @@
+"""One key group after the other (Megaphone)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from headgate.migration.plan import Subscale
+from headgate.migration.progress import Phase, Progress
+from headgate.migration.strategies.base import Base
+from headgate.migration.strategy import Situation
+
+
+@dataclass(frozen=True)
+class Fluid(Base):
+    """Move groups one by one in ascending order, each served again on arrival.
+
+    References
+    ----------
+    DRRS II-B, figure 1c and V-A: Megaphone with one group per time-stamped step, its input
+    blocked, strictly serial.
+    """
+
+    name: ClassVar[str] = "fluid"
+
+    def divide(
+        self, moves: Mapping[int, tuple[int, int]], stay: Mapping[int, int]
+    ) -> Sequence[Subscale]:
+        """Return one set per group, ascending."""
+        return [Subscale((group,), *moves[group]) for group in sorted(moves)]
+
+    def admit(
+        self, phase: Phase, waiting: Sequence[Progress], situation: Situation
+    ) -> Sequence[Progress]:
+        """Start one when none is running; what has started goes on."""
+        started = [p for p in waiting if p.phase is not Phase.PENDING]
+        if any(p.phase is not Phase.PENDING for p in situation.subscales):
+            return started
+        return waiting[:1]

@@ -1,0 +1,117 @@
+"""Independent subscales, prefetched while the old slot serves (DRRS)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from headgate.core.errors import ConfigError
+from headgate.migration import plan
+from headgate.migration.plan import PER_HOST_MAX, SUBSCALE_GROUPS_MIN
+from headgate.migration.progress import Phase, Progress
+from headgate.migration.strategies.base import Base
+from headgate.migration.strategy import ALL_PHASES, DEFERRED_MAX, Situation, together
+
+_ROUTE_ONLY = (Phase.ROUTE,)
+_PREFETCHED = (Phase.PREFETCH, Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.RELEASE)
+
+
+@dataclass(frozen=True)
+class Subscales(Base):
+    """DRRS with its three mechanisms, each of which can be switched off.
+
+    Parameters
+    ----------
+    decoupling : bool
+        On: the old slot serves until the new host has caught up. Off: groups are held from their
+        start until they are installed.
+    scheduling : bool
+        On: a slot serves its ready groups first, and defers at most `deferred` records. Off: a
+        slot with a group that is not ready serves nothing.
+    division : bool
+        On: independent sets, scheduled by fewest held groups. Off: one set.
+    early_route : bool
+        Route a group at once instead of when it caught up; needs `decoupling`.
+    share : bool
+        Moves within a host are routed only, as `shared` does; off to measure the mechanisms on
+        one host.
+    deferred : int
+        Records a slot may defer; >= 1.
+    per_host : int
+        Subscales a host takes part in at once; >= 1.
+    groups_min : int
+        Least groups of a subscale; >= 1.
+
+    Raises
+    ------
+    ConfigError
+        A number is below 1, or `early_route` goes without `decoupling`.
+
+    References
+    ----------
+    DRRS III and IV-A. Differs: signals, alignment and channels are an engine's; the limit of
+    running subscales does not follow the load (III-C).
+    """
+
+    name: ClassVar[str] = "subscale"
+
+    decoupling: bool = True
+    scheduling: bool = True
+    division: bool = True
+    early_route: bool = False
+    share: bool = True
+    deferred: int = DEFERRED_MAX
+    per_host: int = PER_HOST_MAX
+    groups_min: int = SUBSCALE_GROUPS_MIN
+
+    def __post_init__(self) -> None:
+        for name in ("deferred", "per_host", "groups_min"):
+            value = getattr(self, name)
+            if value < 1:
+                msg = f"subscale: {name}={value} is out of range; use 1 or more."
+                raise ConfigError(msg)
+        if self.early_route and not self.decoupling:
+            msg = "subscale: early_route=true needs decoupling=true; without it all is held anyway."
+            raise ConfigError(msg)
+
+    @property
+    def deferred_max(self) -> int:
+        """0 without record scheduling."""
+        return self.deferred if self.scheduling else 0
+
+    @property
+    def awaits_prefetch(self) -> bool:
+        """Whether the confirm waits for the catch-up."""
+        return self.decoupling and not self.early_route
+
+    @property
+    def supersedable(self) -> bool:
+        """DRRS IV-B1: a later request ends the running one and takes its place."""
+        return True
+
+    def divide(
+        self, moves: Mapping[int, tuple[int, int]], stay: Mapping[int, int]
+    ) -> Sequence[plan.Subscale]:
+        """Return independent sets, or one per pair that move together."""
+        return plan.divide(moves, self.groups_min) if self.division else super().divide(moves, stay)
+
+    def path(self, *, across: bool) -> Sequence[Phase]:
+        """Return the phases: prefetched, or held, or only routed."""
+        if self.share and not across:
+            return _ROUTE_ONLY
+        return _PREFETCHED if self.decoupling else ALL_PHASES
+
+    def admit(
+        self, phase: Phase, waiting: Sequence[Progress], situation: Situation
+    ) -> Sequence[Progress]:
+        """Start by fewest held groups, within the limit per host; what has started goes on."""
+        if not self.division:
+            return together(phase, waiting, situation)
+        started = [p for p in waiting if p.phase is not Phase.PENDING]
+        fresh = [p for p in waiting if p.phase is Phase.PENDING]
+        running = [p.subscale for p in situation.subscales if p.phase is not Phase.PENDING]
+        chosen = plan.schedule(
+            [p.subscale for p in fresh], running, situation.held, situation.hosts, self.per_host
+        )
+        return [*started, *(fresh[index] for index in chosen)]

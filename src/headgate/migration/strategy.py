@@ -1,0 +1,97 @@
+"""The port of a strategy: which sets move, through which phases, and who may go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headgate.migration.plan import Plan, Subscale
+from headgate.migration.progress import Phase, Progress
+
+DEFERRED_MAX = 200
+"""Records a slot may defer in memory (DRRS IV-A)."""
+
+ALL_PHASES = (Phase.HOLD, Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.RELEASE)
+"""A move between hosts without prefetch."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a strategy sees when it is asked who may go on.
+
+    Parameters
+    ----------
+    subscales : tuple of Progress
+        Those not done; not to be changed.
+    reached : mapping of int to Phase
+        By number of subscale: the phase it is in, or the one it waits to enter.
+    held : tuple of int
+        Key groups per slot; those of running subscales count for neither end.
+    hosts : tuple of str
+        By slot.
+    demanded : frozenset of int
+        Key groups that a record waits for.
+    """
+
+    subscales: tuple[Progress, ...]
+    reached: Mapping[int, Phase]
+    held: tuple[int, ...]
+    hosts: tuple[str, ...]
+    demanded: frozenset[int]
+
+
+class Strategy(Protocol):
+    """How a migration is carried out; deterministic, without state of its own.
+
+    ``str(strategy)`` is what `registry.strategy` reads.
+    """
+
+    @property
+    def deferred_max(self) -> int:
+        """See `Route`."""
+
+    @property
+    def resume(self) -> bool:
+        """See `Install`."""
+
+    @property
+    def awaits_prefetch(self) -> bool:
+        """Whether a group is routed only after it caught up."""
+
+    @property
+    def supersedable(self) -> bool:
+        """Whether another request may replace one that is under way."""
+
+    def refusal(self, plan: Plan) -> str | None:
+        """Return why `plan` cannot be carried out this way, or None."""
+
+    def divide(
+        self, moves: Mapping[int, tuple[int, int]], stay: Mapping[int, int]
+    ) -> Sequence[Subscale]:
+        """Return the sets that move on their own, in order.
+
+        Parameters
+        ----------
+        moves : mapping of int to (int, int)
+            Key group -> source and destination.
+        stay : mapping of int to int
+            Key group -> slot, for those that do not move; most strategies leave them alone.
+        """
+
+    def path(self, *, across: bool) -> Sequence[Phase]:
+        """Return the phases of a subscale between hosts, or of one within a host."""
+
+    def admit(
+        self, phase: Phase, waiting: Sequence[Progress], situation: Situation
+    ) -> Sequence[Progress]:
+        """Return which of `waiting` enter `phase` now; all of them wait for nothing else.
+
+        Asked again whenever something changed.
+        """
+
+
+def together(phase: Phase, waiting: Sequence[Progress], situation: Situation) -> Sequence[Progress]:
+    """Admit all or none: when the last subscale is ready to enter `phase`, or past it."""
+    behind = any(situation.reached[p.number] < phase for p in situation.subscales)
+    return () if behind else waiting

@@ -1,0 +1,150 @@
+"""The loops of the joins. Probe records are taken in order; the stored ones of each in order too.
+
+Each kernel stops where its output is full, before the probe record it could not finish, and says how
+many pairs it found and which record that is; the caller makes room and goes on there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headgate.core.jit import jit
+from headgate.state.ports import I64
+
+_CHUNK = 1024
+"""Records that are compared before anybody looks for matches: long enough for vector instructions,
+short enough that looking again costs little. Chosen, not tuned."""
+
+
+@jit
+def compare_bands(
+    times: I64,
+    first_low: Any,
+    first_high: Any,
+    second_low: Any,
+    second_high: Any,
+    stored_times: I64,
+    first: Any,
+    second: Any,
+    reach: int,
+    start: int,
+    probe_out: I64,
+    stored_out: I64,
+) -> tuple[int, int]:
+    """Compare each probe record from `start` on with every stored one within `reach` of its time.
+
+    Parameters
+    ----------
+    times : int64[n]              Of the probe records, never decreasing.
+    first_low ... second_high : array[n]     Bounds, both inclusive, of the two attributes.
+    stored_times : int64[m]       Never decreasing.
+    first, second : array[m]      The stored records' attributes.
+    reach : int
+    start : int
+    probe_out, stored_out : int64[room]    Filled with the positions of the pairs that match.
+
+    Returns
+    -------
+    count, next : int    Pairs found; the first probe record not done, n when all are.
+    """
+    count = 0
+    left = right = 0
+    stored = stored_times.size
+    for i in range(start, times.size):
+        time = times[i]
+        while left < stored and stored_times[left] < time - reach:
+            left += 1
+        while right < stored and stored_times[right] <= time + reach:
+            right += 1
+        begun = count
+        a, b, c, d = first_low[i], first_high[i], second_low[i], second_high[i]
+        for chunk in range(left, right, _CHUNK):
+            end = min(chunk + _CHUNK, right)
+            x, y = first[chunk:end], second[chunk:end]
+            # No branch in this loop, and no index that could be negative: so the compiler makes vector
+            # instructions of it, 20 times as fast.
+            found = False
+            for j in range(x.size):
+                found |= (x[j] >= a) & (x[j] <= b) & (y[j] >= c) & (y[j] <= d)
+            if not found:
+                continue
+            for j in range(x.size):
+                if a <= x[j] <= b and c <= y[j] <= d:
+                    if count == probe_out.size:
+                        return begun, i
+                    probe_out[count] = i
+                    stored_out[count] = chunk + j
+                    count += 1
+    return count, times.size
+
+
+@jit
+def look_up_bands(
+    times: I64,
+    first_low: Any,
+    first_high: Any,
+    second_low: Any,
+    second_high: Any,
+    stored_times: I64,
+    first: Any,
+    second: Any,
+    order: I64,
+    reach: int,
+    start: int,
+    probe_out: I64,
+    stored_out: I64,
+) -> tuple[int, int]:
+    """Do what `compare_bands` does, with stored records sorted by their first attribute.
+
+    `order` holds their positions before sorting; pairs of one probe record come in sorted order.
+    """
+    count = 0
+    for i in range(start, times.size):
+        time = times[i]
+        begun = count
+        high, c, d = first_high[i], second_low[i], second_high[i]
+        j = np.searchsorted(first, first_low[i])
+        while j < first.size and first[j] <= high:
+            if c <= second[j] <= d and abs(stored_times[j] - time) <= reach:
+                if count == probe_out.size:
+                    return begun, i
+                probe_out[count] = i
+                stored_out[count] = order[j]
+                count += 1
+            j += 1
+    return count, times.size
+
+
+@jit
+def compare_theta(
+    match: Callable[[Any, int, Any, int], bool],
+    times: I64,
+    probe: Any,
+    stored_times: I64,
+    stored: Any,
+    reach: int,
+    start: int,
+    probe_out: I64,
+    stored_out: I64,
+) -> tuple[int, int]:
+    """Compare as `compare_bands` does, by any compiled predicate on two tuples of columns."""
+    count = 0
+    left = right = 0
+    for i in range(start, times.size):
+        time = times[i]
+        while left < stored_times.size and stored_times[left] < time - reach:
+            left += 1
+        while right < stored_times.size and stored_times[right] <= time + reach:
+            right += 1
+        begun = count
+        for j in range(left, right):
+            if match(probe, i, stored, j):
+                if count == probe_out.size:
+                    return begun, i
+                probe_out[count] = i
+                stored_out[count] = j
+                count += 1
+    return count, times.size

@@ -1,0 +1,188 @@
+"""O+ as data: window advance and size, inputs, keys, window type, schema, and three functions.
+
+Event time is an integer in the operator's own unit (STRETCH's delta is 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from headgate.core.errors import ConfigError, ProtocolError
+
+Key = Hashable
+Payload = tuple[Any, ...]
+State = Any
+"""What a window instance keeps; None is the empty state."""
+
+NO_WATERMARK = -(2**63)
+"""Before every event time: the watermark of an instance that has seen nothing."""
+
+
+class WindowType(Enum):
+    """How the window instances of a key are kept."""
+
+    SINGLE = "single"
+    """One per key, moved forward; records enter and leave it. Needs records in time order."""
+    MULTI = "multi"
+    """One per key and left boundary; a record updates all it falls in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of an input.
+
+    Parameters
+    ----------
+    time : int          Event time.
+    payload : tuple     Values, by the schema of its input.
+    input : int         Which of the operator's inputs it belongs to, from 0.
+    """
+
+    time: int
+    payload: Payload
+    input: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """An explicit watermark: no record before `time` follows."""
+
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One window instance, as the three functions see it: the span ``[left, right)`` of one key."""
+
+    state: State
+    left: int
+    right: int
+    key: Key
+
+
+Windows = tuple[Window, ...]
+"""The window instances of one key and one left boundary, one for each input."""
+
+Update = Callable[[Windows, Record], tuple[Sequence[State], Iterable[Payload]]]
+Output = Callable[[Windows], Iterable[Payload]]
+Slide = Callable[[Windows], Sequence[State]]
+
+
+@dataclass(frozen=True)
+class OperatorPlus:
+    """O+(WA, WS, I, f_MK, WT, S, f_U, f_O, f_S).
+
+    Parameters
+    ----------
+    window_advance, window_size : int
+        WA and WS; windows are ``[l * WA, l * WA + WS)`` for every integer l; 1 <= WA <= WS.
+    keys : callable
+        f_MK: the keys of a record, none or several.
+    window_type : WindowType
+    schema : tuple of str
+        Names of an output record's payload.
+    inputs : int
+        I, how many inputs there are; each keeps a window of its own.
+    update : callable, optional
+        f_U: from the window instances of one key and boundary and a record that falls in them, the
+        new states and payloads to emit. Without it a record is kept in the window of its input.
+    output : callable, optional
+        f_O: from expired window instances, payloads to emit. Without it nothing is emitted.
+    slide : callable, optional
+        f_S, SINGLE only: from window instances that have just moved forward (their ``left`` is the
+        new one), their states. Without it records before ``left`` are dropped.
+    distinct : bool
+        Whether the keys of a record are a set. By default they are a bag, as `explode` has it: a
+        record that has a key twice updates it twice.
+
+    Raises
+    ------
+    ConfigError    WA, WS or I is out of range, or none of the three functions is given.
+
+    References
+    ----------
+    [STRETCH] 2.1, 4.2, table 1, definition 4. Differs: f_mu belongs to an epoch, not to the
+    operator; keys are a bag unless `distinct` (definition 4 says set, algorithm 8 a bag);
+    WA = WS is allowed (operator 6 has it, section 3 excludes it).
+    """
+
+    window_advance: int
+    window_size: int
+    keys: Callable[[Record], Iterable[Key]]
+    window_type: WindowType
+    schema: tuple[str, ...]
+    inputs: int = 1
+    update: Update | None = None
+    output: Output | None = None
+    slide: Slide | None = None
+    distinct: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.window_advance <= self.window_size:
+            msg = (
+                f"window_advance={self.window_advance} does not fit window_size="
+                f"{self.window_size}; use 1 to {self.window_size}."
+            )
+            raise ConfigError(msg)
+        if self.inputs < 1:
+            msg = f"inputs={self.inputs} is out of range; an operator has at least one input."
+            raise ConfigError(msg)
+        if self.update is None and self.output is None and self.slide is None:
+            msg = "an operator without update, output and slide emits nothing; give one of them."
+            raise ConfigError(msg)
+
+    def keys_of(self, record: Record) -> tuple[Key, ...]:
+        """Return the record's keys in the order that `keys` gives them; once each if `distinct`."""
+        keys = self.keys(record)
+        return tuple(dict.fromkeys(keys)) if self.distinct else tuple(keys)
+
+    def earliest_left(self, time: int) -> int:
+        """Return the left boundary of the first window that holds `time`."""
+        return ((time - self.window_size) // self.window_advance + 1) * self.window_advance
+
+    def latest_left(self, time: int) -> int:
+        """Return the left boundary of the last window that holds `time`."""
+        return time // self.window_advance * self.window_advance
+
+    def updated(self, windows: Windows, record: Record) -> tuple[Sequence[State], list[Payload]]:
+        """Return the states and payloads of f_U, or of its default."""
+        if self.update is None:
+            states = [window.state for window in windows]
+            states[record.input] = (*(states[record.input] or ()), record)
+            return states, []
+        states_after, payloads = self.update(windows, record)
+        return self._checked(states_after, "update"), list(payloads)
+
+    def emitted(self, windows: Windows) -> list[Payload]:
+        """Return the payloads of f_O, or of its default."""
+        return [] if self.output is None else list(self.output(windows))
+
+    def slid(self, windows: Windows) -> Sequence[State]:
+        """Return the states of f_S, or of its default."""
+        if self.slide is None:
+            return [_without_stale(window) for window in windows]
+        return self._checked(self.slide(windows), "slide")
+
+    def _checked(self, states: Sequence[State], function: str) -> Sequence[State]:
+        if len(states) != self.inputs:
+            msg = (
+                f"{function} returned {len(states)} states for an operator of {self.inputs} inputs; "
+                "return one for each."
+            )
+            raise ProtocolError(msg)
+        return states
+
+
+def _without_stale(window: Window) -> State:
+    if window.state is None:
+        return None
+    if not isinstance(window.state, tuple):
+        msg = (
+            f"the state of key {window.key!r} is no tuple of records, so the default slide cannot "
+            "tell what is stale; give the operator a slide function."
+        )
+        raise ConfigError(msg)
+    return tuple(r for r in window.state if r.time >= window.left) or None

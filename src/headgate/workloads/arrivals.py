@@ -1,0 +1,167 @@
+"""When records of which key group arrive: from a rate, or from a trace of counts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.core.errors import ConfigError
+from headgate.workloads.rates import RateFunction
+from headgate.workloads.traces import Trace
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+Chunk = tuple[F64, I64]
+"""Arrival times in seconds since the start, ascending, and the key group of each record."""
+
+_CHUNK = 8192
+"""Records made at once. Chosen, not tuned."""
+
+
+class Arrivals(ABC):
+    """A stream of records, each with a time and a key group."""
+
+    @property
+    @abstractmethod
+    def key_groups(self) -> int:
+        """G: key groups are 0 to G - 1."""
+
+    @abstractmethod
+    def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
+        """Yield the stream from its start, piece by piece; times never decrease.
+
+        Parameters
+        ----------
+        generator : numpy.random.Generator
+            The only source of chance.
+        """
+
+
+class Feed:
+    """A stream, read up to one time after another.
+
+    Parameters
+    ----------
+    arrivals : Arrivals
+    generator : numpy.random.Generator
+    """
+
+    def __init__(self, arrivals: Arrivals, generator: np.random.Generator) -> None:
+        self._chunks = arrivals.chunks(generator)
+        self._times_s: F64 = np.zeros(0)
+        self._groups: I64 = np.zeros(0, dtype=np.int64)
+        self._start = 0
+        self._ended = False
+
+    def until(self, time_s: float) -> Chunk:
+        """Return what arrives after the last call's time and not after `time_s`."""
+        while not self._ended and (not len(self._times_s) or self._times_s[-1] <= time_s):
+            self._extend()
+        start = self._start
+        stop = int(np.searchsorted(self._times_s, time_s, side="right"))
+        self._start = max(start, stop)
+        return self._times_s[start:stop], self._groups[start:stop]
+
+    def _extend(self) -> None:
+        found = next(self._chunks, None)
+        if found is None:
+            self._ended = True
+            return
+        self._times_s = np.concatenate([self._times_s[self._start :], found[0]])
+        self._groups = np.concatenate([self._groups[self._start :], found[1]])
+        self._start = 0
+
+
+class RateArrivals(Arrivals):
+    """Records at a given rate, spread over key groups by chance.
+
+    Parameters
+    ----------
+    rate : RateFunction
+    shares : float64[G]
+        Probability of each key group, adding up to 1.
+    poisson : bool
+        Whether gaps are random (a Poisson process of that rate); else each record comes exactly
+        when it is due.
+    """
+
+    def __init__(self, rate: RateFunction, shares: npt.ArrayLike, *, poisson: bool = False) -> None:
+        self.rate = rate
+        self.shares: F64 = np.asarray(shares, dtype=np.float64)
+        self.poisson = poisson
+        if not (np.all(self.shares >= 0.0) and np.isclose(self.shares.sum(), 1.0, rtol=1e-6)):
+            total = float(self.shares.sum())
+            msg = f"shares of the key groups add up to {total:g}; give numbers >= 0 that make 1."
+            raise ConfigError(msg)
+
+    @property
+    def key_groups(self) -> int:
+        """G: one for each share."""
+        return len(self.shares)
+
+    def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
+        """Yield records for ever.
+
+        A Poisson process of any rate is one of rate 1 on the axis of records due.
+        """
+        edges = np.cumsum(self.shares)
+        due = 0.0
+        while True:
+            gaps = generator.standard_exponential(_CHUNK) if self.poisson else np.ones(_CHUNK)
+            at = due + np.cumsum(gaps)
+            due = float(at[-1])
+            # `time_of(i)` is when i + 1 records are due.
+            yield self.rate.time_of(at - 1.0), groups_at(edges, generator.random(_CHUNK))
+
+
+class TraceArrivals(Arrivals):
+    """The records of a trace, at random times within its slices.
+
+    Parameters
+    ----------
+    trace : Trace
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    @property
+    def key_groups(self) -> int:
+        """G of the trace."""
+        return int(self.trace.counts.shape[1])
+
+    def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
+        """Yield a few slices at a time: about as many as hold `_CHUNK` records."""
+        trace = self.trace
+        ends = np.cumsum(trace.counts.sum(axis=1, dtype=np.int64))
+        start, done = 0, 0
+        while start < len(ends):
+            stop = max(int(np.searchsorted(ends, done + _CHUNK, side="right")), start + 1)
+            done = int(ends[stop - 1])
+            yield self._slices(start, stop, generator)
+            start = stop
+
+    def _slices(self, start: int, stop: int, generator: np.random.Generator) -> Chunk:
+        counts = self.trace.counts[start:stop]
+        cell = np.repeat(np.arange(counts.size), counts.ravel())
+        slices, groups = np.divmod(cell, self.key_groups)
+        at = start + slices + generator.random(len(cell))
+        order = np.argsort(at)
+        return at[order] * self.trace.slice_s, groups[order]
+
+
+def groups_at(edges: F64, draws: F64) -> I64:
+    """Return the key groups that uniform draws in [0, 1) fall on.
+
+    Parameters
+    ----------
+    edges : float64[G]
+        Cumulative shares.
+    draws : float64[n]
+    """
+    found: I64 = np.searchsorted(edges, draws * edges[-1], side="right").astype(np.int64)
+    return np.minimum(found, len(edges) - 1)

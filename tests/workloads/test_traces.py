@@ -1,0 +1,175 @@
+"""Traces count what a log holds; the stock exchange has the counts of the paper."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headgate.core.errors import ConfigError
+from headgate.workloads.stock_exchange_rates import StockExchange
+from headgate.workloads.traces import (
+    Trace,
+    group_shares,
+    groups_of_keys,
+    read_keyed,
+    read_totals,
+    zipf_shares,
+)
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+"""Where public logs may lie, beside the repository; tests that need one are skipped without it."""
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_log_with_counts_becomes_a_trace(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.csv", "time,key,count\n0.2,a,3\n2.9,b,4\n0.7,a,1\n2.0,a,2\n")
+    trace = read_keyed(path, 64, count_column="count")
+    a, b = groups_of_keys([0, 1], 64).tolist()
+    assert trace.counts.shape == (3, 64)
+    assert trace.counts[:, a].tolist() == [4, 0, 2]
+    assert trace.counts[:, b].tolist() == [0, 0, 4]
+    assert trace.total == 10
+    assert trace.duration_s == 3.0
+
+
+def test_a_log_plays_faster(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.csv", "t,page\n0,1\n10,1\n59,2\n")
+    trace = read_keyed(path, 4, time_column="t", key_column="page", slice_s=10.0, speed=20.0)
+    assert trace.slice_s == 0.5
+    assert trace.counts.sum(axis=1).tolist() == [1, 1, 0, 0, 0, 1]
+
+
+def test_totals_are_spread_by_share(tmp_path: Path) -> None:
+    path = tmp_path / "totals.csv.gz"
+    path.write_bytes(gzip.compress(b"minute,requests\n0,1000\n1,0\n2,3000\n"))
+    generator = np.random.default_rng(0)
+    trace = read_totals(str(path), "requests", [0.25, 0.75], generator, speed=60.0)
+    assert trace.counts.sum(axis=1).tolist() == [1000, 0, 3000]
+    assert trace.counts[:, 1].sum() / 4000 == pytest.approx(0.75, abs=0.03)
+    assert trace.slice_s == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("time,key\n", "no rows"),
+        ("time,kee\n0,a\n", 'no column "key"; did you mean "kee"'),
+        ("time,key\n0,a\n-1,b\n", 'column "time" of .* has -1 in row 1'),
+        ("time,key\nsoon,a\n", "has type string; give numbers"),
+    ],
+)
+def test_a_log_that_cannot_be_read_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_keyed(write(tmp_path / "log.csv", text), 4)
+
+
+def test_a_missing_log_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_keyed(str(tmp_path / "none.csv"), 4)
+
+
+def test_a_slice_has_a_length() -> None:
+    with pytest.raises(ConfigError, match="slice_s of a trace is 0"):
+        Trace(np.zeros((1, 1), dtype=int), 0.0)
+
+
+def test_keys_spread_evenly_over_key_groups() -> None:
+    counts = np.bincount(groups_of_keys(np.arange(64_000), 64), minlength=64)
+    assert counts.min() > 850
+    assert counts.max() < 1150
+
+
+def test_shares_of_groups_add_up_those_of_their_keys() -> None:
+    shares = zipf_shares(100, 1.0)
+    groups = groups_of_keys(np.arange(100), 8)
+    assert group_shares(shares, 8)[3] == pytest.approx(shares[groups == 3].sum())
+    assert shares[0] == pytest.approx(2 * shares[1])
+
+
+# What the paper says of the trading day.
+
+
+@pytest.fixture(scope="module")
+def day() -> Trace:
+    return StockExchange().trace(seed=1)
+
+
+def test_the_day_has_about_as_many_orders_as_the_real_one(day: Trace) -> None:
+    assert day.counts.shape == (14_400, 64)
+    assert day.total == pytest.approx(14_854_215, rel=0.005)
+
+
+def test_both_sessions_open_with_a_spike_of_about_70_thousand_orders(day: Trace) -> None:
+    per_s = day.counts.sum(axis=1)
+    for opening in (0, 7200):
+        assert 60_000 < per_s[opening] < 80_000
+        assert per_s[opening : opening + 60].sum() == pytest.approx(375_000 + 60 * 1400, rel=0.1)
+        assert per_s[opening + 60 : opening + 7200].max() < 10_000
+
+
+def test_the_rate_is_hundreds_to_thousands_and_rises_toward_the_close(day: Trace) -> None:
+    per_s = np.delete(day.counts.sum(axis=1), np.r_[0:60, 7200:7260])
+    assert 150 < np.percentile(per_s, 1) < 600
+    assert 2000 < np.percentile(per_s, 99) < 6000
+    assert per_s[-900:].mean() > 1.5 * per_s.mean()
+
+
+def test_the_heaviest_stock_has_2_percent_and_the_top_eleven_10() -> None:
+    exchange = StockExchange()
+    stocks = np.arange(exchange.stocks)
+    trace = exchange.trace(seed=2, key_groups=exchange.stocks, groups=stocks, slice_s=10.0)
+    per_stock = trace.counts.sum(axis=0)
+    shares = np.sort(per_stock)[::-1] / per_stock.sum()
+    assert 0.02 < shares[0] < 0.03
+    assert 0.10 < shares[:11].sum() < 0.13
+
+
+def test_what_is_hot_changes_over_the_day(day: Trace) -> None:
+    minutes = day.counts.reshape(240, 60, 64).sum(axis=1)
+    hottest = minutes.argmax(axis=1)
+    assert len(set(hottest.tolist())) > 3
+
+
+def test_a_day_depends_on_its_seed_alone(day: Trace) -> None:
+    assert (StockExchange().trace(seed=1).counts == day.counts).all()
+    assert (StockExchange().trace(seed=2).counts != day.counts).any()
+
+
+def test_the_resolution_does_not_change_the_day() -> None:
+    short = StockExchange(session_s=600.0)
+    fine, coarse = short.rate(0.1), short.rate(1.0)
+    assert fine.reshape(-1, 10).mean(axis=1) == pytest.approx(coarse, rel=0.01)
+
+
+def test_a_range_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"stock exchange: rise=1\.5 is out of range"):
+        StockExchange(rise=1.5)
+
+
+# Public logs, where they are there.
+
+
+@pytest.mark.skipif(
+    not (DATA / "worldcup98.per_minute.csv.gz").exists(), reason=f"no World Cup log in {DATA}"
+)
+def test_the_world_cup_log_is_read() -> None:
+    path = str(DATA / "worldcup98.per_minute.csv.gz")
+    trace = read_totals(path, "requests", [0.5, 0.5], np.random.default_rng(0), speed=60.0)
+    assert trace.counts.shape == (125_300, 2)
+    assert trace.counts.sum(axis=1).max() == 229_426
+
+
+@pytest.mark.skipif(
+    not (DATA / "sdsc_http_1995.requests.csv.gz").exists(), reason=f"no SDSC log in {DATA}"
+)
+def test_the_sdsc_log_is_read() -> None:
+    path = str(DATA / "sdsc_http_1995.requests.csv.gz")
+    trace = read_keyed(path, 64, time_column="t_s", key_column="path_id")
+    assert trace.total == 28_338
