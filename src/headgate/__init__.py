@@ -24,6 +24,7 @@ _WHERE = {
     "ConfigError": "headgate.core.errors",
     "HeadgateError": "headgate.core.errors",
     "Query": "headgate.engines.spark.query",
+    "Slo": "headgate.core.slo",
     "UnsupportedQuery": "headgate.core.errors",
     "Writer": "headgate.engines.spark.writer",
     "explain": "headgate.engines.spark.explain",
@@ -38,6 +39,7 @@ __all__ = [
     "ConfigError",
     "HeadgateError",
     "Query",
+    "Slo",
     "UnsupportedQuery",
     "Writer",
     "__version__",
@@ -64,6 +66,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from headgate.core.errors import CheckpointError, ConfigError, HeadgateError, UnsupportedQuery
+    from headgate.core.slo import Slo
     from headgate.engines.spark.explain import explain
     from headgate.engines.spark.query import Query
     from headgate.engines.spark.session import session
