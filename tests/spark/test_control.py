@@ -10,7 +10,7 @@ import pytest
 
 from headgate.control.decision import NOTHING, Change, Decision, Kind
 from headgate.core.assignment import Assignment, spread
-from headgate.core.errors import ConfigError
+from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.slo import parse_slo
 from headgate.engines.spark.changes import Changes, Wanted
 from headgate.engines.spark.commands import FREEZE, Commands
@@ -225,6 +225,18 @@ def test_a_file_is_carried_out_once_and_written_down(tmp_path):
     assert job.changes.newest("a").slots == 5
     assert job.files.answer(request)["refused"] is None
     assert job.of(ControlAct) == [ControlAct("scale", "ann", "INC-7", "5 slots", None)]
+
+
+def test_a_request_whose_answer_cannot_be_written_is_not_carried_out_again(tmp_path, monkeypatch):
+    def full(request, refused):
+        raise CheckpointError("no space left")
+
+    job = Job(tmp_path)
+    job.files.ask(Command("scale", "ann", "", {"slots": 5}))
+    monkeypatch.setattr(job.files, "done", full)
+    job.commands.poll()
+    job.commands.poll()
+    assert len(job.of(ControlAct)) == 1
 
 
 @pytest.mark.parametrize(

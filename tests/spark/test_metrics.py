@@ -156,7 +156,9 @@ def test_turns_on_few_cores_and_time_beside_the_slots_count():
 
     plain = sustained(4, None)
     assert sustained(2, None) == pytest.approx(plain / 2)
-    assert sustained(4, 0.8) < plain
+    # of a budget of 800 ms and 200 ms beside it, what is not fixed cost serves
+    assert sustained(2, 0.8) == pytest.approx(sustained(4, 0.8) / 2)
+    assert sustained(4, 0.8) < plain * 0.8
 
 
 # --- success -------------------------------------------------------------------------------------
@@ -205,6 +207,13 @@ def steps(floor, count, latency_s, busy_s=0.01, *, waiting=False, period_s=0.4, 
 def test_the_floor_is_the_latency_of_steps_with_nothing_to_do():
     floor = SparkFloor()
     steps(floor, STEPS_MIN, 0.5)
+    assert floor.value_s == 0.5
+
+
+def test_steps_in_which_records_waited_tell_nothing_of_the_floor():
+    floor = SparkFloor()
+    steps(floor, STEPS_MIN, 0.5)
+    steps(floor, 20, 0.1, waiting=True, start=STEPS_MIN)
     assert floor.value_s == 0.5
 
 

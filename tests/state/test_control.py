@@ -20,7 +20,7 @@ def files(tmp_path: Path) -> ControlFiles:
     return ControlFiles(tmp_path / "headgate")
 
 
-def test_a_request_is_found_until_it_is_answered(files: ControlFiles) -> None:
+def test_a_request_is_found_until_it_is_answered(files: ControlFiles, tmp_path: Path) -> None:
     request = files.ask(FREEZE)
     assert files.pending() == [Asked(request, FREEZE)]
     assert files.answer(request) is None
@@ -29,6 +29,7 @@ def test_a_request_is_found_until_it_is_answered(files: ControlFiles) -> None:
     answer = files.answer(request)
     assert answer is not None
     assert answer["refused"] is None
+    assert [path.name for path in tmp_path.rglob("*.json")] == []
 
 
 def test_requests_come_in_the_order_they_were_asked(files: ControlFiles) -> None:

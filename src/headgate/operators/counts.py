@@ -6,6 +6,7 @@ Time slot m is ``((m - 1) delta, m delta]`` since the Unix epoch, so that slots 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -161,20 +162,27 @@ def _binned(
     tick = np.ceil(at_ms / delta_ms).astype(np.int64)
     first, groups = int(tick.min()), int(group.max()) + 1
     cell = (tick - first) * groups + group
+    single = bool((records == 1).all())  # the usual case, and half the work
     if int(cell.max()) < _DENSE_CELLS:
-        cells, place = np.flatnonzero(np.bincount(cell)), cell
+        rows = np.bincount(cell)
+        cells, place = np.flatnonzero(rows), cell
     else:
-        cells, place = np.unique(cell, return_inverse=True)
+        cells, place, rows = np.unique(cell, return_inverse=True, return_counts=True)
 
-    def summed(weights: F64) -> F64:
-        sums = np.bincount(place, weights).astype(np.float64)
-        return sums[cells] if place is cell else sums
+    def chosen(sums: npt.NDArray[Any]) -> F64:
+        found: F64 = (sums[cells] if place is cell else sums).astype(np.float64)
+        return found
+
+    def summed(values: F64) -> F64:
+        return chosen(np.bincount(place, values if single else values * records))
 
     none = np.zeros(len(cells))
     return Binned(
         cells // groups + first,
         cells % groups,
-        summed(records),
-        none if latency_ms is None else summed(latency_ms * records),
-        summed(records * (latency_ms <= bound_ms)) if latency_ms is not None and bound_ms else none,
+        chosen(rows) if single else chosen(np.bincount(place, records)),
+        none if latency_ms is None else summed(latency_ms),
+        none
+        if latency_ms is None or not bound_ms
+        else summed((latency_ms <= bound_ms).astype(np.float64)),
     )
