@@ -210,7 +210,7 @@ def test_a_slot_that_is_renumbered_takes_its_rate_along():
 def test_slots_at_a_fixed_rate_get_what_the_time_since_the_last_step_allows():
     state = OperatorState.fresh(3, GROUPS)
     assert state.limited(1_000.0, 0.25) == [250] * 3
-    assert state.limited(1_000.0, 60.0) == [2_000] * 3
+    assert state.limited(1_000.0, 60.0) == [10_000] * 3
     assert state.limited(1_000.0, 0.0) == [1] * 3
 
 

@@ -176,13 +176,15 @@ def _binned(
     def summed(values: F64) -> F64:
         return chosen(np.bincount(place, values if single else values * records))
 
-    none = np.zeros(len(cells))
+    latencies = within = np.zeros(len(cells))
+    if latency_ms is not None:
+        latencies = summed(latency_ms)
+        if bound_ms:
+            within = summed((latency_ms <= bound_ms).astype(np.float64))
     return Binned(
         cells // groups + first,
         cells % groups,
         chosen(rows) if single else chosen(np.bincount(place, records)),
-        none if latency_ms is None else summed(latency_ms),
-        none
-        if latency_ms is None or not bound_ms
-        else summed((latency_ms <= bound_ms).astype(np.float64)),
+        latencies,
+        within,
     )

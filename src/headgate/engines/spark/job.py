@@ -229,8 +229,8 @@ class OperatorState:
         slot_rate : float
             Records per second; rows are records here, since nothing is aggregated before.
         elapsed_s : float
-            Time since the last step. A slot that had too little to do then has lost the time, as a
-            server has; after a long pause it makes up for a bounded part of it only.
+            Time since the last step. A slot that had too little to do has lost the time, as a server
+            has: what it did not serve of a quota is not added to the next.
         """
         quota = max(1, int(slot_rate * min(elapsed_s, _BURST_S)))
         return [quota] * self.assignment.slots
@@ -276,5 +276,6 @@ _ROW_BYTES = 64
 
 _EVERYTHING = 2**62
 
-_BURST_S = 2.0
-"""The most that a slot at a fixed rate makes up for after a pause. Chosen, not tuned."""
+_BURST_S = 10.0
+"""The most that a slot at a fixed rate makes up for after a pause; a server would have gone on serving
+meanwhile, so only a pause that is no batch's is cut. Chosen, not tuned."""
