@@ -25,6 +25,7 @@ _WHERE = {
     "ConfigError": "headgate.core.errors",
     "HeadgateError": "headgate.core.errors",
     "Query": "headgate.engines.spark.query",
+    "Slo": "headgate.core.slo",
     "UnsupportedQuery": "headgate.core.errors",
     "Writer": "headgate.engines.spark.writer",
     "explain": "headgate.engines.spark.explain",
@@ -40,6 +41,7 @@ __all__ = [
     "ConfigError",
     "HeadgateError",
     "Query",
+    "Slo",
     "UnsupportedQuery",
     "Writer",
     "__version__",
@@ -66,6 +68,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from headgate.core.errors import CheckpointError, ConfigError, HeadgateError, UnsupportedQuery
+    from headgate.core.slo import Slo
     from headgate.engines.spark.arrow_processor import ArrowProcessor
     from headgate.engines.spark.explain import explain
     from headgate.engines.spark.query import Query

@@ -303,7 +303,7 @@ def test_the_engine_is_called_as_agreed(tmp_path: Path, engine_calls: Recorder) 
         ("option", ("headgate.arrival", "at")),
         ("start", ()),
     ]
-    assert engine_calls.calls[3][2] == {"start": 3}
+    assert engine_calls.calls[3][2] == {"max": "auto", "start": 3}
 
 
 def test_an_unknown_workload_is_refused_with_the_nearest_name(engine_calls: Recorder) -> None:

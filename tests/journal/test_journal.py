@@ -12,17 +12,24 @@ import pytest
 
 from headgate.core.errors import CheckpointError, EngineError
 from headgate.journal import (
+    Applied,
     AssignmentChange,
     Batch,
+    ControlAct,
+    Decided,
     Event,
     JournalWriter,
     Latency,
+    NotReadyToDecide,
+    Observed,
     OperatorInfo,
     Restart,
     Retry,
+    SloState,
     SlotStats,
     Start,
     Stop,
+    Wish,
     follow,
     locate,
     read,
@@ -67,17 +74,33 @@ BATCH = Batch(
     changelog_bytes=100,
     attempts=2,
     watermark_holder=1,
+    slo=SloState(
+        "steady", False, 0.99, 0.9, 17, "aggregate-0", 100, 4, 0.99, 1000.0, 300.0, 1.5, 1
+    ),
     at_ms=2000,
 )
 EVENTS: list[Event] = [
     START,
     BATCH,
-    AssignmentChange(5, 2, 2, 4, 64, 0, "--scale-at", "asked", 2100),
+    AssignmentChange(5, 2, 2, 4, 64, 0, "--scale-at", "asked", "aggregate-0", (0, 1), 2100),
     Retry(5, 1, "a worker died", 2200),
     Restart(5, 4, 2300),
     Restart(0, None, 2350),
     Stop("user", None, {"rows": 3}, 2400),
     Stop("failure", "sink is full", {}, 2500),
+    Decided(
+        "streamswitch(0.2)",
+        "severe -> scale-out",
+        "slot 0 is severe",
+        True,
+        (Wish("aggregate-0", "scale-out", 3, 64),),
+        (Observed("aggregate-0", 2, None, 1000.0, 300.0, 900.5, 2000.0, 0.45, 7),),
+        {"projected_s": None, "rate": 1.5},
+        2360,
+    ),
+    Applied("aggregate-0", "scale-out", 3, 120.5, 2370),
+    NotReadyToDecide("aggregate-0", "3 of 20 ticks have passed", 2380),
+    ControlAct("freeze", "user", "INC-1", "until thawed", None, 2390),
 ]
 
 

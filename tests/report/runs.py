@@ -59,7 +59,7 @@ def batch(step: int, **fields: object) -> Batch:
 
 def change(step: int, before: int, after: int, epoch: int = 1) -> AssignmentChange:
     at_ms = BEGAN_MS + step * PERIOD_MS
-    return AssignmentChange(step, epoch, before, after, 64, 0, "--scale-at", "", at_ms)
+    return AssignmentChange(step, epoch, before, after, 64, 0, "--scale-at", at_ms=at_ms)
 
 
 def scaled_run() -> list[Event]:

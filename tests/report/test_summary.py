@@ -17,7 +17,7 @@ from headgate.report.summary import quantile
 KEYS = {
     "workload", "duration_s", "batches", "records", "verified", "rows_compared", "missing", "extra",
     "dropped", "slots_seen", "query_restarts", "latency_ms", "floor_ms", "rescale_added_ms",
-    "phases_ms", "checkpoint", "journal",
+    "phases_ms", "checkpoint", "journal", "slots_mean", "slo", "decisions", "switching",
 }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def test_a_change_is_compared_with_the_21_nearest_batches_that_are_none(tmp_path
 
 def test_a_remap_is_no_change_of_slots_but_no_calm_batch_either(tmp_path: Path) -> None:
     events = [runs.start(), *(runs.batch(s) for s in range(3))]
-    events += [AssignmentChange(3, 1, 2, 2, 1, 0, "user", "", 1)]
+    events += [AssignmentChange(3, 1, 2, 2, 1, 0, "user", at_ms=1)]
     events += [runs.batch(3, duration_ms=9000.0), runs.change(4, 2, 4)]
     events += [runs.batch(4, slots=4)]
     (only,) = of(tmp_path, *events)["rescale_added_ms"]  # type: ignore[misc]

@@ -6,6 +6,7 @@ not belong here: doing the work (scenario), drawing it (report). Nothing imports
 
 from __future__ import annotations
 
+from headgate.cli import operations  # noqa: F401 - registers its commands
 from headgate.cli.commands import app, main
 
 __all__ = ["app", "main"]

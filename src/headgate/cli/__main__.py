@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from headgate.cli.commands import main
+from headgate.cli import main
 
 main()

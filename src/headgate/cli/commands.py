@@ -1,12 +1,9 @@
-"""The commands, and the exit codes they end with."""
+"""The commands that run, look and compare."""
 
 from __future__ import annotations
 
 import json
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,10 +13,9 @@ from rich.console import Console
 
 from headgate import __version__
 from headgate import scenario as scenarios
+from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer, error_code, exit_code
 from headgate.cli.input import parse_options, parse_scale_at
-from headgate.cli.output import json_only, quiet_stderr
 from headgate.core.duration import parse_duration_s
-from headgate.core.errors import EngineError, HeadgateError, NotReady, ProtocolError, StateError
 from headgate.journal import locate
 from headgate.journal.writer import wall_clock_ms
 from headgate.report.display import Display
@@ -30,17 +26,6 @@ from headgate.report.summary import summary
 from headgate.report.svg import WIDTH, render_svg
 from headgate.scenario.spark import engine_module
 
-OK = 0
-FAILED = 1
-BAD_INPUT = 2
-DIFFERS = 3
-SLO_MISSED = 4
-INTERRUPTED = 130
-"""What a shell reports for a program ended by SIGINT."""
-
-EXIT_CODES = """Exit codes: 0 ok, and verified where that was asked for; 1 the run failed;
-2 bad input; 3 the answers differ; 4 the SLO was missed; 130 interrupted twice."""
-
 app = typer.Typer(
     help=f"Elastic stateful streaming queries on Apache Spark.\n\n{EXIT_CODES}",
     no_args_is_help=True,
@@ -49,12 +34,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+__all__ = ["app", "error_code", "exit_code", "main"]
+
 Workload = Annotated[str, typer.Argument(help="A built-in workload, or module:function.")]
-Checkpoint = Annotated[Path, typer.Argument(help="The query's checkpoint.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Debug = Annotated[
-    bool, typer.Option("--debug", help="Show tracebacks of errors, and all that Spark prints.")
-]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="Argument of the workload; repeatable."),
@@ -101,6 +83,23 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     budget: Annotated[
         str | None, typer.Option(help="Time budget of a slot per batch, such as '800 ms'.")
     ] = None,
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(help="What must hold, such as 'mean < 1 s over 1 s'; repeatable."),
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Who decides about slots, such as 'streamswitch(0.2)'.")
+    ] = None,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Let the policy decide, and change nothing.")
+    ] = False,
+    slots_max: Annotated[int | None, typer.Option(help="Most slots a policy may use.")] = None,
+    slot_rate: Annotated[
+        float | None, typer.Option(help="Experiment: records a slot serves per second.")
+    ] = None,
+    require_slo: Annotated[
+        bool, typer.Option("--require-slo", help="Exit with 4 if the SLO was missed.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the load generator.")] = 1,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare with Spark's batch answer afterwards.")
@@ -131,6 +130,12 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             scale_at=parse_scale_at(scale_at or ()),
             key_groups=key_groups,
             budget=budget,
+            slo=tuple(slo or ()),
+            policy=policy,
+            advise=advise,
+            slots_max=slots_max,
+            slot_rate=slot_rate,
+            require_slo=require_slo,
             seed=seed,
             verify=verify,
             options=parse_options(option or ()),
@@ -141,7 +146,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
         with Display(Console(stderr=as_json), planned_s=scenario.duration_s) as display:
             return scenarios.run_scenario(scenario, display.update)
 
-    _answer(work, finish_lines, as_json=as_json, debug=debug)
+    answer(work, finish_lines, as_json=as_json, debug=debug)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -151,7 +156,7 @@ def explain(workload: Workload, option: Options = None, debug: Debug = False) ->
     def work() -> dict[str, Any]:
         return {"text": scenarios.explain_workload(workload, parse_options(option or ()))}
 
-    _answer(work, lambda result: [result["text"]], as_json=False, debug=debug)
+    answer(work, lambda result: [result["text"]], as_json=False, debug=debug)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -176,7 +181,7 @@ def status(
         console.print(frame(run_read, now_ms=wall_clock_ms(), width=console.width))
         return [] if svg is None else [f"picture written to {svg}"]
 
-    _answer(work, show, as_json=as_json, debug=debug)
+    answer(work, show, as_json=as_json, debug=debug)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -193,7 +198,7 @@ def inspect(
     def work() -> dict[str, Any]:
         return scenarios.inspect(checkpoint, verify=verify)
 
-    _answer(work, inspection_lines, as_json=as_json, debug=debug)
+    answer(work, inspection_lines, as_json=as_json, debug=debug)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -216,7 +221,7 @@ def verify(
         )
         return {**found, "checkpoint": str(checkpoint)}
 
-    _answer(work, lambda r: [f"verified   {verified_text(r)}"], as_json=as_json, debug=debug)
+    answer(work, lambda r: [f"verified   {verified_text(r)}"], as_json=as_json, debug=debug)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -236,81 +241,13 @@ def bench(
         given = {_COUNTED[name]: count, "seed": seed}
         return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
 
-    _answer(work, _plain_items, as_json=as_json, debug=debug)
+    answer(work, _plain_items, as_json=as_json, debug=debug)
 
 
 @app.command()
 def version() -> None:
     """Print the version of headgate."""
     typer.echo(__version__)
-
-
-def exit_code(result: Mapping[str, Any]) -> int:
-    """Return the exit code of a result: what differs outweighs what failed, and that what is late.
-
-    Keys: `verified` (runs, verify, benchmarks), `sound` (inspect), `failed` (benchmarks: what did
-    not run to its end), `slo_met`.
-    """
-    if result.get("verified") is False:
-        return DIFFERS
-    if result.get("sound") is False or result.get("failed"):
-        return FAILED
-    return SLO_MISSED if result.get("slo_met") is False else OK
-
-
-def error_code(error: BaseException) -> int:
-    """Return the exit code of an error."""
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
-    # A benchmark's own error; benchmarks are imported late, so it is known by name only.
-    if type(error).__name__ == "WrongAnswer":
-        return DIFFERS
-    ran = isinstance(error, EngineError | StateError | ProtocolError | NotReady)
-    return BAD_INPUT if isinstance(error, HeadgateError) and not ran else FAILED
-
-
-def _answer(
-    work: Callable[[], dict[str, Any]],
-    show: Callable[[dict[str, Any]], list[str]],
-    *,
-    as_json: bool,
-    debug: bool,
-) -> None:
-    """Do a command's work, print its result, and exit with its code.
-
-    An error is one sentence on stderr; with --json an object with "error" on stdout as well, so
-    that a program reading it always finds exactly one.
-    """
-    try:
-        with _noise_elsewhere(as_json=as_json, debug=debug):
-            result = work()
-        code = exit_code(result)
-        lines = [json.dumps(result, default=str, allow_nan=False)] if as_json else show(result)
-    except (Exception, KeyboardInterrupt) as error:  # the border to the shell
-        if debug:
-            traceback.print_exc()
-        code = error_code(error)
-        expected = isinstance(error, HeadgateError | KeyboardInterrupt)
-        text = str(error) or ("interrupted" if expected else type(error).__name__)
-        unexpected = "" if expected else f"{type(error).__name__}: "
-        sys.stderr.write(f"headgate: {unexpected}{text}\n")
-        kind = {"kind": type(error).__name__, "message": text}
-        lines = [json.dumps({"error": kind})] if as_json else []
-    for line in lines:
-        typer.echo(line)
-    raise typer.Exit(code)
-
-
-@contextmanager
-def _noise_elsewhere(*, as_json: bool, debug: bool) -> Iterator[None]:
-    """Keep all but a program's result off stdout, and Spark's chatter off stderr."""
-    with ExitStack() as stack:
-        if not debug:
-            stack.enter_context(quiet_stderr())
-        if as_json:
-            # After the line above, so that what is sent to stderr is filtered as well.
-            stack.enter_context(json_only())
-        yield
 
 
 def _plain_items(result: dict[str, Any]) -> list[str]:

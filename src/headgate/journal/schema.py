@@ -6,6 +6,7 @@ ignores fields and kinds it does not know; a change of meaning raises `VERSION`.
 
 from __future__ import annotations
 
+import typing
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -70,6 +71,99 @@ class SlotStats:
 
     latency_p95_ms: float | None = None
     """95th percentile of the same, in ms."""
+
+
+@dataclass(frozen=True)
+class SloState:
+    """How a job stands to its SLO, from true latencies, since it started."""
+
+    state: str
+    """``not ready``, ``steady``, ``changing`` or ``unreachable``: the worst of its operators."""
+
+    frozen: bool
+    """Whether assignments may not change."""
+
+    success: float | None
+    """Share of windows within the bound, mean of all key groups; null before a first window."""
+
+    success_worst: float | None
+    """The same of the key group with the least; null before a first window."""
+
+    worst_group: int | None
+    """That key group."""
+
+    worst_operator: str | None
+    """Its operator."""
+
+    windows: int
+    """Windows judged, all key groups."""
+
+    windows_empty: int
+    """Windows left out because nothing was completed in them."""
+
+    wanted: float
+    """Share of windows that the SLO wants."""
+
+    bound_ms: float
+    """The tightest bound in force, in ms."""
+
+    floor_ms: float
+    """Measured latency floor, in ms, the largest of its operators; 0 while not measured."""
+
+    loop_ms: float
+    """Processor time that the control loop has taken since the last batch, in ms."""
+
+    cycles: int
+    """Cycles of the control loop in that time."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a policy saw of one operator."""
+
+    operator: str
+    """The operator."""
+
+    slots: int
+    """Slots it had."""
+
+    latency_ms: float | None
+    """Mean latency of the slowest slot over the window, in ms; null when nothing was completed."""
+
+    bound_ms: float
+    """Bound that it was compared with, in ms."""
+
+    floor_ms: float
+    """Latency floor, in ms."""
+
+    arrived_per_s: float
+    """Arrivals, records per second."""
+
+    service_per_s: float
+    """Service rate of all slots, records per second of useful time."""
+
+    utilisation: float
+    """Useful time over wall time, of the busiest slot."""
+
+    backlog: int
+    """Records arrived and not yet completed."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a decision wants of one operator."""
+
+    operator: str
+    """The operator."""
+
+    kind: str
+    """scale-out, scale-in, balance or rescale."""
+
+    slots: int
+    """Slots it shall have."""
+
+    groups_moved: int
+    """Key groups that change their slot."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +281,9 @@ class Batch:
     watermark_holder: int | None = None
     """Slot whose backlog holds the watermark back; null when none does."""
 
+    slo: SloState | None = None
+    """How the job stands to its SLO, as known when the batch ended; null without one."""
+
     at_ms: int = 0
     """Wall clock at the batch's end, ms since 1970; the writer fills it in when 0."""
 
@@ -220,6 +317,12 @@ class AssignmentChange:
 
     reason: str = ""
     """Why, in words."""
+
+    operator: str = ""
+    """The operator; empty in journals of an earlier release."""
+
+    slot_of: tuple[int, ...] = ()
+    """The slot of each key group from now on; empty in journals of an earlier release."""
 
     at_ms: int = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
@@ -279,13 +382,116 @@ class Restart:
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
-Event = Start | Batch | AssignmentChange | Retry | Stop | Restart
+@dataclass(frozen=True)
+class Decided:
+    """A policy decided, or would have; one that wants nothing is written once until that changes."""
+
+    KIND: ClassVar[str] = "decision"
+
+    policy: str
+    """Name and parameters of the policy."""
+
+    rule: str
+    """The rule that fired."""
+
+    reason: str
+    """Why, in words."""
+
+    acts: bool
+    """Whether it is carried out; false for advice, and where nothing is wanted."""
+
+    wishes: tuple[Wish, ...] = ()
+    """What it wants, per operator."""
+
+    observed: tuple[Observed, ...] = ()
+    """What it saw, per operator."""
+
+    numbers: dict[str, float | None] = field(default_factory=dict)
+    """The policy's own figures; null where one is infinite."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a policy decided is in force."""
+
+    KIND: ClassVar[str] = "applied"
+
+    operator: str
+    """The operator."""
+
+    kind: str
+    """scale-out, scale-in, balance or rescale."""
+
+    slots: int
+    """Slots from now on."""
+
+    took_ms: float
+    """Time since the decision, in ms."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class NotReadyToDecide:
+    """The control loop decides nothing about an operator until this changes."""
+
+    KIND: ClassVar[str] = "not-ready"
+
+    operator: str
+    """The operator; empty for all."""
+
+    why: str
+    """What is missing, in words."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class ControlAct:
+    """Somebody told the query to do something, through its handle or a control file."""
+
+    KIND: ClassVar[str] = "control"
+
+    act: str
+    """freeze, thaw, scale, rollback or slo."""
+
+    by: str
+    """Who asked."""
+
+    reason: str = ""
+    """Why, in words."""
+
+    detail: str = ""
+    """What exactly: the slots, the epoch, how long."""
+
+    refused: str | None = None
+    """Why it was not done; null when it was."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+Event = (
+    Start
+    | Batch
+    | AssignmentChange
+    | Retry
+    | Stop
+    | Restart
+    | Decided
+    | Applied
+    | NotReadyToDecide
+    | ControlAct
+)
 """Any line of a journal."""
 
-KINDS: dict[str, type[Event]] = {
-    kind.KIND: kind for kind in (Start, Batch, AssignmentChange, Retry, Stop, Restart)
-}
+KINDS: dict[str, type[Event]] = {kind.KIND: kind for kind in typing.get_args(Event)}
 """Kinds by the text of their ``"event"`` field."""
 
-NESTED = (OperatorInfo, Latency, SlotStats)
+NESTED = (OperatorInfo, Latency, SlotStats, SloState, Observed, Wish)
 """Objects that appear inside events."""

@@ -8,13 +8,14 @@ serves under the same rule.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headgate.operators import counts
 from headgate.operators.aggregate import NEVER_US, AggregateOperator, Batch, Results
 from headgate.operators.build import Operator
 from headgate.operators.process import ProcessorOperator
@@ -69,6 +70,10 @@ class Request:
         Rows to serve at the most; None serves all.
     turn : int
         Number of the step; see `fair_shares`.
+    delta_ms : float
+        Length of the time slots in which records are counted for the control loop; 0 counts none.
+    bound_ms : float
+        Latency up to which a served record counts as within the bound of an SLO; 0 counts none.
     """
 
     token: str
@@ -77,6 +82,8 @@ class Request:
     chain: Callable[[int], Chain]
     quota_records: int | None = None
     turn: int = 0
+    delta_ms: float = 0.0
+    bound_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,8 +129,10 @@ class Served:
         Records.
     holds_us : int
         The least watermark of the slot's groups; what the next operator may count on.
-    latency : (float64[n], int64[n])
+    latency : (float64[n], float64[n])
         Latency in ms and weight in records, of what was served.
+    counts : Counts or None
+        Arrivals and completions by time slot; None where none were asked for.
     """
 
     output: pa.RecordBatch
@@ -140,7 +149,8 @@ class Served:
     taken: dict[int, int] = field(default_factory=dict)
     served_by_group: dict[int, int] = field(default_factory=dict)
     holds_us: int = int(NEVER_US)
-    latency: tuple[F64, I64] = (np.zeros(0), np.zeros(0, np.int64))
+    latency: tuple[F64, F64] = (np.zeros(0), np.zeros(0))
+    counts: counts.Counts | None = None
 
 
 @dataclass(frozen=True)
@@ -219,6 +229,7 @@ def serve(
     EngineError
         An aggregate cannot hold its value (overflow), or a processor gave back what does not fit.
     """
+    began_ms = now_ms()
     emitted = _emitted_by_group(request.groups)
     arriving = _by_group(arriving)
     served, arriving = _turn_away(operator, arriving, emitted)
@@ -245,7 +256,8 @@ def serve(
         served.output = operator.run(step, chosen, starts)
     served.served_rows = len(groups)
     served.served_records = int(weights.sum())
-    served.latency = _latency(chosen, now_ms())
+    if request.delta_ms or ARRIVED_FIRST in chosen.column_names:
+        _measure(served, request, arriving, chosen, began_ms, now_ms())
     return served
 
 
@@ -404,8 +416,9 @@ def _behind_backlog(
         return arriving, np.zeros(arriving.num_rows, dtype=np.bool_)
     parts = [backlog]
     if arriving.num_rows:
-        parts.append(arriving.select(backlog.schema.names))
-    both = pa.concat_tables(parts)
+        parts.append(arriving)
+    # only one of them may tell when records arrived: an earlier run may have had no use for it
+    both = pa.concat_tables(parts, promote_options="default")
     groups = _column(both, GROUP).astype(np.int16)
     order = np.argsort(groups, kind="stable")
     return both.combine_chunks().take(pa.array(order)), order < backlog.num_rows
@@ -465,15 +478,56 @@ def _held_by_waiting(operator: Operator, waiting: pa.Table, groups: int) -> I64:
     return held
 
 
-def _latency(table: pa.Table, now_ms: float) -> tuple[F64, I64]:
-    """Return latencies (ms) and weights; rows of several records count at both ends of their time."""
-    names: Sequence[str] = table.schema.names
-    if ARRIVED_FIRST not in names or table.num_rows == 0:
-        return np.zeros(0), np.zeros(0, np.int64)
-    first = table.column(ARRIVED_FIRST).to_numpy()
-    last = table.column(ARRIVED_LAST).to_numpy()
-    records = _column(table, RECORDS)
-    known = ~np.isnan(first)
-    at_last = (records[known] + 1) // 2
-    latency = now_ms - np.concatenate([first[known], last[known]])
-    return latency, np.concatenate([records[known] - at_last, at_last])
+def stamped(table: pa.Table, at_ms: float) -> pa.Table:
+    """Return `table` with an arrival for every row: `at_ms` where it has none of its own.
+
+    A record that waits keeps it, so that it counts once, and when it came.
+    """
+    if ARRIVED_FIRST not in table.column_names:
+        stamps = pa.array(np.full(table.num_rows, at_ms))
+        return table.append_column(ARRIVED_FIRST, stamps).append_column(ARRIVED_LAST, stamps)
+    for name in (ARRIVED_FIRST, ARRIVED_LAST):
+        if table.column(name).null_count:
+            place = table.column_names.index(name)
+            table = table.set_column(place, name, table.column(name).fill_null(at_ms))
+    return table
+
+
+def _measure(
+    served: Served,
+    request: Request,
+    arriving: pa.Table,
+    chosen: pa.Table,
+    began_ms: float,
+    ended_ms: float,
+) -> None:
+    """Fill in the latencies of the `chosen` rows and, where asked for, the counts of the step."""
+    completions = _arrived(chosen)
+    row_done_ms = counts.completed_ms(_column(chosen, RECORDS), began_ms, ended_ms)
+    done_ms = row_done_ms[completions.row]
+    served.latency = _latency(completions, done_ms)
+    delta_ms = request.delta_ms
+    if delta_ms:
+        served.counts = counts.Counts(
+            counts.count_arrivals(_arrived(arriving), delta_ms, began_ms),
+            counts.count_completions(completions, done_ms, delta_ms, request.bound_ms),
+        )
+
+
+def _arrived(table: pa.Table) -> counts.Arrived:
+    groups, records = _column(table, GROUP).astype(np.int64), _column(table, RECORDS)
+    if ARRIVED_FIRST not in table.column_names:
+        return counts.arrived(groups, records, None, None)
+    first, last = (table.column(name).to_numpy() for name in (ARRIVED_FIRST, ARRIVED_LAST))
+    return counts.arrived(groups, records, first, last)
+
+
+def _latency(completions: counts.Arrived, done_ms: F64) -> tuple[F64, F64]:
+    """Return latencies (ms) and weights of the records whose arrival is known."""
+    known = ~np.isnan(completions.at_ms)
+    if not known.any():
+        return np.zeros(0), np.zeros(0)
+    latency_ms = done_ms - completions.at_ms
+    if known.all():
+        return latency_ms, completions.records
+    return latency_ms[known], completions.records[known]

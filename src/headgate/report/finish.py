@@ -21,12 +21,41 @@ def finish_lines(result: dict[str, Any]) -> list[str]:
         f"p95 {ms_text(latency['p95'])}, p99 {ms_text(latency['p99'])}; "
         f"floor {ms_text(result['floor_ms'])} ms",
         f"  slots      {slots}{_added(result['rescale_added_ms'])}",
+        *_slo_lines(result),
         f"  dropped    {dropped['late']:,} late, {dropped['null_keys']:,} null keys",
     ]
     if result["checkpoint"]:
         lines.append(f"  checkpoint {result['checkpoint']}")
     lines.append(f"  journal    {result['journal']}")
     return lines
+
+
+def _slo_lines(result: dict[str, Any]) -> list[str]:
+    """Return how the run stood to its SLO; nothing where it had none."""
+    slo = result["slo"]
+    if slo is None:
+        return []
+    decided = ", ".join(f"{count} {kind}" for kind, count in result["decisions"].items())
+    return [
+        f"  SLO        {'; '.join(slo['texts'])}: {slo_text(slo)}",
+        f"  decisions  {decided or 'none'}; {ms_text(slo['loop_ms'])} ms a cycle, "
+        f"{slo['cycles']} cycles; mean slots {result['slots_mean'] or 0:.2f}",
+    ]
+
+
+def slo_text(slo: dict[str, Any]) -> str:
+    """Return in words how often an SLO was met; `slo` has the keys of `slo_of`."""
+    frozen = ", frozen" if slo["frozen"] else ""
+    floor = f"floor {ms_text(slo['floor_ms'])} ms" if slo["floor_ms"] else "floor not known"
+    if slo["success"] is None:
+        return f"no window yet, {slo['state']}{frozen}, {floor}"
+    worst = ""
+    if slo["worst_group"] is not None:
+        worst = f", worst group {slo['worst_group']} {slo['success_worst']:.1%}"
+    return (
+        f"{'met' if slo['met'] else 'MISSED'} in {slo['success']:.1%} of windows "
+        f"(want {slo['wanted']:.1%}{worst}), {slo['state']}{frozen}, {floor}"
+    )
 
 
 def inspection_lines(found: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from rich.text import Text
 from headgate.journal.schema import (
     AssignmentChange,
     Batch,
+    ControlAct,
     Event,
     Restart,
     Retry,
@@ -16,10 +17,11 @@ from headgate.journal.schema import (
     Start,
     Stop,
 )
+from headgate.report.finish import slo_text
 from headgate.report.format import bytes_text, clock_text, ms_text
 from headgate.report.now import Now, health, now_of
 from headgate.report.run import Run
-from headgate.report.summary import rescale_added_ms
+from headgate.report.summary import rescale_added_ms, slo_of
 
 BARS = "▁▂▃▄▅▆▇█"
 LABEL_CELLS = 12
@@ -52,7 +54,7 @@ def frame(run: Run, *, now_ms: int, width: int, planned_s: float | None = None) 
         parts.append(_labelled("", Text("waiting for the first batch", style="dim")))
     else:
         now = now_of(run)
-        parts += [_rates(now, last), _latency(now)]
+        parts += [_rates(now, last), _latency(now), *_slo(run)]
         parts += _batch_times(run, width - LABEL_CELLS - 1)
         parts.append(_phases(now))
         parts.append(_slots(last, columns=2 if width >= WIDE_CELLS else 1))
@@ -104,6 +106,17 @@ def _latency(now: Now) -> Text:
     """Return the line of latencies."""
     mean, p95, p99 = (ms_text(v) for v in (now.mean_ms, now.p95_ms, now.p99_ms))
     return _labelled("latency", Text(f"mean {mean} ms  p95 {p95}  p99 {p99}"))
+
+
+def _slo(run: Run) -> list[Text]:
+    """Return the line of the SLO; none for a job without one."""
+    slo = slo_of(run)
+    if slo is None:
+        return []
+    text = Text(f"{'; '.join(slo['texts'])}  ")
+    bad = slo["met"] is False or slo["state"] == "unreachable"
+    text.append(slo_text(slo), style="bold red" if bad else "green" if slo["met"] else "")
+    return [_labelled("SLO", text)]
 
 
 def _batch_times(run: Run, cells: int) -> list[Text]:
@@ -229,6 +242,11 @@ def event_text(event: Event) -> str | None:
             f"{what} by {event.by}{why}; {event.groups_moved} groups, "
             f"{bytes_text(event.bytes_moved)} moved; from batch {event.step}"
         )
+    if isinstance(event, ControlAct):
+        why = f": {event.reason}" if event.reason else ""
+        detail = f" {event.detail}" if event.detail else ""
+        refused = f"; refused: {event.refused}" if event.refused else ""
+        return f"{event.act}{detail} by {event.by}{why}{refused}"
     if isinstance(event, Retry):
         return (
             f"batch {event.step} failed in attempt {event.attempt} and is repeated: {event.error}"

@@ -29,8 +29,16 @@ def plain_line(run: Run, *, now_ms: int) -> str:
         f"{elapsed} {name} {status} batch {last.step} slots {last.slots} epoch {last.epoch} "
         f"in {now.in_per_s:.0f}/s out {now.out_per_s:.0f}/s "
         f"latency mean {ms_text(now.mean_ms)} p95 {ms_text(now.p95_ms)} "
-        f"p99 {ms_text(now.p99_ms)} ms backlog {last.backlog}"
+        f"p99 {ms_text(now.p99_ms)} ms backlog {last.backlog}{_slo(run)}"
     )
+
+
+def _slo(run: Run) -> str:
+    slo = run.slo
+    if slo is None:
+        return ""
+    success = "-" if slo.success is None else f"{slo.success:.1%}"
+    return f" slo {success} {slo.state}{' frozen' if slo.frozen else ''}"
 
 
 class PlainProgress:

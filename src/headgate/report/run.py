@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 
 from headgate.journal.histogram import Sparse, merge
 from headgate.journal.reader import read
 from headgate.journal.schema import (
+    Applied,
     AssignmentChange,
     Batch,
+    Decided,
     Event,
+    NotReadyToDecide,
     Restart,
     Retry,
+    SloState,
     Start,
     Stop,
 )
@@ -24,6 +28,10 @@ RECENT_BATCHES = 10
 
 EVENTS_KEPT = 50
 """Events kept for the event lines; a view shows the last few."""
+
+
+_UNSHOWN = (Batch, Decided, Applied, NotReadyToDecide)
+"""Events without a line of their own: an assignment says what came of a decision."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,12 @@ class Run:
         Every change of the assignment, one per step and target.
     stop : Stop or None
         Set while the last event is a stop.
+    slo : SloState or None
+        How the job stood to its SLO at the latest batch; None without one.
+    decisions : Counter of str
+        Changes that a policy decided, by kind; advice apart, as ``advised``.
+    switching_ms : list of float
+        For each of them that came into force, the time since it was decided.
     """
 
     def __init__(self) -> None:
@@ -90,6 +104,11 @@ class Run:
         self.latency_sum_ms = 0.0
         self.latency_count = 0
         self.arrived = self.served = self.emitted = self.late = self.null_keys = 0
+        self.slo: SloState | None = None
+        self.loop_ms = 0.0
+        self.cycles = 0
+        self.decisions: Counter[str] = Counter()
+        self.switching_ms: list[float] = []
         self.retries = self.starts = self._resumes = 0
         self._worked_since_start = False
 
@@ -124,6 +143,10 @@ class Run:
             self._absorb_batch(event)
         elif isinstance(event, AssignmentChange):
             event = self._absorb_change(event)
+        elif isinstance(event, Decided):
+            self.decisions.update(w.kind if event.acts else "advised" for w in event.wishes)
+        elif isinstance(event, Applied):
+            self.switching_ms.append(event.took_ms)
         elif isinstance(event, Retry):
             self.retries += 1
         elif isinstance(event, Restart) and self._worked_since_start:
@@ -131,7 +154,7 @@ class Run:
             self._resumes += 1
         self.stop = event if isinstance(event, Stop) else None
         self.ended_ms = max(self.ended_ms, event.at_ms)
-        if not isinstance(event, Batch):
+        if not isinstance(event, _UNSHOWN):
             self.events.append(event)
 
     def _absorb_change(self, change: AssignmentChange) -> AssignmentChange:
@@ -179,6 +202,10 @@ class Run:
         self.late += batch.late
         self.null_keys += batch.null_keys
         self.histogram = merge((self.histogram, batch.histogram))
+        if batch.slo is not None:
+            self.slo = batch.slo
+            self.loop_ms += batch.slo.loop_ms
+            self.cycles += batch.slo.cycles
         if batch.latency_ms is not None:
             count = sum(n for _, n in batch.histogram) or batch.served
             self.latency_sum_ms += batch.latency_ms.mean * count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import statistics
@@ -50,6 +51,14 @@ def summary(journal_path: str | os.PathLike[str]) -> dict[str, Any]:
         added_ms = batch_ms - median_ms, spread_ms (inter-quartile range of those neighbours).
     phases_ms : dict
         Median of each phase over the batches.
+    slots_mean : float or None
+        Time-average of the number of slots, of the operator with most.
+    slo : dict or None
+        What the query had to achieve and how often it did; keys as in `slo_of`.
+    decisions : dict
+        Changes that a policy decided, by kind, and those it only `advised`.
+    switching : dict
+        events: changes that came into force; took_ms_mean: mean time from decision to force.
     checkpoint, journal : str or None
     """
     return summary_of(Run.read(journal_path), journal_path)
@@ -75,6 +84,15 @@ def summary_of(run: Run, journal_path: str | os.PathLike[str]) -> dict[str, Any]
         "floor_ms": floor_ms(run),
         "rescale_added_ms": rescale_added_ms(run),
         "phases_ms": phases_ms(run.rows),
+        "slots_mean": slots_mean(run.rows),
+        "slo": slo_of(run),
+        "decisions": dict(sorted(run.decisions.items())),
+        "switching": {
+            "events": len(run.switching_ms),
+            "took_ms_mean": _rounded(statistics.mean(run.switching_ms))
+            if run.switching_ms
+            else None,
+        },
         "checkpoint": None if checkpoint is None else str(checkpoint),
         "journal": str(Path(journal_path)),
     }
@@ -87,6 +105,36 @@ def slots_seen(run: Run) -> list[int]:
         if not seen or seen[-1] != row.slots:
             seen.append(row.slots)
     return seen
+
+
+def slots_mean(rows: list[BatchRow]) -> float | None:
+    """Return the time-average of the slots; None with fewer than two batches.
+
+    A batch stands for the time since the one before it ended.
+    """
+    spans = [(b.at_ms - a.at_ms, b.slots) for a, b in itertools.pairwise(rows)]
+    total_ms = sum(span_ms for span_ms, _ in spans)
+    return round(sum(t * n for t, n in spans) / total_ms, 4) if total_ms else None
+
+
+def slo_of(run: Run) -> dict[str, Any] | None:
+    """Return what a query had to achieve and how often it did; None without an SLO.
+
+    Keys: texts; met (whether success is at least wanted; None before a first window); success,
+    success_worst, worst_group, worst_operator, windows, windows_empty, wanted, bound_ms, floor_ms,
+    state and frozen as `SloState` has them; loop_ms (processor time per cycle), cycles.
+    """
+    state = run.slo
+    if state is None:
+        return None
+    found = dataclasses.asdict(state)
+    per_cycle_ms = round(run.loop_ms / run.cycles, 3) if run.cycles else None
+    return found | {
+        "texts": list(run.start.parameters.get("slo", ())) if run.start else [],
+        "met": None if state.success is None else state.success >= state.wanted,
+        "loop_ms": per_cycle_ms,
+        "cycles": run.cycles,
+    }
 
 
 def latency_ms(run: Run) -> dict[str, float | None]:

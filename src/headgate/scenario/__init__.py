@@ -8,12 +8,14 @@ read journals without Spark.
 
 from __future__ import annotations
 
+from headgate.scenario.control import ask
 from headgate.scenario.description import Scenario, recorded, to_verify
 from headgate.scenario.inspection import inspect
 from headgate.scenario.run import explain_workload, run_scenario, verify_scenario
 
 __all__ = [
     "Scenario",
+    "ask",
     "explain_workload",
     "inspect",
     "recorded",

@@ -14,6 +14,7 @@ from typing import Any
 from headgate.core.assignment import check_slots
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
+from headgate.core.slo import parse_slo
 
 RECORD = "scenario.json"
 """File in the checkpoint with the settings of ``headgate run``; Spark ignores it."""
@@ -51,6 +52,24 @@ class Scenario:
     budget: str | None = None
     """Time budget of a slot per batch, such as ``800 ms``; None for none."""
 
+    slo: tuple[str, ...] = ()
+    """What the query must achieve; see `headgate.core.slo.parse_slo`."""
+
+    policy: str | None = None
+    """Who decides about slots, as ``streamswitch(0.2)``; None for the default."""
+
+    advise: bool = False
+    """Let the policy decide and change nothing."""
+
+    slots_max: int | None = None
+    """The most slots a policy may use; None for the writer's default."""
+
+    slot_rate: float | None = None
+    """Experiment: records that a slot serves per second of wall time, > 0; None for no limit."""
+
+    require_slo: bool = False
+    """Count a missed SLO as a failure."""
+
     seed: int = 1
     """Seed of the load generator."""
 
@@ -70,7 +89,7 @@ class Scenario:
     """Format of the output; None for the workload's own, or parquet."""
 
     def __post_init__(self) -> None:
-        for name in ("rate", "speed", "duration_s"):
+        for name in ("rate", "speed", "duration_s", "slot_rate"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 msg = f"{name}={value:g} is out of range; use a number above 0."
@@ -89,6 +108,13 @@ class Scenario:
                 raise ConfigError(msg)
         if self.budget is not None:
             parse_duration_s(self.budget)
+        if self.slots_max is not None:
+            check_slots(self.slots_max, self.key_groups)
+        for slo in self.slo:
+            parse_slo(slo)
+        if self.require_slo and not self.slo:
+            msg = "an SLO is required but none is given; add --slo TEXT."
+            raise ConfigError(msg)
         self._check_load()
 
     def _check_load(self) -> None:
@@ -148,6 +174,7 @@ def recorded(checkpoint: Path) -> Scenario:
         kept = json.loads((checkpoint / RECORD).read_text(encoding="utf-8"))
         kept["scale_at"] = tuple((s, n) for s, n in kept["scale_at"])
         kept["output"] = Path(kept["output"])
+        kept["slo"] = tuple(kept.get("slo", ()))
         return Scenario(**{**kept, "checkpoint": checkpoint.absolute()})
     except (OSError, ValueError, TypeError, KeyError) as error:
         msg = f"checkpoint {checkpoint} records no workload; name it, and its output with --out."

@@ -189,6 +189,8 @@ def _result(
     result = summary(journal)
     result["workload"] = scenario.workload
     result["checkpoint"] = str(scenario.checkpoint)
+    if scenario.require_slo:
+        result["slo_met"] = bool(result["slo"] and result["slo"]["met"])
     if verification is not None:
         for key in ("verified", "rows_compared", "missing", "extra"):
             result[key] = verification[key]

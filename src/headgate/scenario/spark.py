@@ -36,7 +36,7 @@ class SparkEngine:
         frame = workload.build(self._session(), **_build_options(workload, scenario))
         writer = (
             hg.writeStream(frame)
-            .slots(start=scenario.slots)
+            .slots(max=scenario.slots_max or "auto", start=scenario.slots)
             .keyGroups(scenario.key_groups)
             .outputMode(workload.output_mode)
             .format(scenario.sink_format or "parquet")
@@ -47,6 +47,12 @@ class SparkEngine:
         )
         if scenario.budget is not None:
             writer = writer.budget(scenario.budget)
+        if scenario.slo:
+            writer = writer.slo(*scenario.slo).advise(scenario.advise)
+        if scenario.policy is not None:
+            writer = writer.policy(scenario.policy)
+        if scenario.slot_rate is not None:
+            writer = writer.option("headgate.slotRate", scenario.slot_rate)
         if workload.arrival is not None:
             writer = writer.option("headgate.arrival", workload.arrival)
         query: Query = writer.start()

@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from headgate.core.assignment import Assignment, rescale
-from headgate.core.errors import CheckpointError, ConfigError, EngineError, HeadgateError
+from headgate.core.errors import CheckpointError, EngineError, HeadgateError
 from headgate.engines.spark import exchange
+from headgate.engines.spark.changes import Changes, Wanted
 from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
 from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.job import JobConfig, OperatorState
@@ -32,6 +32,7 @@ from headgate.engines.spark.reports import Report, ReportChannel, consistent
 from headgate.engines.spark.sinks import Sink
 from headgate.engines.spark.slot import STEP_PROPERTY, SlotTask
 from headgate.engines.spark.sparklog import SparkLog
+from headgate.journal.schema import SloState
 from headgate.state.arena import Run
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
@@ -44,6 +45,32 @@ _QUIET_S = 0.8
 _HEARTBEAT_STEPS = 40
 """Quiet batches after which a manifest is written all the same: Spark keeps 100 batches of offsets, and
 a restart must be able to tell quiet batches from lost ones."""
+
+
+class Commands(Protocol):
+    """What people ask of the job while it runs."""
+
+    def poll(self) -> None:
+        """Carry out what was asked for since the last batch."""
+
+
+class Observer(Protocol):
+    """What is told about the steps of a job while it runs; no call may take long."""
+
+    def assigned(self, operator: str, wanted: Wanted) -> None:
+        """Take note that the step about to begin runs under a new assignment."""
+
+    def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
+        """Take note of a committed step; parameters as of `Controller.committed`."""
+
+    def quiet(self, horizon_ms: float) -> None:
+        """Take note of a batch with nothing to do."""
+
+    def bound_ms(self, operator: str) -> float:
+        """Return the latency that an operator's records are counted against; 0 for none."""
+
+    def state(self) -> SloState:
+        """Return what the next batch line says of the SLO."""
 
 
 class BatchDriver:
@@ -93,9 +120,10 @@ class BatchDriver:
         self.idle = threading.Event()
         self.idle.set()
         self.input_schema: T.StructType | None = None
-        self._lock = threading.RLock()
-        self._wanted: dict[str, tuple[Assignment, str, str]] = {}
-        self._frozen = False
+        self.changes = Changes(self.states, config.slots_max)
+        self.observer: Observer | None = None
+        self.commands: Commands | None = None
+        self._read_ms = self._served_ms = time.time() * 1e3
         self._batch_session: SparkSession | None = None
         self._quiet_batches = 0
         self.batches_begun = 0
@@ -140,51 +168,9 @@ class BatchDriver:
         """Whether the job that computes a step writes it too."""
         return self.sink.inside and len(self.query.chains) == 1
 
-    # -- what a user asks for ---------------------------------------------------------------------
-
-    @property
-    def epoch(self) -> int:
-        """Number of the newest assignment in force."""
-        return max((s.assignment.epoch for s in self.states.values()), default=0)
-
-    @property
-    def frozen(self) -> bool:
-        """Whether assignments may not change."""
-        return self._frozen
-
-    def freeze(self, *, frozen: bool) -> None:
-        """Forbid or allow changes of the assignment."""
-        self._frozen = frozen
-
-    def assignment(self) -> dict[str, Assignment]:
-        """Return the assignment per operator that the last batch ran under."""
-        with self._lock:
-            return {name: state.assignment for name, state in self.states.items()}
-
-    def ask(self, changes: Mapping[str, Assignment], by: str, reason: str = "") -> None:
-        """Ask for new assignments, to take effect at the next batch boundary."""
-        if self._frozen:
-            msg = "the assignment is frozen; call thaw() first."
-            raise ConfigError(msg)
-        with self._lock:
-            self._wanted |= {name: (new, by, reason) for name, new in changes.items()}
-
-    def asked(self, operator: str) -> Assignment:
-        """Return what will be in force at the next boundary."""
-        with self._lock:
-            wanted = self._wanted.get(operator)
-            return wanted[0] if wanted else self.states[operator].assignment
-
-    def scaled(self, slots: int, operator: str | None) -> dict[str, Assignment]:
-        """Return assignments with `slots` slots for one operator or for all."""
-        if slots > self.config.slots_max:
-            msg = (
-                f"slots={slots} exceeds slots max={self.config.slots_max}; raise it with "
-                ".slots(max=...), at most the number of key groups."
-            )
-            raise ConfigError(msg)
-        names = [operator] if operator else list(self.states)
-        return {name: rescale(self.asked(name), slots) for name in names}
+    def set_budget(self, budget_s: float | None) -> None:
+        """Give slots another time budget from the next step on."""
+        self.config = replace(self.config, budget_s=budget_s)
 
     def rehearse(self) -> None:
         """Plan an empty batch and an empty result, and run neither.
@@ -209,6 +195,8 @@ class BatchDriver:
         try:
             if self.stopping.is_set():
                 self._refuse_while_stopping()
+            if self.commands is not None:
+                self.commands.poll()
             if self.query.operators:
                 self._process(batch, batch_id)
             else:
@@ -233,7 +221,9 @@ class BatchDriver:
         if self._batch_session is None:
             self._settle_in(batch.sparkSession)
         arrived_ms = time.time() * 1000
-        watermark_us, sources = self.log.batch(batch_id)
+        log = self.log.batch(batch_id)
+        watermark_us, sources = log.watermark_us, log.offsets
+        self._read_ms = log.begun_ms
         if self.latest is not None and self._recovering:
             self._recovering = False
             if self.latest.spark_batch == batch_id:
@@ -245,9 +235,12 @@ class BatchDriver:
             self._check_continues(batch_id)
         quiet = sources == self._last_sources
         self._last_sources = sources
-        if quiet and not self._due(watermark_us) and not self._wanted:
+        if quiet and not self._due(watermark_us) and not self.changes.pending:
             self._quiet_batches += 1
             self.settled_batch = self.batches_begun
+            self._served_ms = arrived_ms
+            if self.observer is not None:
+                self.observer.quiet(self._read_ms)
             if self._quiet_batches % _HEARTBEAT_STEPS:
                 return
         self._step(batch, batch_id, watermark_us, budget=True, started_ms=arrived_ms)
@@ -356,11 +349,7 @@ class BatchDriver:
             watermark_us = max(watermark_us, self.latest.watermarks["evict_us"])
         self._take_wanted(step)
         clock = Phases()
-        config = self.config if budget else replace(self.config, budget_s=None)
-        quotas = {
-            name: state.quotas(config, self._cores, int(started_ms))
-            for name, state in self.states.items()
-        }
+        quotas = self._quotas(started_ms) if budget else dict.fromkeys(self.states)
         self.checkpoint.write_intent(step, self._intent(step, batch_id, watermark_us, quotas))
         crash_point("after-intent", step)
         clock.lap("plan")
@@ -381,20 +370,31 @@ class BatchDriver:
         self.recorder.batch(
             self, manifest, reports, clock.phases_ms, attempts=attempts, emitted=emitted
         )
+        if self.observer is not None:
+            self.observer.committed(reports, started_ms, self._read_ms)
         for name, preaggregation in self._preaggregation.items():
             mine = [r for r in reports if r.operator == name]
             preaggregation.learn(mine, self._cores)
         self.checkpoint.collect_garbage(manifest)
 
+    def _quotas(self, now_ms: float) -> dict[str, list[int] | None]:
+        """Return how many rows each slot of each operator may serve in the step that begins."""
+        elapsed_s, self._served_ms = (now_ms - self._served_ms) / 1e3, now_ms
+        rate = self.config.slot_rate
+        quotas: dict[str, list[int] | None] = {}
+        for operator in self.query.operators:
+            state = self.states[operator.id]
+            if rate is not None and operator.upstream is None:
+                quotas[operator.id] = state.limited(rate, elapsed_s)
+            else:
+                quotas[operator.id] = state.quotas(self.config, self._cores, int(now_ms))
+        return quotas
+
     def _take_wanted(self, step: int) -> None:
-        with self._lock:
-            wanted, self._wanted = self._wanted, {}
-            epoch = self.epoch + 1
-            for name, (new, by, reason) in wanted.items():
-                state = self.states[name]
-                before = state.assignment
-                state.assign(replace(new, epoch=epoch))
-                self.recorder.assignment(step, before, state.assignment, by, reason)
+        for name, (before, new) in self.changes.take().items():
+            self.recorder.assignment(step, name, before, new)
+            if self.observer is not None:
+                self.observer.assigned(name, new)
 
     def _intent(
         self, step: int, batch_id: int, watermark_us: int, quotas: Mapping[str, Any]
@@ -402,7 +402,7 @@ class BatchDriver:
         return {
             "step": step,
             "spark_batch": batch_id,
-            "epoch": self.epoch,
+            "epoch": self.changes.epoch,
             "watermark_us": watermark_us,
             "assignments": {n: assigned(s.assignment) for n, s in self.states.items()},
             "quotas": dict(quotas),
@@ -468,7 +468,7 @@ class BatchDriver:
 
     def _describe(self, step: int, chain: list[Operator]) -> None:
         parts = [f"{op.id} x{self.states[op.id].assignment.slots}" for op in chain]
-        text = f"{self.config.name} b{step}: {', '.join(parts)}, epoch {self.epoch}"
+        text = f"{self.config.name} b{step}: {', '.join(parts)}, epoch {self.changes.epoch}"
         self.spark.sparkContext.setLocalProperty("spark.job.description", text)
 
     def _chain_frame(self, batch: DataFrame, chain: list[Operator]) -> DataFrame:
@@ -518,6 +518,9 @@ class BatchDriver:
             "quotas": quotas,
             "next_slots": self.states[following].assignment.slots if following else 0,
             "keep_late": self.config.keep_late,
+            "delta_ms": self.config.delta_ms,
+            "bound_ms": self.observer.bound_ms(operator.id) if self.observer else 0.0,
+            "arrived_ms": self._read_ms,
             "faults": [
                 f for f in self.config.faults if f.get("operator", operator.id) == operator.id
             ],
@@ -533,7 +536,7 @@ class BatchDriver:
             job=self.job,
             step=step,
             spark_batch=batch_id,
-            epoch=self.epoch,
+            epoch=self.changes.epoch,
             watermark_us=watermark_us,
             sources=self._last_sources,
             drain=drain,

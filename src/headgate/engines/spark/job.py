@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +46,10 @@ class JobConfig:
         Above this a slot serves past its budget, so that the source buffers again.
     backlog_age_max_s : float
         Likewise for the oldest waiting record.
+    slot_rate : float or None
+        Experiment: records per wall second that a slot of an operator that reads the source serves.
+    delta_ms : float
+        Length of the time slots that the control loop counts in; 0 where there is none.
     faults : list of dict
         What `headgate.testing.faults` injects; empty outside tests.
     """
@@ -61,6 +66,8 @@ class JobConfig:
     keep_late: bool = False
     backlog_bytes_max: int = 256 * 2**20
     backlog_age_max_s: float = 60.0
+    slot_rate: float | None = None
+    delta_ms: float = 0.0
     faults: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -185,14 +192,23 @@ class OperatorState:
         near = known / 2 <= rate <= known * 2
         self.rate_per_s[slot] = (known + rate) / 2 if near else rate
 
-    def assign(self, assignment: Assignment) -> None:
-        """Take a new assignment; slots that stay keep their rate, new ones get a typical one."""
+    def assign(self, assignment: Assignment, survivors: Sequence[int | None] = ()) -> None:
+        """Take a new assignment; slots that stay keep their rate, new ones get a typical one.
+
+        Parameters
+        ----------
+        survivors : sequence of (int or None)
+            As `Change.survivors`; slots keep their numbers when it is empty.
+        """
         self.assignment = assignment
         known = sorted(self.rate_per_s.values())
         if known:
             typical = known[len(known) // 2]
-            slots = range(assignment.slots)
-            self.rate_per_s = {slot: self.rate_per_s.get(slot, typical) for slot in slots}
+            before = survivors or range(assignment.slots)
+            self.rate_per_s = {
+                slot: self.rate_per_s.get(-1 if old is None else old, typical)
+                for slot, old in enumerate(before)
+            }
 
     def _advance(self, group: int, rows: int) -> None:
         """Move the cursor of a group's backlog past `rows` served rows."""
@@ -204,6 +220,20 @@ class OperatorState:
             left[:1] = [[name, start + served, count - served, since]] if served < count else []
         if not left:
             del self.backlog[group]
+
+    def limited(self, slot_rate: float, elapsed_s: float) -> list[int]:
+        """Return how many rows each slot may serve if all serve at one rate, in an experiment.
+
+        Parameters
+        ----------
+        slot_rate : float
+            Records per second; rows are records here, since nothing is aggregated before.
+        elapsed_s : float
+            Time since the last step. A slot that had too little to do has lost the time, as a server
+            has: what it did not serve of a quota is not added to the next.
+        """
+        quota = max(1, int(slot_rate * min(elapsed_s, _BURST_S)))
+        return [quota] * self.assignment.slots
 
     def quotas(self, config: JobConfig, cores: int, now_ms: int) -> list[int] | None:
         """Return how many rows each slot may serve, or None for all."""
@@ -245,3 +275,7 @@ _ROW_BYTES = 64
 """A waiting row's size for the cap, which needs no exact figure."""
 
 _EVERYTHING = 2**62
+
+_BURST_S = 10.0
+"""The most that a slot at a fixed rate makes up for after a pause; a server would have gone on serving
+meanwhile, so only a pause that is no batch's is cut. Chosen, not tuned."""

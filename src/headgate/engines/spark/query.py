@@ -15,8 +15,13 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.core.assignment import Assignment
-from headgate.core.errors import ConfigError, HeadgateError
+from headgate.core.errors import HeadgateError
+from headgate.core.slo import Slo
+from headgate.engines.spark.commands import Commands
+from headgate.engines.spark.control import Controller
 from headgate.engines.spark.driver import BatchDriver
+from headgate.journal.schema import Decided
+from headgate.state.control import Command
 
 _POLL_S = 0.02
 _COMMIT_WAIT_S = 5.0
@@ -33,12 +38,16 @@ class Query:
         self,
         inner: StreamingQuery,
         driver: BatchDriver,
+        controller: Controller | None,
+        commands: Commands,
         *,
         finite: bool,
         release: Callable[[], None],
     ) -> None:
         self._inner = inner
         self._driver = driver
+        self._controller = controller
+        self._commands = commands
         self._finite = finite
         self._release = release
         self._ended = threading.Event()
@@ -72,8 +81,9 @@ class Query:
         ConfigError
             `slots` is out of range, or the assignment is frozen.
         """
-        self._check_operator(operator)
-        self._driver.ask(self._driver.scaled(slots, operator), by, reason)
+        changes = self._driver.changes
+        changes.check_operator(operator)
+        changes.ask(changes.scaled(slots, operator), by, reason)
 
     def remap(
         self,
@@ -90,31 +100,48 @@ class Query:
         changes : mapping of int to int
             Key group -> slot.
         """
-        self._check_operator(operator)
+        self._driver.changes.check_operator(operator)
         names = [operator] if operator else list(self._driver.states)
-        asked = {name: self._driver.asked(name).remap(changes) for name in names}
-        self._driver.ask(asked, by, reason)
-
-    def _check_operator(self, operator: str | None) -> None:
-        if not self._driver.states:
-            msg = "this query has no stateful operator, so there are no slots to change."
-            raise ConfigError(msg)
-        if operator is not None and operator not in self._driver.states:
-            known = ", ".join(self._driver.states)
-            msg = f'unknown operator "{operator}"; this query has {known}.'
-            raise ConfigError(msg)
+        held = self._driver.changes
+        held.ask({name: held.newest(name).remap(changes) for name in names}, by, reason)
 
     def assignment(self) -> dict[str, Assignment]:
         """Return the assignment of each operator."""
-        return self._driver.assignment()
+        return self._driver.changes.assignment()
 
     def freeze(self) -> None:
-        """Forbid changes of the assignment until `thaw`."""
-        self._driver.freeze(frozen=True)
+        """Forbid changes of the assignment until `thaw`, also over a restart."""
+        self._commands.do(Command("freeze", "user"))
 
     def thaw(self) -> None:
         """Allow changes of the assignment again."""
-        self._driver.freeze(frozen=False)
+        self._commands.do(Command("thaw", "user"))
+
+    def rollback(self, epoch: int, *, reason: str = "") -> None:
+        """Go back to the assignments of an earlier epoch; state never goes back.
+
+        Raises
+        ------
+        ConfigError
+            Nothing is known of that epoch, or the assignment is frozen.
+        """
+        self._commands.do(Command("rollback", "user", reason, {"epoch": epoch}))
+
+    def slo(self, *slos: str | Slo) -> None:
+        """Judge and steer the query by other SLOs from its next batch on.
+
+        A budget that follows from the SLO follows it.
+
+        Raises
+        ------
+        ConfigError
+            A text is no SLO, the query had none, or they are about other operators than before.
+        """
+        self._commands.do(Command("slo", "user", "", {"slos": slos}))
+
+    def decisions(self) -> list[Decided]:
+        """Return the last decisions of the query's policy, oldest first."""
+        return self._controller.decisions() if self._controller is not None else []
 
     def drain(self, timeout_s: float = 60.0) -> None:
         """Wait until everything that has arrived is served and all that is due is out.
@@ -264,6 +291,8 @@ class Query:
         asked = self._driver.stopping.is_set()
         reason = "failed" if failure else "stopped" if asked else "source ended"
         try:
+            if self._controller is not None:
+                self._controller.stop()
             self._driver.recorder.stop(reason, failure)
         finally:
             self._release()

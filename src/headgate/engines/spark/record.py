@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.core.assignment import Assignment
+from headgate.engines.spark.changes import Wanted
 from headgate.engines.spark.reports import Report
 from headgate.journal import histogram
 from headgate.journal.schema import (
@@ -44,7 +45,7 @@ class Recorder:
         """Write that the query started, and from where."""
         config = driver.config
         states = driver.states.values()
-        self._write(
+        self.write(
             Start(
                 job=driver.job,
                 name=config.name,
@@ -58,14 +59,16 @@ class Recorder:
         )
         if driver.latest is not None:
             step = driver.latest.step
-            self._write(Restart(step=step + 1, recovered_from=step))
+            self.write(Restart(step=step + 1, recovered_from=step))
 
-    def assignment(
-        self, step: int, before: Assignment, after: Assignment, by: str, reason: str
-    ) -> None:
+    def assignment(self, step: int, operator: str, before: Assignment, new: Wanted) -> None:
         """Write that a new assignment takes effect."""
-        moved = len(before.moved(after))
-        self._write(
+        after = new.assignment
+        number = {old: slot for slot, old in enumerate(new.survivors) if old is not None}
+        moved = sum(
+            number.get(old) != slot for old, slot in zip(before.slot_of, after.slot_of, strict=True)
+        )
+        self.write(
             AssignmentChange(
                 step=step,
                 epoch=after.epoch,
@@ -73,14 +76,16 @@ class Recorder:
                 slots_after=after.slots,
                 groups_moved=moved,
                 bytes_moved=0,
-                by=by,
-                reason=reason,
+                by=new.by,
+                reason=new.reason,
+                operator=operator,
+                slot_of=after.slot_of,
             )
         )
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:
         """Write that an attempt failed and the batch runs again."""
-        self._write(Retry(step=step, attempt=attempt, error=_sentence(error)))
+        self.write(Retry(step=step, attempt=attempt, error=_sentence(error)))
 
     def batch(
         self,
@@ -127,17 +132,18 @@ class Recorder:
             changelog_bytes=changelog_bytes,
             attempts=attempts,
             watermark_holder=_holder(entering, manifest.watermarks["evict_us"]),
+            slo=driver.observer.state() if driver.observer is not None else None,
         )
         self.late_records += event.late
         self.operators = [
             _operator_progress(driver, op.id, reports) for op in driver.query.operators
         ]
         self.last = event
-        self._write(event)
+        self.write(event)
 
     def stateless(self, batch_id: int, phases_ms: dict[str, float]) -> None:
         """Write a batch of a query without operators; Catalyst counted nothing for us."""
-        self._write(
+        self.write(
             Batch(
                 step=batch_id,
                 spark_batch=batch_id,
@@ -157,10 +163,11 @@ class Recorder:
 
     def stop(self, reason: str, error: Exception | None = None) -> None:
         """Write that the query ended, and close the journal."""
-        self._write(Stop(reason=reason, error=None if error is None else _sentence(error)))
+        self.write(Stop(reason=reason, error=None if error is None else _sentence(error)))
         self._writer.close()
 
-    def _write(self, event: Event) -> None:
+    def write(self, event: Event) -> None:
+        """Append an event to the journal."""
         self._writer.write(event)
 
 

@@ -13,6 +13,7 @@ from pyspark import SparkContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from headgate.core.errors import EngineError
+from headgate.operators.counts import Counts
 from headgate.state.changelog import SectionRef
 
 
@@ -68,6 +69,8 @@ class Report:
         The least watermark of its groups.
     useful_ms : float
     phases_ms : dict of str to float
+    counts : Counts or None
+        For the control loop; None where there is none.
     """
 
     step: int
@@ -100,6 +103,7 @@ class Report:
     holds_us: int
     useful_ms: float
     phases_ms: dict[str, float] = field(default_factory=dict)
+    counts: Counts | None = None
 
 
 class _Collected(AccumulatorParam[list[Report]]):

@@ -30,6 +30,7 @@ from headgate.operators.serve import (
     Request,
     Served,
     serve,
+    stamped,
 )
 from headgate.state import changelog
 from headgate.state.arena import ArenaStore, Run, join_run
@@ -88,6 +89,9 @@ class SlotTask:
         faults = SlotFaults(facts.faults, slot, facts.step, facts.attempt)
         request = facts.request(slot, token, watermark_us, checkpoint, self.operator)
         backlog = facts.backlog(slot, checkpoint)
+        if facts.delta_ms:
+            # what has come from another operator has come just now
+            arriving = stamped(arriving, facts.arrived_ms if not consumed else time.time() * 1e3)
         served = serve(operator, store, request, arriving, backlog, on_group=faults.on_group)
         faults.dawdle(served.served_rows)
         done = time.perf_counter()
@@ -120,6 +124,8 @@ class Facts:
         self.next_slots: int = facts["next_slots"]
         self.keep_late: bool = facts["keep_late"]
         self.faults: list[dict[str, Any]] = facts["faults"]
+        self.delta_ms: float = facts["delta_ms"]
+        self.arrived_ms: float = facts["arrived_ms"]
 
     def groups_of(self, slot: int) -> list[int]:
         """Return the key groups of a slot."""
@@ -149,7 +155,16 @@ class Facts:
             return checkpoint.chain(operator, group, steps[group])
 
         quota = quotas[slot] if quotas else None
-        return Request(token, watermark_us, groups, chain, quota, turn=self.step)
+        return Request(
+            token,
+            watermark_us,
+            groups,
+            chain,
+            quota,
+            turn=self.step,
+            delta_ms=self.delta_ms,
+            bound_ms=facts["bound_ms"],
+        )
 
     def backlog(self, slot: int, checkpoint: Checkpoint) -> pa.Table | None:
         """Return the records that wait for the slot's groups, oldest first per group."""
@@ -163,7 +178,7 @@ class Facts:
                 parts.append(read[name].slice(start, count))
         if not parts:
             return None
-        return pa.concat_tables(parts)
+        return pa.concat_tables(parts, promote_options="default")
 
 
 def _operator(name: str, spec: Spec) -> Operator:
@@ -288,6 +303,7 @@ def _report(
         watermark_us=request.watermark_us,
         holds_us=served.holds_us,
         useful_ms=0.0,
+        counts=served.counts,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -10,6 +11,24 @@ from headgate.core.errors import EngineError
 from headgate.engines.spark.gateway import Jvm, each
 
 _QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class BatchLog:
+    """What Spark noted when it began a batch.
+
+    Attributes
+    ----------
+    watermark_us : int
+    offsets : list of str
+        End offset of each source, tick excluded.
+    begun_ms : float
+        When it had asked the sources for their end offsets, ms since 1970.
+    """
+
+    watermark_us: int
+    offsets: list[str]
+    begun_ms: float
 
 
 class SparkLog:
@@ -24,11 +43,12 @@ class SparkLog:
         """Whether Spark still counts the query as running."""
         return bool(self._stream().isActive())
 
-    def batch(self, batch_id: int) -> tuple[int, list[str]]:
-        """Return a batch's watermark (microseconds) and each source's end offset, tick excluded."""
+    def batch(self, batch_id: int) -> BatchLog:
+        """Return what Spark noted when it began a batch."""
         log = self._stream().offsetLog().get(batch_id).get()
-        watermark_us = int(log.metadataOpt().get().batchWatermarkMs()) * 1000
-        return watermark_us, _offsets(log)
+        noted = log.metadataOpt().get()
+        watermark_us = int(noted.batchWatermarkMs()) * 1000
+        return BatchLog(watermark_us, _offsets(log), float(noted.batchTimestampMs()))
 
     def offsets(self, batch_id: int) -> list[str] | None:
         """Return each source's end offset, tick excluded; None where Spark has forgotten."""

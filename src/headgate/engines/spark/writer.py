@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 
+from headgate.control import registry
+from headgate.control.policy import Policy
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, nearest
+from headgate.core.slo import Slo, parse_slo
 from headgate.engines.spark import session as sessions
-from headgate.engines.spark import sinks
+from headgate.engines.spark import sinks, steering
+from headgate.engines.spark.commands import Commands
+from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
 from headgate.engines.spark.exchange import streaming_input
 from headgate.engines.spark.gateway import of_rows, require_classic
@@ -27,6 +32,7 @@ from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.warmup import warm_workers
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
+from headgate.state.control import ControlFiles
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OWN_OPTIONS = {
@@ -38,6 +44,7 @@ _OWN_OPTIONS = {
     "headgate.workload": "name for the journal",
     "headgate.backlog.bytesMax": "above this a slot serves past its budget",
     "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
+    "headgate.slotRate": "experiment: records that a slot serves per second of wall time",
 }
 
 
@@ -76,7 +83,10 @@ class Writer:
         self._table: str | None = None
         self._slots: tuple[int, int | str, int | str] = (1, "auto", "auto")
         self._key_groups = 128
-        self._budget_s: float | None = None
+        self._budget: str | None = "auto"
+        self._slos: tuple[Slo, ...] = ()
+        self._policy: Policy | None = None
+        self._advise = False
         self._fallback = "error"
         self._faults: list[dict[str, Any]] = []
 
@@ -171,7 +181,7 @@ class Writer:
         ----------
         min : int
         max : int or "auto"
-            auto: the number of key groups.
+            auto: the number of key groups; a policy stays within the cores granted.
         start : int or "auto"
             auto: the cores granted, at most 4.
         """
@@ -189,9 +199,46 @@ class Writer:
     def budget(self, budget: str | None) -> Writer:
         """Set how long a slot may serve per batch, for instance ``"800 ms"``.
 
-        What exceeds it waits in the slot's durable backlog. None serves everything in its batch.
+        What exceeds it waits in the slot's durable backlog. None serves everything in its batch;
+        ``"auto"``, the default, is 0.8 of the tightest latency bound, and None without an SLO.
         """
-        self._budget_s = None if budget is None else parse_duration_s(budget)
+        if budget not in (None, "auto"):
+            parse_duration_s(budget)
+        self._budget = budget
+        return self
+
+    def slo(self, *slos: str | Slo) -> Writer:
+        """Set what the query must achieve: ``"mean < 1 s over 1 s"``; all given must hold.
+
+        Parameters
+        ----------
+        slos : str or Slo
+            See `headgate.core.slo.parse_slo`; none takes them back.
+
+        Raises
+        ------
+        ConfigError
+            A text is no SLO.
+        """
+        self._slos = tuple(parse_slo(slo) if isinstance(slo, str) else slo for slo in slos)
+        return self
+
+    def policy(self, policy: str | Policy, **parameters: float) -> Writer:
+        """Set who decides about slots: a name as ``"streamswitch"``, or a policy of your own.
+
+        The default is ``"streamswitch"`` with an SLO, and ``"static"`` without.
+
+        Raises
+        ------
+        ConfigError
+            No policy has that name, or a parameter is unknown or out of range.
+        """
+        self._policy = _policy(policy, parameters) if isinstance(policy, str) else policy
+        return self
+
+    def advise(self, advise: bool = True) -> Writer:
+        """Let the policy decide and write down why, and change nothing."""
+        self._advise = advise
         return self
 
     def fallback(self, to: Literal["error", "spark"]) -> Writer:
@@ -296,10 +343,24 @@ class Writer:
             driver = BatchDriver(spark, plan, config, checkpoint, job, run, sink, recorder)
             frame = streaming_input(spark, plan, config.key_groups)
             driver.input_schema = frame.schema
+            controller = self._controller(plan, driver, recorder)
+            driver.observer = controller
+            commands = Commands(
+                ControlFiles(checkpoint.root),
+                driver.changes,
+                controller,
+                recorder.write,
+                recorder.path,
+                driver.set_budget if self._budget == "auto" else lambda _: None,
+            )
+            driver.commands = commands
             driver.rehearse()
             warm_workers(spark, [op.spec for op in plan.operators])
             recorder.start(driver, self._options.get("headgate.workload"), self._parameters(config))
             driver.redeliver_drained()
+            if controller is not None:
+                controller.start()
+            commands.restore()
             writer = frame.writeStream.foreachBatch(driver.process)
             writer = writer.option("checkpointLocation", location).queryName(config.name)
             if self._trigger:
@@ -317,7 +378,50 @@ class Writer:
             opened.end()
             opened.close()
 
-        return Query(inner, driver, finite="availableNow" in self._trigger, release=release)
+        finite = "availableNow" in self._trigger
+        return Query(inner, driver, controller, commands, finite=finite, release=release)
+
+    def _controller(self, plan: Plan, driver: BatchDriver, recorder: Recorder) -> Controller | None:
+        """Return what steers the query; None without an SLO or without operators."""
+        if not self._slos or not plan.operators:
+            if self._policy is not None and self._policy.name != "static":
+                msg = (
+                    f"policy {self._policy.name} has nothing to steer by; add .slo(...) to a query "
+                    "with a stateful operator."
+                )
+                raise ConfigError(msg)
+            return None
+        job = driver.config
+        cores = self._df.sparkSession.sparkContext.defaultParallelism
+        least, most, _ = self._slots
+        at_most = job.slots_max
+        if most == "auto" and job.slot_rate is None:
+            at_most = max(job.slots, min(cores, job.slots_max))
+        config = ControlConfig(
+            slos=self._slos,
+            policy=self._policy or _policy("streamswitch", {}),
+            slots_min=least,
+            slots_max=at_most,
+            advise=self._advise,
+        )
+        parents = {op.id: (op.upstream.id,) for op in plan.operators if op.upstream is not None}
+        return Controller(
+            config,
+            job,
+            driver.states,
+            driver.changes,
+            recorder.write,
+            budget_s=lambda: driver.config.budget_s,
+            cores=cores,
+            parents=parents,
+        )
+
+    def _budget_s(self) -> float | None:
+        if self._budget is None or "availableNow" in self._trigger:
+            return None
+        if self._budget == "auto":
+            return steering.budget_s(self._slos)
+        return parse_duration_s(self._budget)
 
     def _config(self) -> JobConfig:
         least, most, start = self._slots
@@ -332,25 +436,39 @@ class Writer:
             msg = f"slots min={least}, start={first}, max={most_slots} are not 1 <= min <= start <= max."
             raise ConfigError(msg)
         options = self._options
+        rate = options.get("headgate.slotRate")
         return JobConfig(
             name=self._name or "headgate",
             key_groups=self._key_groups,
             slots=first,
             slots_max=most_slots,
-            budget_s=None if "availableNow" in self._trigger else self._budget_s,
+            budget_s=self._budget_s(),
             mode=self._mode,
             snapshot_every=int(options.get("headgate.snapshotEvery", "32")),
             attempts=int(options.get("headgate.attempts", "4")),
-            preaggregate=options.get("headgate.preaggregate", "auto"),
+            # what a slot at a fixed rate serves is counted in records, so rows must be records
+            preaggregate="off" if rate else options.get("headgate.preaggregate", "auto"),
             keep_late=options.get("headgate.keepLate") == "true",
             backlog_bytes_max=int(options.get("headgate.backlog.bytesMax", str(256 * 2**20))),
             backlog_age_max_s=parse_duration_s(options.get("headgate.backlog.ageMax", "60 s")),
+            slot_rate=float(rate) if rate else None,
+            delta_ms=DELTA_S * 1e3 if self._slos else 0.0,
             faults=self._faults,
         )
 
     def _parameters(self, config: JobConfig) -> dict[str, Any]:
         found = dataclasses.asdict(config)
-        return found | {"trigger": self._trigger, "format": self._format}
+        policy = self._policy.name if self._policy is not None else "streamswitch"
+        control = {"slo": [str(slo) for slo in self._slos], "advise": self._advise}
+        return (
+            found
+            | control
+            | {
+                "policy": policy if self._slos else "static",
+                "trigger": self._trigger,
+                "format": self._format,
+            }
+        )
 
     def _sink(self, plan: Plan) -> sinks.Sink:
         spark = self._df.sparkSession
@@ -397,6 +515,11 @@ class Writer:
         options = {k: v for k, v in options.items() if k != "path"}
         path = str(Path(path).absolute()) if "://" not in path else path
         return sinks.FileSink(self._df.sparkSession, name, path, self._partition_by, options)
+
+
+def _policy(name: str, parameters: Mapping[str, float]) -> Policy:
+    arguments = ", ".join(f"{key}={value:g}" for key, value in parameters.items())
+    return registry.policy(f"{name}({arguments})" if arguments else name)
 
 
 def _identity(plan: Plan, config: JobConfig) -> dict[str, Any]:

@@ -1,0 +1,132 @@
+"""The commands of somebody on call: they read the journal, or ask a running query through a file."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headgate import scenario as scenarios
+from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer
+from headgate.cli.commands import app
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError
+from headgate.journal import locate, read
+from headgate.report.run import Run
+from headgate.report.top import top as hottest
+from headgate.report.top import top_lines
+from headgate.report.why import why as explained
+from headgate.report.why import why_lines
+
+Reason = Annotated[str, typer.Option(help="Why, for the journal: a ticket, a sentence.")]
+Wait = Annotated[str, typer.Option(help="How long to wait for the query's answer.")]
+
+_WAIT = "10 s"
+
+
+@app.command(epilog=EXIT_CODES)
+def why(
+    checkpoint: Checkpoint,
+    at: Annotated[
+        str | None, typer.Option(help="A time such as 03:12, or since the start such as '90 s'.")
+    ] = None,
+    last: Annotated[bool, typer.Option("--last", help="The last decision; the default.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say why the policy changed slots: rule, inputs, and what came of it."""
+
+    def work() -> dict[str, Any]:
+        if last and at is not None:
+            msg = f'--last and --at "{at}" exclude each other; give one.'
+            raise ConfigError(msg)
+        return explained(read(locate(checkpoint)), at)
+
+    answer(work, why_lines, as_json=as_json, debug=debug)
+
+
+@app.command(epilog=EXIT_CODES)
+def top(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) -> None:
+    """Show the hottest key groups and the busiest slots, and whether moving can help."""
+    answer(lambda: hottest(Run.read(locate(checkpoint))), top_lines, as_json=as_json, debug=debug)
+
+
+@app.command(epilog=EXIT_CODES)
+def freeze(
+    checkpoint: Checkpoint,
+    reason: Reason,
+    for_: Annotated[
+        str | None, typer.Option("--for", help="How long, such as 2h; default: until thawed.")
+    ] = None,
+    wait: Wait = _WAIT,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Forbid changes of slots, by policies and by hand, also over a restart."""
+    arguments = {} if for_ is None else {"until_s": round(time.time() + parse_duration_s(for_), 3)}
+    _ask(checkpoint, "freeze", reason, arguments, wait, as_json=as_json, debug=debug)
+
+
+@app.command(epilog=EXIT_CODES)
+def thaw(
+    checkpoint: Checkpoint,
+    reason: Reason = "",
+    wait: Wait = _WAIT,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Allow changes of slots again."""
+    _ask(checkpoint, "thaw", reason, {}, wait, as_json=as_json, debug=debug)
+
+
+@app.command(epilog=EXIT_CODES)
+def rollback(
+    checkpoint: Checkpoint,
+    to_epoch: Annotated[int, typer.Option(help="The epoch whose assignment shall hold again.")],
+    reason: Reason = "",
+    wait: Wait = _WAIT,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Go back to the assignment of an earlier epoch; state never goes back."""
+    arguments = {"epoch": to_epoch}
+    _ask(checkpoint, "rollback", reason, arguments, wait, as_json=as_json, debug=debug)
+
+
+@app.command(epilog=EXIT_CODES)
+def scale(
+    checkpoint: Checkpoint,
+    slots: Annotated[int, typer.Argument(help="How many slots.", min=1)],
+    operator: Annotated[str | None, typer.Option(help="One operator; default: all.")] = None,
+    reason: Reason = "",
+    wait: Wait = _WAIT,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Change the number of slots of a running query."""
+    arguments = {"slots": slots} | ({} if operator is None else {"operator": operator})
+    _ask(checkpoint, "scale", reason, arguments, wait, as_json=as_json, debug=debug)
+
+
+def _ask(
+    checkpoint: Path,
+    act: str,
+    reason: str,
+    arguments: dict[str, Any],
+    wait: str,
+    *,
+    as_json: bool,
+    debug: bool,
+) -> None:
+    def work() -> dict[str, Any]:
+        return scenarios.ask(
+            checkpoint, act, reason=reason, arguments=arguments, wait_s=parse_duration_s(wait)
+        )
+
+    answer(work, _asked_lines, as_json=as_json, debug=debug)
+
+
+def _asked_lines(result: dict[str, Any]) -> list[str]:
+    return [f"{result['act']} done, asked for by {result['by']}"]

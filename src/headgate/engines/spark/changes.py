@@ -1,0 +1,187 @@
+"""Changes of assignments: asked for at any time, in force from the next batch boundary on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from headgate.core.assignment import Assignment, rescale
+from headgate.core.errors import ConfigError
+from headgate.engines.spark.job import OperatorState
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An assignment that shall hold from the next step on.
+
+    Attributes
+    ----------
+    assignment : Assignment
+    by, reason : str
+        For the journal.
+    survivors : tuple of (int or None)
+        As `Change.survivors`.
+    decided : bool
+        True where the control loop decided it, which waits to hear that it is in force.
+    """
+
+    assignment: Assignment
+    by: str
+    reason: str
+    survivors: tuple[int | None, ...]
+    decided: bool = False
+
+
+class Changes:
+    """What users and policies want of a job's assignments; safe to use from several threads.
+
+    Parameters
+    ----------
+    states : mapping of str to OperatorState
+        By operator; changed by `take` only.
+    slots_max : int
+        The most slots that may be asked for.
+    """
+
+    def __init__(self, states: Mapping[str, OperatorState], slots_max: int) -> None:
+        self._states = states
+        self._slots_max = slots_max
+        self._lock = threading.RLock()
+        self._wanted: dict[str, Wanted] = {}
+        self._frozen_until_s: float | None = None
+        self._held: dict[int, dict[str, Assignment]] = {}
+        self.remember(self.epoch, {name: s.assignment for name, s in states.items()})
+
+    @property
+    def epoch(self) -> int:
+        """Number of the newest assignment in force."""
+        return max((s.assignment.epoch for s in self._states.values()), default=0)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether assignments may not change."""
+        until_s = self._frozen_until_s
+        return until_s is not None and time.time() < until_s
+
+    def freeze(self, until_s: float = float("inf")) -> None:
+        """Forbid changes before `until_s`, seconds since 1970; what is asked for already is given up."""
+        with self._lock:
+            self._frozen_until_s = until_s
+            self._wanted.clear()
+
+    def thaw(self) -> None:
+        """Allow changes again."""
+        self._frozen_until_s = None
+
+    def assignment(self) -> dict[str, Assignment]:
+        """Return what is in force, per operator."""
+        with self._lock:
+            return {name: state.assignment for name, state in self._states.items()}
+
+    def newest(self, operator: str) -> Assignment:
+        """Return what will be in force at the next boundary."""
+        with self._lock:
+            wanted = self._wanted.get(operator)
+            return wanted.assignment if wanted else self._states[operator].assignment
+
+    def scaled(self, slots: int, operator: str | None = None) -> dict[str, Assignment]:
+        """Return assignments with `slots` slots for one operator or for all.
+
+        Raises
+        ------
+        ConfigError
+            `slots` is out of range.
+        """
+        if slots > self._slots_max:
+            msg = (
+                f"slots={slots} exceeds slots max={self._slots_max}; raise it with "
+                ".slots(max=...), at most the number of key groups."
+            )
+            raise ConfigError(msg)
+        names = [operator] if operator else list(self._states)
+        return {name: rescale(self.newest(name), slots) for name in names}
+
+    def check_operator(self, operator: str | None) -> None:
+        """Raise ConfigError if there is nothing to change, or not that operator."""
+        if not self._states:
+            msg = "this query has no stateful operator, so there are no slots to change."
+            raise ConfigError(msg)
+        if operator is not None and operator not in self._states:
+            known = ", ".join(self._states)
+            msg = f'unknown operator "{operator}"; this query has {known}.'
+            raise ConfigError(msg)
+
+    def knows(self, epoch: int) -> bool:
+        """Return whether all changes since `epoch` are remembered."""
+        return min(self._held, default=0) <= epoch
+
+    def at(self, epoch: int) -> dict[str, Assignment]:
+        """Return the assignments that held in an epoch, to be asked for again.
+
+        Raises
+        ------
+        ConfigError
+            Nothing is known of that epoch.
+        """
+        known = [e for e in self._held if e <= epoch]
+        if epoch > self.epoch or not known:
+            oldest = min(self._held, default=0)
+            msg = f"epoch {epoch} is not known; use {oldest} to {self.epoch}."
+            raise ConfigError(msg)
+        found: dict[str, Assignment] = {}
+        for e in sorted(known):
+            found |= self._held[e]
+        return {name: replace(a, epoch=self.newest(name).epoch + 1) for name, a in found.items()}
+
+    def remember(self, epoch: int, held: Mapping[str, Assignment]) -> None:
+        """Keep what came into force with an epoch, for `at`."""
+        self._held[epoch] = self._held.get(epoch, {}) | dict(held)
+
+    def ask(self, changes: Mapping[str, Assignment], by: str, reason: str = "") -> None:
+        """Ask for new assignments in which slots keep their numbers.
+
+        What a policy has asked for is given up.
+
+        Raises
+        ------
+        ConfigError
+            Assignments are frozen.
+        """
+        with self._lock:
+            if self.frozen:
+                msg = "the assignment is frozen; thaw it first."
+                raise ConfigError(msg)
+            for name, new in changes.items():
+                before = self._states[name].assignment.slots
+                kept = tuple(slot if slot < before else None for slot in range(new.slots))
+                self._wanted[name] = Wanted(new, by, reason, kept)
+
+    def propose(self, operator: str, wanted: Wanted) -> bool:
+        """Ask for what a policy decided; False if it is out of date, or a user has asked."""
+        with self._lock:
+            held = self._states[operator].assignment
+            fits = wanted.assignment.epoch == held.epoch + 1
+            if self.frozen or not fits or operator in self._wanted:
+                return False
+            self._wanted[operator] = wanted
+            return True
+
+    @property
+    def pending(self) -> bool:
+        """Whether something will change at the next boundary."""
+        return bool(self._wanted)
+
+    def take(self) -> dict[str, tuple[Assignment, Wanted]]:
+        """Put what is wanted in force; return, per operator, what held before and what holds now."""
+        with self._lock:
+            wanted, self._wanted = self._wanted, {}
+            epoch, taken = self.epoch + 1, {}
+            for name, one in wanted.items():
+                state = self._states[name]
+                new = replace(one, assignment=replace(one.assignment, epoch=epoch))
+                taken[name] = (state.assignment, new)
+                state.assign(new.assignment, new.survivors)
+                self.remember(epoch, {name: new.assignment})
+            return taken

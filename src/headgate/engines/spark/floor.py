@@ -1,0 +1,74 @@
+"""The latency that a job on Spark has however little it has to do."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from headgate.loop.floor import Floor
+
+_PERIODS = 1.5
+"""Batch periods that a record spends at least: half a one waiting on average, then the batch."""
+
+_SHARE = 0.1
+_STEPS = 128
+"""As of `Floor`: a low quantile over so many steps."""
+
+_WARM_STEPS = 5
+"""Steps after a start that are left out: the JVM and the workers are still loading."""
+
+STEPS_MIN = 20
+"""Steps before a floor is believed: one that is too high would stop a policy. Chosen, not tuned."""
+
+
+class SparkFloor:
+    """Measures the floor of the operators that read the source.
+
+    It is the mean latency of steps in which nothing waited and slots had hardly anything to do, a low
+    quantile of them. While there was no such step: one and a half times what a batch takes beside
+    its slots.
+
+    References
+    ----------
+    `headgate.loop.floor`. Differs: what counts is how long slots were busy in a step, not their
+    utilisation, so that slots at a fixed rate, which are never busy, have a floor under load, too.
+    """
+
+    def __init__(self) -> None:
+        self._measured = Floor()
+        self._beside_s: deque[float] = deque(maxlen=_STEPS)
+        self._steps = 0
+        self._last_ms: float | None = None
+        self._busy_s = 0.0
+
+    def add(self, started_ms: float, latency_s: float | None, busy_s: float, waiting: bool) -> None:
+        """Take a committed step into account.
+
+        Parameters
+        ----------
+        started_ms : float
+            When it began.
+        latency_s : float or None
+            Mean latency of the records it served; None where it served none.
+        busy_s : float
+            How long the slowest slot took.
+        waiting : bool
+            Whether records waited before the step or after it.
+        """
+        self._steps += 1
+        last_ms, self._last_ms = self._last_ms, started_ms
+        before_s, self._busy_s = self._busy_s, busy_s
+        if last_ms is None or self._steps <= _WARM_STEPS:
+            return
+        period_s = (started_ms - last_ms) / 1e3
+        self._beside_s.append(max(0.0, period_s - before_s))
+        if latency_s is not None and not waiting and period_s > 0.0:
+            self._measured.add(latency_s, busy_s / period_s)
+
+    @property
+    def value_s(self) -> float:
+        """The floor in seconds; 0 while too little is known."""
+        if self._steps < STEPS_MIN:
+            return 0.0
+        if self._measured.value_s or not self._beside_s:
+            return self._measured.value_s
+        return _PERIODS * sorted(self._beside_s)[int(_SHARE * len(self._beside_s))]

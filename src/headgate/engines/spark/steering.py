@@ -1,0 +1,111 @@
+"""From the SLOs of a job to what the control loop holds each operator to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headgate.core.errors import ConfigError, nearest
+from headgate.core.slo import ALERT_S, END_TO_END, Slo
+from headgate.engines.spark.success import quantile_of
+from headgate.loop.settings import OperatorSettings
+
+BUDGET_SHARE = 0.8
+"""Share of the tightest bound that ``budget("auto")`` gives the slots of a batch."""
+
+_SHARE_MAX = 0.999
+"""``max`` is steered as p99.9: no finite mean keeps every record of an exponential tail below."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The tightest latency that the SLOs ask of one operator.
+
+    Attributes
+    ----------
+    slo : Slo
+    """
+
+    slo: Slo
+
+    def mean_bound_s(self, floor_s: float) -> float:
+        """Return the mean latency that makes the SLO likely to hold, in seconds.
+
+        Policies model a mean. Where sojourn times above the floor are exponential, as in the queue
+        they model, the p-quantile is the floor and ``ln(1 / (1 - p))`` times the mean above it.
+        """
+        slo = self.slo
+        if slo.statistic == "mean":
+            return slo.bound
+        share = min(quantile_of(slo), _SHARE_MAX)
+        floor_s = min(floor_s, slo.bound / 2)
+        return floor_s + (slo.bound - floor_s) / max(1.0, math.log(1.0 / (1.0 - share)))
+
+    def alert_s(self, floor_s: float) -> float:
+        """Return the alert threshold above a floor, below half of `mean_bound_s`.
+
+        StreamSwitch's default of 100 ms is made for engines without a floor. The latency of an idle
+        micro-batch job varies by about half its floor, by how long a record waits for its batch; a
+        default below that would make every slot look slow now and then, and none could be given back.
+        """
+        alert_s = self.slo.alert_s
+        if alert_s == ALERT_S:
+            alert_s = max(alert_s, floor_s / 2)
+        return min(alert_s, self.mean_bound_s(floor_s) / 2)
+
+
+def targets_of(slos: Sequence[Slo], operators: Sequence[str]) -> dict[str, Target]:
+    """Return the target of each operator that an SLO is about.
+
+    Raises
+    ------
+    ConfigError
+        An SLO is about an operator that is not there, or about no latency.
+    """
+    targets: dict[str, Target] = {}
+    for slo in slos:
+        if not slo.is_latency:
+            msg = f'SLO "{slo}" bounds no latency; a single query is steered by latency only.'
+            raise ConfigError(msg)
+        named = slo.operator
+        if named is not None and named not in operators:
+            hint = nearest(named, operators) or f"; this query has {', '.join(operators)}"
+            msg = f'SLO "{slo}" names the unknown operator "{named}"{hint}.'
+            raise ConfigError(msg)
+        for operator in operators if named is None else (named,):
+            new, held = Target(slo), targets.get(operator)
+            if held is None or new.mean_bound_s(0.0) < held.mean_bound_s(0.0):
+                targets[operator] = new
+    return targets
+
+
+def end_to_end_s(slos: Sequence[Slo], operators: Sequence[str]) -> float | None:
+    """Return the tightest bound on the sum of the operators' mean latencies.
+
+    None without one, and where there is a single operator, whose own bound it is.
+    """
+    bounds = [Target(slo).mean_bound_s(0.0) for slo in slos if slo.scope == END_TO_END]
+    return min(bounds, default=None) if len(operators) > 1 else None
+
+
+def settings_of(
+    targets: Mapping[str, Target], *, slots_min: int, slots_max: int
+) -> dict[str, OperatorSettings]:
+    """Return what the control loop is told about each operator."""
+    return {
+        name: OperatorSettings(
+            bound_s=target.mean_bound_s(0.0),
+            window_s=target.slo.window_s,
+            slots_max=slots_max,
+            slots_min=slots_min,
+            alert_s=target.alert_s(0.0),
+        )
+        for name, target in targets.items()
+    }
+
+
+def budget_s(slos: Sequence[Slo]) -> float | None:
+    """Return the time that ``budget("auto")`` gives the slots of a batch; None without an SLO."""
+    bounds = [slo.bound for slo in slos if slo.is_latency]
+    return BUDGET_SHARE * min(bounds) if bounds else None

@@ -1,0 +1,103 @@
+"""How often an SLO was met, from true latencies."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.core.slo import EACH_OPERATOR, LATENCIES, Slo
+
+F64 = npt.NDArray[np.float64]
+
+
+class SuccessRate:
+    """Share of sliding windows in which an SLO holds.
+
+    A window of length T ends at every tick, once T has passed. A mean is judged for every key group by
+    itself, unless the SLO is end-to-end; a percentile for the operator as a whole. Where nothing was
+    completed in a window it is left out.
+
+    Parameters
+    ----------
+    slo : Slo
+        One of latency.
+    key_groups : int
+    delta_s : float
+        Length of a tick.
+
+    Attributes
+    ----------
+    windows, met : float64[G] or float64[1]
+        Windows with completions, and those of them in which the SLO holds.
+    empty : int
+        Windows left out, all key groups.
+
+    References
+    ----------
+    StreamSwitch 6, "success rate".
+    """
+
+    def __init__(self, slo: Slo, key_groups: int, delta_s: float) -> None:
+        self._groups = key_groups
+        self._delta_s = delta_s
+        judged = key_groups if slo.scope == EACH_OPERATOR else 1
+        self.windows: F64 = np.zeros(judged)
+        self.met: F64 = np.zeros(judged)
+        self.empty = 0
+        self.judge_by(slo)
+
+    def judge_by(self, slo: Slo) -> None:
+        """Judge by another SLO from now on; the first window is full when its T has passed."""
+        self._slo = slo
+        ticks = max(1, math.ceil(slo.window_s / self._delta_s - 1e-9))
+        self._records = np.zeros((ticks, len(self.windows)))
+        self._good = np.zeros((ticks, len(self.windows)))
+        self._seen = 0
+
+    def add(self, completed: F64, latency_ms: F64, within: F64) -> None:
+        """Take a tick into account.
+
+        Parameters
+        ----------
+        completed, latency_ms, within : float64[G]
+            Completions, the sum of their latencies, and how many of them were within the bound.
+        """
+        row = self._seen % len(self._records)
+        good = latency_ms if self._slo.statistic == "mean" else within
+        self._records[row], self._good[row] = self._pooled(completed), self._pooled(good)
+        self._seen += 1
+        if self._seen < len(self._records):
+            return
+        records, total = self._records.sum(axis=0), self._good.sum(axis=0)
+        some = records > 0
+        self.windows += some
+        self.met += some & self._holds(records, total)
+        self.empty += int(len(some) - some.sum())
+
+    def _holds(self, records: F64, total: F64) -> npt.NDArray[np.bool_]:
+        if self._slo.statistic == "mean":
+            return total <= self._slo.bound * 1e3 * records
+        return total >= quantile_of(self._slo) * records
+
+    def _pooled(self, values: F64) -> F64:
+        return values if len(self.windows) == self._groups else values.sum(keepdims=True)
+
+    def shares(self) -> F64:
+        """Return the share of each key group that had windows, ascending by group."""
+        some = self.windows > 0
+        found: F64 = self.met[some] / self.windows[some]
+        return found
+
+    def worst(self) -> tuple[float, int]:
+        """Return the least share and its key group; there must have been a window."""
+        shares = self.shares()
+        least = int(np.argmin(shares))
+        return float(shares[least]), int(np.flatnonzero(self.windows)[least])
+
+
+def quantile_of(slo: Slo) -> float:
+    """Return the share of records that a percentile is about: 0.95 of ``p95``, 1 of ``max``."""
+    assert slo.statistic in LATENCIES
+    return 1.0 if slo.statistic == "max" else float(slo.statistic.removeprefix("p")) / 100.0

@@ -1,0 +1,190 @@
+"""What a slot counts for the control loop: arrivals and completions, by time slot and key group.
+
+Time slot m is ``((m - 1) delta, m delta]`` since the Unix epoch, so that slots of all hosts count alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.state.ports import I64
+
+F64 = npt.NDArray[np.float64]
+
+_DENSE_CELLS = 1 << 20
+"""Up to here time slots x key groups are counted in one array; a backlog of hours is sorted first."""
+
+
+@dataclass(frozen=True)
+class Binned:
+    """Records by time slot and key group; one entry per pair that has any.
+
+    Attributes
+    ----------
+    tick : int64[n]
+        The time slot m.
+    group : int64[n]
+    records : float64[n]
+        How many; > 0.
+    latency_ms : float64[n]
+        Sum of their latencies; zeros where arrivals are counted.
+    within : float64[n]
+        How many had a latency of at most the bound; zeros where there is none.
+    """
+
+    tick: I64
+    group: I64
+    records: F64
+    latency_ms: F64
+    within: F64
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one execution of a slot task counted.
+
+    Attributes
+    ----------
+    arrivals : Binned
+        New records by the time they arrived, whether served or left waiting; late ones are not in it.
+    completions : Binned
+        Served records by the time they were served, new or from the backlog.
+    """
+
+    arrivals: Binned
+    completions: Binned
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """Rows as groups of records that arrived together.
+
+    Attributes
+    ----------
+    row : int64[n]
+        The row each entry comes from.
+    group : int64[n]
+    at_ms : float64[n]
+        NaN where it is not known.
+    records : float64[n]
+    """
+
+    row: I64
+    group: I64
+    at_ms: F64
+    records: F64
+
+
+def arrived(group: I64, records: I64, first_ms: F64 | None, last_ms: F64 | None) -> Arrived:
+    """Return when the records of rows arrived.
+
+    A row of several records tells when the first and the last of them arrived; half of them count
+    at either end.
+
+    Parameters
+    ----------
+    group, records : int64[n]
+    first_ms, last_ms : float64[n] or None
+        NaN where it is not known; None where it is of no row.
+    """
+    row = np.arange(len(group))
+    weight = records.astype(np.float64)
+    if first_ms is None or last_ms is None:
+        return Arrived(row, group, np.full(len(group), np.nan), weight)
+    if not (records > 1).any():
+        return Arrived(row, group, first_ms, weight)
+    at_last = np.floor((weight + 1) / 2)
+    return Arrived(
+        np.concatenate([row, row]),
+        np.concatenate([group, group]),
+        np.concatenate([first_ms, last_ms]),
+        np.concatenate([weight - at_last, at_last]),
+    )
+
+
+def completed_ms(records: I64, from_ms: float, to_ms: float) -> F64:
+    """Return when each row was served, if rows of one slot are served one after the other.
+
+    Parameters
+    ----------
+    records : int64[n]
+        Records of each row, in the order of service.
+    from_ms, to_ms : float
+        When the slot began and ended.
+    """
+    done = np.cumsum(records).astype(np.float64)
+    total = float(done[-1]) if len(done) else 1.0
+    at_ms: F64 = from_ms + (to_ms - from_ms) * done / total
+    return at_ms
+
+
+def count_arrivals(new: Arrived, delta_ms: float, now_ms: float) -> Binned:
+    """Return arrivals by time slot; none is after `now_ms`, whatever the source's clock says."""
+    at_ms = np.fmin(new.at_ms, now_ms)
+    return _binned(at_ms, new.group, new.records, None, 0.0, delta_ms)
+
+
+def count_completions(
+    served: Arrived, done_ms: F64, delta_ms: float, bound_ms: float = 0.0
+) -> Binned:
+    """Return completions by time slot, with the sum of their latencies.
+
+    Parameters
+    ----------
+    done_ms : float64[n]
+        When each entry of `served` was completed.
+    bound_ms : float
+        Latency up to which a record counts as `Binned.within`; 0 counts none.
+    """
+    latency_ms = np.fmax(done_ms - served.at_ms, 0.0)
+    return _binned(done_ms, served.group, served.records, latency_ms, bound_ms, delta_ms)
+
+
+def _binned(
+    at_ms: F64,
+    group: I64,
+    records: F64,
+    latency_ms: F64 | None,
+    bound_ms: float,
+    delta_ms: float,
+) -> Binned:
+    some = records > 0
+    if not some.all():
+        at_ms, group, records = at_ms[some], group[some], records[some]
+        latency_ms = None if latency_ms is None else latency_ms[some]
+    if len(at_ms) == 0:
+        nothing = np.zeros(0, dtype=np.int64)
+        return Binned(nothing, nothing, np.zeros(0), np.zeros(0), np.zeros(0))
+    tick = np.ceil(at_ms / delta_ms).astype(np.int64)
+    first, groups = int(tick.min()), int(group.max()) + 1
+    cell = (tick - first) * groups + group
+    single = bool((records == 1).all())  # the usual case, and half the work
+    if int(cell.max()) < _DENSE_CELLS:
+        rows = np.bincount(cell)
+        cells, place = np.flatnonzero(rows), cell
+    else:
+        cells, place, rows = np.unique(cell, return_inverse=True, return_counts=True)
+
+    def chosen(sums: npt.NDArray[Any]) -> F64:
+        found: F64 = (sums[cells] if place is cell else sums).astype(np.float64)
+        return found
+
+    def summed(values: F64) -> F64:
+        return chosen(np.bincount(place, values if single else values * records))
+
+    latencies = within = np.zeros(len(cells))
+    if latency_ms is not None:
+        latencies = summed(latency_ms)
+        if bound_ms:
+            within = summed((latency_ms <= bound_ms).astype(np.float64))
+    return Binned(
+        cells // groups + first,
+        cells % groups,
+        chosen(rows) if single else chosen(np.bincount(place, records)),
+        latencies,
+        within,
+    )

@@ -1,0 +1,81 @@
+"""Which key groups are hot, and whether moving them can help."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from headgate.core.errors import ConfigError
+from headgate.report.run import Run
+
+_UNSPLITTABLE = 0.5
+"""A key group with more than this share of its slot's records leaves little to move. Chosen."""
+
+
+def top(run: Run) -> dict[str, Any]:
+    """Return the hottest key groups and the busiest slots over the last batches.
+
+    Returns
+    -------
+    dict
+        records: served in these batches; groups: [{group, records, share}], descending; slots:
+        [{slot, records, share, backlog}], descending; advice: a sentence or None.
+
+    Raises
+    ------
+    ConfigError
+        The journal has no batch.
+    """
+    recent = list(run.recent)
+    if not recent:
+        msg = "the journal has no batch yet; wait for the first one."
+        raise ConfigError(msg)
+    groups: Counter[int] = Counter()
+    slots: Counter[int] = Counter()
+    for batch in recent:
+        groups.update(dict(batch.hottest))
+        slots.update({stats.slot: stats.served for stats in batch.slot_stats})
+    records = sum(batch.served for batch in recent)
+    backlog: Counter[int] = Counter()
+    for stats in recent[-1].slot_stats:
+        backlog[stats.slot] += stats.backlog
+    shares = {
+        "groups": [
+            {"group": g, "records": n, "share": _share(n, records)} for g, n in groups.most_common()
+        ],
+        "slots": [
+            {"slot": s, "records": n, "share": _share(n, records), "backlog": backlog[s]}
+            for s, n in slots.most_common()
+        ],
+    }
+    return {"records": records, **shares, "advice": _advice(groups, slots)}
+
+
+def top_lines(found: dict[str, Any]) -> list[str]:
+    """Return what `top` found, for people."""
+    lines = [f"last batches: {found['records']:,} records"]
+    for one in found["groups"]:
+        lines.append(f"  group {one['group']:>4}  {one['share']:6.1%}  {one['records']:,} records")
+    for one in found["slots"]:
+        waits = f"  backlog {one['backlog']:,}" if one["backlog"] else ""
+        lines.append(
+            f"  slot  {one['slot']:>4}  {one['share']:6.1%}  {one['records']:,} records{waits}"
+        )
+    return lines + ([f"  {found['advice']}"] if found["advice"] else [])
+
+
+def _share(count: int, records: int) -> float:
+    return round(count / records, 4) if records else 0.0
+
+
+def _advice(groups: Counter[int], slots: Counter[int]) -> str | None:
+    """Return what no policy can cure: a key group that is most of what the busiest slot serves."""
+    if not groups or not slots:
+        return None
+    (group, most), (slot, busiest) = groups.most_common(1)[0], slots.most_common(1)[0]
+    if not busiest or most <= _UNSPLITTABLE * busiest:
+        return None
+    return (
+        f"key group {group} is {most / busiest:.0%} of what slot {slot}, the busiest, serves: moving "
+        "groups cannot split it; if one key is that hot, salt it."
+    )

@@ -1,0 +1,147 @@
+"""Why a policy decided what it did: one decision of a journal, in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError
+from headgate.journal.schema import Applied, Batch, Decided, Event, Start
+from headgate.report.format import ms_text
+
+AROUND_S = 10.0
+"""Latency is shown over so long before a decision and after it came into force. Chosen, not tuned."""
+
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+
+
+@dataclass
+class _Found:
+    """A decision that wanted something, and what followed."""
+
+    decided: Decided
+    applied: list[Applied] = field(default_factory=list)
+
+
+def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
+    """Return the decision that was the newest at some time, and what it did.
+
+    Parameters
+    ----------
+    events : iterable of Event
+        A journal.
+    at : str or None
+        ``03:12`` or ``03:12:30`` (local time, the last such time in the journal), an ISO date and
+        time, or a duration since the journal began, such as ``90 s``; None for the last decision.
+
+    Returns
+    -------
+    dict
+        at_ms, policy, rule, reason, acts, wishes, observed, numbers as in the journal; applied;
+        latency_before_ms and latency_after_ms (mean over 10 s before the decision, and after it came
+        into force; None where nothing was completed).
+
+    Raises
+    ------
+    ConfigError
+        There is no such decision, or `at` cannot be read.
+    """
+    found: list[_Found] = []
+    batches: list[tuple[int, float, int]] = []
+    began_ms = ended_ms = 0
+    for event in events:
+        began_ms, ended_ms = began_ms or event.at_ms, max(ended_ms, event.at_ms)
+        if isinstance(event, Start):
+            continue
+        if isinstance(event, Decided) and event.wishes:
+            found.append(_Found(event))
+        elif isinstance(event, Applied) and found:
+            found[-1].applied.append(event)
+        elif isinstance(event, Batch) and event.latency_ms is not None:
+            batches.append((event.at_ms, event.latency_ms.mean, event.served))
+    until_ms = ended_ms if at is None else _time_ms(at, began_ms, ended_ms)
+    earlier = [one for one in found if one.decided.at_ms <= until_ms]
+    if not earlier:
+        msg = "the journal has no decision until then; headgate status says what the policy does."
+        raise ConfigError(msg)
+    return _told(earlier[-1], batches)
+
+
+def _told(one: _Found, batches: list[tuple[int, float, int]]) -> dict[str, Any]:
+    decided = one.decided
+    since_ms = one.applied[0].at_ms if one.applied else decided.at_ms
+    return {
+        "at_ms": decided.at_ms,
+        "policy": decided.policy,
+        "rule": decided.rule,
+        "reason": decided.reason,
+        "acts": decided.acts,
+        "wishes": [dataclasses.asdict(wish) for wish in decided.wishes],
+        "observed": [dataclasses.asdict(seen) for seen in decided.observed],
+        "numbers": decided.numbers,
+        "applied": [dataclasses.asdict(applied) for applied in one.applied],
+        "latency_before_ms": _mean(batches, decided.at_ms - AROUND_S * 1e3, decided.at_ms),
+        "latency_after_ms": _mean(batches, since_ms, since_ms + AROUND_S * 1e3),
+    }
+
+
+def why_lines(told: dict[str, Any]) -> list[str]:
+    """Return what `why` found, for people."""
+    when = dt.datetime.fromtimestamp(told["at_ms"] / 1000).isoformat(" ", "milliseconds")
+    lines = [
+        f"{when}  {told['policy']}: {told['rule']}{'' if told['acts'] else '  (advice only)'}",
+        f"  reason    {told['reason']}",
+    ]
+    for seen in told["observed"]:
+        lines.append(
+            f"  saw       {seen['operator']}: {seen['slots']} slots, "
+            f"latency {ms_text(seen['latency_ms'])} ms (bound {ms_text(seen['bound_ms'])}, "
+            f"floor {ms_text(seen['floor_ms'])}), {seen['arrived_per_s']:,.0f} of "
+            f"{seen['service_per_s']:,.0f} records/s, busiest slot {seen['utilisation']:.0%}, "
+            f"backlog {seen['backlog']:,}"
+        )
+    for wish in told["wishes"]:
+        lines.append(
+            f"  wanted    {wish['operator']}: {wish['kind']} to {wish['slots']} slots, "
+            f"{wish['groups_moved']} key groups move"
+        )
+    for applied in told["applied"]:
+        lines.append(
+            f"  applied   {applied['operator']}: {applied['slots']} slots after "
+            f"{applied['took_ms']:,.0f} ms"
+        )
+    if not told["applied"]:
+        lines.append("  applied   no")
+    before, after = ms_text(told["latency_before_ms"]), ms_text(told["latency_after_ms"])
+    lines.append(f"  effect    mean latency {before} ms in the 10 s before, {after} ms after")
+    return lines
+
+
+def _mean(batches: list[tuple[int, float, int]], from_ms: float, to_ms: float) -> float | None:
+    inside = [(mean, n) for at_ms, mean, n in batches if from_ms < at_ms <= to_ms]
+    records = sum(n for _, n in inside)
+    return round(sum(mean * n for mean, n in inside) / records, 1) if records else None
+
+
+def _time_ms(text: str, began_ms: int, ended_ms: int) -> float:
+    """Return a time within a journal, ms since 1970."""
+    clock = _CLOCK.fullmatch(text.strip())
+    if clock:
+        ended = dt.datetime.fromtimestamp(ended_ms / 1000)
+        hour, minute, second = int(clock[1]), int(clock[2]), int(clock[3] or 59)
+        if hour > 23 or minute > 59 or second > 59:  # noqa: PLR2004 - a clock's own numbers
+            msg = f'"{text}" is no time of day; write it as 03:12.'
+            raise ConfigError(msg)
+        found = ended.replace(hour=hour, minute=minute, second=second, microsecond=999_000)
+        if found - ended > dt.timedelta(minutes=1):
+            found -= dt.timedelta(days=1)
+        return found.timestamp() * 1000
+    try:
+        return dt.datetime.fromisoformat(text).timestamp() * 1000
+    except ValueError:
+        return began_ms + parse_duration_s(text) * 1000

@@ -1,0 +1,127 @@
+"""The commands of somebody on call, against a checkpoint whose query is played by hand."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import runs
+from typer.testing import CliRunner
+
+from headgate.cli import app
+from headgate.journal import Decided, Wish
+from headgate.state.control import Command, ControlFiles
+
+
+@contextmanager
+def answering(checkpoint: Path, refused: str | None = None) -> Iterator[list[Command]]:
+    """Answer requests as a query would; yield what was asked."""
+    asked: list[Command] = []
+    files, over = ControlFiles(checkpoint / "headgate"), threading.Event()
+
+    def answer() -> None:
+        while not over.wait(0.01):
+            for request in files.pending():
+                assert request.command is not None
+                asked.append(request.command)
+                files.done(request.id, refused)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield asked
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    (tmp_path / "headgate").mkdir()
+    wish = Wish("aggregate-0", "scale-out", 3, 40)
+    decided = Decided("streamswitch(0.2)", "severe", "slot 0 is slow", True, (wish,), at_ms=1)
+    events = [runs.start(), runs.batch(0), decided]
+    runs.journal(tmp_path / "headgate" / "journal.jsonl", events)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["thaw", "CK", "--reason", "ok"], Command("thaw", "", "ok")),
+        (["scale", "CK", "4"], Command("scale", "", "", {"slots": 4})),
+        (
+            ["scale", "CK", "4", "--operator", "a"],
+            Command("scale", "", "", {"slots": 4, "operator": "a"}),
+        ),
+        (["rollback", "CK", "--to-epoch", "7"], Command("rollback", "", "", {"epoch": 7})),
+        (["freeze", "CK", "--reason", "INC-1"], Command("freeze", "", "INC-1")),
+    ],
+)
+def test_a_command_asks_the_query_and_reports_its_answer(
+    checkpoint: Path, arguments: list[str], command: Command
+) -> None:
+    arguments = [str(checkpoint) if a == "CK" else a for a in arguments]
+    with answering(checkpoint) as asked:
+        result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    (only,) = asked
+    assert (only.act, only.reason, only.arguments) == (
+        command.act, command.reason, command.arguments,
+    )  # fmt: skip
+    assert "@" in only.by
+    assert json.loads(result.stdout)["act"] == command.act
+
+
+def test_freezing_for_a_while_says_until_when(checkpoint: Path) -> None:
+    with answering(checkpoint) as asked:
+        CliRunner().invoke(app, ["freeze", str(checkpoint), "--for", "2h", "--reason", "x"])
+    until_s = asked[0].arguments["until_s"]
+    assert 7_000 < until_s - time.time() < 7_300
+
+
+def test_a_reason_is_required_to_freeze(checkpoint: Path) -> None:
+    assert CliRunner().invoke(app, ["freeze", str(checkpoint)]).exit_code == 2
+
+
+def test_a_refusal_is_bad_input(checkpoint: Path) -> None:
+    with answering(checkpoint, refused="the assignment is frozen; thaw it first."):
+        result = CliRunner().invoke(app, ["scale", str(checkpoint), "4", "--json"])
+    assert result.exit_code == 2
+    assert "frozen" in json.loads(result.stdout)["error"]["message"]
+
+
+def test_no_answer_is_a_failure_and_the_request_stays(checkpoint: Path) -> None:
+    arguments = ["scale", str(checkpoint), "4", "--wait", "200 ms", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert "no query answered" in json.loads(result.stdout)["error"]["message"]
+    assert len(ControlFiles(checkpoint / "headgate").pending()) == 1
+
+
+def test_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["thaw", str(tmp_path)])
+    assert result.exit_code == 2
+
+
+def test_why_and_top_read_the_journal(checkpoint: Path) -> None:
+    result = CliRunner().invoke(app, ["why", str(checkpoint), "--last"])
+    assert result.exit_code == 0
+    assert "slot 0 is slow" in result.stdout
+    found = json.loads(CliRunner().invoke(app, ["why", str(checkpoint), "--json"]).stdout)
+    assert found["wishes"][0]["slots"] == 3
+    assert "group   17" in CliRunner().invoke(app, ["top", str(checkpoint)]).stdout
+    both = ["why", str(checkpoint), "--last", "--at", "3 s"]
+    assert CliRunner().invoke(app, both).exit_code == 2
+
+
+def test_a_missed_slo_is_a_failure_only_where_it_is_required() -> None:
+    from headgate.cli import commands
+
+    assert commands.exit_code({"slo": {"met": False}}) == 0
+    assert commands.exit_code({"slo": {"met": False}, "slo_met": False}) == 4

@@ -1,0 +1,372 @@
+"""Changes, commands and the controller's thread, beside a job that does not run; no session is needed."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from headgate.control.decision import NOTHING, Change, Decision, Kind
+from headgate.core.assignment import Assignment, spread
+from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.slo import parse_slo
+from headgate.engines.spark.changes import Changes, Wanted
+from headgate.engines.spark.commands import FREEZE, Commands
+from headgate.engines.spark.control import ControlConfig, Controller
+from headgate.engines.spark.job import JobConfig, OperatorState
+from headgate.engines.spark.reports import Report
+from headgate.journal import (
+    Applied,
+    AssignmentChange,
+    ControlAct,
+    Decided,
+    JournalWriter,
+    NotReadyToDecide,
+    OperatorInfo,
+    Start,
+)
+from headgate.operators.counts import Binned, Counts
+from headgate.state.control import Command, ControlFiles
+
+GROUPS = 8
+
+
+class Job:
+    """What a query has beside its batches."""
+
+    def __init__(self, path, policy=None, *, slots=2, advise=False, slot_rate=1_000.0):
+        self.states = {"a": OperatorState.fresh(slots, GROUPS)}
+        self.changes = Changes(self.states, slots_max=GROUPS)
+        self.events = []
+        self.controller = None
+        if policy is not None:
+            self.controller = Controller(
+                ControlConfig((parse_slo("mean < 1 s over 300 ms"),), policy, 1, GROUPS, advise),
+                JobConfig("job", key_groups=GROUPS, slot_rate=slot_rate, delta_ms=100.0),
+                self.states,
+                self.changes,
+                self.events.append,
+                budget_s=lambda: None,
+                cores=2,
+                parents={},
+            )
+            self.controller.start()
+        self.budgets = []
+        (path / "headgate").mkdir(exist_ok=True)
+        self.files = ControlFiles(path / "headgate")
+        self.journal = path / "journal.jsonl"
+        self.commands = Commands(
+            self.files,
+            self.changes,
+            self.controller,
+            self.events.append,
+            self.journal,
+            self.budgets.append,
+        )
+        self.began_ms = time.time() * 1e3
+
+    def batch(self, number):
+        """Commit a step of 400 ms in which each group got and finished two records."""
+        for name, (_, new) in self.changes.take().items():
+            self.controller.assigned(name, new)
+        started_ms = self.began_ms + 400.0 * number
+        tick = int(started_ms // 100) + 1
+        reports = []
+        for slot in range(self.states["a"].assignment.slots):
+            groups = np.array(self.states["a"].assignment.groups_of(slot), dtype=np.int64)
+            ones = np.ones(len(groups))
+            ticks = np.full(len(groups), tick)
+            arrivals = Binned(ticks, groups, 2 * ones, 0 * ones, 0 * ones)
+            done = Binned(ticks + 1, groups, 2 * ones, 200 * ones, 0 * ones)
+            reports.append(report(slot, Counts(arrivals, done), 2 * len(groups)))
+        self.controller.committed(reports, started_ms, started_ms)
+        self.settle()
+
+    def settle(self):
+        """Wait until the controller has worked off what it was told, and run its cycle."""
+        controller = self.controller
+        assert wait_for(lambda: controller._events.empty() and not controller._due)
+        done = threading.Event()
+        controller._events.put(done.set)
+        assert done.wait(10)
+
+    def of(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def report(slot, counts, served):
+    return Report(
+        step=0, attempt=1, operator="a", slot=slot, token="t", consumed=(), groups={}, sections={},
+        changelog=None, output=None, waiting=None, late=None, output_rows=0, late_rows=0,
+        segments={}, taken={}, arrived=served, served=served, late_records=0, waiting_records=0,
+        served_rows=served, touched_rows=0, served_by_group={}, histogram=((100.0, served),),
+        latency_sum_ms=100.0 * served, latency_max_ms=100.0, watermark_us=0, holds_us=0,
+        useful_ms=5.0, counts=counts,
+    )  # fmt: skip
+
+
+class Grow:
+    """Wants one slot more each time it is asked; says so once where it may not."""
+
+    name = "grow"
+
+    def __init__(self, upto=3):
+        self.upto = upto
+        self.observed = []
+
+    def decide(self, observation):
+        view = observation.operators["a"]
+        self.observed.append(view)
+        if view.slots >= self.upto:
+            return NOTHING
+        slots, epoch = view.slots + 1, view.assignment.epoch + 1
+        new = Assignment(spread(slots, GROUPS).slot_of, slots, epoch)
+        change = Change(Kind.RESCALE, new, (*range(view.slots), None))
+        return Decision({"a": change}, "more is better", "always", {"slots": float("inf")})
+
+    def applied(self, operator, change, took_s):
+        pass
+
+    def slot_failed(self, operator, slot_id):
+        pass
+
+
+def wait_for(condition):
+    for _ in range(500):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+# --- changes -------------------------------------------------------------------------------------
+
+
+def changes(slots=2):
+    return Changes({"a": OperatorState.fresh(slots, GROUPS)}, slots_max=6)
+
+
+def wanted(slots, epoch):
+    new = Assignment(spread(slots, GROUPS).slot_of, slots, epoch)
+    return Wanted(new, "policy", "", (0, 1, None), decided=True)
+
+
+def test_a_policys_change_comes_into_force_at_the_next_boundary():
+    c = changes()
+    assert c.propose("a", wanted(3, epoch=1))
+    assert c.assignment()["a"].slots == 2
+    ((before, new),) = c.take().values()
+    assert (before.slots, new.assignment.slots, new.decided) == (2, 3, True)
+    assert c.assignment()["a"].epoch == 1
+    assert c.take() == {}
+
+
+@pytest.mark.parametrize("why", ["out of date", "frozen", "a user has asked"])
+def test_a_policys_change_is_refused_where_it_does_not_fit(why):
+    c = changes()
+    if why == "out of date":
+        c.ask(c.scaled(4), "user")
+        c.take()
+    elif why == "frozen":
+        c.freeze()
+    else:
+        c.ask(c.scaled(4), "user")
+    assert not c.propose("a", wanted(3, epoch=1))
+
+
+def test_a_user_overrules_what_a_policy_asked_for():
+    c = changes()
+    c.propose("a", wanted(3, epoch=1))
+    c.ask(c.scaled(5), "user")
+    ((_, new),) = c.take().values()
+    assert (new.assignment.slots, new.decided, new.survivors) == (
+        5,
+        False,
+        (0, 1, None, None, None),
+    )
+
+
+def test_freezing_gives_up_what_was_asked_for_and_ends_by_itself():
+    c = changes()
+    c.ask(c.scaled(4), "user")
+    c.freeze(time.time() + 3600)
+    assert c.frozen
+    assert c.take() == {}
+    with pytest.raises(ConfigError, match="frozen"):
+        c.ask(c.scaled(4), "user")
+    c.freeze(time.time() - 1)
+    assert not c.frozen
+
+
+def test_a_slot_that_is_renumbered_takes_its_rate_along():
+    state = OperatorState.fresh(3, GROUPS)
+    state.rate_per_s = {0: 10.0, 1: 20.0, 2: 30.0}
+    state.assign(Assignment((0,) * 4 + (1,) * 4, 2, 1), (2, 1))
+    assert state.rate_per_s == {0: 30.0, 1: 20.0}
+
+
+def test_slots_at_a_fixed_rate_get_what_the_time_since_the_last_step_allows():
+    state = OperatorState.fresh(3, GROUPS)
+    assert state.limited(1_000.0, 0.25) == [250] * 3
+    assert state.limited(1_000.0, 60.0) == [10_000] * 3
+    assert state.limited(1_000.0, 0.0) == [1] * 3
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+def test_a_file_is_carried_out_once_and_written_down(tmp_path):
+    job = Job(tmp_path)
+    request = job.files.ask(Command("scale", "ann", "INC-7", {"slots": 5}))
+    job.commands.poll()
+    job.commands.poll()
+    assert job.changes.newest("a").slots == 5
+    assert job.files.answer(request)["refused"] is None
+    assert job.of(ControlAct) == [ControlAct("scale", "ann", "INC-7", "5 slots", None)]
+
+
+def test_a_request_whose_answer_cannot_be_written_is_not_carried_out_again(tmp_path, monkeypatch):
+    def full(request, refused):
+        raise CheckpointError("no space left")
+
+    job = Job(tmp_path)
+    job.files.ask(Command("scale", "ann", "", {"slots": 5}))
+    monkeypatch.setattr(job.files, "done", full)
+    job.commands.poll()
+    job.commands.poll()
+    assert len(job.of(ControlAct)) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (Command("scale", "ann", "", {"slots": 99}), "exceeds slots max=8"),
+        (Command("scale", "ann", "", {"slots": "4"}), "not a whole number"),
+        (Command("scale", "ann", "", {"slots": 3, "operator": "b"}), 'unknown operator "b"'),
+        (Command("rollback", "ann", "", {"epoch": 4}), "epoch 4 is not known; use 0 to 0"),
+        (Command("freeze", "ann", "", {"until_s": "soon"}), "is no time"),
+    ],
+)
+def test_what_cannot_be_done_is_answered_with_the_reason(tmp_path, command, message):
+    job = Job(tmp_path)
+    job.journal.write_bytes(b"")
+    request = job.files.ask(command)
+    job.commands.poll()
+    assert message in job.files.answer(request)["refused"]
+    assert message in job.of(ControlAct)[0].refused
+
+
+def test_a_query_that_was_frozen_starts_frozen(tmp_path, monkeypatch):
+    Job(tmp_path).commands.do(Command("freeze", "user"))
+    again = Job(tmp_path)
+    again.commands.restore()
+    assert again.changes.frozen
+    again.commands.do(Command("thaw", "user"))
+    third = Job(tmp_path)
+    third.commands.restore()
+    assert not third.changes.frozen
+    monkeypatch.setenv(FREEZE, "1")
+    third.commands.restore()
+    assert third.changes.frozen
+
+
+def test_rollback_goes_back_to_the_assignment_of_an_epoch(tmp_path):
+    job = Job(tmp_path)
+    for slots in (3, 5):
+        job.changes.ask(job.changes.scaled(slots), "user")
+        job.changes.take()
+    of_epoch_1 = job.changes.at(1)["a"].slot_of
+    job.commands.do(Command("rollback", "user", "", {"epoch": 1}))
+    job.changes.take()
+    assert job.changes.assignment()["a"].slot_of == of_epoch_1
+    assert job.changes.epoch == 3
+
+
+def test_rollback_reads_epochs_before_a_restart_from_the_journal(tmp_path):
+    job = Job(tmp_path)
+    job.states["a"].assignment = Assignment((1,) * GROUPS, 2, 7)
+    job.changes = job.commands._changes = Changes(job.states, GROUPS)
+    with JournalWriter(job.journal) as writer:
+        writer.write(Start("j", "q", GROUPS, 4, operators=(OperatorInfo("a", ""),)))
+        slot_of = (0, 1, 2) + (2,) * (GROUPS - 3)
+        writer.write(AssignmentChange(3, 1, 4, 3, 9, 0, "x", operator="a", slot_of=slot_of))
+    job.commands.do(Command("rollback", "user", "", {"epoch": 1}))
+    assert job.changes.newest("a").slot_of == slot_of
+    job.commands.do(Command("rollback", "user", "", {"epoch": 0}))
+    assert job.changes.newest("a").slot_of == spread(4, GROUPS).slot_of
+
+
+# --- the controller ------------------------------------------------------------------------------
+
+
+def test_a_decision_is_carried_out_and_heard_of_when_it_is_in_force(tmp_path):
+    policy = Grow()
+    job = Job(tmp_path, policy)
+    for number in range(8):
+        job.batch(number)
+    job.controller.stop()
+    assert job.changes.assignment()["a"].slots == 3
+    (decided,) = [d for d in job.controller.decisions() if d.acts]
+    assert (decided.reason, decided.wishes[0].slots) == ("more is better", 3)
+    assert decided.numbers == {"slots": None}
+    assert [a.slots for a in job.of(Applied)] == [3]
+    # the new slot is known, and nothing is decided on counters of the old epoch
+    assert policy.observed[-1].slots == 3
+    assert len(set(policy.observed[-1].slot_ids)) == 3
+
+
+def test_advice_changes_nothing(tmp_path):
+    policy = Grow()
+    job = Job(tmp_path, policy, advise=True)
+    for number in range(6):
+        job.batch(number)
+    job.controller.stop()
+    assert not job.changes.pending
+    assert [(d.acts, d.wishes[0].slots) for d in job.of(Decided)][:1] == [(False, 3)]
+
+
+def test_the_state_tells_success_floor_and_cost(tmp_path):
+    job = Job(tmp_path, Grow(upto=2))
+    for number in range(30):
+        job.batch(number)
+    job.controller.stop()
+    state = job.controller.state()
+    assert state.success == 1.0
+    assert state.windows > 0
+    assert state.bound_ms == 1_000.0
+    assert state.floor_ms == pytest.approx(100.0)
+    assert state.loop_ms > 0.0
+    assert job.controller.state().cycles == 0
+
+
+def test_a_loop_that_fails_says_so_once_and_the_job_goes_on(tmp_path):
+    class Broken(Grow):
+        def decide(self, observation):
+            raise RuntimeError("out of ideas")
+
+    job = Job(tmp_path, Broken())
+    for number in range(6):
+        job.batch(number)
+    job.controller.stop()
+    told = [e.why for e in job.of(NotReadyToDecide) if "failed" in e.why]
+    assert told == ["the control loop failed: RuntimeError: out of ideas"]
+
+
+def test_another_slo_is_used_from_the_next_cycle_on(tmp_path):
+    policy = Grow(upto=2)
+    job = Job(tmp_path, policy)
+    for number in range(6):
+        job.batch(number)
+    job.commands.do(Command("slo", "user", "", {"slos": ["mean < 3 s over 300 ms"]}))
+    for number in range(6, 9):
+        job.batch(number)
+    job.controller.stop()
+    assert {policy.observed[0].bound_s, policy.observed[-1].bound_s} == {1.0, 3.0}
+    assert job.budgets == [pytest.approx(2.4)]
+
+
+def test_a_query_without_an_slo_cannot_get_one(tmp_path):
+    with pytest.raises(ConfigError, match="started without an SLO"):
+        Job(tmp_path).commands.do(Command("slo", "user", "", {"slos": ["1s over 1s"]}))

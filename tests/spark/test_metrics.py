@@ -1,0 +1,265 @@
+"""From reports to samples, costs, floors and success; no session is needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.control.success import success_rates
+from headgate.core.assignment import Assignment, spread
+from headgate.core.errors import ConfigError
+from headgate.core.slo import parse_slo
+from headgate.engines.spark import steering
+from headgate.engines.spark.floor import STEPS_MIN, SparkFloor
+from headgate.engines.spark.metrics import OperatorCounters, SparkMetrics
+from headgate.engines.spark.reports import Report
+from headgate.engines.spark.success import SuccessRate
+from headgate.engines.spark.useful import CostFit, UsefulTime
+from headgate.operators.counts import Binned, Counts
+
+GROUPS = 4
+
+
+def binned(entries):
+    """Entries (tick, group, records, latency in ms) as a slot counts them."""
+    columns = np.array(entries, dtype=np.float64).reshape(-1, 4)
+    tick, group = columns[:, 0].astype(np.int64), columns[:, 1].astype(np.int64)
+    return Binned(tick, group, columns[:, 2], columns[:, 3], np.zeros(len(columns)))
+
+
+def report(slot, arrivals, completions, served=0, useful_ms=0.0):
+    return Report(
+        step=0, attempt=1, operator="o", slot=slot, token="t", consumed=(), groups={}, sections={},
+        changelog=None, output=None, waiting=None, late=None, output_rows=0, late_rows=0,
+        segments={}, taken={}, arrived=0, served=served, late_records=0, waiting_records=0,
+        served_rows=served, touched_rows=0, served_by_group={}, histogram=(), latency_sum_ms=0.0,
+        latency_max_ms=0.0, watermark_us=0, holds_us=0, useful_ms=useful_ms,
+        counts=Counts(binned(arrivals), binned(completions)),
+    )  # fmt: skip
+
+
+def counters(slots=2, waiting=(0, 0, 0, 0), first_tick=101):
+    return OperatorCounters(spread(slots, GROUPS), np.array(waiting, dtype=float), first_tick)
+
+
+# --- counters ------------------------------------------------------------------------------------
+
+
+def test_counters_are_cumulative_and_ticks_count_from_the_first():
+    c = counters()
+    c.add(report(0, [(101, 0, 3, 0), (102, 1, 2, 0)], [(102, 0, 3, 9)]), 0.3)
+    (first, _), (second, cell) = c.until(102)
+    assert (first.tick, second.tick) == (1, 2)
+    assert first.arrived.tolist() == [3, 0, 0, 0]
+    assert second.arrived.tolist() == [3, 2, 0, 0]
+    assert second.completed.tolist() == [3, 0, 0, 0]
+    assert cell.latency_ms.tolist() == [9, 0, 0, 0]
+
+
+def test_useful_time_lies_where_the_completions_are():
+    c = counters()
+    c.add(report(1, [(101, 3, 4, 0)], [(101, 3, 1, 0), (103, 3, 3, 0)]), 0.8)
+    useful = [sample.useful_s.tolist() for sample, _ in c.until(103)]
+    assert useful == [[0.0, pytest.approx(0.2)], [0.0, 0.0], [0.0, pytest.approx(0.6)]]
+
+
+def test_a_time_slot_is_told_once_and_what_comes_later_counts_in_the_next():
+    c = counters()
+    assert len(c.until(105)) == 5
+    assert c.until(105) == []
+    c.add(report(0, [(102, 0, 7, 0)], []), 0.0)
+    ((sample, _),) = c.until(106)
+    assert sample.arrived.tolist() == [7, 0, 0, 0]
+
+
+def test_nothing_is_told_of_time_that_is_not_known_completely():
+    metrics = SparkMetrics(0.1, started_ms=10_000.0)
+    useful = UsefulTime(None, lambda: None, 2)
+    metrics.add_operator("o", spread(1, GROUPS), np.zeros(GROUPS), useful, None)
+    # the batch began at 10.35 s and took until 12 s: time slots up to 10.3 s are known
+    metrics.committed([report(0, [(103, 0, 1, 0)], [(119, 0, 1, 0)])], 10_350.0, 10_350.0)
+    assert [s.tick for s in metrics.collect()["o"]] == [1, 2, 3]
+    metrics.known_until(12_050.0)
+    samples = metrics.collect()["o"]
+    assert [s.tick for s in samples] == list(range(4, 21))
+    assert samples[-1].completed.tolist() == [1, 0, 0, 0]
+    assert metrics.collect()["o"] == []
+
+
+def test_a_long_pause_leaves_a_gap_and_loses_no_record():
+    c = counters()
+    c.add(report(0, [(101, 2, 5, 0)], []), 0.0)
+    told = c.until(5_000)
+    assert len(told) == 1_201
+    assert told[0][0].arrived.tolist() == [0, 0, 5, 0]
+
+
+def test_what_an_earlier_run_left_waiting_has_arrived_before():
+    c = counters(waiting=(2, 0, 0, 0))
+    c.add(report(0, [], [(101, 0, 5, 0)]), 0.1)  # its rows stood for more records
+    ((sample, _),) = c.until(101)
+    assert sample.arrived.tolist() == [5, 0, 0, 0]
+    assert sample.completed.tolist() == [5, 0, 0, 0]
+
+
+def test_a_slot_keeps_its_identity_while_numbers_change():
+    c = counters(slots=3)
+    merged = Assignment((0, 0, 1, 1), 2, 1)
+    c.assign(merged, (0, 2), from_tick=103)
+    c.assign(spread(3, GROUPS), (0, 1, None), from_tick=105)
+    ids = [sample.slot_ids for sample, _ in c.until(106)]
+    assert ids == [(0, 1, 2)] * 2 + [(0, 2)] * 2 + [(0, 2, 3)] * 2
+
+
+# --- useful time ---------------------------------------------------------------------------------
+
+
+def test_the_fit_separates_a_tasks_fixed_cost_from_its_records():
+    fit = CostFit()
+    for records in (100, 2_000, 500, 4_000, 1_000):
+        fit.add(records, 15.0 + 0.02 * records)
+    assert fit.record_ms == pytest.approx(0.02, rel=0.05)
+    assert fit.fixed_ms == pytest.approx(15.0, rel=0.1)
+
+
+def test_a_slot_with_little_to_do_does_not_look_slow():
+    fit = CostFit()
+    fit.add(10_000, 120.0)
+    for _ in range(30):
+        fit.add(5, 18.0)
+    assert 1e3 / fit.record_ms > 5 / 18e-3 * 10
+
+
+def test_noise_gives_a_cost_above_zero():
+    fit = CostFit()
+    for records, useful_ms in ((1_000, 50.0), (2_000, 30.0), (3_000, 10.0)):
+        fit.add(records, useful_ms)
+    assert fit.record_ms > 0.0
+    assert CostFit().record_ms == 0.0
+
+
+def test_at_a_fixed_rate_useful_time_is_served_over_rate():
+    useful = UsefulTime(2_000.0, lambda: 1.0, 2)
+    assert useful.add([report(0, [], [], served=500, useful_ms=3.0)], 0.0, 1) == [0.25]
+
+
+def test_turns_on_few_cores_and_time_beside_the_slots_count():
+    def sustained(cores, budget_s):
+        useful = UsefulTime(None, lambda: budget_s, cores)
+        for batch in range(40):
+            # 1 ms per record and 200 ms beside the slots, of which there are four
+            slots = [report(s, [], [], served=100, useful_ms=100.0) for s in range(4)]
+            spent = useful.add(slots, batch * (200.0 + 100.0 * 4 / cores), 4)
+        return 100 / spent[0]
+
+    plain = sustained(4, None)
+    assert sustained(2, None) == pytest.approx(plain / 2)
+    # of a budget of 800 ms and 200 ms beside it, what is not fixed cost serves
+    assert sustained(2, 0.8) == pytest.approx(sustained(4, 0.8) / 2)
+    assert sustained(4, 0.8) < plain * 0.8
+
+
+# --- success -------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 8))
+def test_success_is_that_of_the_definition_over_a_whole_run(seed, window):
+    random = np.random.default_rng(seed)
+    completed = random.integers(0, 3, (30, GROUPS)).astype(float)
+    latency_ms = completed * random.choice([500.0, 1_500.0], (30, GROUPS))
+    slo = parse_slo(f"mean < 1 s over {window * 100} ms")
+    rate = SuccessRate(slo, GROUPS, 0.1)
+    for row in range(30):
+        rate.add(completed[row], latency_ms[row], np.zeros(GROUPS))
+    expected = success_rates(completed, latency_ms / 1e3, window_ticks=window, bound_s=1.0)
+    known = ~np.isnan(expected.rate)
+    assert rate.shares() == pytest.approx(expected.rate[known])
+    assert rate.empty == expected.empty.sum()
+
+
+def test_a_percentile_is_judged_for_the_operator_as_a_whole():
+    rate = SuccessRate(parse_slo("p90 < 1 s over 100 ms"), GROUPS, 0.1)
+    rate.add(np.array([10.0, 0, 0, 0]), np.zeros(GROUPS), np.array([9.0, 0, 0, 0]))
+    rate.add(np.array([5.0, 5.0, 0, 0]), np.zeros(GROUPS), np.array([5.0, 3.0, 0, 0]))
+    assert rate.shares().tolist() == [0.5]
+
+
+def test_another_slo_begins_a_new_window():
+    rate = SuccessRate(parse_slo("mean < 1 s over 200 ms"), 1, 0.1)
+    one = np.ones(1)
+    rate.add(one, one, one)
+    rate.judge_by(parse_slo("mean < 2 s over 300 ms"))
+    for _ in range(3):
+        rate.add(one, one * 1_500.0, one)
+    assert (rate.windows.tolist(), rate.met.tolist()) == ([1.0], [1.0])
+
+
+# --- floor ---------------------------------------------------------------------------------------
+
+
+def steps(floor, count, latency_s, busy_s=0.01, *, waiting=False, period_s=0.4, start=0):
+    for step in range(start, start + count):
+        floor.add(step * period_s * 1e3, latency_s, busy_s, waiting)
+
+
+def test_the_floor_is_the_latency_of_steps_with_nothing_to_do():
+    floor = SparkFloor()
+    steps(floor, STEPS_MIN, 0.5)
+    assert floor.value_s == 0.5
+
+
+def test_steps_in_which_records_waited_tell_nothing_of_the_floor():
+    floor = SparkFloor()
+    steps(floor, STEPS_MIN, 0.5)
+    steps(floor, 20, 0.1, waiting=True, start=STEPS_MIN)
+    assert floor.value_s == 0.5
+
+
+def test_too_few_steps_give_no_floor():
+    floor = SparkFloor()
+    steps(floor, STEPS_MIN - 1, 0.5)
+    assert floor.value_s == 0.0
+
+
+def test_a_job_that_is_never_idle_has_a_floor_from_its_batches():
+    floor = SparkFloor()
+    steps(floor, 40, 9.0, busy_s=0.3, waiting=True)
+    assert floor.value_s == pytest.approx(1.5 * 0.1)
+
+
+# --- targets -------------------------------------------------------------------------------------
+
+
+def test_the_tightest_slo_holds_at_each_operator():
+    slos = [parse_slo("mean < 2 s over 5 s"), parse_slo("operator b: mean < 1 s over 1 s")]
+    targets = steering.targets_of(slos, ["a", "b"])
+    assert [targets[n].slo.bound for n in ("a", "b")] == [2.0, 1.0]
+    assert steering.budget_s(slos) == pytest.approx(0.8)
+    assert steering.budget_s([]) is None
+
+
+def test_a_percentile_is_steered_by_the_mean_of_an_exponential_above_the_floor():
+    (target,) = steering.targets_of([parse_slo("p90 < 1 s over 1 s")], ["a"]).values()
+    assert target.mean_bound_s(0.0) == pytest.approx(1 / np.log(10))
+    assert target.mean_bound_s(0.3) == pytest.approx(0.3 + 0.7 / np.log(10))
+
+
+def test_the_alert_threshold_rises_with_the_floor_unless_the_user_set_it():
+    (target,) = steering.targets_of([parse_slo("mean < 2 s over 2 s")], ["a"]).values()
+    assert target.alert_s(0.0) == 0.1
+    assert target.alert_s(0.6) == 0.3
+    assert target.alert_s(60.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("juice >= 0.9", "bounds no latency"),
+        ("operator agg: mean < 1 s over 1 s", 'unknown operator "agg"'),
+    ],
+)
+def test_an_slo_that_cannot_be_steered_by_is_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
+        steering.targets_of([parse_slo(text)], ["aggregate-0"])

@@ -1,0 +1,91 @@
+"""Control files: asked once, answered once, never half."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from headgate.core.errors import CheckpointError
+from headgate.state.control import Asked, Command, ControlFiles
+
+FREEZE = Command("freeze", "ann", "INC-1", {"until_s": 5.0})
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ControlFiles:
+    (tmp_path / "headgate").mkdir()
+    return ControlFiles(tmp_path / "headgate")
+
+
+def test_a_request_is_found_until_it_is_answered(files: ControlFiles, tmp_path: Path) -> None:
+    request = files.ask(FREEZE)
+    assert files.pending() == [Asked(request, FREEZE)]
+    assert files.answer(request) is None
+    files.done(request, None)
+    assert files.pending() == []
+    answer = files.answer(request)
+    assert answer is not None
+    assert answer["refused"] is None
+    assert [path.name for path in tmp_path.rglob("*.json")] == []
+
+
+def test_requests_come_in_the_order_they_were_asked(files: ControlFiles) -> None:
+    asked = [files.ask(Command("scale", "ann", "", {"slots": n})) for n in range(1, 4)]
+    assert sorted(a.id for a in files.pending()) == sorted(asked)
+    assert [a.id[:13] for a in files.pending()] == sorted(name[:13] for name in asked)
+
+
+def test_files_are_the_owners_alone(files: ControlFiles, tmp_path: Path) -> None:
+    request = files.ask(FREEZE)
+    directory = tmp_path / "headgate" / "control"
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE((directory / f"{request}.json").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"act": "rm"}', '{"by": "x"}', '{"act": "scale", "arguments": 3}', "\xff"]
+)
+def test_what_cannot_be_read_is_no_command_and_says_why(
+    files: ControlFiles, tmp_path: Path, text: str
+) -> None:
+    files.ask(FREEZE)
+    bad = tmp_path / "headgate" / "control" / "0000000000001-00000000.json"
+    bad.write_bytes(text.encode("latin-1"))
+    first, second = files.pending()
+    assert first.command is None
+    assert first.problem.startswith("the request cannot be read")
+    assert second.command == FREEZE
+
+
+def test_a_request_that_is_a_link_is_not_followed(files: ControlFiles, tmp_path: Path) -> None:
+    files.ask(FREEZE)
+    secret = tmp_path / "secret"
+    secret.write_text(json.dumps({"act": "thaw"}))
+    (tmp_path / "headgate" / "control" / "0000000000001-00000000.json").symlink_to(secret)
+    assert files.pending()[0].command is None
+
+
+def test_other_files_are_left_alone(files: ControlFiles, tmp_path: Path) -> None:
+    files.ask(FREEZE)
+    (tmp_path / "headgate" / "control" / "notes.json").write_text("{}")
+    assert len(files.pending()) == 1
+
+
+def test_frozen_is_kept_until_thawed(files: ControlFiles) -> None:
+    assert files.frozen_until_s() is None
+    files.freeze(12.5)
+    assert files.frozen_until_s() == 12.5
+    files.freeze(None)
+    assert files.frozen_until_s() == float("inf")
+    files.thaw()
+    assert files.frozen_until_s() is None
+
+
+def test_without_a_checkpoint_there_is_nobody_to_ask(tmp_path: Path) -> None:
+    files = ControlFiles(tmp_path / "headgate")
+    assert files.pending() == []
+    with pytest.raises(CheckpointError, match="does not exist"):
+        files.ask(FREEZE)
