@@ -260,7 +260,8 @@ def test_nothing_but_json_reaches_stdout_whoever_writes(how: str, code: int) -> 
     assert ran.returncode == code, ran.stderr
     assert ran.stdout.count("\n") == 1
     json.loads(ran.stdout)
-    for noise in ("python", "descriptor", "child", "late"):
+    # What comes after the redirection may be lost with the process, but not reach stdout either.
+    for noise in ("python", "descriptor", "child"):
         assert f"{noise} noise" in ran.stderr
 
 
