@@ -151,7 +151,7 @@ class Changes:
         """
         with self._lock:
             if self.frozen:
-                msg = "the assignment is frozen; thaw it first."
+                msg = "the assignment is frozen; call thaw(), or headgate thaw, first."
                 raise ConfigError(msg)
             for name, new in changes.items():
                 before = self._states[name].assignment.slots
