@@ -135,7 +135,7 @@ def test_a_quiet_stream_with_nothing_due_costs_no_steps(
 def test_a_burst_over_budget_is_served_while_the_source_is_quiet(
     session: SparkSession, tmp_path: Path
 ) -> None:
-    put(tmp_path / "in", 0, [i / 1000 for i in range(20_000)], keys=40)
+    put(tmp_path / "in", 0, [i / 1000 for i in range(8_000)], keys=40)
     query = start(
         stream(session, tmp_path / "in").groupBy("k").agg(F.count("*").alias("n")),
         "burst",
@@ -147,13 +147,13 @@ def test_a_burst_over_budget_is_served_while_the_source_is_quiet(
     try:
         wait_until(lambda: steps(query) and steps(query)[0]["backlog"] > 0, query)
         query.scale(3)
-        wait_until(lambda: total(session, "burst") == 20_000, query)
+        wait_until(lambda: total(session, "burst") == 8_000, query)
         batches = steps(query)
         backlog = [batch["backlog"] for batch in batches]
         assert backlog == sorted(backlog, reverse=True)
         assert backlog[-1] == 0
         assert sum(batch["arrived"] for batch in batches[1:]) == 0
-        assert sum(batch["served"] for batch in batches) == 20_000
+        assert sum(batch["served"] for batch in batches) == 8_000
     finally:
         query.stop()
 
