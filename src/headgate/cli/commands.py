@@ -50,6 +50,7 @@ class Benchmark(StrEnum):
     OVERHEAD = "overhead"
     KILL = "kill"
     ISOLATION = "isolation"
+    SLO = "slo"
 
 
 _COUNTED = {
@@ -57,6 +58,7 @@ _COUNTED = {
     Benchmark.OVERHEAD: "batches",
     Benchmark.KILL: "count",
     Benchmark.ISOLATION: "count",
+    Benchmark.SLO: "seconds",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
 
