@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _WHERE = {
+    "ArrowProcessor": "headgate.engines.spark.arrow_processor",
     "CheckpointError": "headgate.core.errors",
     "ConfigError": "headgate.core.errors",
     "HeadgateError": "headgate.core.errors",
@@ -35,6 +36,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "ArrowProcessor",
     "CheckpointError",
     "ConfigError",
     "HeadgateError",
@@ -67,6 +69,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from headgate.core.errors import CheckpointError, ConfigError, HeadgateError, UnsupportedQuery
     from headgate.core.slo import Slo
+    from headgate.engines.spark.arrow_processor import ArrowProcessor
     from headgate.engines.spark.explain import explain
     from headgate.engines.spark.query import Query
     from headgate.engines.spark.session import session

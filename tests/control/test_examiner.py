@@ -63,7 +63,7 @@ def fed(rows: Sequence[tuple[float, float]], window_s: float = 0.5) -> Examiner:
 
 
 def test_latency_is_the_time_between_the_ticks_of_arrival_and_completion() -> None:
-    """SS-22: record 1 waits 0 ticks, 2-3 wait 1, 4 waits 2, 5-6 wait 1, 7 waits 0, 8-9 wait 1."""
+    """Record 1 waits 0 ticks, 2-3 wait 1, 4 waits 2, 5-6 wait 1, 7 waits 0, 8-9 wait 1."""
     view = seen(fed([(4, 1), (6, 3), (6, 6), (9, 7), (9, 9)]))
     assert view.latency_s[0] == pytest.approx(8 / 9 * 0.1)
     assert view.group_latency_s[0] == pytest.approx(8 / 9 * 0.1)
@@ -75,7 +75,6 @@ def test_only_completions_within_the_window_count() -> None:
 
 
 def test_arrival_rate_is_the_count_over_the_window() -> None:
-    """SS-26."""
     view = seen(fed([(4, 1), (6, 3), (6, 6), (9, 7), (11, 9)], window_s=0.3))
     assert view.group_rate[0] == pytest.approx((11 - 6) / 0.3)
     assert view.backlog.tolist() == [2.0]
@@ -87,7 +86,7 @@ def test_window_is_rounded_up_to_whole_ticks() -> None:
 
 
 def test_service_rate_is_smoothed_completions_over_useful_time() -> None:
-    """SS-27: 10 / 0.05 = 200, then 200 + (100 - 200) / 8."""
+    """10 / 0.05 = 200, then 200 + (100 - 200) / 8."""
     examiner = Examiner(1, 0.1, 0.1)
     examiner.add(sample(1, [10], [10], [0.05]))
     assert seen(examiner).service_rate[0] == pytest.approx(200.0)
@@ -97,7 +96,6 @@ def test_service_rate_is_smoothed_completions_over_useful_time() -> None:
 
 
 def test_an_idle_slot_keeps_its_service_rate() -> None:
-    """SS-27."""
     examiner = Examiner(1, 0.1, 0.1)
     examiner.add(sample(1, [10], [10], [0.05]))
     for tick in range(2, 50):
@@ -126,7 +124,7 @@ def test_without_any_service_rate_there_is_no_view_unless_one_is_given() -> None
 
 
 def test_completions_count_for_the_slot_that_owned_the_group_then() -> None:
-    """SS-23: group 1 waits long on slot 0, moves to slot 1 and is quick there."""
+    """Group 1 waits long on slot 0, moves to slot 1 and is quick there."""
     before, after = Assignment((0, 0), 2), Assignment((0, 1), 2, 1)
     examiner = Examiner(2, 0.1, 0.4)
     examiner.add(sample(1, [5, 5], [5, 0], [0.05, 0.0], before))
@@ -151,7 +149,6 @@ def test_a_slot_keeps_its_window_when_a_scale_in_renumbers_it() -> None:
 
 
 def test_a_new_slot_starts_with_its_sources_service_rate_and_converges_to_its_own() -> None:
-    """SS-19."""
     examiner = Examiner(3, 0.1, 0.1)
     two, three = Assignment((0, 1, 1), 2), Assignment((0, 1, 2), 3, 1)
     examiner.add(sample(1, [10, 5, 5], [10, 5, 5], [0.05, 0.1], two))
@@ -186,7 +183,7 @@ def test_a_replaced_slot_takes_the_service_rate_of_the_one_that_failed() -> None
 
 
 def test_missing_samples_are_put_on_the_line_and_nothing_is_seen_meanwhile() -> None:
-    """SS-28: ticks 3 to 5 are lost; 8 arrived and 4 completed in the four ticks up to 6."""
+    """Ticks 3 to 5 are lost; 8 arrived and 4 completed in the four ticks up to 6."""
     rows = [(2.0, 1.0), (4.0, 2.0), (6.0, 3.0), (8.0, 4.0), (10.0, 5.0), (12.0, 6.0)]
     whole, torn = fed(rows), fed(rows[:2])
     assert "2 of 5 ticks" in why(torn)
@@ -196,7 +193,6 @@ def test_missing_samples_are_put_on_the_line_and_nothing_is_seen_meanwhile() -> 
 
 
 def test_a_missing_counter_of_one_group_holds_the_view_back_until_it_is_on_the_line() -> None:
-    """SS-28."""
     whole, torn = Examiner(2, 0.1, 0.3), Examiner(2, 0.1, 0.3)
     for tick in range(1, 8):
         arrived, completed = [4.0 * tick, 6.0 * tick], [2.0 * tick, 6.0 * tick]
@@ -215,7 +211,7 @@ def test_a_missing_counter_of_one_group_holds_the_view_back_until_it_is_on_the_l
 
 
 def test_useful_time_is_not_interpolated() -> None:
-    """SS-28: 8 completions in the gap say nothing of the service rate."""
+    """8 completions in the gap say nothing of the service rate."""
     examiner = Examiner(1, 0.1, 0.1)
     examiner.add(sample(1, [10], [10], [0.05]))
     examiner.add(sample(4, [28], [28], [NAN]))
@@ -333,7 +329,6 @@ def test_nothing_is_seen_before_the_window_is_full() -> None:
 
 
 def test_a_new_window_takes_effect_once_it_is_full_and_forgets_no_service_rate() -> None:
-    """SS-03."""
     examiner = fed([(10.0 * tick, 10.0 * tick) for tick in range(1, 8)])
     examiner.window_s = 0.2
     assert why(examiner) == "0 of 2 ticks have passed"
@@ -362,7 +357,7 @@ def test_parameters_out_of_range_are_refused(changed: dict[str, float], named: s
 
 @pytest.mark.parametrize(("seed", "load"), [(1, 0.3), (2, 0.7), (3, 0.95), (4, 1.3)])
 def test_latency_is_within_a_tick_of_the_true_one(seed: int, load: float) -> None:
-    """SS-24: every window, every slot and group, also with a growing backlog."""
+    """Every window, every slot and group, also with a growing backlog."""
     rng = np.random.default_rng(seed)
     groups, slots, delta_s, window, ticks = 4, 2, 0.1, 10, 300
     service_s = np.array([0.01, 0.004])
@@ -392,7 +387,7 @@ def test_latency_is_within_a_tick_of_the_true_one(seed: int, load: float) -> Non
 
 
 def test_service_rates_of_unequal_slots_are_within_five_percent() -> None:
-    """SS-27: slots of speed 400, 800 and 1,200 records/s, loaded to 70 %."""
+    """Slots of speed 400, 800 and 1,200 records/s, loaded to 70 %."""
     rng = np.random.default_rng(5)
     service_s = 1 / np.array([400.0, 800.0, 1200.0])
     served = serve(rng, 0.7 / service_s, service_s, 60.0, 3)
@@ -406,7 +401,7 @@ def test_service_rates_of_unequal_slots_are_within_five_percent() -> None:
 
 
 def test_any_nonsense_leaves_a_valid_view_or_none() -> None:
-    """SS-28, SS-30: valid by construction, whatever came."""
+    """Valid by construction, whatever came."""
     rng = np.random.default_rng(6)
     nonsense = [NAN, np.inf, -np.inf, -1.0, 0.0, 1e-320, 1e308, 2.0**53, 3.5]
     viewed = 0

@@ -125,7 +125,7 @@ def test_holt_winters_follows_a_change_of_level() -> None:
 
 
 @pytest.mark.parametrize(("trend", "noise"), [(0.0, 0.0), (2.0, 0.0), (1.0, 60.0)])
-def test_holt_winters_beats_the_naive_floor_on_days(trend: float, noise: float) -> None:  # PS-28
+def test_holt_winters_beats_the_naive_floor_on_days(trend: float, noise: float) -> None:
     values = days(10, trend, noise)
     floor = mean_error(Naive(), values, skip=48)
     assert mean_error(HoltWinters(24), values, skip=48) < 0.7 * floor

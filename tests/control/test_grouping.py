@@ -36,7 +36,7 @@ def per_event(
     step=st.floats(1e-4, 1.5) | st.sampled_from([0.0166, 0.1, 0.25, 0.5]),
     cursor=st.integers(0, 7),
 )
-def test_a_batch_goes_where_its_events_would_go_one_by_one(  # PS-11
+def test_a_batch_goes_where_its_events_would_go_one_by_one(
     events: int, load: list[float], step: float, cursor: int
 ) -> None:
     cursor %= len(load)
@@ -64,16 +64,16 @@ def test_several_batches_go_where_one_would(
     assert parts == whole.replica.tolist()
 
 
-def test_a_new_replica_takes_events_until_it_is_as_loaded_as_the_others() -> None:  # PS-11
+def test_a_new_replica_takes_events_until_it_is_as_loaded_as_the_others() -> None:
     batch = load_aware(6, np.array([0.4, 0.0]), 0.1)
     assert batch.replica.tolist() == [1, 1, 1, 1, 0, 1]
 
 
-def test_equal_loads_are_served_in_turn() -> None:  # PS-11
+def test_equal_loads_are_served_in_turn() -> None:
     assert load_aware(6, np.zeros(3), 0.1).replica.tolist() == [0, 1, 2, 0, 1, 2]
 
 
-def test_round_robin_starts_once_every_load_is_at_least_one() -> None:  # PS-12
+def test_round_robin_starts_once_every_load_is_at_least_one() -> None:
     #  et = 16.6 ms, td = 1 s: 60 steps make 0.996, 61 make 1.0126; no load is ever exactly 1. The
     #  361st event is the first to push one over; all six are over after the 366th.
     batch = load_aware(361, np.zeros(6), 0.0166)
@@ -86,18 +86,18 @@ def test_round_robin_starts_once_every_load_is_at_least_one() -> None:  # PS-12
     assert (more.cursor, more.load.tolist()) == (2, batch.load.tolist())
 
 
-def test_load_starts_each_interval_from_what_was_processed_in_the_last() -> None:  # PS-12
+def test_load_starts_each_interval_from_what_was_processed_in_the_last() -> None:
     used = utilisation(np.array([0.0, 30.0, 500.0]), event_s=0.0166, duration_s=1.0)
     assert used.tolist() == pytest.approx([0.0, 0.498, 1.0])
 
 
-def test_round_robin_goes_on_where_it_stopped() -> None:  # PS-14
+def test_round_robin_goes_on_where_it_stopped() -> None:
     first = round_robin(4, 3)
     assert first.replica.tolist() == [0, 1, 2, 0]
     assert round_robin(2, 3, first.cursor).replica.tolist() == [1, 2]
 
 
-def test_shuffle_spreads_events_at_random_and_evenly_in_the_mean() -> None:  # PS-14
+def test_shuffle_spreads_events_at_random_and_evenly_in_the_mean() -> None:
     taken = np.bincount(shuffle(8000, 4, np.random.default_rng(7)).replica, minlength=4)
     assert taken.sum() == 8000
     assert (abs(taken - 2000) < 200).all()

@@ -42,7 +42,7 @@ def jobs(draw: st.DrawFn) -> tuple[Job, float]:
     room=st.integers(0, 200),
     congested=st.booleans(),
 )
-def test_a_well_behaved_cluster_converges_within_the_bound(  # HE-33
+def test_a_well_behaved_cluster_converges_within_the_bound(
     drawn: list[tuple[Job, float]], room: int, congested: bool
 ) -> None:
     #  The paper's bound, N log(F) + 2, is missed by jobs just short of their SLO (log(F) < 1 and
@@ -68,7 +68,7 @@ def test_a_well_behaved_cluster_converges_within_the_bound(  # HE-33
     assert cluster.run(20) == []
 
 
-def test_jobs_just_short_of_their_slo_need_a_step_each() -> None:  # HE-33
+def test_jobs_just_short_of_their_slo_need_a_step_each() -> None:
     cluster = Cluster({f"j{n}": Job(by_slots(1.01)) for n in range(5)})
     cluster.run(60)
     assert len(cluster.actions) == 5 > 5 * math.log(1.01, 1.05) + 2
@@ -97,7 +97,7 @@ def _constrained() -> dict[str, Job]:
         {"drop": 0.10},
     ],
 )
-def test_the_five_parameters_do_not_change_where_it_ends(change: dict[str, float]) -> None:  # HE-34
+def test_the_five_parameters_do_not_change_where_it_ends(change: dict[str, float]) -> None:
     cluster = Cluster(_constrained(), parameters(change), slots_max=4 * 5 + 30 + 3 + 5)
     cluster.run(200)
     assert Action.REDUCTION in kinds(cluster.actions)

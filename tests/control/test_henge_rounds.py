@@ -25,19 +25,19 @@ LATENCY = Utility(10.0, (Intent(Metric.LATENCY, 1.0),))
 @pytest.mark.parametrize(
     ("capacity", "extra"), [(0.6, 10), (0.9, 20), (0.3, 0), (0.31, 1), (0.0, 0), (0.1, 0)]
 )
-def test_extra_slots_are_proportional_to_congestion_and_rounded_up(  # HE-20
+def test_extra_slots_are_proportional_to_congestion_and_rounded_up(
     capacity: float, extra: int
 ) -> None:
     assert extra_slots(capacity, 0.3, 10.0) == extra
 
 
-def test_capacity_is_the_busy_share_of_the_busiest_slot() -> None:  # HE-19
+def test_capacity_is_the_busy_share_of_the_busiest_slot() -> None:
     #  60 records at 100 per s in 10 s: a slot limited to 100/s that serves 60/s reads 0.6.
     assert operator_capacity([600, 300], [0.010, 0.010], 10.0) == pytest.approx(0.6)
     assert operator_capacity([2000], [0.010], 10.0) == 1.0
 
 
-def test_every_congested_operator_of_the_job_gets_slots() -> None:  # HE-20
+def test_every_congested_operator_of_the_job_gets_slots() -> None:
     operators = {
         "a": FleetOperator(slots=4, capacity=0.6),
         "b": FleetOperator(slots=2, capacity=0.9),
@@ -53,7 +53,7 @@ def test_every_congested_operator_of_the_job_gets_slots() -> None:  # HE-20
     assert decision.numbers["utility_max"] == 10.0
 
 
-def test_a_request_larger_than_the_budget_is_cut_in_proportion() -> None:  # HE-20
+def test_a_request_larger_than_the_budget_is_cut_in_proportion() -> None:
     assert fitted({"a": 10, "b": 20}, 15) == {"a": 5, "b": 10}
     assert fitted({"a": 10, "b": 20}, 4) == {"a": 1, "b": 3}
     assert fitted({"a": 10, "b": 20}, 1) == {"b": 1}
@@ -62,14 +62,12 @@ def test_a_request_larger_than_the_budget_is_cut_in_proportion() -> None:  # HE-
 
 
 @pytest.mark.parametrize(("slots", "kept"), [(10, 2), (7, 2), (2, 1), (100, 20)])
-def test_a_reduction_takes_80_percent_and_leaves_at_least_one(
-    slots: int, kept: int
-) -> None:  # HE-26
+def test_a_reduction_takes_80_percent_and_leaves_at_least_one(slots: int, kept: int) -> None:
     job = FleetJob(LATENCY, (0.5,), {"op": FleetOperator(slots, 0.1)})
     assert reduced(job, {"op": False}, 0.8) == {"op": kept}
 
 
-def test_a_reduction_spares_sources_congested_operators_and_single_slots() -> None:  # HE-26
+def test_a_reduction_spares_sources_congested_operators_and_single_slots() -> None:
     operators = {
         "source": FleetOperator(10, 0.1, source=True),
         "busy": FleetOperator(10, 0.5),
@@ -80,7 +78,7 @@ def test_a_reduction_spares_sources_congested_operators_and_single_slots() -> No
     assert reduced(FleetJob(LATENCY, (0.5,), operators), congested, 0.8) == {"least": 6}
 
 
-def test_the_job_of_highest_priority_is_helped_first() -> None:  # HE-18, HE-16
+def test_the_job_of_highest_priority_is_helped_first() -> None:
     #  Figure 9: nine jobs worth 10 to 90 are all served between 900 s and 1800 s.
     jobs = {f"t{n}": Job(by_slots(5.0), priority=10.0 * n) for n in range(1, 10)}
     cluster = Cluster(jobs, HengeParameters())
@@ -89,17 +87,17 @@ def test_the_job_of_highest_priority_is_helped_first() -> None:  # HE-18, HE-16
     assert cluster.utility == 450.0
 
 
-def test_among_equal_priorities_the_lowest_utility_comes_first() -> None:  # HE-18
+def test_among_equal_priorities_the_lowest_utility_comes_first() -> None:
     jobs = {"a": Job(by_slots(2.0)), "b": Job(by_slots(9.0)), "c": Job(by_slots(4.0))}
     assert touched(Cluster(jobs).run(40)) == ["b", "c", "a"]
 
 
-def test_only_one_job_is_changed_per_round() -> None:  # HE-18
+def test_only_one_job_is_changed_per_round() -> None:
     cluster = Cluster({name: Job(by_slots(5.0)) for name in "abc"})
     assert all(len(decision.slots) == 1 for _, decision in cluster.run(60))
 
 
-def test_swapped_priorities_swap_the_order() -> None:  # HE-13
+def test_swapped_priorities_swap_the_order() -> None:
     jobs = {"a": Job(by_slots(5.0), priority=20.0), "b": Job(by_slots(5.0), priority=10.0)}
     cluster = Cluster(jobs)
     cluster.round()
@@ -107,7 +105,7 @@ def test_swapped_priorities_swap_the_order() -> None:  # HE-13
     assert list(cluster.until_action().slots) == ["b"]
 
 
-def test_nothing_is_done_between_an_action_and_its_judgement() -> None:  # HE-21
+def test_nothing_is_done_between_an_action_and_its_judgement() -> None:
     cluster = Cluster({"a": Job(by_slots(5.0)), "b": Job(by_slots(5.0))})
     first = cluster.until_action()
     assert first.action is Action.RECONFIGURATION
@@ -117,7 +115,7 @@ def test_nothing_is_done_between_an_action_and_its_judgement() -> None:  # HE-21
     assert set(cluster.rules[-6:-1]) == {"settling"}
 
 
-def test_the_jobs_under_judgement_are_named() -> None:  # HE-21
+def test_the_jobs_under_judgement_are_named() -> None:
     cluster = Cluster({"a": Job(by_slots(5.0)), "b": Job(constant(0.5))})
     assert cluster.henge.judging == ()
     cluster.until_action()
@@ -126,7 +124,7 @@ def test_the_jobs_under_judgement_are_named() -> None:  # HE-21
     assert cluster.henge.judging == ()
 
 
-def test_utilities_that_still_move_are_not_judged_yet() -> None:  # HE-21
+def test_utilities_that_still_move_are_not_judged_yet() -> None:
     cluster = Cluster({"a": Job(by_slots(5.0)), "b": Job(constant(2.0), priority=5.0)})
     cluster.until_action()
     acted_s = cluster.actions[0][0]
@@ -138,7 +136,7 @@ def test_utilities_that_still_move_are_not_judged_yet() -> None:  # HE-21
     assert acted_s + 160.0 <= cluster.actions[1][0] <= acted_s + 170.0
 
 
-def test_utilities_that_never_settle_are_judged_in_the_end() -> None:  # HE-21
+def test_utilities_that_never_settle_are_judged_in_the_end() -> None:
     cluster = Cluster({"a": Job(by_slots(5.0)), "b": Job(constant(2.0), priority=5.0)})
     cluster.until_action()
     acted_s = cluster.actions[0][0]
@@ -149,7 +147,7 @@ def test_utilities_that_never_settle_are_judged_in_the_end() -> None:  # HE-21
     assert cluster.actions[1][0] == acted_s + 300.0
 
 
-def test_a_loss_within_one_percent_is_no_drop() -> None:  # HE-21
+def test_a_loss_within_one_percent_is_no_drop() -> None:
     worse = Job(lambda slots: 2.0 if slots == 1 else 2.0 / 0.993)
     cluster = Cluster({"a": worse}, congested=True)
     cluster.run(20)
@@ -157,7 +155,7 @@ def test_a_loss_within_one_percent_is_no_drop() -> None:  # HE-21
     assert "a" in cluster.henge.indicators.blacklisted
 
 
-def test_the_wait_starts_when_a_long_change_is_through() -> None:  # HE-21
+def test_the_wait_starts_when_a_long_change_is_through() -> None:
     cluster = Cluster({"a": Job(by_slots(5.0)), "b": Job(by_slots(5.0))})
     cluster.until_action()
     cluster.time_s += 40.0  # the engine does not ask while a change is under way
@@ -176,7 +174,7 @@ def test_slots_changed_by_hand_restart_the_wait() -> None:
     assert cluster.actions[1][0] == seen_s + 60.0
 
 
-def test_a_job_that_gains_less_than_five_percent_is_passed_over_for_an_hour() -> None:  # HE-23
+def test_a_job_that_gains_less_than_five_percent_is_passed_over_for_an_hour() -> None:
     #  a gains 4 % and keeps its slots; b is helped meanwhile; after an hour it is a's turn again.
     stuck = Job(lambda slots: 2.0 / 1.04 if slots > 1 else 2.0, priority=20.0)
     cluster = Cluster({"a": stuck, "b": Job(by_slots(5.0))})
@@ -189,18 +187,18 @@ def test_a_job_that_gains_less_than_five_percent_is_passed_over_for_an_hour() ->
     assert cluster.actions[2][0] == judged_s + 3600.0
 
 
-def test_a_job_without_any_utility_that_gains_none_is_passed_over_too() -> None:  # HE-23
+def test_a_job_without_any_utility_that_gains_none_is_passed_over_too() -> None:
     cluster = Cluster({"a": Job(constant(float("inf")), priority=20.0), "b": Job(by_slots(5.0))})
     assert touched(cluster.run(30)) == ["a", "b"]
 
 
-def test_a_job_that_reaches_its_slo_by_a_small_step_is_not_passed_over() -> None:  # HE-23
+def test_a_job_that_reaches_its_slo_by_a_small_step_is_not_passed_over() -> None:
     cluster = Cluster({"a": Job(by_slots(1.01))})
     cluster.run(20)
     assert cluster.henge.indicators.blacklisted == {}
 
 
-def test_a_stringent_job_does_not_starve_the_rest() -> None:  # HE-32
+def test_a_stringent_job_does_not_starve_the_rest() -> None:
     greedy = Job(lambda slots: 100.0, priority=90.0)
     cluster = Cluster({"greedy": greedy, "b": Job(by_slots(5.0)), "c": Job(by_slots(5.0))})
     cluster.run(60)
@@ -208,7 +206,7 @@ def test_a_stringent_job_does_not_starve_the_rest() -> None:  # HE-32
     assert cluster.henge.indicators.touched["greedy"] == 1
 
 
-def test_the_two_goals_differ() -> None:  # HE-16
+def test_the_two_goals_differ() -> None:
     #  One slot is left. "rich" is worth more, "poor" is worse off.
     def jobs() -> dict[str, Job]:
         rich = Job(by_slots(1.5), priority=90.0)
@@ -222,7 +220,7 @@ def test_the_two_goals_differ() -> None:  # HE-16
     assert (total.henge.name, fair.henge.name) == ("henge(total)", "henge(max-min)")
 
 
-def test_a_burst_within_one_round_causes_no_action() -> None:  # HE-09
+def test_a_burst_within_one_round_causes_no_action() -> None:
     job = Job(constant(0.5))
     cluster = Cluster({"a": job})
     cluster.run(3)
@@ -232,21 +230,21 @@ def test_a_burst_within_one_round_causes_no_action() -> None:  # HE-09
     assert cluster.run(20) == []
 
 
-def test_the_first_fifteen_minutes_are_only_watched() -> None:  # HE-37
+def test_the_first_fifteen_minutes_are_only_watched() -> None:
     cluster = Cluster({"a": Job(by_slots(5.0))}, HengeParameters())
     cluster.until_action()
     assert cluster.actions[0][0] == 900.0
     assert set(cluster.rules[:90]) == {"observing"}
 
 
-def test_rounds_are_rounded_up_to_whole_batches() -> None:  # HE-18
+def test_rounds_are_rounded_up_to_whole_batches() -> None:
     henge = Henge(parameters())
     job = FleetJob(LATENCY, (9.0,), {"op": FleetOperator(1, 0.6)})
     acted = [t for t in range(0, 60, 3) if henge.decide(FleetView(float(t), {"j": job}, 99))]
     assert acted == [12]  # rounds at 0 and 12: a miss must last for two
 
 
-def test_queue_length_may_measure_congestion_instead() -> None:  # HE-39
+def test_queue_length_may_measure_congestion_instead() -> None:
     henge = Henge(
         parameters({"measure": lambda operator: operator.backlog_s, "congestion_threshold": 5.0})
     )
@@ -263,7 +261,7 @@ def test_an_operator_never_gets_more_than_its_maximum() -> None:
     assert len(cluster.actions) == 1
 
 
-def test_indicators_name_the_hungry_jobs_and_an_oversubscribed_cluster() -> None:  # HE-35, HE-44
+def test_indicators_name_the_hungry_jobs_and_an_oversubscribed_cluster() -> None:
     hungry = Job(by_slots(100.0), priority=20.0)
     cluster = Cluster({"hungry": hungry, "b": Job(by_slots(5.0))}, slots_max=10 + 2 + 25)
     cluster.run(80)
@@ -274,7 +272,7 @@ def test_indicators_name_the_hungry_jobs_and_an_oversubscribed_cluster() -> None
     assert found.action_s["hungry"] >= 60.0 * found.touched["hungry"]
 
 
-def test_a_satisfied_cluster_is_not_oversubscribed() -> None:  # HE-35
+def test_a_satisfied_cluster_is_not_oversubscribed() -> None:
     cluster = Cluster({"a": Job(constant(0.5))})
     cluster.run(20)
     assert not cluster.henge.indicators.oversubscribed

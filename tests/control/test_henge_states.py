@@ -19,7 +19,7 @@ def spoiler() -> dict[str, Job]:
     }
 
 
-def test_a_cluster_at_its_maximum_converges_after_four_more_rounds() -> None:  # HE-17, HE-22
+def test_a_cluster_at_its_maximum_converges_after_four_more_rounds() -> None:
     cluster = Cluster({"a": Job(constant(0.5))})
     states = []
     for _ in range(6):
@@ -28,7 +28,7 @@ def test_a_cluster_at_its_maximum_converges_after_four_more_rounds() -> None:  #
     assert states == [State.NOT_CONVERGED] * 4 + [State.CONVERGED] * 2
 
 
-def test_a_miss_during_the_four_rounds_starts_them_again() -> None:  # HE-22
+def test_a_miss_during_the_four_rounds_starts_them_again() -> None:
     job = Job(constant(0.5))
     cluster = Cluster({"a": job})
     cluster.run(3)
@@ -43,7 +43,7 @@ def test_a_miss_during_the_four_rounds_starts_them_again() -> None:  # HE-22
 
 @pytest.mark.parametrize("congested", [True, False])
 @pytest.mark.parametrize("meets", [True, False])
-def test_after_a_drop_a_reduction_follows_only_if_all_conditions_hold(  # HE-24
+def test_after_a_drop_a_reduction_follows_only_if_all_conditions_hold(
     congested: bool, meets: bool
 ) -> None:
     jobs = spoiler()
@@ -56,7 +56,7 @@ def test_after_a_drop_a_reduction_follows_only_if_all_conditions_hold(  # HE-24
     assert "fell from" in then.reason
 
 
-def test_a_reduction_is_made_of_all_jobs_that_meet_their_slo() -> None:  # HE-24, HE-26
+def test_a_reduction_is_made_of_all_jobs_that_meet_their_slo() -> None:
     jobs = spoiler() | {"fine": Job(constant(0.9), constant(0.2), slots=1)}
     jobs["also"] = Job(constant(0.5), constant(0.3), slots=20)
     cluster = Cluster(jobs, congested=True)
@@ -64,14 +64,14 @@ def test_a_reduction_is_made_of_all_jobs_that_meet_their_slo() -> None:  # HE-24
     assert cluster.until_action().slots == {"good": {"work": 2}, "also": {"work": 4}}
 
 
-def test_a_cluster_is_congested_when_most_of_its_hosts_are() -> None:  # HE-25
+def test_a_cluster_is_congested_when_most_of_its_hosts_are() -> None:
     def view(hosts_congested: int) -> FleetView:
         return FleetView(0.0, {}, 1, hosts=4, hosts_congested=hosts_congested)
 
     assert [view(n).congested for n in range(5)] == [False, False, False, True, True]
 
 
-def test_a_drop_after_the_reduction_means_reversion() -> None:  # HE-24, HE-28
+def test_a_drop_after_the_reduction_means_reversion() -> None:
     cluster = Cluster(spoiler(), congested=True)
     cluster.run(40)
     wanted = [Action.RECONFIGURATION, Action.REDUCTION, Action.RECONFIGURATION, Action.REVERSION]
@@ -79,7 +79,7 @@ def test_a_drop_after_the_reduction_means_reversion() -> None:  # HE-24, HE-28
     assert cluster.henge.state is State.CONVERGED
 
 
-def test_a_reversion_restores_the_best_configuration_on_record_of_all_jobs() -> None:  # HE-29
+def test_a_reversion_restores_the_best_configuration_on_record_of_all_jobs() -> None:
     #  "a" meets its SLO with 21 slots, "bad" then makes things worse.
     jobs = spoiler() | {"a": Job(by_slots(12.0), priority=30.0)}
     cluster = Cluster(jobs)
@@ -89,14 +89,14 @@ def test_a_reversion_restores_the_best_configuration_on_record_of_all_jobs() -> 
     assert cluster.henge.state is State.CONVERGED
 
 
-def test_after_a_reversion_the_cluster_is_left_alone() -> None:  # HE-29
+def test_after_a_reversion_the_cluster_is_left_alone() -> None:
     cluster = Cluster(spoiler())
     cluster.run(40)
     assert kinds(cluster.actions) == [Action.RECONFIGURATION, Action.REVERSION]
     assert cluster.run(1000) == []
 
 
-def test_where_no_action_can_help_the_best_configuration_is_kept() -> None:  # HE-17
+def test_where_no_action_can_help_the_best_configuration_is_kept() -> None:
     idle = Job(constant(2.0), constant(0.1))
     cluster = Cluster({"a": idle})
     assert cluster.run(50) == []
@@ -104,7 +104,7 @@ def test_where_no_action_can_help_the_best_configuration_is_kept() -> None:  # H
     assert cluster.henge.indicators.oversubscribed
 
 
-def test_no_slot_left_counts_as_congestion() -> None:  # HE-20, HE-25
+def test_no_slot_left_counts_as_congestion() -> None:
     jobs = {"a": Job(by_slots(3.0)), "b": Job(constant(0.5), constant(0.1), slots=10)}
     cluster = Cluster(jobs, slots_max=10 + 11)
     first = cluster.until_action()
@@ -114,7 +114,7 @@ def test_no_slot_left_counts_as_congestion() -> None:  # HE-20, HE-25
     assert cluster.utility == 20.0
 
 
-def test_a_request_that_fits_only_in_part_counts_as_congestion() -> None:  # HE-25
+def test_a_request_that_fits_only_in_part_counts_as_congestion() -> None:
     cluster = Cluster(spoiler(), slots_max=2 * 5 + 1 + 10 + 7)
     assert cluster.until_action().slots == {"bad": {"work": 8}}
     assert cluster.until_action().action is Action.REDUCTION
@@ -126,7 +126,7 @@ def test_no_slot_left_and_nothing_to_reduce_ends_the_search() -> None:
     assert cluster.henge.state is State.CONVERGED
 
 
-def test_a_drop_of_more_than_five_percent_forgets_history() -> None:  # HE-30
+def test_a_drop_of_more_than_five_percent_forgets_history() -> None:
     job = Job(by_slots(5.0))
     cluster = Cluster({"a": job})
     cluster.run(30)
@@ -141,7 +141,7 @@ def test_a_drop_of_more_than_five_percent_forgets_history() -> None:  # HE-30
     assert cluster.henge.state is State.CONVERGED
 
 
-def test_forgotten_configurations_are_never_restored() -> None:  # HE-30
+def test_forgotten_configurations_are_never_restored() -> None:
     #  11 slots were worth 10.0; after the change nothing is, whatever the slots.
     job = Job(by_slots(5.0))
     cluster = Cluster({"a": job})
@@ -152,7 +152,7 @@ def test_forgotten_configurations_are_never_restored() -> None:  # HE-30
     assert job.slots > 11
 
 
-def test_a_dip_of_one_round_does_not_leave_the_converged_state() -> None:  # HE-30
+def test_a_dip_of_one_round_does_not_leave_the_converged_state() -> None:
     job = Job(constant(0.5))
     cluster = Cluster({"a": job})
     cluster.run(10)
@@ -163,7 +163,7 @@ def test_a_dip_of_one_round_does_not_leave_the_converged_state() -> None:  # HE-
     assert cluster.run(20) == []
 
 
-def test_a_new_miss_in_the_converged_state_is_acted_upon() -> None:  # HE-31
+def test_a_new_miss_in_the_converged_state_is_acted_upon() -> None:
     jobs = {"small": Job(constant(0.9), priority=1.0), "big": Job(constant(0.5), priority=99.0)}
     cluster = Cluster(jobs)
     cluster.run(10)
@@ -172,7 +172,7 @@ def test_a_new_miss_in_the_converged_state_is_acted_upon() -> None:  # HE-31
     assert touched(cluster.run(5)) == ["small"]
 
 
-def test_a_miss_that_convergence_accepted_is_not_acted_upon() -> None:  # HE-31
+def test_a_miss_that_convergence_accepted_is_not_acted_upon() -> None:
     jobs = {"late": Job(constant(2.0), constant(0.1)), "b": Job(constant(0.5))}
     cluster = Cluster(jobs)
     cluster.run(10)
@@ -180,7 +180,7 @@ def test_a_miss_that_convergence_accepted_is_not_acted_upon() -> None:  # HE-31
     assert cluster.run(100) == []
 
 
-def test_a_miss_that_began_as_the_cluster_converged_is_acted_upon() -> None:  # HE-31
+def test_a_miss_that_began_as_the_cluster_converged_is_acted_upon() -> None:
     jobs = {"late": Job(constant(2.0), constant(0.1)), "b": Job(constant(0.9))}
     cluster = Cluster(jobs)
     cluster.round()
@@ -191,7 +191,7 @@ def test_a_miss_that_began_as_the_cluster_converged_is_acted_upon() -> None:  # 
 
 
 @pytest.mark.parametrize(("factor", "second"), [(1.05, False), (1.2, True), (0.8, True)])
-def test_a_second_reduction_needs_a_change_of_input_by_ten_percent(  # HE-27
+def test_a_second_reduction_needs_a_change_of_input_by_ten_percent(
     factor: float, second: bool
 ) -> None:
     cluster = Cluster(spoiler(), congested=True)
@@ -204,7 +204,7 @@ def test_a_second_reduction_needs_a_change_of_input_by_ten_percent(  # HE-27
     assert cluster.until_action().action is wanted
 
 
-def test_a_job_that_comes_allows_another_reduction() -> None:  # HE-27, HE-01
+def test_a_job_that_comes_allows_another_reduction() -> None:
     cluster = Cluster(spoiler(), congested=True)
     cluster.run(40)
     assert kinds(cluster.actions).count(Action.REDUCTION) == 1
@@ -214,14 +214,14 @@ def test_a_job_that_comes_allows_another_reduction() -> None:  # HE-27, HE-01
     assert kinds(cluster.actions).count(Action.REDUCTION) == 2
 
 
-def test_a_job_that_comes_is_helped_in_a_converged_cluster() -> None:  # HE-01
+def test_a_job_that_comes_is_helped_in_a_converged_cluster() -> None:
     cluster = Cluster({"a": Job(constant(0.5))})
     cluster.run(10)
     cluster.jobs["b"] = Job(by_slots(5.0))
     assert touched(cluster.run(20)) == ["b"]
 
 
-def test_a_job_that_leaves_while_its_slots_are_judged_is_forgotten() -> None:  # HE-01
+def test_a_job_that_leaves_while_its_slots_are_judged_is_forgotten() -> None:
     cluster = Cluster({"a": Job(by_slots(5.0), priority=20.0), "b": Job(by_slots(5.0))})
     cluster.until_action()
     del cluster.jobs["a"]
@@ -233,7 +233,7 @@ def test_a_job_without_a_first_report_does_not_stop_the_others() -> None:
     assert list(cluster.until_action().slots) == ["a"]
 
 
-def test_no_action_is_taken_without_fresh_statistics_and_for_five_minutes_after() -> None:  # HE-36
+def test_no_action_is_taken_without_fresh_statistics_and_for_five_minutes_after() -> None:
     #  cut 100 to 460 s ─────► no decision ─────► fresh from 460 s ── 300 s ──► 760 s
     jobs = {"a": Job(by_slots(50.0)), "b": Job(constant(0.5))}
     cluster = Cluster(jobs)
@@ -249,14 +249,14 @@ def test_no_action_is_taken_without_fresh_statistics_and_for_five_minutes_after(
     assert cluster.actions[-1][0] == 760.0
 
 
-def test_an_empty_fleet_and_one_that_has_not_reported_do_nothing() -> None:  # HE-36
+def test_an_empty_fleet_and_one_that_has_not_reported_do_nothing() -> None:
     henge = Henge(parameters())
     assert henge.decide(FleetView(0.0, {}, 10)).rule == "no jobs"
     cluster = Cluster({"a": Job(by_slots(5.0), silent=True)})
     assert cluster.run(5) == []
 
 
-def test_a_job_restarted_with_other_operators_is_a_new_job() -> None:  # HE-27
+def test_a_job_restarted_with_other_operators_is_a_new_job() -> None:
     cluster = Cluster({"a": Job(by_slots(5.0)), "b": Job(constant(0.5))})
     cluster.run(30)
     jobs = cluster.view().jobs

@@ -22,12 +22,12 @@ FIGURE_2 = [
 ]
 
 
-def test_figure_2_gives_the_papers_numbers() -> None:  # HE-05
+def test_figure_2_gives_the_papers_numbers() -> None:
     assert operator_juice(FIGURE_2) == {"A": 1.0, "B": 0.5, "C": 0.375, "D": 0.875}
     assert job_juice(FIGURE_2) == 0.875
 
 
-def test_two_sources_and_two_sinks_are_normalised_by_the_sources() -> None:  # HE-06
+def test_two_sources_and_two_sinks_are_normalised_by_the_sources() -> None:
     flows = [
         Flow("s1", "m", 100, 100),
         Flow("s2", "m", 300, 150, waiting=150),
@@ -38,7 +38,7 @@ def test_two_sources_and_two_sinks_are_normalised_by_the_sources() -> None:  # H
     assert job_juice(flows) == pytest.approx((1.5 * 0.5 + 1.5 * 0.25) / 2)
 
 
-def test_duplication_and_filters_leave_juice_alone() -> None:  # HE-07
+def test_duplication_and_filters_leave_juice_alone() -> None:
     flows = [
         Flow("s", "copy", 100, 100),
         Flow("copy", "a", 100, 100),
@@ -49,7 +49,7 @@ def test_duplication_and_filters_leave_juice_alone() -> None:  # HE-07
     assert job_juice(flows) == 1.0
 
 
-def test_records_lost_by_the_network_lower_juice() -> None:  # HE-07
+def test_records_lost_by_the_network_lower_juice() -> None:
     assert job_juice([Flow("s", "sink", sent=100, executed=90)]) == 0.9
 
 
@@ -67,12 +67,12 @@ def quiet_graphs(draw: st.DrawFn) -> list[Flow]:
 
 
 @given(flows=quiet_graphs())
-def test_juice_is_one_where_nothing_waits_whatever_the_graph(flows: list[Flow]) -> None:  # HE-07
+def test_juice_is_one_where_nothing_waits_whatever_the_graph(flows: list[Flow]) -> None:
     assert job_juice(flows) == pytest.approx(1.0)
 
 
 @given(flows=quiet_graphs(), data=st.data())
-def test_juice_stays_between_zero_and_one_whatever_is_served(  # HE-08
+def test_juice_stays_between_zero_and_one_whatever_is_served(
     flows: list[Flow], data: st.DataObject
 ) -> None:
     served = [
@@ -84,14 +84,14 @@ def test_juice_stays_between_zero_and_one_whatever_is_served(  # HE-08
     assert max(operator_juice(served).values(), default=0.0) <= len(spouts) + 1e-9
 
 
-def test_a_queue_that_drains_makes_up_for_nothing_else() -> None:  # HE-08
+def test_a_queue_that_drains_makes_up_for_nothing_else() -> None:
     #  B works off its queue (20 of 10 sent) while C is stuck: still only half is processed.
     flows = [Flow("A", "B", 10, 20), Flow("A", "C", 10, 0, waiting=10)]
     assert job_juice(flows) == 0.5
     assert job_juice([Flow("s", "sink", sent=10, executed=30)]) == 1.0
 
 
-def test_a_parent_that_sent_nothing_is_complete_unless_its_records_wait() -> None:  # HE-08
+def test_a_parent_that_sent_nothing_is_complete_unless_its_records_wait() -> None:
     assert job_juice([Flow("s", "sink", 0, 0)]) == 1.0
     assert job_juice([Flow("s", "sink", 0, 0, waiting=5)]) == 0.0
     assert job_juice([Flow("s", "sink", 0, 3, waiting=5)]) == 1.0
@@ -104,7 +104,7 @@ def test_a_job_of_one_operator_has_full_juice() -> None:
     assert job_juice([]) == 1.0
 
 
-def test_weights_say_how_much_each_sink_counts() -> None:  # HE-10
+def test_weights_say_how_much_each_sink_counts() -> None:
     flows = [Flow("s", "paid", 50, 50), Flow("s", "free", 50, 0, waiting=50)]
     assert job_juice(flows) == 0.5
     assert job_juice(flows, {"paid": 3.0}) == 0.75
@@ -123,7 +123,7 @@ def test_a_cycle_is_refused() -> None:
         job_juice([Flow("a", "b", 1, 1), Flow("b", "a", 1, 1), Flow("b", "c", 1, 1)])
 
 
-def test_the_window_slides_by_sub_windows() -> None:  # HE-09
+def test_the_window_slides_by_sub_windows() -> None:
     #  sub-windows  1   2   3   4   5   6 | 7
     #  executed     0   10  10  10  10  10| 10      the bad first one leaves with the seventh
     window = JuiceWindow(subwindows=6)
@@ -136,7 +136,7 @@ def test_the_window_slides_by_sub_windows() -> None:  # HE-09
     assert window.flows() == [Flow("s", "sink", 60, 60, waiting=10)]
 
 
-def test_a_burst_served_within_the_window_costs_no_juice() -> None:  # HE-09
+def test_a_burst_served_within_the_window_costs_no_juice() -> None:
     window = JuiceWindow()
     for sent, executed in [(10, 10), (40, 25), (10, 25), (10, 10)]:
         window.add([Flow("s", "sink", sent, executed)])

@@ -47,21 +47,21 @@ TABLE_2 = Interval(
 )
 
 
-def test_table_2_predicts_the_papers_events() -> None:  # PS-03, PS-06
+def test_table_2_predicts_the_papers_events() -> None:
     found = predict(TABLE_2, edge_shares(TABLE_2, {}), 100.0)
     assert [p.received for p in found.values()] == [100, 84, 63]
     assert [p.queued for p in found.values()] == [0, 7, 20]
     assert [p.total for p in found.values()] == [100, 91, 83]
 
 
-def test_table_2_needs_the_papers_replicas() -> None:  # PS-02, PS-10
+def test_table_2_needs_the_papers_replicas() -> None:
     assert Psps().decide(TABLE_2).active == {"O1": 2, "O2": 3, "O3": 9}
 
 
 @pytest.mark.parametrize(
     ("events", "event_s", "replicas"), [(30, 0.1, 3), (31, 0.1, 4), (0, 0.1, 0), (1, 0.1, 1)]
 )
-def test_replicas_are_rounded_up(events: float, event_s: float, replicas: int) -> None:  # PS-02
+def test_replicas_are_rounded_up(events: float, event_s: float, replicas: int) -> None:
     assert replicas_needed(events, event_s, 1.0) == replicas
 
 
@@ -78,13 +78,13 @@ def diamond(replicated: float = 1.0) -> Interval:
     return Interval(1.0, 100.0, operators)
 
 
-def test_figure_5_gives_the_papers_shares_whatever_the_order_of_operators() -> None:  # PS-03
+def test_figure_5_gives_the_papers_shares_whatever_the_order_of_operators() -> None:
     found = predict(diamond(), edge_shares(diamond(), {}), 100.0)
     theta = {name: round(prediction.theta, 9) for name, prediction in found.items()}
     assert theta == {"O1": 1.0, "O2": 0.7, "O3": 0.3, "O4": 0.58}
 
 
-def test_theta_exceeds_one_behind_an_operator_that_replicates() -> None:  # PS-03
+def test_theta_exceeds_one_behind_an_operator_that_replicates() -> None:
     found = predict(diamond(2.0), edge_shares(diamond(2.0), {}), 100.0)
     assert found["O2"].theta == pytest.approx(1.4)
 
@@ -106,7 +106,7 @@ def chain(first: int, others: int = 1) -> Interval:
     return Interval(1.0, 100.0, {"O1": o1, "O2": o2, "O3": o3})
 
 
-def test_a_slow_first_operator_causes_no_domino_effect() -> None:  # PS-04
+def test_a_slow_first_operator_causes_no_domino_effect() -> None:
     #  With 20 of 100 let through, the whole chain is right after one interval: 5 each, and 4 more
     #  for the queue of the first. Another interval without the queue changes only the first.
     policy = Psps()
@@ -114,7 +114,7 @@ def test_a_slow_first_operator_causes_no_domino_effect() -> None:  # PS-04
     assert policy.decide(chain(first=9, others=5)).active == {"O1": 5}
 
 
-def test_shares_are_kept_while_a_predecessor_processes_nothing() -> None:  # PS-05
+def test_shares_are_kept_while_a_predecessor_processes_nothing() -> None:
     shares = edge_shares(TABLE_2, {})
     stuck = dict(TABLE_2.operators)
     stuck["O1"] = replace(stuck["O1"], processed=0.0)
@@ -123,34 +123,34 @@ def test_shares_are_kept_while_a_predecessor_processes_nothing() -> None:  # PS-
     assert kept["O1", "O2"] == shares["O1", "O2"] == pytest.approx(117 / 140)
 
 
-def test_a_predecessor_that_never_processed_passes_everything_on() -> None:  # PS-05
+def test_a_predecessor_that_never_processed_passes_everything_on() -> None:
     interval = Interval(1.0, 9.0, {"a": operator(), "b": operator(received={"a": 0.0})})
     assert edge_shares(interval, {})["a", "b"] == 1.0
 
 
-def test_without_input_one_replica_stays_active() -> None:  # PS-05
+def test_without_input_one_replica_stays_active() -> None:
     interval = Interval(1.0, 0.0, {"a": operator(active=7)})
     assert Psps().decide(interval).active == {"a": 1}
 
 
-def test_a_queue_alone_keeps_replicas_active() -> None:  # PS-06
+def test_a_queue_alone_keeps_replicas_active() -> None:
     interval = Interval(1.0, 0.0, {"a": operator(active=7, queued=250.0)})
     assert Psps().decide(interval).active == {"a": 3}
 
 
-def test_no_more_replicas_than_the_pool_has_are_wanted() -> None:  # PS-05
+def test_no_more_replicas_than_the_pool_has_are_wanted() -> None:
     interval = Interval(1.0, 1e6, {"a": operator(pool=32)})
     assert Psps().decide(interval).active == {"a": 32}
 
 
-def test_replicas_may_exceed_what_the_peak_needs_to_drain_a_queue() -> None:  # PS-07
+def test_replicas_may_exceed_what_the_peak_needs_to_drain_a_queue() -> None:
     peak = Interval(1.0, 800.0, {"a": operator(queued=400.0)})
     assert replicas_needed(800.0, 0.01, 1.0) == 8
     assert Psps().decide(peak).active == {"a": 12}
 
 
 @pytest.mark.parametrize("absurd", [math.nan, -1.0, math.inf])
-def test_an_absurd_sample_changes_nothing(absurd: float) -> None:  # PS-05
+def test_an_absurd_sample_changes_nothing(absurd: float) -> None:
     policy = Psps()
     decision = policy.decide(replace(TABLE_2, input_events=absurd))
     assert not decision
@@ -160,7 +160,7 @@ def test_an_absurd_sample_changes_nothing(absurd: float) -> None:  # PS-05
     assert policy.decide(TABLE_2).active == {"O1": 2, "O2": 3, "O3": 9}
 
 
-def test_an_interval_shorter_than_an_events_way_is_refused() -> None:  # PS-08
+def test_an_interval_shorter_than_an_events_way_is_refused() -> None:
     #  The longest path takes 16.6 + 25 + 100 ms.
     assert TABLE_2.event_through_s == pytest.approx(0.1416)
     assert diamond().event_through_s == pytest.approx(0.03)
@@ -169,14 +169,14 @@ def test_an_interval_shorter_than_an_events_way_is_refused() -> None:  # PS-08
     check_interval(replace(TABLE_2, duration_s=0.15))
 
 
-def test_an_event_time_that_grows_later_does_not_stop_the_job() -> None:  # PS-08
+def test_an_event_time_that_grows_later_does_not_stop_the_job() -> None:
     policy = Psps()
     policy.decide(TABLE_2)
     slow = TABLE_2.operators | {"O3": replace(TABLE_2.operators["O3"], event_s=2.0)}
     assert policy.decide(replace(TABLE_2, operators=slow)).active["O3"] == 32
 
 
-def test_a_stateful_operator_is_refused() -> None:  # PS-19
+def test_a_stateful_operator_is_refused() -> None:
     interval = Interval(1.0, 9.0, {"count": operator(stateful=True)})
     for policy in (Psps(), Dabs()):
         with pytest.raises(
@@ -193,7 +193,7 @@ def test_a_cycle_of_operators_is_refused() -> None:
         Psps().decide(interval)
 
 
-def test_the_plan_names_only_what_changes() -> None:  # PS-10
+def test_the_plan_names_only_what_changes() -> None:
     predictions = predict(TABLE_2, edge_shares(TABLE_2, {}), 100.0)
     operators = TABLE_2.operators | {"O2": replace(TABLE_2.operators["O2"], active=3)}
     assert plan(replace(TABLE_2, operators=operators), predictions) == {"O1": 2, "O3": 9}
@@ -206,7 +206,7 @@ def test_a_decision_explains_itself() -> None:
     assert not decision.restart
 
 
-def test_what_waits_upstream_may_count_as_received() -> None:  # PS-28
+def test_what_waits_upstream_may_count_as_received() -> None:
     plain = predict(chain(1), edge_shares(chain(1), {}), 100.0)
     ahead = predict(chain(1), edge_shares(chain(1), {}), 100.0, predecessor_queues=True)
     assert [p.received for p in plain.values()] == [100, 100, 100]
@@ -214,7 +214,7 @@ def test_what_waits_upstream_may_count_as_received() -> None:  # PS-28
     assert Psps(predecessor_queues=True).decide(chain(1)).active == {"O1": 9, "O2": 9, "O3": 9}
 
 
-def test_a_forecast_of_the_input_replaces_the_last_value() -> None:  # PS-28
+def test_a_forecast_of_the_input_replaces_the_last_value() -> None:
     naive, seasonal = Psps(Naive()), Psps(HoltWinters(period=2))
     for events in [100.0, 900.0, 100.0, 900.0]:
         interval = Interval(1.0, events, {"a": operator()})
@@ -255,7 +255,7 @@ def play(inputs: list[int], policy: ReplicaPolicy | None, active: int) -> dict[s
     }
 
 
-def test_replicas_follow_the_input_with_less_than_the_peak_needs() -> None:  # PS-20, PS-23
+def test_replicas_follow_the_input_with_less_than_the_peak_needs() -> None:
     #  Shape of Table VIII. The peak of 200/s needs 2 + 4 + 8; eight each are 24.
     inputs = [round(100.0 + 100.0 * math.sin(n / 5.0)) for n in range(212)]  # to a trough
     single, eight = play(inputs, None, active=1), play(inputs, None, active=8)
@@ -267,14 +267,14 @@ def test_replicas_follow_the_input_with_less_than_the_peak_needs() -> None:  # P
     assert found["degradation"] < single["degradation"]
 
 
-def test_nothing_is_lost_although_replicas_change_in_every_interval() -> None:  # PS-20
+def test_nothing_is_lost_although_replicas_change_in_every_interval() -> None:
     inputs = [20, 300] * 50 + [0] * 5
     found = play(inputs, Psps(), active=1)
     assert found["waiting"] == pytest.approx(0.0)
     assert found["processed"] == pytest.approx(1.0)
 
 
-def test_a_pool_activates_the_fullest_and_deactivates_the_emptiest_replicas() -> None:  # PS-01
+def test_a_pool_activates_the_fullest_and_deactivates_the_emptiest_replicas() -> None:
     pool = ReplicaPool((True, True, False, False))
     queued = [5.0, 0.0, 0.0, 3.0]
     assert pool.resized(3, queued).active == (True, True, False, True)
@@ -289,14 +289,14 @@ def test_a_pool_without_an_active_replica_is_refused() -> None:
         ReplicaPool((False, False))
 
 
-def test_dabs_follows_each_operators_own_input_down_the_chain() -> None:  # PS-25
+def test_dabs_follows_each_operators_own_input_down_the_chain() -> None:
     #  The domino effect: behind a slow first operator, DABS sees 20 events and stays at 2 replicas.
     decision = Dabs().decide(chain(1))
     assert decision.active == {"O1": 12, "O2": 2, "O3": 2}
     assert decision.restart
 
 
-def test_dabs_leaves_activity_within_its_band_alone() -> None:  # PS-25
+def test_dabs_leaves_activity_within_its_band_alone() -> None:
     interval = Interval(1.0, 50.0, {"a": operator(from_source=50.0)})
     assert Dabs().decide(interval).numbers == {"a.activity": 0.5}
     assert not Dabs().decide(interval)
@@ -314,7 +314,7 @@ def test_dabs_refuses_a_band_that_is_none(change: dict[str, float]) -> None:
         Dabs(**change)  # type: ignore[arg-type]
 
 
-def test_the_time_of_an_event_comes_from_a_benchmark_and_is_corrected() -> None:  # PS-09
+def test_the_time_of_an_event_comes_from_a_benchmark_and_is_corrected() -> None:
     event_s = benchmark_event_s([10, 10, 10, 0], [9.0, 0.25, 0.24, 0.1])
     assert event_s == pytest.approx(0.025)
     estimate = ServiceTime(event_s)
@@ -323,7 +323,7 @@ def test_the_time_of_an_event_comes_from_a_benchmark_and_is_corrected() -> None:
     assert estimate.event_s == pytest.approx(0.05, rel=1e-4)
 
 
-def test_an_idle_or_absurd_interval_leaves_the_event_time_alone() -> None:  # PS-09
+def test_an_idle_or_absurd_interval_leaves_the_event_time_alone() -> None:
     estimate = ServiceTime(0.02)
     samples = [(0.0, 0.0), (5.0, 0.0), (5.0, math.nan), (math.inf, 1.0), (-1.0, 1.0)]
     for processed, useful_s in samples:
@@ -331,7 +331,7 @@ def test_an_idle_or_absurd_interval_leaves_the_event_time_alone() -> None:  # PS
     assert estimate.event_s == 0.02
 
 
-def test_a_weight_of_zero_keeps_the_benchmarks_value() -> None:  # PS-09
+def test_a_weight_of_zero_keeps_the_benchmarks_value() -> None:
     estimate = ServiceTime(0.02, weight=0.0)
     estimate.observe(10.0, 5.0)
     assert estimate.event_s == 0.02
@@ -344,7 +344,7 @@ def test_a_benchmark_that_processed_nothing_gives_no_event_time() -> None:
         ServiceTime(0.0)
 
 
-def test_saved_resources_of_one_replica_of_32_per_operator() -> None:  # PS-18
+def test_saved_resources_of_one_replica_of_32_per_operator() -> None:
     #  Table VIII: four operators with one replica each against 32.
     assert saved_resources(np.full(10, 4.0), 32.0) == 0.875
     assert saved_resources(np.array([32.0]), 32.0) == 0.0
@@ -353,13 +353,13 @@ def test_saved_resources_of_one_replica_of_32_per_operator() -> None:  # PS-18
         saved_resources(np.array([1.0]), 0.0)
 
 
-def test_degradation_is_the_mean_distance_of_output_from_input() -> None:  # PS-18
+def test_degradation_is_the_mean_distance_of_output_from_input() -> None:
     arrived, processed = np.array([100.0, 100.0, 0.0]), np.array([80.0, 120.0, 50.0])
     assert throughput_degradation(arrived, processed) == pytest.approx(0.2)
     assert throughput_degradation(np.zeros(2), np.ones(2)) == 0.0
 
 
-def test_processed_share_and_latency() -> None:  # PS-18
+def test_processed_share_and_latency() -> None:
     assert processed_share(200.0, 150.0) == 0.75
     assert processed_share(0.0, 0.0) == 1.0
     assert mean_latency_s(np.array([0.0, 1.0]), np.array([0.5, 2.5])) == 1.0

@@ -23,7 +23,6 @@ def run(split: BoundSplit, mean_s: dict[str, float], cycles: range) -> None:
 
 
 def test_bounds_begin_equal_and_move_at_the_end_of_an_interval_only() -> None:
-    """SS-47."""
     split = BoundSplit(["split", "count"], 2.0, interval_s=10.0)
     run(split, {"split": 0.6, "count": 0.2}, range(10))
     assert split.bounds_s == {"split": 1.0, "count": 1.0}
@@ -32,7 +31,7 @@ def test_bounds_begin_equal_and_move_at_the_end_of_an_interval_only() -> None:
 
 
 def test_bounds_settle_where_success_is_equal() -> None:
-    """SS-47: shares of exponential latencies within b are equal where b / mean is."""
+    """Shares of exponential latencies within b are equal where b / mean is."""
     split = BoundSplit(["split", "count"], 2.0)
     run(split, {"split": 0.6, "count": 0.2}, range(2000))
     assert split.bound_s("split") == pytest.approx(1.5, rel=0.05)

@@ -47,12 +47,10 @@ def ascending(seen: OperatorView, source: int) -> list[int]:
 
 
 def test_projected_latency_of_the_papers_example_is_one_second() -> None:
-    """SS-25."""
     assert projected_latency_s(1799.0, 2000.0, 0.1) == pytest.approx(1.0, rel=1e-9)
 
 
 def test_projected_latency_is_infinite_from_the_margin_on_and_never_negative() -> None:
-    """SS-16."""
     projected = projected_latency_s(np.array([799.0, 800.0, 1000.0, 5000.0]), 1000.0, 0.2)
     assert projected.tolist() == [1.0, math.inf, math.inf, math.inf]
 
@@ -72,7 +70,7 @@ def test_pressure_orders_as_projected_latency_and_overload_by_load(
 def test_best_prefix_equals_the_linear_scan_over_all_prefixes(
     seen: OperatorView, epsilon: float, rate: int
 ) -> None:
-    """SS-15, SS-17: shortest of the best, never the whole source, by latency ascending."""
+    """Shortest of the best, never the whole source, by latency ascending."""
     for source in range(seen.slots):
         order = ascending(seen, source)
         mu = float(seen.service_rate[source])
@@ -95,7 +93,7 @@ def test_best_prefix_equals_the_linear_scan_over_all_prefixes(
 def test_best_prefix_needs_a_logarithmic_number_of_projections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """SS-17: O(log K) for one destination, O(N log K) for N of them."""
+    """O(log K) for one destination, O(N log K) for N of them."""
     counted = 0
 
     def counting(rate: object, service_rate: object, epsilon: float) -> object:
@@ -116,7 +114,7 @@ def test_best_prefix_needs_a_logarithmic_number_of_projections(
 
 
 def test_prefix_does_not_contain_the_group_that_made_it_worse() -> None:
-    """SS-15: the printed loop adds a group, sees that it is worse, and keeps it."""
+    """The printed loop adds a group, sees that it is worse, and keeps it."""
     seen = view([300.0, 300.0, 300.0, 300.0], 2000.0, slots=1)
     found = best_prefix(seen, 0.2, 0, 2000.0, 0.0)
     assert found is not None
@@ -124,7 +122,7 @@ def test_prefix_does_not_contain_the_group_that_made_it_worse() -> None:
 
 
 def test_prefix_of_a_drowned_slot_has_the_least_load_though_both_stay_overloaded() -> None:
-    """SS-16: stopping at the first group that leaves the source infinite finds nothing."""
+    """Stopping at the first group that leaves the source infinite finds nothing."""
     seen = view([120.0] * 10, 1000.0, slots=1)
     found = best_scale_out(seen, 0.2, 0)
     assert found is not None
@@ -136,7 +134,6 @@ def test_prefix_of_a_drowned_slot_has_the_least_load_though_both_stay_overloaded
 
 
 def test_idle_groups_move_first_and_equal_latencies_by_number() -> None:
-    """SS-15."""
     seen = view([100.0] * 5, 1000.0, slots=1)
     seen = replace(seen, group_latency_s=np.array([0.2, 0.1, NAN, 0.1, 0.3]))
     found = best_prefix(seen, 0.2, 0, 1000.0, 0.0)
@@ -154,7 +151,7 @@ def test_a_group_without_arrivals_is_not_moved_for_its_own_sake() -> None:
 
 
 def test_no_strategy_empties_its_source_into_another_slot() -> None:
-    """SS-07: replacing a slot is not a strategy."""
+    """Replacing a slot is not a strategy."""
     alone = view([900.0, 10.0], 1000.0, slots=2)
     assert best_scale_out(alone, 0.2, 0) is None
     assert best_balance(alone, 0.2, 0) is None
@@ -170,7 +167,6 @@ def test_fixed_groups_stay_and_all_others_may_go() -> None:
 
 
 def test_scale_out_projects_the_new_slot_with_the_service_rate_of_its_source() -> None:
-    """SS-19."""
     seen = view([450.0, 450.0, 10.0, 10.0], [1000.0, 77.0], slots=2)
     found = best_scale_out(seen, 0.2, 0)
     assert found is not None
@@ -180,7 +176,7 @@ def test_scale_out_projects_the_new_slot_with_the_service_rate_of_its_source() -
 
 
 def test_balance_prefers_the_destination_that_is_faster() -> None:
-    """SS-18: every destination with its own service rate."""
+    """Every destination with its own service rate."""
     seen = view([450.0, 450.0, 10.0, 0.0, 10.0, 0.0], [1000.0, 700.0, 1500.0], slots=3)
     found = best_balance(seen, 0.2, 0)
     assert found is not None
@@ -225,7 +221,7 @@ def test_balance_equals_brute_force_over_destinations_and_prefixes(
 
 @given(views(), st.sampled_from([0.0, 0.2]))
 def test_scale_in_equals_brute_force_over_ordered_pairs(seen: OperatorView, epsilon: float) -> None:
-    """SS-13: least descending vector, from lambda_s + lambda_d and mu_d."""
+    """Least descending vector, from lambda_s + lambda_d and mu_d."""
     rates, mu = seen.slot_rate, seen.service_rate
     now = pressure(rates, mu, epsilon)
     vectors = []
@@ -244,7 +240,7 @@ def test_scale_in_equals_brute_force_over_ordered_pairs(seen: OperatorView, epsi
 
 
 def test_two_idle_equal_slots_merge() -> None:
-    """SS-13: starting from the vector of doing nothing, equal slots never would."""
+    """Starting from the vector of doing nothing, equal slots never would."""
     found = best_scale_in(view([0.0] * 4, 1000.0), 0.2)
     assert found is not None
     assert (found.source, found.destination) == (0, 1)
@@ -267,7 +263,6 @@ def test_scale_in_of_a_middle_slot_renumbers_the_last_into_the_hole() -> None:
 def test_every_change_moves_groups_of_one_slot_to_one_other(
     seen: OperatorView, epsilon: float
 ) -> None:
-    """SS-06."""
     found = [best_scale_in(seen, epsilon)]
     for source in range(seen.slots):
         found += [best_balance(seen, epsilon, source)]

@@ -59,7 +59,7 @@ def owned(*groups_of: Sequence[int]) -> Assignment:
 def test_severe_is_both_above_and_good_is_neither(
     latency_s: float, projected_s: float, health: Health
 ) -> None:
-    """SS-09, equalities included."""
+    """Equalities included."""
     operator = view([1.0, 1.0])
     found = healthiness(operator, np.array([latency_s]), np.array([projected_s]))
     assert found.tolist() == [health]
@@ -73,7 +73,7 @@ def test_latencies_are_judged_above_the_floor() -> None:
     assert found.tolist() == [Health.GOOD, Health.MODERATE, Health.MODERATE, Health.SEVERE]
 
 
-# The nine ways through the two levels (SS-08, SS-11, SS-12): mu = 1000, so 800 records/s are too many.
+# The nine ways through the two levels: mu = 1000, so 800 records/s are too many.
 SEVERE = {"latency_s": [0.5, 0.05]}
 PATHS = [
     # Slot 0 has 900; moving 300 leaves 600 and 400.
@@ -109,7 +109,6 @@ PATHS = [
 
 @pytest.mark.parametrize(("rule", "operator"), [p[1:] for p in PATHS], ids=[p[0] for p in PATHS])
 def test_each_way_through_the_two_levels(rule: str, operator: OperatorView) -> None:
-    """SS-08."""
     decision = decide(operator)
     assert decision.rule == rule
     assert bool(decision) == ("->" in rule)
@@ -118,7 +117,7 @@ def test_each_way_through_the_two_levels(rule: str, operator: OperatorView) -> N
 
 
 def test_a_balance_that_leaves_one_slot_severe_is_not_taken() -> None:
-    """SS-11: balancing would cure slot 0, but slot 1 is severe as well."""
+    """Balancing would cure slot 0, but slot 1 is severe as well."""
     operator = view(
         [450.0, 450.0, 430.0, 430.0, 10.0, 10.0], 1000.0, slots=3, latency_s=[0.5, 0.5, 0.05]
     )
@@ -130,7 +129,6 @@ def test_a_balance_that_leaves_one_slot_severe_is_not_taken() -> None:
 
 
 def test_a_single_moderate_slot_forbids_a_scale_in() -> None:
-    """SS-12."""
     operator = view([1.0] * 6, 1000.0, slots=3)
     assert kind(decide(operator)) is Kind.SCALE_IN
     tense = replace(operator, latency_s=np.array([0.05, 0.11, 0.05]))
@@ -138,7 +136,7 @@ def test_a_single_moderate_slot_forbids_a_scale_in() -> None:
 
 
 def test_slots_that_have_nothing_to_do_are_good_and_merge() -> None:
-    """SS-13: the whole operator idle, no completion in the window."""
+    """The whole operator idle, no completion in the window."""
     assert kind(decide(view([0.0] * 4, 1000.0, latency_s=NAN))) is Kind.SCALE_IN
 
 
@@ -147,7 +145,7 @@ def test_a_slot_that_completes_nothing_of_its_backlog_forbids_a_scale_in() -> No
 
 
 def test_source_is_the_severe_slot_with_the_largest_projection() -> None:
-    """SS-14: slot 0 is drowned but not slow yet; of the severe ones slot 2 is worse."""
+    """Slot 0 is drowned but not slow yet; of the severe ones slot 2 is worse."""
     operator = view(
         [900.0, 900.0, 420.0, 420.0, 450.0, 450.0], 1000.0, slots=3, latency_s=[0.05, 0.5, 0.5]
     )
@@ -156,19 +154,17 @@ def test_source_is_the_severe_slot_with_the_largest_projection() -> None:
 
 @pytest.mark.parametrize(("mu", "source"), [(1000.0, 1), ([1000.0, 2000.0], 0)])
 def test_of_overloaded_slots_the_source_has_the_largest_load(mu: Any, source: int) -> None:
-    """SS-14: both project an infinite latency."""
+    """Both project an infinite latency."""
     operator = view([225.0] * 4 + [425.0] * 4, mu, latency_s=0.5)
     assert decide(operator).changes["counts"].source == source
 
 
 def test_equally_drowned_slots_go_by_number_on_every_run() -> None:
-    """SS-14."""
     operator = view([450.0] * 6, 1000.0, slots=3, latency_s=0.5)
     assert {decide(operator).changes["counts"].source for _ in range(5)} == {0}
 
 
 def test_scale_out_moves_about_half_of_the_load() -> None:
-    """SS-43."""
     change = decide(view([100.0] * 20, 1000.0, latency_s=[0.5, 0.5])).changes["counts"]
     assert change.destination == 2
     assert len(change.assignment.groups_of(2)) == 5
@@ -205,7 +201,7 @@ def until_quiet(operator: OperatorView) -> tuple[OperatorView, Decision, int]:
 
 @pytest.mark.parametrize("hot", [0, 7, 15])
 def test_one_hot_key_is_left_alone_and_said_to_be_hopeless(hot: int) -> None:
-    """SS-20: a group with 120 % of a slot among cold ones; slots do not grow without end."""
+    """A group with 120 % of a slot among cold ones; slots do not grow without end."""
     rates = [20.0] * 64
     rates[hot] = 1200.0
     operator, last, count = until_quiet(
@@ -337,7 +333,6 @@ def test_the_reason_names_slot_latencies_load_and_what_moves() -> None:
 
 
 def test_a_new_bound_counts_from_the_next_decision_on() -> None:
-    """SS-03."""
     operator = view([190.0] * 4, 1000.0, slots=1, latency_s=0.15)
     assert decide(operator).rule == "moderate"
     assert kind(decide(replace(operator, bound_s=0.02))) is Kind.SCALE_OUT

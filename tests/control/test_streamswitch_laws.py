@@ -87,7 +87,7 @@ def random_views(seed: int, count: int) -> Iterator[OperatorView]:
 
 
 def test_laws_hold_of_random_and_absurd_observations() -> None:
-    """SS-07, SS-30, SS-31; and nothing is raised."""
+    """No replacement, no relief without an alert, no merge without room; and nothing is raised."""
     policy = StreamSwitch(EPSILON)
     seeds = range(max(OBSERVATIONS // 10_000, 1))
     kinds = [

@@ -13,16 +13,14 @@ def column(values: list[float]) -> np.ndarray:
 
 
 def test_share_of_windows_whose_mean_latency_is_within_the_bound() -> None:
-    """SS-36.
+    """Windows of two ticks, by hand::
 
-    ::
-
-        completed     1    1    0    0    2
-        latency sum   0.5  2.5  -    -    1.0
-        windows of 2  [mean 1.5]
-                           [2.5]
-                                [none]
-                                     [0.5]
+    completed     1    1    0    0    2
+    latency sum   0.5  2.5  -    -    1.0
+    windows of 2  [mean 1.5]
+                       [2.5]
+                            [none]
+                                 [0.5]
     """
     found = success_rates(
         column([1, 1, 0, 0, 2]), column([0.5, 2.5, 0, 0, 1.0]), window_ticks=2, bound_s=1.0
@@ -44,7 +42,6 @@ def test_windows_of_one_tick_are_the_ticks() -> None:
 
 
 def test_each_group_counts_by_itself_and_one_without_completions_not_at_all() -> None:
-    """SS-01."""
     completed = np.array([[1.0, 1.0, 0.0]] * 4)
     latency = np.array([[0.5, 2.0, 0.0]] * 4)
     found = success_rates(completed, latency, window_ticks=2, bound_s=1.0)
@@ -62,7 +59,7 @@ def test_a_run_shorter_than_the_window_has_no_success() -> None:
 
 @pytest.mark.parametrize("window", [1, 3, 7, 50])
 def test_agrees_with_a_loop_over_windows(window: int) -> None:
-    """SS-36: two implementations agree."""
+    """Two implementations agree."""
     rng = np.random.default_rng(window)
     completed = rng.poisson(0.4, (50, 5)).astype(float)
     latency = completed * rng.exponential(0.8, completed.shape)

@@ -29,37 +29,37 @@ def latency(threshold: float, shape: Shape | None = None) -> Intent:
     return Intent(Metric.LATENCY, threshold, shape or SHAPES["knee"])
 
 
-def test_twice_the_latency_is_worth_half() -> None:  # HE-11
+def test_twice_the_latency_is_worth_half() -> None:
     utility = Utility(35.0, (latency(0.060),))
     assert utility.current([0.120]) == pytest.approx(17.5)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.03, 0.060])
-def test_at_or_under_the_threshold_a_latency_is_worth_everything(value: float) -> None:  # HE-11
+def test_at_or_under_the_threshold_a_latency_is_worth_everything(value: float) -> None:
     assert latency(0.060).share(value) == 1.0
     assert latency(0.060).met(value)
 
 
-def test_throughput_is_worth_its_ratio_to_the_threshold() -> None:  # HE-04, HE-11
+def test_throughput_is_worth_its_ratio_to_the_threshold() -> None:
     intent = Intent(Metric.THROUGHPUT, 40_000.0)
     assert intent.share(10_000.0) == 0.25
     assert intent.share(50_000.0) == 1.0
 
 
-def test_a_hybrid_is_worth_the_mean_of_its_intents() -> None:  # HE-14
+def test_a_hybrid_is_worth_the_mean_of_its_intents() -> None:
     utility = Utility(35.0, (Intent(Metric.JUICE, 1.0), latency(0.070)))
     assert utility.current([0.5, 0.070]) == pytest.approx(35.0 * 0.75)
     assert not utility.met([0.5, 0.070])
     assert utility.met([1.0, 0.070])
 
 
-def test_the_priority_of_a_job_scales_its_utility_and_may_change() -> None:  # HE-13
+def test_the_priority_of_a_job_scales_its_utility_and_may_change() -> None:
     before = Utility(10.0, (latency(1.0),))
     after = dataclasses.replace(before, maximum=20.0)
     assert after.current([2.0]) == 2 * before.current([2.0]) == 10.0
 
 
-def test_a_percentile_belongs_to_a_latency_only() -> None:  # HE-15
+def test_a_percentile_belongs_to_a_latency_only() -> None:
     assert Intent(Metric.LATENCY, 1.0, percentile=99.0).share(2.0) == 0.5
     with pytest.raises(ConfigError, match=r"percentile=99 of juice has no meaning"):
         Intent(Metric.JUICE, 0.9, percentile=99.0)
@@ -82,7 +82,7 @@ def test_a_percentile_belongs_to_a_latency_only() -> None:  # HE-15
         (Custom(lambda s: 1.0 if s <= 1.0 else 0.1), 5.0, 0.1),
     ],
 )
-def test_each_shape_gives_its_share_of_a_missed_latency(  # HE-12
+def test_each_shape_gives_its_share_of_a_missed_latency(
     shape: Shape, value: float, expected: float
 ) -> None:
     assert latency(1.0, shape).share(value) == pytest.approx(expected)
@@ -91,7 +91,7 @@ def test_each_shape_gives_its_share_of_a_missed_latency(  # HE-12
 @pytest.mark.parametrize(
     ("shape", "expected"), [("knee", 0.5), ("linear", 0.5), ("step", 0.0), ("lognormal", 0.488)]
 )
-def test_each_shape_gives_its_share_of_half_the_juice(shape: str, expected: float) -> None:  # HE-12
+def test_each_shape_gives_its_share_of_half_the_juice(shape: str, expected: float) -> None:
     intent = Intent(Metric.JUICE, 1.0, shape_named(shape))
     assert intent.share(0.5) == pytest.approx(expected, abs=1e-3)
     assert intent.share(0.0) == 0.0
@@ -112,7 +112,7 @@ def test_utility_never_rises_as_performance_gets_worse(
     assert (intent.share(better) == 1.0) or not intent.met(better)
 
 
-def test_a_utility_that_rises_with_latency_is_refused() -> None:  # HE-12
+def test_a_utility_that_rises_with_latency_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"utility of latency rises .* make it monotone"):
         latency(1.0, Custom(lambda s: 1.0 if s <= 1.0 else min(1.0, s / 100.0)))
 

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from headgate.core.errors import ConfigError
 from headgate.engines.spark import sources
 from headgate.engines.spark.queries import WORKLOADS, find_sdsc_log
-from headgate.workloads import nexmark
+from headgate.workloads import nexmark, sentences, stock_exchange
 from headgate.workloads.rates import ConstantRate
 
 pytestmark = pytest.mark.spark
@@ -127,6 +127,29 @@ def test_rows_do_not_depend_on_the_number_of_partitions(session: SparkSession) -
     assert _rows(frames[0]) == _rows(frames[1])
 
 
+def test_orders_come_from_one_partition_in_their_order(session: SparkSession) -> None:
+    options = {**PAST, "events": "3000", "stocks": "9", "seed": "4"}
+    frame = session.read.format("stock_exchange").options(**options).load()
+    assert frame.rdd.getNumPartitions() == 1
+    config = stock_exchange.ExchangeConfig(seed=4, rate=ConstantRate(1000.0), stocks=9)
+    wanted = stock_exchange.orders(config, 0, 3000, BASE_US).to_pylist()
+    assert [row.asDict() for row in frame.drop("scheduled").collect()] == [
+        {name: value for name, value in row.items() if name != "scheduled"} for row in wanted
+    ]
+
+
+def test_words_are_counted_per_window(session: SparkSession) -> None:
+    options = {**PAST, "events": "7000", "words": "40", "seed": "4"}
+    config = sentences.SentenceConfig(seed=4, rate=ConstantRate(1000.0), words=40)
+    wanted: Counter[tuple[int, str]] = Counter()
+    for row in sentences.sentences(config, 0, 7000, BASE_US).to_pylist():
+        begin = int(row["scheduled"].timestamp()) // 5 * 5
+        wanted.update((begin, word) for word in row["text"].split(" "))
+    rows = WORKLOADS["word-count"].build(AsBatch(session), **options)
+    got = rows.selectExpr("unix_seconds(window.start)", "word", "count").collect()
+    assert {(row[0], row[1]): row[2] for row in got} == wanted
+
+
 def test_an_empty_batch_has_no_rows(session: SparkSession) -> None:
     assert session.read.format("nexmark").options(**PAST, events="0").load().count() == 0
 
@@ -138,6 +161,9 @@ def test_an_empty_batch_has_no_rows(session: SparkSession) -> None:
         ("nexmark", {"rate": "sin(base=1)"}, 'did you mean "sine"'),
         ("nexmark", {"partitions": "0"}, "a whole number of 1 or more"),
         ("nexmark", {"columns": "bid.prise"}, 'did you mean "bid.price"'),
+        ("stock_exchange", {"stock": "5"}, 'did you mean "stocks"'),
+        ("stock_exchange", {"rate": "exchange(speeds=5)"}, 'did you mean "speed"'),
+        ("sentences", {"length": "0"}, "a whole number of 1 or more"),
         ("replay", {}, "give the path"),
         ("replay", {"path": "/no/such/file"}, "cannot read"),
     ],

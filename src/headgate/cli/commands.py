@@ -64,7 +64,9 @@ _COUNTED = {
 @app.command(epilog=EXIT_CODES)
 def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     workload: Workload,
-    rate: Annotated[float | None, typer.Option(help="Records per second (NEXMark).")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Records per second (generated workloads).")
+    ] = None,
     speed: Annotated[float | None, typer.Option(help="Speed-up of a trace (sdsc).")] = None,
     duration: Annotated[
         str, typer.Option(help="How long from the first committed batch on, with its unit.")

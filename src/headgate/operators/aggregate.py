@@ -87,8 +87,8 @@ class AggregateOperator:
         EngineError
             A checked integer sum overflowed; running the batch again would not help.
         """
-        keys = _interned(table, batch.keys, batch.key_strings, start, stop)
-        values = _interned(table, batch.values, batch.value_strings, start, stop)
+        keys = interned(table, batch.keys, batch.key_strings, start, stop)
+        values = interned(table, batch.values, batch.value_strings, start, stop)
         index = table.upsert(keys)
         self._merge_into(table, index, values, table)
 
@@ -272,6 +272,10 @@ class AggregateOperator:
         leaves = layout.value_leaves
         return columns + codec.decode(results.values, leaves, layout.value_at, results.strings)
 
+    def input_schema(self) -> pa.Schema:
+        """Return the schema of arriving columns: a record comes as its own buffer."""
+        return self.schema()
+
     def schema(self) -> pa.Schema:
         """Return the schema of `columns`: ``k0 ..``, ``t`` (with a time), ``v0 ..``."""
         fields = [pa.field(f"k{i}", codec.arrow_type(x)) for i, x in enumerate(self.spec.keys)]
@@ -299,7 +303,7 @@ class Batch:
     value_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
 
 
-def _interned(
+def interned(
     table: Table,
     matrix: I64,
     strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...],

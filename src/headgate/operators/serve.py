@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from headgate.operators import counts
 from headgate.operators.aggregate import NEVER_US, AggregateOperator, Batch, Results
+from headgate.operators.build import Operator
+from headgate.operators.process import ProcessorOperator
 from headgate.operators.spec import OutputMode
 from headgate.state.ports import EMPTY_TOKEN, I64, Chain, Section, Store, Table
 
@@ -111,7 +113,7 @@ class Served:
     sections : dict of int to Section
         Their part of the changelog.
     output : pyarrow.RecordBatch
-        What the step emits: ``AggregateOperator.schema``.
+        What the step emits: the operator's ``schema()``.
     waiting : pyarrow.Table
         New records not served, by key group in serving order: they join the group's backlog.
     taken : dict of int to int
@@ -151,8 +153,54 @@ class Served:
     counts: counts.Counts | None = None
 
 
+@dataclass(frozen=True)
+class Step:
+    """What an operator does its step through: tables of key groups, and what is written down of them."""
+
+    store: Store
+    request: Request
+    served: Served
+    on_group: Callable[[int], None] | None
+
+    def acquire(self, group: int) -> Table:
+        """Return a group's table, held until `release`."""
+        return self.store.acquire(
+            group, self.request.groups[group].token, self.request.chain(group)
+        )
+
+    def half_written(self, group: int) -> None:
+        """Say that a group is written and not committed yet, for fault tests."""
+        if self.on_group is not None:
+            self.on_group(group)
+
+    def commit(
+        self, group: int, table: Table, *, watermark_us: int, due_us: int, strings: tuple[int, ...]
+    ) -> None:
+        """Log what changed in a group, and give its state the step's token.
+
+        Parameters
+        ----------
+        watermark_us, due_us : int
+            As in `GroupDone`.
+        strings : tuple of int
+            Words of a row that hold interned strings.
+        """
+        snapshot = self.request.groups[group].snapshot
+        if snapshot:
+            table.compact(strings)
+        section = table.section(self.request.token, full=snapshot)
+        self.served.sections[group] = section
+        self.served.groups[group] = GroupDone(watermark_us, due_us, table.live_count)
+        self.served.touched_rows += len(section.rows)
+        self.store.commit(group, self.request.token)
+
+    def release(self, group: int) -> None:
+        """Give a group up; without a `commit` its table is left dirty."""
+        self.store.release(group)
+
+
 def serve(
-    operator: AggregateOperator,
+    operator: Operator,
     store: Store,
     request: Request,
     arriving: pa.Table,
@@ -179,7 +227,7 @@ def serve(
     StateError
         A key group cannot be brought to its token.
     EngineError
-        An aggregate cannot hold its value (overflow).
+        An aggregate cannot hold its value (overflow), or a processor gave back what does not fit.
     """
     began_ms = now_ms()
     emitted = _emitted_by_group(request.groups)
@@ -193,22 +241,19 @@ def serve(
     groups = _column(chosen, GROUP)
     starts = np.searchsorted(groups, np.arange(len(emitted) + 1))
     held = _held_by_waiting(operator, both.filter(pa.array(~now)), len(emitted))
-    slices = _slices(operator, chosen)
-    names = operator.schema().names
-    keys = [chosen.column(n).combine_chunks() for n in names if n[0] == "k"]
-    values = [chosen.column(n).combine_chunks() for n in names if n[0] == "v"]
-    batch = operator.encode([_plain(c) for c in keys], slices, [_plain(c) for c in values])
     weights = _column(chosen, RECORDS)
-    emission = _Emission(operator)
-    one = _GroupStep(operator, store, request, batch, emission, served, on_group)
+    watermarks_us = {}
     for group, state in request.groups.items():
         start, stop = int(starts[group]), int(starts[group + 1])
-        watermark_us = max(state.emitted_us, min(request.watermark_us, int(held[group])))
-        served.holds_us = min(served.holds_us, watermark_us)
-        one.run(group, state, start, stop, watermark_us)
+        watermarks_us[group] = max(state.emitted_us, min(request.watermark_us, int(held[group])))
         if stop > start:
             served.served_by_group[group] = int(weights[start:stop].sum())
-    served.output = emission.batch()
+    served.holds_us = min(watermarks_us.values(), default=served.holds_us)
+    step = Step(store, request, served, on_group)
+    if isinstance(operator, AggregateOperator):
+        served.output = _aggregate(operator, step, chosen, starts, watermarks_us)
+    else:
+        served.output = operator.run(step, chosen, starts)
     served.served_rows = len(groups)
     served.served_records = int(weights.sum())
     if request.delta_ms or ARRIVED_FIRST in chosen.column_names:
@@ -221,21 +266,18 @@ class _GroupStep:
     """One key group after the other: bring it, merge, emit, log, commit."""
 
     operator: AggregateOperator
-    store: Store
-    request: Request
+    step: Step
     batch: Batch
     emission: _Emission
-    served: Served
-    on_group: Callable[[int], None] | None
 
-    def run(self, group: int, state: GroupState, start: int, stop: int, watermark_us: int) -> None:
+    def run(self, group: int, start: int, stop: int, watermark_us: int) -> None:
         """Serve records ``start:stop`` of the batch, all of one group."""
-        operator, request = self.operator, self.request
+        operator, state = self.operator, self.step.request.groups[group]
         shows_all = operator.spec.mode is OutputMode.COMPLETE
         unchanged = start == stop and watermark_us < state.due_us and not state.snapshot
         if unchanged and (not shows_all or state.token == EMPTY_TOKEN):
             return
-        table = self.store.acquire(group, state.token, request.chain(group))
+        table = self.step.acquire(group)
         try:
             if unchanged:
                 self.emission.add(operator.emit(table, _NO_ROWS, state.emitted_us, watermark_us))
@@ -243,24 +285,38 @@ class _GroupStep:
             table.begin()
             if stop > start:
                 operator.merge(table, self.batch, start, stop)
-            if self.on_group is not None:
-                self.on_group(group)
+            self.step.half_written(group)
             changed = table.changed()
             self.emission.add(operator.emit(table, changed, state.emitted_us, watermark_us))
-            self._log(group, state, table, watermark_us)
-            self.store.commit(group, request.token)
+            self.step.commit(
+                group,
+                table,
+                watermark_us=watermark_us,
+                due_us=operator.due_us(table, watermark_us),
+                strings=operator.layout.string_words,
+            )
         finally:
-            self.store.release(group)
+            self.step.release(group)
 
-    def _log(self, group: int, state: GroupState, table: Table, watermark_us: int) -> None:
-        served, operator = self.served, self.operator
-        if state.snapshot:
-            table.compact(operator.layout.string_words)
-        section = table.section(self.request.token, full=state.snapshot)
-        served.sections[group] = section
-        due_us = operator.due_us(table, watermark_us)
-        served.groups[group] = GroupDone(watermark_us, due_us, table.live_count)
-        served.touched_rows += len(section.rows)
+
+def _aggregate(
+    operator: AggregateOperator,
+    step: Step,
+    chosen: pa.Table,
+    starts: I64,
+    watermarks_us: Mapping[int, int],
+) -> pa.RecordBatch:
+    """Serve rows ``starts[g]:starts[g + 1]``, one key group after the other; return what they emit."""
+    slices = _slices(operator, chosen)
+    names = operator.schema().names
+    keys = [chosen.column(n).combine_chunks() for n in names if n[0] == "k"]
+    values = [chosen.column(n).combine_chunks() for n in names if n[0] == "v"]
+    batch = operator.encode([_plain(c) for c in keys], slices, [_plain(c) for c in values])
+    emission = _Emission(operator)
+    one = _GroupStep(operator, step, batch, emission)
+    for group, watermark_us in watermarks_us.items():
+        one.run(group, int(starts[group]), int(starts[group + 1]), watermark_us)
+    return emission.batch()
 
 
 class _Emission:
@@ -325,15 +381,14 @@ def _slices(operator: AggregateOperator, table: pa.Table) -> I64:
     return _column(table, TIME)
 
 
-def _turn_away(
-    operator: AggregateOperator, arriving: pa.Table, emitted: I64
-) -> tuple[Served, pa.Table]:
+def _turn_away(operator: Operator, arriving: pa.Table, emitted: I64) -> tuple[Served, pa.Table]:
     """Split off what is late; lateness is judged on arrival, against what is out already."""
     empty = arriving.slice(0, 0)
     none_late = empty.append_column("emitted", pa.array(_NO_ROWS))
-    served = Served(_Emission(operator).batch(), empty, none_late, none_late)
+    nothing = pa.RecordBatch.from_pylist([], schema=operator.schema())
+    served = Served(nothing, empty, none_late, none_late)
     served.arrived_records = int(_column(arriving, RECORDS).sum())
-    if not operator.expires or arriving.num_rows == 0:
+    if isinstance(operator, ProcessorOperator) or not operator.expires or arriving.num_rows == 0:
         return served, arriving
     met = emitted[_column(arriving, GROUP)]
     slices = _slices(operator, arriving)
@@ -414,7 +469,7 @@ def fair_shares(counts: I64, quota: int, turn: int = 0) -> I64:
     return shares
 
 
-def _held_by_waiting(operator: AggregateOperator, waiting: pa.Table, groups: int) -> I64:
+def _held_by_waiting(operator: Operator, waiting: pa.Table, groups: int) -> I64:
     """Return the watermark that each group's oldest waiting record allows."""
     held = np.full(groups, NEVER_US, dtype=np.int64)
     if waiting.num_rows and operator.spec.time is not None:

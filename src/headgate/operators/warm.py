@@ -5,15 +5,29 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headgate.operators.aggregate import AggregateOperator
+from headgate.operators.build import Spec, operator_of
+from headgate.operators.process import ProcessorOperator
 from headgate.operators.serve import GROUP, RECORDS, GroupState, Request, serve
-from headgate.operators.spec import AggregateSpec
+from headgate.state import kernels
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN, Section
 
 
-def warm(spec: AggregateSpec) -> None:
-    """Run `spec` on two rows in the heap: every kernel is compiled, or loaded from its cache."""
-    operator = AggregateOperator(spec)
+def warm(spec: Spec) -> None:
+    """Have every kernel compiled, or loaded from its cache.
+
+    An aggregate is run on two rows in the heap. A processor is called without a row: only its author
+    knows which rows it can take.
+    """
+    operator = operator_of(spec)
+    kernels.warm()
+    if isinstance(operator, ProcessorOperator):
+        operator.rehearse()
+    else:
+        _warm_aggregate(operator)
+
+
+def _warm_aggregate(operator: AggregateOperator) -> None:
     store = HeapStore(operator.layout.table)
     schema = operator.schema()
     columns = {GROUP: pa.array([0, 0], pa.int32()), RECORDS: pa.array([1, 1])}

@@ -20,6 +20,10 @@ RECORD = "scenario.json"
 """File in the checkpoint with the settings of ``headgate run``; Spark ignores it."""
 
 
+GENERATED = ("nexmark", "stock-exchange", "word-count")
+"""How the names of workloads begin whose records are made from a rate and a seed."""
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A workload, how it is run, and where it leaves its results."""
@@ -28,7 +32,7 @@ class Scenario:
     """Name of a built-in workload, or ``module:function`` for ``function(spark) -> DataFrame``."""
 
     rate: float | None = None
-    """Records per second, > 0; None for the workload's own. NEXMark only."""
+    """Records per second, > 0; None for the workload's own. Generated workloads only."""
 
     speed: float | None = None
     """How many times faster than recorded a trace is played, > 0; None for 1. Traces only."""
@@ -115,7 +119,7 @@ class Scenario:
 
     def _check_load(self) -> None:
         """Refuse a rate or speed that the workload would ignore."""
-        if self.rate is not None and not self.workload.startswith("nexmark"):
+        if self.rate is not None and not self.workload.startswith(GENERATED):
             msg = f'workload "{self.workload}" takes no rate; drop it, or pass --option NAME=VALUE.'
             raise ConfigError(msg)
         if self.speed is not None and self.workload != "sdsc":
@@ -127,7 +131,7 @@ class Scenario:
     def build_options(self) -> dict[str, Any]:
         """Return the arguments of the workload's build function."""
         given: dict[str, Any] = {}
-        if self.workload.startswith("nexmark"):
+        if self.workload.startswith(GENERATED):
             given["seed"] = self.seed
         if self.rate is not None:
             given["rate"] = int(self.rate) if float(self.rate).is_integer() else self.rate

@@ -73,6 +73,7 @@ class SparkEngine:
             output=reader.format(scenario.sink_format or "parquet").load(str(scenario.output)),
             options=options,
             mode=workload.output_mode,
+            reference=workload.reference,
         )
         return found
 
@@ -128,6 +129,9 @@ class UserWorkload:
 
     arrival: str | None = None
     """Column with the time a record became available; None: the engine finds one, or none."""
+
+    reference: Callable[..., Any] | None = None
+    """What computes the expected rows in another way; None for Spark's batch answer."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments unless the scenario gives others."""

@@ -108,6 +108,9 @@ class Table(Protocol):
         Every row returned counts as changed in this step, its pre-image is kept.
         """
 
+    def find(self, keys: I64) -> I64:
+        """Return the row index of each key, -1 where there is none; creates and touches nothing."""
+
     def delete(self, index: I64) -> None:
         """Remove rows by index; they count as changed, their pre-image is kept."""
 

@@ -17,13 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.core.errors import ConfigError, nearest
+from headgate.workloads.draws import I64, U64, Draw, below, unit, zipf_shares
 from headgate.workloads.rates import ConstantRate, RateFunction
 
 __all__ = ["COLUMNS", "NexmarkConfig", "check_columns", "due", "events", "schema"]
-
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
-F64 = npt.NDArray[np.float64]
 
 FIRST_ID = 1000
 """The first person and auction; ids below never occur. Flink nexmark, GeneratorConfig."""
@@ -138,58 +135,6 @@ _FIELDS = (
 )  # fmt: skip
 """Fields that draw. The order is part of the format: a new field goes to the end."""
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
-
-
-def _mix(bits: int) -> int:
-    """Return splitmix64's mix of one 64-bit number."""
-    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
-    return bits ^ (bits >> 31)
-
-
-@dataclass(frozen=True)
-class _Draw:
-    """Random bits of some events: element i depends on (seed, event i, field) only."""
-
-    seed: int
-    steps: U64  # event number * _GOLDEN, wrapped: shared by all fields
-
-    @classmethod
-    def of(cls, seed: int, event: I64) -> _Draw:
-        return cls(seed, event.astype(np.uint64) * np.uint64(_GOLDEN))
-
-    def bits(self, field: str, word: int = 0) -> U64:
-        """Return 64 random bits per event; `word` numbers further ones of the same field."""
-        field_key = _mix((_FIELDS.index(field) + 1) * 0x10000 + word)
-        key = _mix((self.seed * _GOLDEN + field_key) & _MASK)
-        bits = self.steps + np.uint64(key)
-        # In place: the arrays are in cache, new ones would not be.
-        bits ^= bits >> np.uint64(30)
-        bits *= np.uint64(0xBF58476D1CE4E5B9)
-        bits ^= bits >> np.uint64(27)
-        bits *= np.uint64(0x94D049BB133111EB)
-        bits ^= bits >> np.uint64(31)
-        return bits
-
-    def below(self, field: str, bound: I64 | int) -> I64:
-        """Return an even draw from [0, bound) per event; bound < 2^31."""
-        return _below(self.bits(field), bound)
-
-    def letters(self, field: str, width: int) -> npt.NDArray[np.uint8]:
-        """Return uint8[n, width] of random lower-case letters."""
-        words = [self.bits(field, word) for word in range(-(-width // 8))]
-        raw = np.stack(words, axis=1).astype("<u8", copy=False).view(np.uint8)[:, :width]
-        return np.uint8(ord("a")) + raw % np.uint8(26)
-
-
-def _below(bits: U64, bound: I64 | int) -> I64:
-    """Return the upper 32 of `bits` scaled to [0, bound)."""
-    high: I64 = (bits >> np.uint64(32)).view(np.int64)
-    scaled: I64 = (high * bound) >> 32
-    return scaled
-
 
 def _often(bits: U64, ratio: int) -> npt.NDArray[np.bool_]:
     """Return true with probability 1 - 1/ratio, from the lower 32 of `bits`."""
@@ -220,7 +165,7 @@ class _Slice:
         self.last_person = epoch * people + np.minimum(offset, people - 1)
         newest = np.clip(offset - people, -1, auctions - 1)
         self.last_auction = epoch * auctions + newest
-        self.draw = _Draw.of(config.seed, event)
+        self.draw = Draw.of(config.seed, event, _FIELDS)
         self.scheduled_us = base_us + _due_us(config, event)
         self.event_us = self.scheduled_us - self._delay_us()
 
@@ -231,7 +176,7 @@ class _Slice:
         bits = self.draw.bits("delay")
         share = (bits & np.uint64(0xFFFFFFFF)).view(np.int64)
         delayed = share < int(config.prob_delayed * (1 << 32))
-        return np.where(delayed, 1 + _below(bits, config.delay_ms * 1000), 0)
+        return np.where(delayed, 1 + below(bits, config.delay_ms * 1000), 0)
 
     def only(self, kind: int) -> _Slice:
         """Return the events of one kind."""
@@ -241,7 +186,7 @@ class _Slice:
         """Return an even draw among the active people and a few that don't exist yet."""
         people = self.last_person + 1
         active = np.minimum(people, self.config.active_people)
-        person: I64 = people - active + _below(bits, active + ID_LEAD)
+        person: I64 = people - active + below(bits, active + ID_LEAD)
         return person
 
 
@@ -250,10 +195,9 @@ def _due_us(config: NexmarkConfig, event: I64) -> I64:
     return np.floor(config.rate.time_of(event) * 1e6).astype(np.int64)
 
 
-def _price(draw: _Draw, field: str) -> I64:
+def _price(draw: Draw, field: str) -> I64:
     """Return round(10^(6u) * 100) with u even in [0, 1)."""
-    u = (draw.bits(field) >> np.uint64(11)).view(np.int64) * 2.0**-53
-    cents = np.exp(u * (6.0 * np.log(10.0)))
+    cents = np.exp(draw.unit(field) * (6.0 * np.log(10.0)))
     auction: I64 = np.rint(cents * 100.0).astype(np.int64)
     return auction
 
@@ -261,13 +205,12 @@ def _price(draw: _Draw, field: str) -> I64:
 def _bid_auction(s: _Slice) -> I64:
     config, bits = s.config, s.draw.bits("bid.auction")
     if config.skew > 0.0:
-        shares = _zipf_shares(config.in_flight_auctions, config.skew)
-        u = (bits >> np.uint64(11)).view(np.int64) * 2.0**-53
-        rank = np.minimum(np.searchsorted(shares, u, side="right"), len(shares) - 1)
+        shares = zipf_shares(config.in_flight_auctions, config.skew)
+        rank = np.minimum(np.searchsorted(shares, unit(bits), side="right"), len(shares) - 1)
         bidder: I64 = FIRST_ID + np.maximum(s.last_auction // HOT_STEP * HOT_STEP - rank, 0)
         return bidder
     oldest = np.maximum(s.last_auction - config.in_flight_auctions, 0)
-    chosen = oldest + _below(bits, s.last_auction - oldest + 1 + ID_LEAD)
+    chosen = oldest + below(bits, s.last_auction - oldest + 1 + ID_LEAD)
     if config.hot_auction_ratio > 1:
         hot = _often(bits, config.hot_auction_ratio)
         chosen = np.where(hot, s.last_auction // HOT_STEP * HOT_STEP, chosen)
@@ -305,14 +248,6 @@ def _auction_expires_us(s: _Slice) -> I64:
     return s.event_us + length_ms * 1000
 
 
-@lru_cache(maxsize=16)
-def _zipf_shares(count: int, exponent: float) -> F64:
-    """Return the cumulative shares of ranks 0 to count - 1."""
-    shares = np.cumsum(np.arange(1, count + 1, dtype=np.float64) ** -exponent)
-    cumulative: F64 = shares / shares[-1]
-    return cumulative
-
-
 # --- texts ---------------------------------------------------------------------------------------
 
 _FIRST_NAMES = "Peter Paul Luke John Saul Vicky Kate Julie Sarah Deiter Walter".split()
@@ -335,7 +270,7 @@ _PADDED_BYTES = {"person": 200 - 66, "auction": 500 - 168, "bid": 100 - 32}
 def _channels() -> tuple[pa.Array, pa.Array]:
     """Return the names and urls of all channels, the hot ones first."""
     names = [*_HOT_CHANNELS, *(f"channel-{number}" for number in range(_CHANNELS))]
-    letters = _Draw.of(0, np.arange(len(names))).letters("bid.channel", 15)
+    letters = Draw.of(0, np.arange(len(names)), _FIELDS).letters("bid.channel", 15)
     words = [row.tobytes().decode() for row in letters]
     urls = [
         f"https://www.nexmark.com/{word[:5]}/{word[5:10]}/{word[10:]}/item.htm?query=1"
@@ -347,15 +282,15 @@ def _channels() -> tuple[pa.Array, pa.Array]:
 
 def _channel(s: _Slice) -> I64:
     bits = s.draw.bits("bid.channel")
-    hot = _below(bits, len(_HOT_CHANNELS))
-    return np.where(_often(bits, 2), hot, len(_HOT_CHANNELS) + _below(bits, _CHANNELS))
+    hot = below(bits, len(_HOT_CHANNELS))
+    return np.where(_often(bits, 2), hot, len(_HOT_CHANNELS) + below(bits, _CHANNELS))
 
 
 @lru_cache(maxsize=3)
 def _paddings(kind: str) -> pa.Array:
     """Return texts within 20 % of the length that `kind` lacks."""
     mean = _PADDED_BYTES[kind]
-    letters = _Draw.of(1, np.arange(_PADDINGS)).letters(f"{kind}.extra", mean + mean // 5)
+    letters = Draw.of(1, np.arange(_PADDINGS), _FIELDS).letters(f"{kind}.extra", mean + mean // 5)
     lengths = mean - mean // 5 + np.arange(_PADDINGS) % (2 * (mean // 5))
     return pa.array([row.tobytes().decode()[:n] for row, n in zip(letters, lengths, strict=True)])
 

@@ -93,6 +93,7 @@ class AggregateReader:
             slice_start=slice_start,
             output_plan=output_plan,
             placeholder=placeholder,
+            raw_schema=raw_schema(spec, functions.values),
             key_names=[sql_text(e) for e in self.grouping],
             time_output=self._position(time_index),
             arrival=self._arrival(),

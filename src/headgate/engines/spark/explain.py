@@ -7,8 +7,7 @@ from pyspark.sql import DataFrame
 from headgate.core.errors import UnsupportedQuery
 from headgate.engines.spark.gateway import require_classic
 from headgate.engines.spark.logical import read
-from headgate.engines.spark.plan import Operator
-from headgate.operators.layout import row_layout
+from headgate.operators.build import row_bytes
 
 
 def explain(df: DataFrame, outputMode: str = "append") -> str:
@@ -27,7 +26,7 @@ def explain(df: DataFrame, outputMode: str = "append") -> str:
     except UnsupportedQuery as error:
         return f"not elastic   {error}"
     lines = [
-        f"elastic       {op.what}; about {_row_bytes(op)} B per entry" for op in query.operators
+        f"elastic       {op.what}; about {row_bytes(op.spec)} B per entry" for op in query.operators
     ]
     if not query.operators:
         lines.append("elastic       nothing: the query is stateless, Catalyst runs all of it")
@@ -37,7 +36,3 @@ def explain(df: DataFrame, outputMode: str = "append") -> str:
         lines.append("              what stands between two operators (unchanged)")
     lines.append("not elastic   none")
     return "\n".join(lines)
-
-
-def _row_bytes(operator: Operator) -> int:
-    return row_layout(operator.spec).table.width * 8

@@ -4,7 +4,7 @@ The plan is a tree; from the top: nodes that Catalyst keeps ("above"), an Aggreg
 perhaps another Aggregate, and a source. Every Aggregate becomes an `Operator`: an `AggregateSpec` for
 the slots, the expressions that route its input, and the expressions that turn merged buffers into what
 the Aggregate would have put out, with the same attribute ids, so that everything above it stays as the
-user wrote it.
+user wrote it. A transformWithState becomes one too, from its processor.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from headgate.engines.spark.aggregate import AggregateReader
 from headgate.engines.spark.expressions import WAY_OUT
 from headgate.engines.spark.gateway import Jvm, analysed, class_name, each, jvm, seq
 from headgate.engines.spark.plan import Operator, Query
+from headgate.engines.spark.processor import NODE as PROCESSOR
+from headgate.engines.spark.processor import ProcessorReader
+from headgate.operators.processor import ProcessorSpec
 from headgate.operators.spec import OutputMode
 
+_STATEFUL = ("Aggregate", PROCESSOR)
 _ABOVE = {"Project", "Filter", "SubqueryAlias", "View", "Union", "ResolvedHint"}
 _ABOVE_COMPLETE = {"Sort", "GlobalLimit", "LocalLimit"}
 _BELOW = {
@@ -84,7 +88,7 @@ def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:
     if mode not in factory:
         msg = f'unknown output mode "{mode}"; use append, update or complete.'
         raise UnsupportedQuery(msg)
-    if _contains(plan, "Aggregate"):
+    if _is_stateful(plan):
         try:
             checker.checkForStreaming(plan, getattr(output_modes, factory[mode])())
         except AnalysisException as error:
@@ -92,8 +96,9 @@ def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:
             raise UnsupportedQuery(str(error).strip().splitlines()[0]) from error
 
 
-def _contains(plan: Jvm, name: str) -> bool:
-    return class_name(plan) == name or any(_contains(c, name) for c in each(plan.children()))
+def _is_stateful(plan: Jvm) -> bool:
+    """Return whether a node that becomes an operator is in `plan`."""
+    return class_name(plan) in _STATEFUL or any(_is_stateful(c) for c in each(plan.children()))
 
 
 class QueryReader:
@@ -111,15 +116,17 @@ class QueryReader:
         name = class_name(plan)
         if name == "Aggregate" and plan.isStreaming():
             return self._operator(plan).output_plan
-        if not _contains(plan, "Aggregate"):
+        if name == PROCESSOR:
+            return self._processor(plan).output_plan
+        if not _is_stateful(plan):
             self._check_below(plan)
             return plan
         allowed = _ABOVE | (_ABOVE_COMPLETE if self.mode is OutputMode.COMPLETE else set())
         if name not in allowed:
-            msg = f"cannot keep {_describe(plan)} above an elastic aggregate; drop it, {WAY_OUT}."
+            msg = f"cannot keep {_describe(plan)} above an elastic operator; drop it, {WAY_OUT}."
             raise UnsupportedQuery(msg)
         children = list(each(plan.children()))
-        if len(children) > 1 and not all(_contains(c, "Aggregate") for c in children):
+        if len(children) > 1 and not all(_is_stateful(c) for c in children):
             msg = (
                 f"cannot mix stateful and stateless inputs in {_describe(plan)}; write them as two "
                 f"queries, {WAY_OUT}."
@@ -145,13 +152,16 @@ class QueryReader:
     def _operator(self, aggregate: Jvm) -> Operator:
         child = aggregate.child()
         upstream = None
-        if _contains(child, "Aggregate"):
+        if _is_stateful(child):
             before = len(self.operators)
             child = self.above(child)
             if len(self.operators) - before > 1 and _direct(self.operators[before:]) > 1:
                 msg = f"cannot aggregate over a union of aggregates; write it as two queries, {WAY_OUT}."
                 raise UnsupportedQuery(msg)
             upstream = self.operators[-1]
+            if isinstance(upstream.spec, ProcessorSpec):
+                msg = f"cannot aggregate over a processor; write it as two queries, {WAY_OUT}."
+                raise UnsupportedQuery(msg)
             # Spark widens what a stateful operator reads from another to nullable; the batch answer
             # does not, and neither does our plan of the upstream operator.
             rules = jvm(self.spark).org.apache.spark.sql.catalyst.analysis
@@ -161,6 +171,15 @@ class QueryReader:
         else:
             self._check_below(child)
         operator = AggregateReader(self, aggregate, child, upstream).read()
+        self.operators.append(operator)
+        return operator
+
+    def _processor(self, node: Jvm) -> Operator:
+        if _is_stateful(node.child()):
+            msg = f"cannot run a processor over another stateful operator; write two queries, {WAY_OUT}."
+            raise UnsupportedQuery(msg)
+        self._check_below(node.child())
+        operator = ProcessorReader(self, node).read()
         self.operators.append(operator)
         return operator
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import Column
@@ -9,6 +10,7 @@ from pyspark.sql import types as T
 
 from headgate.engines.spark import types
 from headgate.engines.spark.gateway import Jvm
+from headgate.operators.build import Spec
 from headgate.operators.spec import AggregateSpec, Leaf, OutputMode
 
 
@@ -30,6 +32,14 @@ class Routed:
     value: Column
 
 
+@dataclass(frozen=True)
+class Passed:
+    """One column of routed input that a processor takes as it is: ``v0 ..``, and its expression."""
+
+    name: str
+    value: Column
+
+
 @dataclass
 class Operator:
     """One stateful operator of a query.
@@ -37,24 +47,28 @@ class Operator:
     Attributes
     ----------
     id : str
-        ``aggregate-0``, counted from the source upwards.
+        ``aggregate-0`` or ``processor-0``, counted from the source upwards.
     what : str
         For people: keys, window, aggregates.
     level : int
         Operators of level n read what level n - 1 put out.
     upstream : Operator or None
         None for an operator that reads the source.
-    spec : AggregateSpec
+    spec : Spec
     input_plan : plan node
-        What the Aggregate reads (a window already cut into slices). Its leaf is
+        What the operator reads (a window already cut into slices). Its leaf is
         ``upstream.placeholder`` where there is an upstream operator.
-    keys, values : list of Routed
+    keys : list of Routed
+    values : list of Routed, for a processor of Passed
     slice_start : Column or None
         Microseconds.
     output_plan : plan node
-        What the Aggregate puts out, as a plan over ``placeholder``.
+        What the operator puts out, as a plan over ``placeholder``.
     placeholder : plan node
-        Stands for the merged buffers: ``k0 ..``, ``t``, ``v0 ..``.
+        Stands for what the slots put out: an aggregate's merged buffers, ``k0 ..``, ``t``, ``v0 ..``; a
+        processor's rows.
+    raw_schema : StructType
+        Spark's schema of what the slots put out.
     key_names : list of str
         The grouping expressions as SQL.
     time_output : int or None
@@ -67,21 +81,17 @@ class Operator:
     what: str
     level: int
     upstream: Operator | None
-    spec: AggregateSpec
+    spec: Spec
     input_plan: Jvm
     keys: list[Routed]
-    values: list[Routed]
+    values: Sequence[Routed | Passed]
     slice_start: Column | None
     output_plan: Jvm
     placeholder: Jvm
+    raw_schema: T.StructType
     key_names: list[str] = field(default_factory=list)
     time_output: int | None = None
     arrival: Column | None = None
-
-    @property
-    def raw_schema(self) -> T.StructType:
-        """Spark's schema of the merged buffers."""
-        return raw_schema(self.spec, self.values)
 
 
 @dataclass

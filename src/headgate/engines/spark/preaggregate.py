@@ -28,7 +28,7 @@ from headgate.engines.spark.gateway import (
 from headgate.engines.spark.plan import Operator
 from headgate.engines.spark.reports import Report
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
-from headgate.operators.spec import Aggregate, Op
+from headgate.operators.spec import Aggregate, AggregateSpec, Op
 
 _FEW_ROWS = 20_000
 """Below this a batch is over before planning the extra aggregation would pay."""
@@ -100,7 +100,9 @@ def _fields(names: list[str]) -> Callable[[Column], list[tuple[str, Column]]]:
 
 def all_merged(operator: Operator) -> list[Merged]:
     """Return how Spark merges all value leaves of an operator."""
-    merged, at = [], 0
+    merged: list[Merged] = []
+    at = 0
+    assert isinstance(operator.spec, AggregateSpec)
     for aggregate in operator.spec.aggregates:
         width = len(aggregate.all_leaves)
         merged += merged_leaves(aggregate, [f"v{i}" for i in range(at, at + width)])
@@ -115,13 +117,14 @@ class Preaggregation:
     ----------
     operator : Operator
     wanted : str
-        auto, on or off. auto: when the last batches show that it shrinks the data.
+        auto, on or off. auto: when the last batches show that it shrinks the data. A processor always
+        gets its rows as they are.
     """
 
     def __init__(self, operator: Operator, wanted: str) -> None:
         self.operator = operator
-        self.wanted = wanted
-        self.active = wanted == "on"
+        self.wanted = wanted if isinstance(operator.spec, AggregateSpec) else "off"
+        self.active = self.wanted == "on"
         self._rest = 0
         self._whole: Graft | None = None
         self._unpacked: Graft | None = None

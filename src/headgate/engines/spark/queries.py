@@ -1,4 +1,4 @@
-"""The workloads as plain PySpark: NEXMark's Q0, Q1, Q2, Q5, Q7, and requests of a web log.
+"""The workloads as plain PySpark: NEXMark, a web log, word count, the stock exchange.
 
 The query functions use ``spark.readStream`` and functions of PySpark only. So they run under
 headgate, run as plain Spark (its oracle), and, given a session whose ``readStream`` is a batch
@@ -8,16 +8,31 @@ reader, give the batch answer. They expect `headgate.engines.spark.sources.regis
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate.core.errors import ConfigError
+from headgate.engines.spark.matcher import TRADES, Matcher
+from headgate.workloads import order_book
 
-__all__ = ["WORKLOADS", "Workload", "find_sdsc_log", "q0", "q1", "q2", "q5", "q7", "sdsc"]
+__all__ = [
+    "WORKLOADS",
+    "Workload",
+    "find_sdsc_log",
+    "q0",
+    "q1",
+    "q2",
+    "q5",
+    "q7",
+    "sdsc",
+    "stock_exchange",
+    "word_count",
+]
 
 WATERMARK_BIDS = "4 seconds"
 """As in Flink's NEXMark; above the generator's greatest delay of 3 s, so that nothing is late."""
@@ -112,6 +127,44 @@ def sdsc(spark: SparkSession, **options: str) -> DataFrame:
     )
 
 
+def stock_exchange(spark: SparkSession, **options: str) -> DataFrame:
+    """Return the trades that a stream of orders makes, one order book per stock.
+
+    Columns stock, buy, sell (order numbers), price (cents), volume (shares). Append mode.
+    """
+    orders = spark.readStream.format("stock_exchange").options(**options).load()
+    return orders.groupBy("stock").transformWithState(Matcher(), TRADES, "append", "None")
+
+
+def stock_exchange_reference(spark: SparkSession, **options: str) -> DataFrame:
+    """Return the same trades, made order by order in plain Python; for batch sessions."""
+    orders = spark.readStream.format("stock_exchange").options(**options).load()
+    return orders.coalesce(1).mapInArrow(_by_the_book, TRADES)
+
+
+def _by_the_book(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    rows = (row for batch in batches for row in batch.to_pylist())
+    schema = pa.schema(
+        [pa.field("stock", pa.int32())]
+        + [pa.field(name, pa.int64()) for name in ("buy", "sell", "price", "volume")]
+    )
+    trades = [dict(zip(schema.names, trade, strict=True)) for trade in order_book.trades_of(rows)]
+    yield pa.RecordBatch.from_pylist(trades, schema=schema)
+
+
+def word_count(spark: SparkSession, **options: str) -> DataFrame:
+    """Return how often each word came in windows of 5 s.
+
+    Columns window, word, count. Append mode. [STREAMSWITCH] figure 16 has two operators, Split and
+    Count; here Catalyst splits, below the exchange.
+    """
+    sentences = spark.readStream.format("sentences").options(**options).load()
+    words = sentences.withWatermark("scheduled", "1 second").select(
+        "scheduled", F.explode(F.split("text", " ")).alias("word")
+    )
+    return words.groupBy(F.window("scheduled", "5 seconds"), "word").count()
+
+
 SDSC_LOG = "../shared/data/sdsc_http_1995.requests.csv.gz"
 
 
@@ -163,6 +216,10 @@ class Workload:
     source: str = "nexmark"
     """Format of the source."""
 
+    reference: Callable[..., DataFrame] | None = None
+    """``reference(spark, **options)`` returns the rows that the query must put out, computed in another
+    way; None where Spark's own batch answer is that."""
+
     stateful: bool = True
     """Whether there is an operator to scale."""
 
@@ -182,6 +239,21 @@ _ALL = (
         # A day in 144 s: 197 requests/s on average.
         {"speed": "600"},
         source="replay",
+    ),
+    Workload(
+        "word-count",
+        word_count,
+        "words of generated sentences, counted per 5 s",
+        {"rate": "15000"},
+        source="sentences",
+    ),
+    Workload(
+        "stock-exchange",
+        stock_exchange,
+        "trades of 1,156 stocks, a matcher per stock",
+        {"rate": "2000"},
+        source="stock_exchange",
+        reference=stock_exchange_reference,
     ),
 )
 

@@ -22,7 +22,7 @@ from headgate.journal.schema import (
     Stop,
 )
 from headgate.journal.writer import JournalWriter
-from headgate.operators.layout import row_layout
+from headgate.operators.build import row_bytes
 from headgate.state.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _operator_progress(driver: BatchDriver, name: str, reports: list[Report]) ->
 def _entry_bytes(driver: BatchDriver, name: str) -> int:
     """Return the size of an operator's entries; strings and free rows of the tables come on top."""
     (operator,) = (op for op in driver.query.operators if op.id == name)
-    return sum(driver.states[name].rows) * row_layout(operator.spec).table.width * 8
+    return sum(driver.states[name].rows) * row_bytes(operator.spec)
 
 
 def _sentence(error: Exception) -> str:

@@ -21,7 +21,8 @@ from headgate.engines.spark.exchange import MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.engines.spark.faults import SlotFaults
 from headgate.engines.spark.reports import Payload, Report
 from headgate.journal.histogram import counts_of, sparse_of
-from headgate.operators.aggregate import NEVER_US, AggregateOperator
+from headgate.operators.aggregate import NEVER_US
+from headgate.operators.build import Operator, Spec, operator_of
 from headgate.operators.serve import (
     GROUP,
     RECORDS,
@@ -31,7 +32,6 @@ from headgate.operators.serve import (
     serve,
     stamped,
 )
-from headgate.operators.spec import AggregateSpec
 from headgate.state import changelog
 from headgate.state.arena import ArenaStore, Run, join_run
 from headgate.state.checkpoint import Checkpoint, due_for_snapshot
@@ -44,7 +44,7 @@ INLINE_BYTES = 256 * 1024
 """Up to here bytes travel in the report, and the driver writes one bundle for all slots."""
 
 _frozen = False
-_operators: dict[str, AggregateOperator] = {}
+_operators: dict[str, Operator] = {}
 _runs: dict[str, Run] = {}
 _stores: dict[tuple[str, str], ArenaStore] = {}
 _checkpoints: dict[tuple[str, str], Checkpoint] = {}
@@ -57,7 +57,7 @@ class SlotTask:
     Attributes
     ----------
     operator : str
-    spec : AggregateSpec
+    spec : Spec
     sender : object
         The report channel's sending end.
     next_operator : str or None
@@ -67,7 +67,7 @@ class SlotTask:
     """
 
     operator: str
-    spec: AggregateSpec
+    spec: Spec
     sender: Any
     next_operator: str | None = None
     into_sink: bool = False
@@ -181,14 +181,14 @@ class Facts:
         return pa.concat_tables(parts, promote_options="default")
 
 
-def _operator(name: str, spec: AggregateSpec) -> AggregateOperator:
+def _operator(name: str, spec: Spec) -> Operator:
     known = _operators.get(name)
     if known is None or known.spec != spec:
-        known = _operators[name] = AggregateOperator(spec)
+        known = _operators[name] = operator_of(spec)
     return known
 
 
-def _store(root: str, run_id: str, name: str, operator: AggregateOperator) -> ArenaStore:
+def _store(root: str, run_id: str, name: str, operator: Operator) -> ArenaStore:
     key = (run_id, name)
     if key not in _stores:
         if run_id not in _runs:
@@ -218,7 +218,7 @@ def _checkpoint(path: str, run_id: str) -> Checkpoint:
 
 
 def _split_markers(
-    batches: list[pa.RecordBatch], operator: AggregateOperator, facts: Facts
+    batches: list[pa.RecordBatch], operator: Operator, facts: Facts
 ) -> tuple[pa.Table, tuple[str, ...], int]:
     """Return (records, tokens of the upstream slots, the operator's watermark)."""
     if not batches:
@@ -235,8 +235,8 @@ def _split_markers(
     return records, tokens, watermark_us
 
 
-def _no_records(operator: AggregateOperator) -> pa.Table:
-    fields = [pa.field(GROUP, pa.int32()), *operator.schema(), pa.field(RECORDS, pa.int64())]
+def _no_records(operator: Operator) -> pa.Table:
+    fields = [pa.field(GROUP, pa.int32()), *operator.input_schema(), pa.field(RECORDS, pa.int64())]
     return pa.schema(fields).empty_table()
 
 

@@ -1,4 +1,4 @@
-"""Spark sources of the workloads: formats ``nexmark`` and ``replay``, as streams and as batches.
+"""Spark sources of the workloads, as streams and as batches: ``nexmark``, ``replay`` and others.
 
 An offset is ``{"event": n, "base_us": t}``: n events since the stream started at t. Rows depend on
 options, event numbers and `base_us` only, and `base_us` travels in every offset, so that Spark
@@ -52,10 +52,17 @@ from pyspark.sql.types import StructType
 
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
-from headgate.workloads import nexmark, replay
+from headgate.workloads import nexmark, replay, sentences, stock_exchange
 from headgate.workloads.rates import parse_rate
 
-__all__ = ["NexmarkSource", "ReplaySource", "register"]
+__all__ = [
+    "BUILT_IN",
+    "NexmarkSource",
+    "ReplaySource",
+    "SentencesSource",
+    "StockExchangeSource",
+    "register",
+]
 
 ARROW_ROWS = 32_768
 """Rows per Arrow batch. Chosen: within noise of the fastest (8,192 to 32,768 measured), and a batch
@@ -124,6 +131,28 @@ class _ReplayFeed:
 
     def batch(self, start: int, stop: int, base_us: int) -> pa.RecordBatch:
         return replay.load(self.config).batch(start, stop, base_us)
+
+
+@dataclass(frozen=True)
+class _RateFeed:
+    """Rows that are due by a rate function, without end."""
+
+    config: Any
+    schema: pa.Schema
+    rows: Callable[[Any, int, int, int], pa.RecordBatch]
+
+    @property
+    def total(self) -> int | None:
+        return None
+
+    def due(self, elapsed_us: int) -> int:
+        return int(self.config.rate.count(elapsed_us / 1e6))
+
+    def due_us(self, row: int) -> int:
+        return int(np.floor(self.config.rate.time_of(row) * 1e6))
+
+    def batch(self, start: int, stop: int, base_us: int) -> pa.RecordBatch:
+        return self.rows(self.config, start, stop, base_us)
 
 
 # --- options -------------------------------------------------------------------------------------
@@ -227,6 +256,24 @@ _REPLAY: _Options = {
 }
 
 
+_EXCHANGE: _Options = {
+    "seed": _integer(0),
+    "rate": _Option(parse_rate, "a rate such as exchange(speed=100)"),
+    "stocks": _integer(1),
+    "exponent": _REAL,
+    "accounts": _integer(1),
+    "cancels": _REAL,
+}
+
+_SENTENCES: _Options = {
+    "seed": _integer(0),
+    "rate": _Option(parse_rate, "a rate such as 15000"),
+    "words": _integer(1),
+    "exponent": _REAL,
+    "length": _integer(1),
+}
+
+
 def _parse(name: str, options: Mapping[str, str], own: _Options) -> dict[str, Any]:
     """Return the parsed options of format `name`; Spark has made their names lower case."""
     known = {**_COMMON, **own}
@@ -279,6 +326,20 @@ def _replay_settings(options: Mapping[str, str]) -> _Settings:
     chosen = {field: values[field] for field in fields if field in values}
     config = replay.ReplayConfig(**chosen, span_s=values.get("span"))
     return _settings("replay", _ReplayFeed(config), values)
+
+
+def _exchange_settings(options: Mapping[str, str]) -> _Settings:
+    values = _parse("stock_exchange", options, _EXCHANGE)
+    config = stock_exchange.ExchangeConfig(**{k: v for k, v in values.items() if k in _EXCHANGE})
+    feed = _RateFeed(config, stock_exchange.SCHEMA, stock_exchange.orders)
+    # one partition keeps the order of the stream, which decides who trades with whom
+    return _settings("stock_exchange", feed, {"partitions": 1, **values})
+
+
+def _sentence_settings(options: Mapping[str, str]) -> _Settings:
+    values = _parse("sentences", options, _SENTENCES)
+    config = sentences.SentenceConfig(**{k: v for k, v in values.items() if k in _SENTENCES})
+    return _settings("sentences", _RateFeed(config, sentences.SCHEMA, sentences.sentences), values)
 
 
 # --- readers -------------------------------------------------------------------------------------
@@ -451,10 +512,47 @@ class ReplaySource(_Source):
         return _replay_settings(self.options)
 
 
+class StockExchangeSource(_Source):
+    """Format ``stock_exchange``: generated orders.
+
+    Options are the fields of `headgate.workloads.stock_exchange.ExchangeConfig` (``rate`` as text).
+    Orders come from one partition unless told otherwise, and so in the order of their numbers.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "stock_exchange"
+
+    def _settings(self) -> _Settings:
+        return _exchange_settings(self.options)
+
+
+class SentencesSource(_Source):
+    """Format ``sentences``: generated text to count words of.
+
+    Options are the fields of `headgate.workloads.sentences.SentenceConfig` (``rate`` as text).
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "sentences"
+
+    def _settings(self) -> _Settings:
+        return _sentence_settings(self.options)
+
+
+_SOURCES = (NexmarkSource, ReplaySource, SentencesSource, StockExchangeSource)
+
+BUILT_IN = tuple(source.name() for source in _SOURCES)
+"""The formats of this module; each takes an ``until`` option."""
+
+
 def register(spark: SparkSession) -> None:
-    """Make the formats ``nexmark`` and ``replay`` known to `spark`.
+    """Make the formats of this module known to `spark`.
 
     Python workers must be able to import headgate. Registering again is harmless.
     """
-    for source in (NexmarkSource, ReplaySource):
+    for source in _SOURCES:
         spark.dataSource.register(source)

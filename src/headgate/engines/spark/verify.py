@@ -14,6 +14,7 @@ from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.engines.spark.gateway import Jvm, analysed, class_name, each, of_rows, seq
 from headgate.engines.spark.logical import read
 from headgate.engines.spark.plan import Query
+from headgate.engines.spark.sources import BUILT_IN
 from headgate.journal.reader import read as read_journal
 from headgate.journal.schema import Batch
 from headgate.state.checkpoint import Checkpoint
@@ -53,7 +54,7 @@ class _BatchReader:
 
     def format(self, source: str) -> _BatchReader:
         self._reader = self._reader.format(source)
-        if source in ("nexmark", "replay") and self._until is not None:
+        if source in BUILT_IN and self._until is not None:
             self._reader = self._reader.option("until", self._until)
         return self
 
@@ -78,6 +79,7 @@ def verify(
     output: DataFrame,
     options: Mapping[str, Any] | None = None,
     mode: str = "append",
+    reference: Callable[..., DataFrame] | None = None,
 ) -> dict[str, Any]:
     """Compare a stopped job's output with the batch answer of the same function.
 
@@ -92,6 +94,9 @@ def verify(
         For `build`.
     mode : str
         Output mode of the job; append is compared where windows are closed.
+    reference : callable, optional
+        Gives the expected rows, as `build` gives the query; default: `build` itself, so that the
+        expected rows are Spark's batch answer.
 
     Returns
     -------
@@ -112,7 +117,7 @@ def verify(
     # a stateless query has no manifest; what it wrote is what its journal says
     until = last_batch if latest is None else latest.spark_batch
     session = BatchSession(spark, end_offset(Path(checkpoint), until))
-    expected = build(session, **dict(options or {}))
+    expected = (reference or build)(session, **dict(options or {}))
     if mode == "append" and latest is not None:
         query = read(build(spark, **dict(options or {})), mode)
         expected = closed(expected, query, latest)

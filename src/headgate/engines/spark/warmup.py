@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from headgate.engines.spark import slot
-from headgate.operators.spec import AggregateSpec
+from headgate.operators.build import Spec
 from headgate.operators.warm import warm
 
 _HOLD_S = 0.15
 """How long each task holds its core, so that every core gets a worker of its own. Chosen, not tuned."""
 
 
-def warm_workers(spark: SparkSession, specs: Sequence[AggregateSpec]) -> None:
+def warm_workers(spark: SparkSession, specs: Sequence[Spec]) -> None:
     """Start a Python worker per core, with the slots' code and kernels loaded.
 
     A worker that starts in a batch costs that batch half a second or more. The driver compiles what is
@@ -32,7 +32,7 @@ def warm_workers(spark: SparkSession, specs: Sequence[AggregateSpec]) -> None:
 
 @dataclass(frozen=True)
 class _Load:
-    specs: tuple[AggregateSpec, ...]
+    specs: tuple[Spec, ...]
 
     def __call__(self, batches: Iterator[object]) -> Iterator[object]:
         for _ in batches:
