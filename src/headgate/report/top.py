@@ -11,6 +11,9 @@ from headgate.report.run import Run
 _UNSPLITTABLE = 0.5
 """A key group with more than this share of its slot's records leaves little to move. Chosen."""
 
+_SHOWN = 10
+"""Key groups listed."""
+
 
 def top(run: Run) -> dict[str, Any]:
     """Return the hottest key groups and the busiest slots over the last batches.
@@ -41,7 +44,8 @@ def top(run: Run) -> dict[str, Any]:
         backlog[stats.slot] += stats.backlog
     shares = {
         "groups": [
-            {"group": g, "records": n, "share": _share(n, records)} for g, n in groups.most_common()
+            {"group": g, "records": n, "share": _share(n, records)}
+            for g, n in groups.most_common(_SHOWN)
         ],
         "slots": [
             {"slot": s, "records": n, "share": _share(n, records), "backlog": backlog[s]}
