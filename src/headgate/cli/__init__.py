@@ -1,12 +1,13 @@
 """The command ``headgate``.
 
-Belongs here: what people type (input), the commands (commands), where output goes (output). Does
-not belong here: doing the work (scenario), drawing it (report). Nothing imports this package.
+Belongs here: what people type (input), the commands (commands; figures has those that simulate,
+operations those of somebody on call), where output goes (output, answer). Does not belong here:
+doing the work (scenario, experiments), drawing it (report). Nothing imports this package.
 """
 
 from __future__ import annotations
 
-from headgate.cli import operations  # noqa: F401 - registers its commands
+from headgate.cli import figures, operations  # noqa: F401 - registers their commands
 from headgate.cli.commands import app, main
 
 __all__ = ["app", "main"]

@@ -101,7 +101,7 @@ def read_keyed(
     key_groups : int
         G. Keys are numbered in the order in which they first appear, and hashed.
     time_column : str
-        Seconds, numbers >= 0, in any order.
+        Seconds, numbers >= 0, in any order; a trace begins with the slice of the earliest one.
     key_column : str
         Anything.
     count_column : str or None
@@ -122,6 +122,7 @@ def read_keyed(
     groups = groups_of_keys(_dictionary_indices(keys), key_groups)
     weights = None if count_column is None else _numbers(table, path, count_column)
     slices = np.floor(times_s / slice_s).astype(np.int64)
+    slices -= slices.min()
     rows = int(slices.max()) + 1
     cells = slices * key_groups + groups
     counts = np.bincount(cells, weights=weights, minlength=rows * key_groups)
@@ -165,17 +166,36 @@ def read_totals(
     return Trace(counts.astype(np.int32), slice_s / speed)
 
 
+def column_names(path: str) -> list[str]:
+    """Return the names in the header of a CSV file.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read.
+    """
+    try:
+        with csv.open_csv(path) as reader:
+            return list(reader.schema.names)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
 def _read(path: str) -> pa.Table:
     try:
         # Arrow chooses the decompression by the file's ending.
         table = csv.read_csv(path)
     except (pa.ArrowInvalid, OSError) as error:
-        msg = f'a trace cannot be read from "{path}" as CSV with a header ({error}); repair it.'
-        raise ConfigError(msg) from error
+        raise _unreadable(path, error) from error
     if table.num_rows == 0:
         msg = f'"{path}" has no rows; a trace needs one at least.'
         raise ConfigError(msg)
     return table
+
+
+def _unreadable(path: str, error: Exception) -> ConfigError:
+    msg = f'a trace cannot be read from "{path}" as CSV with a header ({error}); repair it.'
+    return ConfigError(msg)
 
 
 def _column(table: pa.Table, path: str, name: str) -> pa.ChunkedArray:

@@ -1,0 +1,154 @@
+"""The commands that simulate: the papers' figures, and a user's own trace."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
+from headgate.cli.commands import app
+from headgate.core.errors import ConfigError
+from headgate.core.slo import parse_slo
+from headgate.experiments import registry
+from headgate.report import plot
+
+Out = Annotated[
+    Path | None, typer.Option(metavar="FILE.svg", help="Write the picture (needs matplotlib).")
+]
+
+_OUTSIDE_BRACKETS = re.compile(r",(?![^(]*\))")
+
+
+@app.command(epilog=EXIT_CODES)
+def figure(
+    name: Annotated[
+        str | None, typer.Argument(help="Which figure, such as streamswitch-5.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    out: Out = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Shorter and fewer runs; the result says by how much.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory of the real traces.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Run a paper's figure on the simulator and print its numbers beside the paper's.
+
+    Progress goes to stderr.
+    """
+
+    def work() -> dict[str, Any]:
+        if listed:
+            return {key: entry.title for key, entry in registry.entries().items()}
+        if name is None:
+            msg = "which figure? headgate figure --list names them."
+            raise ConfigError(msg)
+        module = registry.load(name)
+        if out is not None:
+            plot.check_target(out)
+        found = registry.run(name, registry.Request(quick, data))
+        if out is not None:
+            plot.save(module.draw(found), out)
+        return found
+
+    answer(work, _lines, as_json=as_json, debug=debug)
+
+
+@app.command(epilog=EXIT_CODES)
+def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
+    trace: Annotated[Path, typer.Argument(help="A CSV file with a header; may be gzipped.")],
+    slo: Annotated[str, typer.Option(help="Such as 'mean < 1 s over 1 s'.")],
+    service_rate: Annotated[
+        float, typer.Option(help="Records per second that one slot completes.")
+    ],
+    policy: Annotated[
+        str, typer.Option(help="Policies to compare, such as 'streamswitch(0.2),static(8)'.")
+    ] = "streamswitch",
+    slots_max: Annotated[int, typer.Option(help="Most slots there may be.")] = 64,
+    key_groups: Annotated[int, typer.Option(help="Key groups.")] = 128,
+    mode: Annotated[str, typer.Option(help="continuous or micro-batch.")] = "continuous",
+    speed: Annotated[float, typer.Option(help="How much faster to play the trace.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 1,
+    time_column: Annotated[str, typer.Option(help="Column of the time, in seconds.")] = "time",
+    key_column: Annotated[str, typer.Option(help="Column of the key.")] = "key",
+    count_column: Annotated[
+        str | None,
+        typer.Option(help="Column of a row's records; default: count, if there is one, else 1."),
+    ] = None,
+    as_json: Json = False,
+    out: Out = None,
+    debug: Debug = False,
+) -> None:
+    """Say what an SLO would cost on your own trace: success and slots, policy by policy."""
+
+    def work() -> dict[str, Any]:
+        # Late: compiled kernels, which no other command needs.
+        simulation = importlib.import_module("headgate.experiments.simulate")
+        if out is not None:
+            plot.check_target(out)
+        what_if = simulation.WhatIf(
+            simulation.read_trace(
+                trace,
+                key_groups,
+                time_column=time_column,
+                key_column=key_column,
+                count_column=count_column,
+                speed=speed,
+            ),
+            parse_slo(slo),
+            service_rate,
+            slots_max=slots_max,
+            seed=seed,
+            mode=simulation.mode(mode),
+        )
+        policies = [text.strip() for text in _OUTSIDE_BRACKETS.split(policy)]
+        found = simulation.simulate(what_if, policies, timelines=out is not None)
+        if out is not None:
+            plot.save(simulation.draw(found), out)
+        return {"trace": str(trace), **found}
+
+    answer(work, _lines, as_json=as_json, debug=debug)
+
+
+def _lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the plain values of a result, and its rows as a table; --json prints all of it."""
+    plain = {
+        key: value
+        for key, value in result.items()
+        if isinstance(value, str | int | float) or key in {"paper", "reaches", "correlation"}
+    }
+    width = max(map(len, plain), default=0)
+    lines = [
+        f"{key:<{width}}  {value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in plain.items()
+    ]
+    return [*lines, *_table(result.get("rows", []))]
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return flat dicts with the same keys as the lines of a table, numbers to the right."""
+    if not rows:
+        return []
+    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    text = [isinstance(value, str) for value in rows[0].values()]
+    return [
+        "  ".join(
+            cell.ljust(width) if left else cell.rjust(width)
+            for cell, width, left in zip(line, widths, text, strict=True)
+        ).rstrip()
+        for line in cells
+    ]
+
+
+def _cell(value: object) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else "-" if value is None else str(value)

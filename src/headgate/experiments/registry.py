@@ -1,0 +1,131 @@
+"""Figures by name, as ``headgate figure`` takes them: ``streamswitch-5``."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from headgate.core.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from headgate.report.plot import Figure
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a figure is wanted.
+
+    Attributes
+    ----------
+    quick : bool
+        Whether to scale its length, and the number of its runs, down.
+    data : Path or None
+        The directory of the real traces, for a figure that reads them.
+    """
+
+    quick: bool = False
+    data: Path | None = None
+
+
+class FigureModule(Protocol):
+    """What the module of a figure has."""
+
+    def run(self, request: Request) -> dict[str, Any]:
+        """Return the figure's numbers: what a JSON file can hold.
+
+        ``rows`` is a list of flat dicts, one per point; ``paper`` is what the paper has.
+        """
+
+    def draw(self, data: Mapping[str, Any]) -> Figure:
+        """Return the picture of what `run` returned."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A figure that can be asked for.
+
+    Attributes
+    ----------
+    module : str
+        Below `headgate.experiments`.
+    title : str
+    reads_data : bool
+        Whether it needs `Request.data`.
+    """
+
+    module: str
+    title: str
+    reads_data: bool = False
+
+
+_FIGURES: Mapping[str, Entry] = {
+    "streamswitch-5": Entry("streamswitch.fig05", "success against slots, four families"),
+    "streamswitch-6": Entry("streamswitch.fig06", "four hours on Samza and Flink (6, 18)"),
+    "streamswitch-7": Entry("streamswitch.fig07", "single decisions and what they move (7-9)"),
+    "streamswitch-10": Entry("streamswitch.fig10", "alert threshold and interval (10, 11)"),
+    "streamswitch-12": Entry("streamswitch.fig12", "slots of two speeds (12, 13)"),
+    "streamswitch-14": Entry("streamswitch.fig14", "success and switching time (14, 15)"),
+    "streamswitch-16": Entry("streamswitch.fig16", "an end-to-end bound, split over two operators"),
+    "streamswitch-17": Entry("streamswitch.fig17", "figure 5 under longer bounds and windows"),
+    "traces": Entry("traces", "every policy on two real traces of requests", reads_data=True),
+}
+
+_SHOWN_WITH: Mapping[str, str] = {
+    "streamswitch-8": "streamswitch-7",
+    "streamswitch-9": "streamswitch-7",
+    "streamswitch-11": "streamswitch-10",
+    "streamswitch-13": "streamswitch-12",
+    "streamswitch-15": "streamswitch-14",
+    "streamswitch-18": "streamswitch-6",
+}
+"""Figures of the paper that another one's runs show as well."""
+
+
+def entries() -> Mapping[str, Entry]:
+    """Return the figures by name."""
+    return _FIGURES
+
+
+def load(name: str) -> FigureModule:
+    """Return the module of a figure.
+
+    Raises
+    ------
+    ConfigError
+        No figure has that name.
+    """
+    entry = _get(name)[1]
+    return cast(FigureModule, importlib.import_module(f"headgate.experiments.{entry.module}"))
+
+
+def run(name: str, request: Request) -> dict[str, Any]:
+    """Run a figure's simulations and return its numbers, with its name and the seconds it took.
+
+    Raises
+    ------
+    ConfigError
+        No figure has that name, or it needs the directory of the traces, or does not.
+    """
+    name, entry = _get(name)
+    if entry.reads_data != (request.data is not None):
+        remedy = "name their directory with --data" if entry.reads_data else "leave out --data"
+        verb = "reads the real traces" if entry.reads_data else "reads no files"
+        msg = f"figure {name} {verb}; {remedy}."
+        raise ConfigError(msg)
+    start_s = time.perf_counter()
+    found = load(name).run(request)
+    took_s = round(time.perf_counter() - start_s, 1)
+    return {"figure": name, "title": entry.title, "quick": request.quick, **found, "took_s": took_s}
+
+
+def _get(name: str) -> tuple[str, Entry]:
+    known = _SHOWN_WITH.get(name, name)
+    if known not in _FIGURES:
+        hint = nearest(name, _FIGURES) or f"; known: {', '.join(_FIGURES)}."
+        msg = f'unknown figure "{name}"{hint}'
+        raise ConfigError(msg)
+    return known, _FIGURES[known]

@@ -1,0 +1,59 @@
+"""Pictures of figures: the one place that knows matplotlib, which is the extra ``plot``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headgate.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Axes", "Figure", "check_target", "panels", "save"]
+
+_PANEL_INCHES = (4.8, 3.4)
+
+
+def panels(rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure and its panels, row by row.
+
+    Raises
+    ------
+    ConfigError
+        matplotlib is not installed.
+    """
+    _check_installed()
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to load
+
+    width, height = _PANEL_INCHES
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure as SVG; the same figure gives the same file."""
+    import matplotlib as mpl  # noqa: PLC0415 - as above
+
+    with mpl.rc_context({"svg.hashsalt": "headgate"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def check_target(path: Path) -> None:
+    """Raise ConfigError unless a picture could be written to `path`: before the work, not after."""
+    if path.suffix != ".svg":
+        msg = f'"{path}" is not a name of an SVG file; end it with ".svg".'
+        raise ConfigError(msg)
+    if not path.parent.is_dir():
+        msg = f'"{path.parent}" is not a directory; make it first.'
+        raise ConfigError(msg)
+    _check_installed()
+
+
+def _check_installed() -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        msg = 'drawing needs matplotlib, which is not installed; pip install "headgate[plot]".'
+        raise ConfigError(msg)

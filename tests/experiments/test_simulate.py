@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from headgate.cli import app
+from headgate.core.errors import ConfigError
+from headgate.core.slo import parse_slo
+from headgate.experiments.simulate import WhatIf, read_trace, simulate
+from headgate.experiments.simulate import mode as mode_of
+from headgate.workloads.traces import Trace
+
+SLO = "mean < 1 s over 1 s"
+EPOCH_S = 1_700_000_000
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Ten seconds of 200 records/s over 20 keys, with a burst of twice that in the middle."""
+    rows = [
+        f"{EPOCH_S + second},k{key},{20 if second in (4, 5) else 10}"
+        for second in range(10)
+        for key in range(20)
+    ]
+    path = tmp_path / "trace.csv"
+    path.write_text("\n".join(["time,key,count", *rows]), encoding="utf-8")
+    return path
+
+
+def call(*arguments: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def what_if(slo: str = SLO, **changes: Any) -> WhatIf:
+    counts = np.full((5, 8), 20, dtype=np.int32)
+    return WhatIf(Trace(counts, 1.0), parse_slo(slo), **{"service_rate_per_s": 100.0, **changes})
+
+
+def errors(arguments: Sequence[str | Path]) -> str:
+    code, out, _ = call("simulate", *arguments, "--json")
+    assert code == 2
+    return str(json.loads(out)["error"]["message"])
+
+
+def test_policies_stand_side_by_side_with_success_slots_and_changes(trace: Path) -> None:
+    code, out, _ = call(
+        *("simulate", trace, "--slo", SLO, "--service-rate", "50"),
+        *("--policy", "streamswitch(0.2),static(n=9),ds2", "--json"),
+    )
+    assert code == 0
+    found = json.loads(out)
+    assert [row["policy"] for row in found["rows"]] == ["streamswitch(0.2)", "static(9)", "ds2"]
+    static = found["rows"][1]
+    assert static["slots_mean"] == 9.0
+    assert static["rescale"] == 0
+    assert found["records"] == 2400
+    assert found["duration_s"] == 10.0
+
+
+def test_the_text_shows_the_same_as_a_table(trace: Path) -> None:
+    code, out, _ = call(
+        "simulate", trace, "--slo", SLO, "--service-rate", "50", "--policy", "static(9)"
+    )
+    assert code == 0
+    head, row = out.splitlines()[-2:]
+    assert head.split()[:3] == ["policy", "success", "meets"]
+    assert row.split()[0] == "static(9)"
+
+
+def test_a_trace_begins_with_its_earliest_time_whatever_the_origin(trace: Path) -> None:
+    assert read_trace(trace, 4).duration_s == 10.0
+
+
+def test_without_a_column_of_counts_a_row_is_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("time,key\n0,a\n0,b\n1,a\n", encoding="utf-8")
+    assert read_trace(path, 4).total == 3
+
+
+def test_a_faster_trace_is_shorter(trace: Path) -> None:
+    assert read_trace(trace, 4, speed=2.0).duration_s == 5.0
+
+
+def test_more_slots_than_the_load_needs_keep_the_slo_and_too_few_do_not() -> None:
+    found = simulate(what_if(), ["static(4)", "static(1)"])
+    enough, too_few = found["rows"]
+    assert enough["meets"]
+    assert not too_few["meets"]
+    assert enough["success"] > too_few["success"]
+
+
+def test_micro_batches_have_a_latency_that_continuous_slots_do_not_have() -> None:
+    continuous = simulate(what_if(), ["static(4)"])["rows"][0]
+    batched = simulate(what_if(mode=mode_of("micro-batch")), ["static(4)"])["rows"][0]
+    assert batched["latency_mean_s"] > 2 * continuous["latency_mean_s"]
+
+
+def test_a_policy_begins_with_what_the_mean_rate_needs_and_static_with_its_own() -> None:
+    # 160 records/s over 0.8 x 100 of a slot.
+    assert what_if().slots_at_start("streamswitch") == 2
+    assert what_if().slots_at_start("static(5)") == 5
+    assert what_if(slots_max=3).slots_at_start("static(5)") == 3
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("matplotlib") is None,
+    reason='matplotlib, the extra "plot", is not installed',
+)
+def test_a_picture_is_a_valid_svg(trace: Path, tmp_path: Path) -> None:
+    target = tmp_path / "cost.svg"
+    code, _, _ = call(
+        *("simulate", trace, "--slo", SLO, "--service-rate", "50"),
+        *("--policy", "static(9)", "--out", target),
+    )
+    assert code == 0
+    assert ElementTree.parse(target).getroot().tag.endswith("svg")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    message = errors([tmp_path / "none.csv", "--slo", SLO, "--service-rate", "50"])
+    assert "none.csv" in message
+    assert "there is no file" in message
+
+
+def test_a_missing_column_is_named_with_the_nearest(trace: Path) -> None:
+    arguments = [trace, "--slo", SLO, "--service-rate", "50", "--key-column", "keys"]
+    assert 'no column "keys"; did you mean "key"?' in errors(arguments)
+
+
+def test_an_unknown_policy_is_refused_before_anything_runs(trace: Path) -> None:
+    arguments = [trace, "--slo", SLO, "--service-rate", "50", "--policy", "static(3),streamswich"]
+    assert 'unknown policy "streamswich"; did you mean "streamswitch"?' in errors(arguments)
+
+
+def test_an_slo_without_a_unit_is_refused(trace: Path) -> None:
+    assert "has no unit" in errors([trace, "--slo", "mean < 1 over 1 s", "--service-rate", "50"])
+
+
+def test_a_picture_that_is_no_svg_is_refused_before_anything_runs(trace: Path) -> None:
+    arguments = [trace, "--slo", SLO, "--service-rate", "50", "--out", "cost.png"]
+    assert 'end it with ".svg"' in errors(arguments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"slo": "p99 < 1 s over 1 s"}, "judges the mean latency"),
+        ({"service_rate_per_s": 0.0}, "service rate 0 is out of range"),
+        ({"slots_max": 0}, "slots_max=0 is out of range"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        what_if(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [({"speed": 0.0}, "speed 0 is out of range"), ({"key_groups": 0}, "key_groups=0")],
+)
+def test_a_trace_cannot_be_read_with_senseless_numbers(
+    trace: Path, changes: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(ConfigError, match=match):
+        read_trace(trace, **{"key_groups": 4, **changes})
+
+
+def test_an_unknown_mode_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match='"microbatch"; did you mean "micro-batch"'):
+        mode_of("microbatch")
+
+
+def test_figures_are_listed() -> None:
+    code, out, _ = call("figure", "--list")
+    assert code == 0
+    assert out.startswith("streamswitch-5 ")
+
+
+def test_a_figure_without_a_name_is_a_question() -> None:
+    code, out, _ = call("figure", "--json")
+    assert code == 2
+    assert "headgate figure --list" in json.loads(out)["error"]["message"]
