@@ -24,6 +24,9 @@ Out = Annotated[
 
 _OUTSIDE_BRACKETS = re.compile(r",(?![^(]*\))")
 
+_SHOWN = frozenset({"paper", "reaches", "correlation", "seeds", "rate_factors"})
+"""Values of a figure that are no plain ones, and shown all the same."""
+
 
 @app.command(epilog=EXIT_CODES)
 def figure(
@@ -124,7 +127,7 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
     plain = {
         key: value
         for key, value in result.items()
-        if isinstance(value, str | int | float) or key in {"paper", "reaches", "correlation"}
+        if isinstance(value, str | int | float) or key in _SHOWN
     }
     width = max(map(len, plain), default=0)
     lines = [
