@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # JIT compilation and a busy machine make the first example slow; a deadline would only flake.
-settings.register_profile("dev", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# Few examples, so that all unit tests take about a minute; `make laws` takes thousands.
+settings.register_profile("dev", deadline=None, max_examples=40)
+settings.register_profile("ci", deadline=None, max_examples=40, derandomize=True, print_blob=True)
 settings.register_profile(
     "laws", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
 )
