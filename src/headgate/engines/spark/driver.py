@@ -22,6 +22,7 @@ from headgate.engines.spark import exchange
 from headgate.engines.spark.changes import Changes, Wanted
 from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
 from headgate.engines.spark.faults import crash_point
+from headgate.engines.spark.gateway import ArrowMap
 from headgate.engines.spark.job import JobConfig, OperatorState
 from headgate.engines.spark.output import Outputs, Results
 from headgate.engines.spark.placement import Placement
@@ -132,6 +133,10 @@ class BatchDriver:
         self._recovering = self.latest is not None
         self._cores = max(1, int(spark.sparkContext.defaultParallelism))
         self._tasks = self._make_tasks()
+        self._slots = {
+            op.id: ArrowMap(self._tasks[op.id], self._emitted_schema(op, self._tasks[op.id]))
+            for op in query.operators
+        }
         self._preaggregation = {
             c[0].id: Preaggregation(c[0], config.preaggregate) for c in query.chains
         }
@@ -482,8 +487,7 @@ class BatchDriver:
             assignment = self.states[operator.id].assignment
             frame = exchange.to_slots(frame, assignment)
             frame = self._placements[operator.id].pin(frame, assignment.slots)
-            task = self._tasks[operator.id]
-            frame = frame.mapInArrow(task, self._emitted_schema(operator, task))
+            frame = self._slots[operator.id].apply(frame)
         return frame
 
     def _emitted_schema(self, operator: Operator, task: SlotTask) -> T.StructType:

@@ -6,13 +6,15 @@ a contract test per Spark minor release covers them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
+from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
+from pyspark.util import PythonEvalType
 
 from headgate.core.errors import HeadgateError
 
@@ -48,6 +50,29 @@ def java_class(spark: SparkSession, name: str) -> Jvm:
             found = getattr(found, part)
         _classes[key] = found
     return _classes[key]
+
+
+class ArrowMap:
+    """A function for `mapInArrow` that is pickled and made known to the JVM once, not per batch.
+
+    Parameters
+    ----------
+    function : callable
+        Takes and gives iterators of record batches; unchanged as long as the query runs.
+    schema : StructType
+        Of what it gives.
+    """
+
+    def __init__(self, function: Callable[..., Any], schema: StructType) -> None:
+        # As DataFrame.mapInArrow makes it, anew each time; the stubs know user functions only.
+        self._udf = pandas_udf(  # type: ignore[call-overload]
+            function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+        )
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """Return ``frame.mapInArrow(function, schema)``."""
+        column = self._udf(*[frame[name] for name in frame.columns])
+        return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
 
 
 def seq(spark: SparkSession, items: Iterable[Any]) -> Jvm:
