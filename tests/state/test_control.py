@@ -89,3 +89,19 @@ def test_without_a_checkpoint_there_is_nobody_to_ask(tmp_path: Path) -> None:
     assert files.pending() == []
     with pytest.raises(CheckpointError, match="does not exist"):
         files.ask(FREEZE)
+
+
+@pytest.mark.parametrize("name", ["notes.done", "notes.json", "x.txt", "1-2.done"])
+def test_a_stray_file_is_left_alone(files: ControlFiles, tmp_path: Path, name: str) -> None:
+    request = files.ask(FREEZE)
+    stray = tmp_path / "headgate" / "control" / name
+    stray.write_text("hello")
+    assert [asked.id for asked in files.pending()] == [request]
+    assert stray.exists()
+
+
+def test_a_damaged_note_of_a_freeze_is_named(files: ControlFiles, tmp_path: Path) -> None:
+    files.freeze(None)
+    (tmp_path / "headgate" / "control" / "frozen").write_text("{")
+    with pytest.raises(CheckpointError, match="frozen cannot be read; remove it"):
+        files.frozen_until_s()

@@ -29,7 +29,7 @@ ACTS = ("freeze", "thaw", "scale", "rollback")
 
 _DIRECTORY = "control"
 _FROZEN = "frozen"
-_REQUEST = re.compile(r"(\d{13}-[0-9a-f]{8})\.json")
+_NAME = re.compile(r"(\d{13}-[0-9a-f]{8})\.(json|done)")
 _KEPT_S = 24 * 3600.0
 """How long an answer is kept for whoever asked."""
 _TEXT_MAX = 500
@@ -122,11 +122,13 @@ class ControlFiles:
             return []
         found = []
         for name in names:
-            request = _REQUEST.fullmatch(name)
-            if request and f"{request[1]}.done" not in names:
-                found.append(self._read(request[1]))
-            elif name.endswith(".done"):
+            named = _NAME.fullmatch(name)
+            if named is None:
+                continue  # not ours: a stray file must not end the query
+            if named[2] == "done":
                 self._forget(name)
+            elif f"{named[1]}.done" not in names:
+                found.append(self._read(named[1]))
         return found
 
     def done(self, request: str, refused: str | None) -> None:
@@ -148,8 +150,12 @@ class ControlFiles:
         """Return until when assignments may not change, infinity for good; None where they may."""
         if not (self._path / _FROZEN).exists():
             return None
-        until_s = json.loads(read_bytes(self._path, _FROZEN))["until_s"]
-        return float("inf") if until_s is None else float(until_s)
+        try:
+            until_s = json.loads(read_bytes(self._path, _FROZEN))["until_s"]
+            return float("inf") if until_s is None else float(until_s)
+        except (ValueError, TypeError, KeyError) as error:
+            msg = f"{self._path / _FROZEN} cannot be read; remove it, and freeze again if need be."
+            raise CheckpointError(msg) from error
 
     def _read(self, request: str) -> Asked:
         try:
