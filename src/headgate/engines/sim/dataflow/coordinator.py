@@ -295,9 +295,19 @@ class Links:
         self._busy: set[Slot] = set()
         self._waiting: list[tuple[Slot, Slot, Callable[[], None]]] = []
 
-    def ask(self, source: Slot, destination: Slot, send: Callable[[], None]) -> None:
-        """Have ``send()`` called, which must end in `carry`, once both ends are free."""
-        self._waiting.append((source, destination, send))
+    def ask(
+        self,
+        source: Slot,
+        destination: Slot,
+        send: Callable[[], None],
+        *,
+        urgent: bool = False,
+    ) -> None:
+        """Have ``send()`` called, which must end in `carry`, once both ends are free.
+
+        What is urgent goes before all that waits.
+        """
+        self._waiting.insert(0 if urgent else len(self._waiting), (source, destination, send))
         self._next()
 
     def carry(self, source: Slot, destination: Slot, state_bytes: float, arrive: Callable[[], None]) -> None:

@@ -218,7 +218,8 @@ class Slot:
         if isinstance(element, Record):
             self.serve(element)
         elif isinstance(element, Watermark):
-            channel.watermark_s = element.time_s
+            # A doubled watermark may be older than the channel's own.
+            channel.watermark_s = max(channel.watermark_s, element.time_s)
             if self.handler is not None:
                 self.handler.watermark(channel, element.time_s)
             self.advance()
