@@ -166,10 +166,16 @@ class Dataflow:
     parts : mapping of str to int
         Operator -> units per key group: 1, unless its method moves less than a key group.
     log : EventLog, optional
+    assignments : mapping of str to Assignment, optional
+        Of keyed operators that do not begin with even ranges.
     """
 
     def __init__(
-        self, job: Job, parts: Mapping[str, int] | None = None, log: EventLog | None = None
+        self,
+        job: Job,
+        parts: Mapping[str, int] | None = None,
+        log: EventLog | None = None,
+        assignments: Mapping[str, Assignment] | None = None,
     ) -> None:
         self.job, self.parts = job, dict(parts or {})
         self.clock, self.log = Clock(), log if log is not None else EventLog()
@@ -177,14 +183,15 @@ class Dataflow:
         self.models = {operator.name: operator for operator in job.operators}
         self.children = {p: o.name for o in job.operators for p in o.parents}
         self.assignments: dict[str, Assignment] = {}
-        self.commands = 0
         for model in job.operators:
             self.slots[model.name] = []
+            slots = model.slots
             if model.key_groups:
-                self.assignments[model.name] = spread(model.slots, model.key_groups)
-            self.add_slots(model.name, model.slots)
-            for slot, group_slots in zip(self.slots[model.name], self._held(model), strict=True):
-                slot.store.update(group_slots)
+                given = (assignments or {}).get(model.name) or spread(slots, model.key_groups)
+                self.assignments[model.name], slots = given, given.slots
+            self.add_slots(model.name, slots)
+            for slot, held in zip(self.slots[model.name], self._held(model, slots), strict=True):
+                slot.store.update(held)
 
     def add_slots(self, operator: str, count: int) -> list[Slot]:
         """Start more slots of an operator, with the channels and the table that the others have."""
@@ -256,21 +263,23 @@ class Dataflow:
     def _connect(self, slot: Slot, model: OperatorModel) -> None:
         network = self.job.network
         parts = self.parts.get(model.name, 1)
-        for parent in self.parents_of(model.name):
+        feeding = self.parents_of(model.name)
+        slot.barrier = min((parent.barrier for parent in feeding), default=0)
+        if slot.barrier:
+            slot.snapshots[slot.barrier] = Snapshot()  # it had nothing when that was taken
+        for parent in feeding:
             channel = Channel(parent, slot, network)
-            slot.inputs.append(channel)
+            slot.attach(channel)
             if parent.edge is None:
                 parent.edge = Edge([], self._table(model.name), parts)
             parent.edge.channels.append(channel)
-        if slot.inputs:
-            slot.barrier = min(channel.barrier for channel in slot.inputs)
         child = self.children.get(model.name)
         if child in self.slots:
             # The operator after this one is there already: this slot comes late, for a scale-out.
             slot.edge = Edge([], self._table(child), self.parts.get(child, 1))
             for receiver in self.slots[child]:
                 channel = Channel(slot, receiver, network)
-                receiver.inputs.append(channel)
+                receiver.attach(channel)
                 slot.edge.channels.append(channel)
 
     def _table(self, operator: str) -> list[int]:
@@ -279,8 +288,8 @@ class Dataflow:
         parts = self.parts.get(operator, 1)
         return [slot for slot in self.assignments[operator].slot_of for _ in range(parts)]
 
-    def _held(self, model: OperatorModel) -> list[dict[int, Held]]:
-        held: list[dict[int, Held]] = [{} for _ in range(model.slots)]
+    def _held(self, model: OperatorModel, slots: int) -> list[dict[int, Held]]:
+        held: list[dict[int, Held]] = [{} for _ in range(slots)]
         if not model.key_groups:
             return held
         parts = self.parts.get(model.name, 1)

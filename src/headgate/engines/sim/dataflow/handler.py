@@ -8,7 +8,7 @@ from typing import Any
 
 from headgate.engines.sim.dataflow.channel import Channel
 from headgate.engines.sim.dataflow.elements import Record, Signal, Watermark
-from headgate.engines.sim.dataflow.slot import LAST_RANK, Slot
+from headgate.engines.sim.dataflow.slot import Slot
 
 RECORDS_MAX = 200
 """Records that record scheduling may set aside (DRRS IV-A)."""
@@ -87,9 +87,9 @@ class Handler:
         held += [record for records in self.deferred.values() for record in records]
         return {4: held}
 
-    def rank_of(self, record: Record) -> int:
-        """Return the rank of a record in an input cache."""
-        return LAST_RANK
+    def old_units(self) -> frozenset[int]:
+        """Return the units whose records still come here although they are routed elsewhere."""
+        return frozenset()
 
     def progress(self) -> list[dict[str, Any]]:
         """Return how far the subscales of this slot have come."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headgate.engines.sim.dataflow.handler import Handler
 
 
-LAST_RANK = 5
+OLD_RANK, LAST_RANK = 3, 5
 """Data in transit is replayed rank by rank, so that no record overtakes an older one of its key: what
 was re-routed and received (0), under way (1), in the buffer (2); in the input caches of the old slot
 (3); what the new slot deferred (4), in its input caches (5)."""
@@ -79,12 +79,15 @@ class Snapshot:
         Of a source the next arrival, of a sink the number of outputs.
     progress : list of dict
         How far each subscale had come (DRRS IV-C).
+    leaving : frozenset of int
+        Units whose old stream came here.
     """
 
     values: dict[int, Held] = field(default_factory=dict)
     in_transit: dict[int, list[Record]] = field(default_factory=dict)
     place: int = 0
     progress: list[dict[str, Any]] = field(default_factory=list)
+    leaving: frozenset[int] = frozenset()
 
     def join(self, records: Sequence[Record], store: Mapping[int, Held]) -> None:
         """Add what was under way between two slots when the checkpoint passed them."""
@@ -299,6 +302,13 @@ class Slot:
         if all(c.barrier >= barrier.number for c in self.inputs):
             self.checkpoint(barrier.number)
 
+    def attach(self, channel: Channel) -> None:
+        """Take from one more channel; not yet if its sender is past a checkpoint and this is not."""
+        self.inputs.append(channel)
+        if channel.barrier > self.barrier:
+            channel.blocked = True
+            self._aligning.append((channel, Barrier(channel.barrier)))
+
     def merge(self, channel: Channel, signal: Signal) -> bool:
         """Let a signal ride on a barrier of `channel` that is not answered yet, if there is one."""
         barrier = channel.barrier_ahead()
@@ -346,6 +356,7 @@ class Slot:
             for rank, records in self.handler.in_transit().items():
                 found.in_transit[rank].extend(records)
             found.progress = self.handler.progress()
+            found.leaving = self.handler.old_units()
         return found
 
     def _record(self, channel: Channel, elements: Sequence[Element]) -> None:
@@ -354,5 +365,6 @@ class Slot:
                 self._recording.pop(channel, None)
                 return
             if isinstance(element, Record):
-                rank = LAST_RANK if self.handler is None else self.handler.rank_of(element)
-                self._recording[channel].in_transit[rank].append(element)
+                snapshot = self._recording[channel]
+                rank = OLD_RANK if element.unit in snapshot.leaving else LAST_RANK
+                snapshot.in_transit[rank].append(element)

@@ -9,10 +9,16 @@ from typing import ClassVar
 
 from headgate.engines.sim.dataflow.channel import Channel
 from headgate.engines.sim.dataflow.coordinator import Moves, Scaling, Step
-from headgate.engines.sim.dataflow.elements import Barrier, Element, Record, Signal, Watermark
+from headgate.engines.sim.dataflow.elements import (
+    Barrier,
+    Element,
+    Record,
+    Signal,
+    Watermark,
+)
 from headgate.engines.sim.dataflow.handler import RECORDS_MAX
 from headgate.engines.sim.dataflow.methods.admission import greedy, one_direction
-from headgate.engines.sim.dataflow.methods.drrs_handler import DrrsHandler, Rerouting
+from headgate.engines.sim.dataflow.methods.drrs_handler import DrrsHandler, Order, Rerouting
 from headgate.engines.sim.dataflow.slot import Slot
 from headgate.migration import plan
 from headgate.migration.plan import PER_HOST_MAX, SUBSCALE_GROUPS_MIN, Subscale
@@ -34,6 +40,9 @@ class Drrs:
     rerouting : Rerouting
     groups_min, per_slot : int
         Of subscales and of their scheduler.
+    relaxed : bool
+        Serve a unit as soon as its state is here, whoever has confirmed: each record once, but not
+        in the order of its key, for tasks that tolerate it (III-B).
 
     References
     ----------
@@ -50,6 +59,7 @@ class Drrs:
     rerouting: Rerouting = field(default_factory=lambda: Rerouting())
     groups_min: int = SUBSCALE_GROUPS_MIN
     per_slot: int = PER_HOST_MAX
+    relaxed: bool = False
 
     @property
     def in_rounds(self) -> bool:
@@ -78,9 +88,8 @@ class Drrs:
     def handler(self, slot: Slot, scaling: Scaling) -> DrrsHandler:
         """Return the handler of a scaling slot."""
         records_max = self.records_max if self.scheduling else 0
-        return DrrsHandler(
-            slot, scaling, records_max, self.rerouting, per_channel=self.scheduling
-        )
+        order = Order.FREE if self.relaxed else Order.CHANNEL if self.scheduling else Order.ALL
+        return DrrsHandler(slot, scaling, records_max, self.rerouting, order)
 
     def launch(self, step: Step, scaling: Scaling) -> None:
         """Set up the path of a subscale, and have every predecessor inject its signals."""
@@ -116,31 +125,35 @@ class Drrs:
         else:
             slot.log.add(now_s, "integrated", slot.name, step=step.number, number=barrier.number)
             barrier.riders += [trigger, confirm]
-            self.redirect(old, new, step, barrier)
+            elements = list(old.waiting)
+            behind = elements.index(barrier) + 1
+            self.redirect(old, new, step, elements[:behind], elements[behind:])
 
     def overtake(self, old: Channel, new: Channel, step: Step, confirm: Signal) -> None:
         """Put the confirm in front of the output cache, and move what it overtook."""
-        self.redirect(old, new, step, None)
-        waiting = old.waiting
-        waiting.appendleft(confirm)
-        old.rewrite(waiting)
+        self.redirect(old, new, step, [confirm], list(old.waiting))
 
-    def redirect(self, old: Channel, new: Channel, step: Step, after: Barrier | None) -> None:
-        """Move records of a step's units from one output cache to another, in order.
+    def redirect(
+        self,
+        old: Channel,
+        new: Channel,
+        step: Step,
+        before: Sequence[Element],
+        overtaken: Sequence[Element],
+    ) -> None:
+        """Move overtaken records of a step's units from one output cache to another, in order.
 
-        Only what stands behind `after`. Watermarks are doubled; what keeps its way keeps its place.
+        Watermarks are doubled; what keeps its way stays in order behind `before`.
         """
-        elements = list(old.waiting)
-        split = 0 if after is None else elements.index(after) + 1
-        stay, leave = deque[Element](elements[:split]), list[Element]()
-        units = step.destination_of
-        for element in elements[split:]:
-            if isinstance(element, Record) and element.unit in units:
+        stay, leave = deque(before), list[Element]()
+        for element in overtaken:
+            if isinstance(element, Record) and element.unit in step.destination_of:
                 leave.append(element)
                 continue
             stay.append(element)
             if isinstance(element, Watermark):
                 leave.append(element)
+        # At once: what is left must not depart before the signal in front of it.
         old.rewrite(stay)
         new.push(Signal("opening", step, new.sender))
         for element in leave:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from headgate.engines.sim.dataflow.channel import Channel
 from headgate.engines.sim.dataflow.coordinator import Scaling, Step
 from headgate.engines.sim.dataflow.elements import Record, Signal, Watermark
 from headgate.engines.sim.dataflow.handler import Handler, Verdict
-from headgate.engines.sim.dataflow.slot import LAST_RANK, Slot
+from headgate.engines.sim.dataflow.slot import Slot
 
 NEVER_S = float("-inf")
 
@@ -43,6 +44,18 @@ class Rerouting:
         if self.records < 1:
             msg = f"rerouting: records={self.records} is out of range; use 1 or more."
             raise ConfigError(msg)
+
+
+class Order(Enum):
+    """When records of the new stream may be served, beside their state being there.
+
+    *ALL*: once every predecessor has confirmed (implicit alignment, DRRS III-A). *CHANNEL*: once
+    their own has ("fluid confirmation", III-B). *FREE*: at once.
+    """
+
+    ALL = auto()
+    CHANNEL = auto()
+    FREE = auto()
 
 
 @dataclass(eq=False)
@@ -107,9 +120,7 @@ class DrrsHandler(Handler):
     slot, scaling : Slot, Scaling
     records_max : int
     rerouting : Rerouting
-    per_channel : bool
-        Whether a channel switches with its own confirm ("fluid confirmation", DRRS III-B), or all
-        with the last.
+    order : Order
     """
 
     def __init__(
@@ -118,11 +129,10 @@ class DrrsHandler(Handler):
         scaling: Scaling,
         records_max: int,
         rerouting: Rerouting,
-        *,
-        per_channel: bool,
+        order: Order,
     ) -> None:
         super().__init__(slot, records_max)
-        self.scaling, self.rerouting, self.per_channel = scaling, rerouting, per_channel
+        self.scaling, self.rerouting, self.order = scaling, rerouting, order
         self.leaving: dict[int, Leaving] = {}
         self.arriving: dict[int, Arriving] = {}
 
@@ -312,9 +322,9 @@ class DrrsHandler(Handler):
 
     def active(self, channel: Channel, arriving: Arriving) -> bool:
         """Return whether records of a unit that came by its new stream may be served."""
-        if not arriving.installed:
-            return False
-        if self.per_channel:
+        if not arriving.installed or self.order is Order.FREE:
+            return arriving.installed
+        if self.order is Order.CHANNEL:
             return channel.sender in arriving.confirmed or channel.sender not in arriving.senders
         return arriving.confirmed >= arriving.senders
 
@@ -436,10 +446,9 @@ class DrrsHandler(Handler):
         ]
         return found
 
-    def rank_of(self, record: Record) -> int:
-        """Return the rank of a record in an input cache: the old stream comes before the new."""
-        here = record.unit in self.leaving and record.unit not in self.arriving
-        return LAST_RANK - 2 if here else LAST_RANK
+    def old_units(self) -> frozenset[int]:
+        """Return the units that leave, but for those that have come back."""
+        return frozenset(self.leaving.keys() - self.arriving.keys())
 
     def progress(self) -> list[dict[str, Any]]:
         """Return, of each subscale that leaves, what has left and who has confirmed."""
