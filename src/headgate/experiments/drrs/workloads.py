@@ -24,8 +24,11 @@ I64 = npt.NDArray[np.int64]
 LOAD = 0.85
 """Of the scaled slots before they are scaled [I]; of Twitch's, whose busiest slot has more, 0.7."""
 
-STATE_BYTES_PER_S = 10e6
-"""At which a slot extracts, serialises and sends, or takes in, state [I]."""
+STATE_BYTES_PER_S = 125e6
+"""At which a slot sends, or takes in, state: Gigabit Ethernet [P], for each container its own [I]."""
+
+STATE_UNIT_S = 0.02
+"""What a key group or sub-group takes to extract, serialise and hand over, beside its bytes [I]."""
 
 LATENCY_S = 0.001
 """Of a message between two slots [I]."""
@@ -121,6 +124,7 @@ def network(record_bytes: float, senders: int) -> Network:
         output_records=records,
         input_records=records,
         state_bytes_per_s=STATE_BYTES_PER_S,
+        state_unit_s=STATE_UNIT_S,
     )
 
 

@@ -26,7 +26,9 @@ class Network:
         Room of a channel's caches. A sender that filled an output cache stops, the element that
         filled it excepted.
     state_bytes_per_s : float
-        Of one slot's state transfers, serialising included; one at a time, in and out.
+        Of one slot's state transfers; one at a time, in and out.
+    state_unit_s : float
+        What each transfer takes beside: extracting, serialising, handing over.
     """
 
     latency_s: float = 0.001
@@ -34,6 +36,7 @@ class Network:
     output_records: int = 64
     input_records: int = 64
     state_bytes_per_s: float = 100e6
+    state_unit_s: float = 0.0
 
 
 class Channel:

@@ -310,10 +310,12 @@ class Links:
         self._waiting.insert(0 if urgent else len(self._waiting), (source, destination, send))
         self._next()
 
-    def carry(self, source: Slot, destination: Slot, state_bytes: float, arrive: Callable[[], None]) -> None:
+    def carry(
+        self, source: Slot, destination: Slot, state_bytes: float, arrive: Callable[[], None]
+    ) -> None:
         """Have ``arrive()`` called once so many bytes got there; the ends are free before."""
         network = self._flow.job.network
-        delay_s = state_bytes / network.state_bytes_per_s
+        delay_s = network.state_unit_s + state_bytes / network.state_bytes_per_s
         self._flow.clock.after(delay_s, self._free, source, destination)
         self._flow.clock.after(delay_s + network.latency_s, arrive)
 

@@ -55,8 +55,8 @@ class Coupled:
 
     @property
     def in_rounds(self) -> bool:
-        """The naive division is launched as subscales are."""
-        return self.divide == "subscales"
+        """Everything that has several steps is launched as subscales are."""
+        return self.divide != "whole"
 
     def steps(self, moves: Moves) -> Sequence[tuple[Subscale, ...]]:
         """Return what each signal is about."""
