@@ -26,7 +26,7 @@ from flows import (
     with_running,
 )
 
-from headgate.engines.sim.dataflow.behaviours import Pass, Running
+from headgate.engines.sim.dataflow.behaviours import Pass, Running, Windows
 from headgate.engines.sim.dataflow.channel import Channel, Network, records
 from headgate.engines.sim.dataflow.coordinator import Step
 from headgate.engines.sim.dataflow.dataflow import Dataflow, OperatorModel
@@ -201,6 +201,18 @@ def rerouted_records_fit_into_the_input_caches() -> None:
         assert all(count <= room for count in by_step.values())
 
 
+def overtaken_watermarks_reach_both_streams() -> None:
+    """DR-09: even the last watermark, with nothing behind it to make up for it."""
+    trial = busy(watermark_s=0.3)
+    source, count, sink = trial.job.operators
+    operators = (source, replace(count, behaviour=Windows(1.0, 0.5)), sink)
+    trial = replace(trial, job=replace(trial.job, operators=operators))
+    still = run(trial, None)
+    for early_s in (0.05, 0.1, 0.15, 0.2, 0.25):
+        request = uniform_request(still.clock.now_s - early_s, 2)
+        assert answer(run(replace(trial, requests=(request,)), Drrs())) == answer(still)
+
+
 def suspended_is_a_slot_whose_every_reachable_record_waits() -> None:
     """DR-14: never while it serves, and it ends as soon as something can be served."""
     flow, log = played(busy(state_bytes=8000.0))
@@ -248,6 +260,7 @@ RULES: list[Rule] = [
     state_without_its_confirms_is_not_served,
     each_channel_switches_with_its_own_confirm,
     rerouted_records_fit_into_the_input_caches,
+    overtaken_watermarks_reach_both_streams,
     suspended_is_a_slot_whose_every_reachable_record_waits,
     the_reroute_buffer_goes_by_capacity_time_or_confirm,
     every_seed_gives_the_answer_in_order,
