@@ -99,18 +99,18 @@ class Workload:
 
 def q7() -> Workload:
     """Return NEXMark Q7: greatest bid per bidder in sliding windows, 20K bids/s, 800 MB."""
-    return Workload("q7", "window", 8, 12, 20_000.0, 800e6, 60.0, 400.0, 10, _q7)
+    return Workload("q7", "window", 8, 12, 20_000.0, 800e6, 60.0, 400.0, 20, _q7)
 
 
 def q8() -> Workload:
     """Return NEXMark Q8: new persons joined with their auctions, 1K/s, 3 GB."""
-    return Workload("q8", "join", 8, 12, 1_000.0, 3e9, 60.0, 600.0, 1, _q8)
+    return Workload("q8", "join", 8, 12, 1_000.0, 3e9, 60.0, 600.0, 2, _q8)
 
 
 def twitch() -> Workload:
     """Return the Twitch pipeline: seven operators, loyalty scaled, 4M events in 1,000 s, 500 MB."""
     return Workload(
-        "twitch", "loyalty", 8, 12, 4_000.0, 500e6, 60.0, 300.0, 4, _twitch, load=0.7
+        "twitch", "loyalty", 8, 12, 4_000.0, 500e6, 60.0, 300.0, 8, _twitch, load=0.7
     )
 
 

@@ -85,6 +85,8 @@ class MecesHandler(Handler):
         Units to be pushed to their new slot.
     wanted : int or None
         What the front record waits for: it is served before the unit can be fetched away again.
+    unsettled : int
+        Units that left, or are to leave, this slot and may still come back.
     owed : list of (int, Slot, Step)
         Asked for, not here or not free to go.
     """
@@ -100,6 +102,7 @@ class MecesHandler(Handler):
         self.owed: list[tuple[int, Slot, Step]] = []
         self.pushing = False
         self.frozen_s = float("inf")
+        self.unsettled = 0
 
     def begin(self, step: Step) -> None:
         """Get ready for a step."""
@@ -107,6 +110,7 @@ class MecesHandler(Handler):
         self.confirmed.clear()
         self.senders = frozenset(self.scaling.flow.parents_of(self.scaling.operator))
         self.homing = deque(u for u, s in step.source_of.items() if s == self.slot.index)
+        self.unsettled = len(self.homing)
         self.frozen_s = self.slot.watermark_s if self.homing else float("inf")
 
     def signal(self, channel: Channel, signal: Signal) -> None:
@@ -232,8 +236,8 @@ class MecesHandler(Handler):
     def _stay(self, unit: int, step: Step) -> None:
         self.scaling.served(step, unit)
         source = self._at(self.scaling.slot(step.source_of[unit]))
-        left = sum(1 for u in step.unsettled if step.source_of[u] == source.slot.index)
-        if left <= 1:
+        source.unsettled -= 1
+        if not source.unsettled:
             source.frozen_s = float("inf")
         self.scaling.settled(step, unit)
         self.slot.fire(unit, self.slot.watermark_s)
