@@ -234,13 +234,17 @@ def bench(
         int | None, typer.Option(min=1, help="Repetitions, batches or kills; see docs.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the load.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Another parameter of it; repeatable."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Measure headgate on this machine, side by side with what it is compared with."""
 
     def work() -> dict[str, Any]:
         module = engine_module(f"headgate.engines.spark.bench.{name.value}")
-        given = {_COUNTED[name]: count, "seed": seed}
+        given = {_COUNTED[name]: count, "seed": seed, **parse_options(option or ())}
         return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
 
     answer(work, _plain_items, as_json=as_json, debug=debug)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -111,14 +111,13 @@ class StreamSwitch:
         acts = any(diagnosis.strategy for diagnosis in diagnoses.values())
         for name, diagnosis in diagnoses.items():
             numbers |= {f"{name}.{key}": value for key, value in diagnosis.numbers.items()}
+            reason = diagnosis.reason
             if diagnosis.strategy is not None:
-                change, reason = self._go_on(observation.operators[name], diagnosis)
-                changes[name] = change
-                diagnosis = replace(diagnosis, reason=reason)
+                changes[name], reason = self._go_on(observation.operators[name], diagnosis)
             elif acts:
                 continue
             rules[diagnosis.rule] = None
-            reasons.append(f"{name}: {diagnosis.reason}.")
+            reasons.append(f"{name}: {reason}.")
         return Decision(changes, " ".join(reasons), ", ".join(rules), numbers)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:

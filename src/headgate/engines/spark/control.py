@@ -22,7 +22,6 @@ from headgate.control.sample import Sample
 from headgate.core.assignment import spread
 from headgate.core.errors import ConfigError
 from headgate.core.slo import END_TO_END, Slo
-from headgate.engines.spark import steering
 from headgate.engines.spark.actuator import SparkActuator
 from headgate.engines.spark.changes import Changes, Wanted
 from headgate.engines.spark.decisions import DecisionWriter
@@ -33,6 +32,7 @@ from headgate.engines.spark.reports import Report
 from headgate.engines.spark.success import SuccessRate
 from headgate.engines.spark.useful import UsefulTime
 from headgate.journal.schema import Decided, Event, SloState
+from headgate.loop import steering
 from headgate.loop.loop import ControlLoop, State
 
 DELTA_S = 0.1

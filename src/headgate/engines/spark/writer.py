@@ -17,7 +17,7 @@ from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, nearest
 from headgate.core.slo import Slo, parse_slo
 from headgate.engines.spark import session as sessions
-from headgate.engines.spark import sinks, steering
+from headgate.engines.spark import sinks
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
@@ -30,6 +30,7 @@ from headgate.engines.spark.plan import Query as Plan
 from headgate.engines.spark.query import Query
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.warmup import warm_workers
+from headgate.loop import steering
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import ControlFiles
