@@ -99,6 +99,10 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     slot_rate: Annotated[
         float | None, typer.Option(help="Experiment: records a slot serves per second.")
     ] = None,
+    floor: Annotated[
+        str | None,
+        typer.Option(help="Experiment: latency floor such as '0 s', not the measured one."),
+    ] = None,
     require_slo: Annotated[
         bool, typer.Option("--require-slo", help="Exit with 4 if the SLO was missed.")
     ] = False,
@@ -137,6 +141,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             advise=advise,
             slots_max=slots_max,
             slot_rate=slot_rate,
+            floor=floor,
             require_slo=require_slo,
             seed=seed,
             verify=verify,

@@ -67,6 +67,9 @@ class Scenario:
     slot_rate: float | None = None
     """Experiment: records that a slot serves per second of wall time, > 0; None for no limit."""
 
+    floor: str | None = None
+    """Experiment: the latency floor, such as ``0 s``, in place of the measured one."""
+
     require_slo: bool = False
     """Count a missed SLO as a failure."""
 
@@ -108,6 +111,8 @@ class Scenario:
                 raise ConfigError(msg)
         if self.budget is not None:
             parse_duration_s(self.budget)
+        if self.floor is not None:
+            parse_duration_s(self.floor, zero=True)
         if self.slots_max is not None:
             check_slots(self.slots_max, self.key_groups)
         for slo in self.slo:
