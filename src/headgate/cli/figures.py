@@ -40,7 +40,7 @@ def figure(
         bool, typer.Option("--quick", help="Shorter and fewer runs; the result says by how much.")
     ] = False,
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory of the real traces.")
+        Path | None, typer.Option(metavar="DIR", help="Directory of what the figure reads.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
     debug: Debug = False,

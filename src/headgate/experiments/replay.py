@@ -101,7 +101,7 @@ def replay(
         "model": model,
         "error": _error(real, model),
         "what_if": None if asked == was else _simulated(trace, engine, record_s, asked, seed),
-        "engine": {k: v for k, v in asdict(engine).items() if k != "warm_up_s"},
+        "engine": {k: finite(v) if isinstance(v, float) else v for k, v in asdict(engine).items()},
     }
 
 
