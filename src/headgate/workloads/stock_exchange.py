@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.core.errors import ConfigError
-from headgate.workloads.draws import F64, I64, Draw, zipf_shares
+from headgate.workloads.draws import F64, I64, Draw, zipf_edges
 from headgate.workloads.rates import ExchangeRate, RateFunction
 
 __all__ = ["SCHEMA", "ExchangeConfig", "orders"]
@@ -182,7 +182,7 @@ class _Orders:
         self._config = config
         self._number = number
         self.draw = Draw.of(config.seed, number, _FIELDS)
-        shares = zipf_shares(config.stocks, config.exponent)
+        shares = zipf_edges(config.stocks, config.exponent)
         rank = np.searchsorted(shares, self.draw.unit("stock"), side="right")
         self.stock: I64 = np.minimum(rank, config.stocks - 1)
         if config.rush_share > 0.0:
