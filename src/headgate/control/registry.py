@@ -11,6 +11,7 @@ from headgate.control.policies.ds2 import Ds2
 from headgate.control.policies.static import Static
 from headgate.control.policies.streamswitch import StreamSwitch
 from headgate.control.policies.threshold import Threshold
+from headgate.control.policies.unified import Unified
 from headgate.control.policy import Policy
 from headgate.core.call import Call
 from headgate.core.errors import ConfigError
@@ -23,6 +24,7 @@ _POLICIES: Mapping[str, Callable[..., Policy]] = {
     "static": Static,
     "streamswitch": StreamSwitch,
     "threshold": Threshold,
+    "unified": Unified,
 }
 
 
