@@ -22,10 +22,10 @@ F64 = npt.NDArray[np.float64]
 SLICE_S = 0.1
 """Resolution of the recorded arrivals in seconds: the control loop's own."""
 
-_WARM_UP = 20
-"""First batches after a start, in which the JVM and the workers are still loading. Chosen, not tuned."""
+_WARM_UP_S = 60.0
+"""Time after a start in which the JVM still compiles and batches get shorter; of a short run, half."""
 
-_BATCHES_MIN = 2 * _WARM_UP
+_BATCHES_MIN = 40
 """Batches without which costs are not told from noise. Chosen, not tuned."""
 
 _TYPICAL = 0.95
@@ -125,15 +125,16 @@ class Recorded:
         """Return what batches cost, and seconds of a core per record.
 
         A batch takes a fixed time, and so much more per slot and per record: least squares over the
-        batches after the first ones. What goes before the slots and what comes after them is told
+        batches after a warm-up. What goes before the slots and what comes after them is told
         by the latency of records that waited for nothing but their batch.
         """
         parameters = self.parameters
         cores = int(parameters.get("cores") or os.cpu_count() or 1)
         began_s = self.began_s
         period_s = np.diff(began_s)
-        steady = self.batches[_WARM_UP:-1]
-        steady_s = period_s[_WARM_UP:]
+        ran_s = began_s - began_s[0]
+        warm = int(np.searchsorted(ran_s, min(_WARM_UP_S, float(ran_s[-1]) / 2)))
+        steady, steady_s = self.batches[warm:-1], period_s[warm:]
         slots_s = np.array([b.phases_ms.get("slots", 0.0) / 1e3 for b in steady])
         work = np.array([(b.slots, b.served) for b in steady], dtype=np.float64)
         stage_s, slot_s, record_s = _fit(work, slots_s)
@@ -142,7 +143,7 @@ class Recorded:
         before_s = min(max(_before_slots(steady, steady_s, variable_s), stage_s), fixed_s)
         warm_up_s = [
             max(0.0, float(span_s) - fixed_s - slot_s * b.slots - record_s * b.served)
-            for b, span_s in zip(self.batches[:_WARM_UP], period_s, strict=False)
+            for b, span_s in zip(self.batches[:warm], period_s, strict=False)
         ]
         budget_s = parameters.get("budget_s")
         limited = parameters.get("slot_rate")

@@ -29,7 +29,7 @@ from headgate.engines.spark.bench.common import (
 _START_S = 180.0
 """What a run may take beside its load: the JVM, the first batch, the end."""
 
-_CALIBRATION, _CALIBRATION_S = "calibration", 75.0
+_CALIBRATION, _CALIBRATION_S = "calibration", 150.0
 """The run that says what batches cost with few and many slots; a simulation is made from it."""
 
 _OUTSIDE_BRACKETS = re.compile(r",\s*(?![^(]*\))")
@@ -128,10 +128,11 @@ def _file_name(label: str) -> str:
 
 
 def _calibrate(chosen: SloParameters, checkpoint: Path) -> None:
-    """Run a minute with several numbers of slots, under a load and a seed of its own."""
+    """Run with several numbers of slots after a minute, under a load and a seed of its own."""
     progress(f"{_CALIBRATION}, {_CALIBRATION_S:g} s")
     most = chosen.slots_max
-    changes = {25: max(1, most // 6), 35: most, 50: max(1, most * 5 // 12)}
+    shares = {60: 1 / 6, 75: 1.0, 90: 5 / 12, 105: 3 / 4, 120: 1 / 4, 135: 7 / 12}
+    changes = {at_s: max(1, round(most * share)) for at_s, share in shares.items()}
     load = chosen.slot_rate * most / 4
     command = [f"--scale-at={at_s}s={slots}" for at_s, slots in changes.items()]
     command += ["--policy", "static", "--duration", f"{_CALIBRATION_S:g}s"]
