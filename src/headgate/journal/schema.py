@@ -476,6 +476,40 @@ class ControlAct:
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
+@dataclass(frozen=True)
+class ExecutorChange:
+    """Executors were asked for since slots exceed the cores, or given back since slots left them."""
+
+    KIND: ClassVar[str] = "executors"
+
+    act: str
+    """``asked`` or ``gave back``."""
+
+    slots: int
+    """Slots that the queries of the application have or want, together."""
+
+    cores: int
+    """Cores that tasks can use from now on."""
+
+    executors_before: int
+    """Executors there were."""
+
+    executors_wanted: int
+    """Executors there shall be."""
+
+    executors_after: int
+    """Executors there are."""
+
+    took_ms: float
+    """Time until they were there and their workers ready, or until it was given up, in ms."""
+
+    why: str = ""
+    """What the cluster did not give, or which executors were given back."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
 Event = (
     Start
     | Batch
@@ -487,6 +521,7 @@ Event = (
     | Applied
     | NotReadyToDecide
     | ControlAct
+    | ExecutorChange
 )
 """Any line of a journal."""
 

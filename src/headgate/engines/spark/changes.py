@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from headgate.core.assignment import Assignment, rescale
@@ -43,6 +43,12 @@ class Changes:
         By operator; changed by `take` only.
     slots_max : int
         The most slots that may be asked for.
+
+    Attributes
+    ----------
+    ready : callable
+        Given the slots that a change needs, returns whether it may come into force; it waits
+        otherwise. By default it always may.
     """
 
     def __init__(self, states: Mapping[str, OperatorState], slots_max: int) -> None:
@@ -52,6 +58,7 @@ class Changes:
         self._wanted: dict[str, Wanted] = {}
         self._frozen_until_s: float | None = None
         self._held: dict[int, dict[str, Assignment]] = {}
+        self.ready: Callable[[int], bool] = lambda slots: True
         self.remember(self.epoch, {name: s.assignment for name, s in states.items()})
 
     @property
@@ -171,11 +178,20 @@ class Changes:
     @property
     def pending(self) -> bool:
         """Whether something will change at the next boundary."""
-        return bool(self._wanted)
+        with self._lock:
+            return self._may_change()
+
+    def _may_change(self) -> bool:
+        """Return whether something is wanted, and does not wait for executors."""
+        if not self._wanted:
+            return False
+        return self.ready(max(self.newest(name).slots for name in self._states))
 
     def take(self) -> dict[str, tuple[Assignment, Wanted]]:
         """Put what is wanted in force; return, per operator, what held before and what holds now."""
         with self._lock:
+            if not self._may_change():
+                return {}
             wanted, self._wanted = self._wanted, {}
             epoch, taken = self.epoch + 1, {}
             for name, one in wanted.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -124,6 +124,7 @@ class BatchDriver:
         self.changes = Changes(self.states, config.slots_max)
         self.observer: Observer | None = None
         self.commands: Commands | None = None
+        self.after_step: Callable[[], None] = lambda: None
         self._read_ms = self._served_ms = time.time() * 1e3
         self._batch_session: SparkSession | None = None
         self._quiet_batches = 0
@@ -172,6 +173,15 @@ class BatchDriver:
     def _into_sink(self) -> bool:
         """Whether the job that computes a step writes it too."""
         return self.sink.inside and len(self.query.chains) == 1
+
+    def hosts_in_use(self) -> set[str]:
+        """Return the hosts that slots are placed on; none where Spark places them."""
+        placed = [(n, self._placements[n]) for n in self.states if self._placements[n].active]
+        return {h for n, one in placed for h in one.hosts_of(self.states[n].assignment.slots)}
+
+    def set_cores(self, cores: int) -> None:
+        """Reckon with another number of cores from the next step on."""
+        self._cores = max(1, cores)
 
     def set_budget(self, budget_s: float | None) -> None:
         """Give slots another time budget from the next step on."""
@@ -377,6 +387,7 @@ class BatchDriver:
         )
         if self.observer is not None:
             self.observer.committed(reports, started_ms, self._read_ms)
+        self.after_step()
         for name, preaggregation in self._preaggregation.items():
             mine = [r for r in reports if r.operator == name]
             preaggregation.learn(mine, self._cores)

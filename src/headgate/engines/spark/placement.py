@@ -18,6 +18,7 @@ from headgate.engines.spark.gateway import Jvm, java_class, seq
 
 _UNION = "org.apache.spark.rdd.SQLPartitioningAwareUnionRDD"
 _LOCALITY_WAIT = "spark.locality.wait"
+_FEWEST_HOSTS = 2
 _WAIT = "300ms"
 """How long a task waits for a core of its host; Spark's 3 s would be a batch's whole budget."""
 
@@ -29,23 +30,38 @@ class Placement:
     ----------
     spark : SparkSession
 
-    Attributes
-    ----------
-    active : bool
-        Whether slots are placed: there are several hosts, and the private classes work.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._host_of: dict[int, str] = {}
-        self.active = len(self._hosts()) > 1 and self._works()
+        self._usable: bool | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether slots are placed: there are several hosts, and the private classes work.
+
+        Asked anew each time, since executors come and go; the classes are tried once.
+        """
+        return self._places(self._hosts())
+
+    def _places(self, hosts: Sequence[str]) -> bool:
+        if len(hosts) < _FEWEST_HOSTS:
+            return False
+        if self._usable is None:
+            self._usable = self._works()
+        return self._usable
 
     def pin(self, frame: DataFrame, slots: int) -> DataFrame:
         """Return `frame`, one partition per slot, with each partition bound to its slot's host."""
-        if not self.active:
+        hosts = self._hosts()
+        if not self._places(hosts):
             return frame
-        wishes = self._wishes(slots, self._hosts())
-        return self._pinned(frame, wishes) if wishes else frame
+        return self._pinned(frame, self._wishes(slots, hosts))
+
+    def hosts_of(self, slots: int) -> list[str]:
+        """Return the host that each of `slots` slots is wished to; none if no host lives."""
+        return self._wishes(slots, self._hosts())
 
     def _wishes(self, slots: int, hosts: Sequence[str]) -> list[str]:
         """Return a living host per slot: the one it had, else the one with the fewest slots."""

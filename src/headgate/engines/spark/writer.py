@@ -18,6 +18,7 @@ from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, n
 from headgate.core.slo import Slo, parse_slo
 from headgate.engines.spark import session as sessions
 from headgate.engines.spark import sinks, steering
+from headgate.engines.spark.allocation import follow_slots
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
@@ -44,6 +45,7 @@ _OWN_OPTIONS = {
     "headgate.workload": "name for the journal",
     "headgate.backlog.bytesMax": "above this a slot serves past its budget",
     "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
+    "headgate.executors": "follow: asked for and given back as slots change; or keep",
     "headgate.slotRate": "experiment: records that a slot serves per second of wall time",
 }
 
@@ -356,6 +358,8 @@ class Writer:
             driver.commands = commands
             driver.rehearse()
             warm_workers(spark, [op.spec for op in plan.operators])
+            choice = self._options.get("headgate.executors", "follow")
+            leave_executors = follow_slots(spark, driver, recorder.write, choice)
             recorder.start(driver, self._options.get("headgate.workload"), self._parameters(config))
             driver.redeliver_drained()
             if controller is not None:
@@ -375,6 +379,7 @@ class Writer:
 
         def release() -> None:
             lock.release()
+            leave_executors()
             opened.end()
             opened.close()
 
