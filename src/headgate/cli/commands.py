@@ -16,6 +16,7 @@ from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer, error_code, exit_code
 from headgate.cli.input import parse_options, parse_scale_at
 from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError
 from headgate.journal import locate
 from headgate.journal.writer import wall_clock_ms
 from headgate.report.display import Display
@@ -50,7 +51,9 @@ class Benchmark(StrEnum):
     OVERHEAD = "overhead"
     KILL = "kill"
     ISOLATION = "isolation"
+    REPARTITION = "repartition"
     SLO = "slo"
+    STEADY = "steady"
 
 
 _COUNTED = {
@@ -58,6 +61,7 @@ _COUNTED = {
     Benchmark.OVERHEAD: "batches",
     Benchmark.KILL: "count",
     Benchmark.ISOLATION: "count",
+    Benchmark.STEADY: "batches",
     Benchmark.SLO: "seconds",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
@@ -227,20 +231,39 @@ def verify(
 
 
 @app.command(epilog=EXIT_CODES)
-def bench(
+def bench(  # noqa: PLR0913, PLR0917 - as run
     name: Annotated[Benchmark, typer.Argument(help="Which benchmark.")],
     as_json: Json = False,
     count: Annotated[
         int | None, typer.Option(min=1, help="Repetitions, batches or kills; see docs.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the load.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Size of the state, with its unit: repartition, steady.")
+    ] = None,
+    store_delay: Annotated[
+        str | None, typer.Option(help="What a call to the store takes longer: steady.")
+    ] = None,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Kill on a cluster: workers and executors, too.")
+    ] = False,
+    at: Annotated[
+        str | None,
+        typer.Option(help="When to kill on a cluster: random, or events of the journal."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Measure headgate on this machine, side by side with what it is compared with."""
 
     def work() -> dict[str, Any]:
-        module = engine_module(f"headgate.engines.spark.bench.{name.value}")
-        given = {_COUNTED[name]: count, "seed": seed}
+        if cluster and name is not Benchmark.KILL:
+            msg = f"--cluster is for bench kill; bench {name.value} chooses its own cluster."
+            raise ConfigError(msg)
+        module = engine_module(
+            f"headgate.engines.spark.bench.{'cluster_kill' if cluster else name.value}"
+        )
+        counted = {_COUNTED[name]: count} if name in _COUNTED else {"count": count}
+        given = {"seed": seed, "state": state, "store_delay": store_delay, "at": at, **counted}
         return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
 
     answer(work, _plain_items, as_json=as_json, debug=debug)

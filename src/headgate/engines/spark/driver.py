@@ -25,6 +25,7 @@ from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.gateway import ArrowMap
 from headgate.engines.spark.job import JobConfig, OperatorState
 from headgate.engines.spark.output import Outputs, Results
+from headgate.engines.spark.phases import Beside, Phases
 from headgate.engines.spark.placement import Placement
 from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.preaggregate import Preaggregation
@@ -126,6 +127,7 @@ class BatchDriver:
         self.commands: Commands | None = None
         self.after_step: Callable[[], None] = lambda: None
         self._read_ms = self._served_ms = time.time() * 1e3
+        self._intents, self._garbage = Beside("headgate-intents"), Beside("headgate-garbage")
         self._batch_session: SparkSession | None = None
         self._quiet_batches = 0
         self.batches_begun = 0
@@ -301,6 +303,11 @@ class BatchDriver:
             batch_id, now_ms = self.latest.spark_batch, time.time() * 1e3
             self._step(self._nothing(), batch_id, watermark_us, budget=False, started_ms=now_ms)
 
+    def close(self) -> None:
+        """Finish what goes on beside the batches; there will be none any more."""
+        self._intents.close()
+        self._garbage.close()
+
     def redeliver_drained(self) -> None:
         """At the start: deliver what a drain had committed, if the driver died before its sink."""
         latest = self.latest
@@ -365,12 +372,14 @@ class BatchDriver:
         self._take_wanted(step)
         clock = Phases()
         quotas = self._quotas(started_ms) if budget else dict.fromkeys(self.states)
-        self.checkpoint.write_intent(step, self._intent(step, batch_id, watermark_us, quotas))
+        intent = self._intent(step, batch_id, watermark_us, quotas)
+        self._intents.do(lambda: self.checkpoint.write_intent(step, intent))
         crash_point("after-intent", step)
         clock.lap("plan")
         reports, attempts = self._attempts(batch, step, watermark_us, quotas, clock)
         clock.lap("slots")
         crash_point("before-manifest", step)
+        self._intents.wait()
         manifest = self._commit(step, batch_id, watermark_us, reports, drain=not budget)
         crash_point("after-manifest", step)
         clock.lap("manifest")
@@ -391,7 +400,7 @@ class BatchDriver:
         for name, preaggregation in self._preaggregation.items():
             mine = [r for r in reports if r.operator == name]
             preaggregation.learn(mine, self._cores)
-        self.checkpoint.collect_garbage(manifest)
+        self._garbage.do(lambda: self.checkpoint.collect_garbage(manifest))
 
     def _quotas(self, now_ms: float) -> dict[str, list[int] | None]:
         """Return how many rows each slot of each operator may serve in the step that begins."""
@@ -574,20 +583,6 @@ class BatchDriver:
         self.sink.write(batch_id, batch)
         clock.lap("sink")
         self.recorder.stateless(batch_id, clock.phases_ms)
-
-
-class Phases:
-    """Where the time of a batch goes."""
-
-    def __init__(self) -> None:
-        self.phases_ms: dict[str, float] = {}
-        self._at = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        """Charge the time since the last lap to `phase`."""
-        now = time.perf_counter()
-        self.phases_ms[phase] = self.phases_ms.get(phase, 0.0) + (now - self._at) * 1e3
-        self._at = now
 
 
 _FINAL = ("ARITHMETIC_OVERFLOW", "DIVIDE_BY_ZERO", "CAST_OVERFLOW", "CAST_INVALID_INPUT")

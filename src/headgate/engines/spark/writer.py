@@ -358,8 +358,9 @@ class Writer:
             driver.commands = commands
             driver.rehearse()
             warm_workers(spark, [op.spec for op in plan.operators])
-            choice = self._options.get("headgate.executors", "follow")
-            leave_executors = follow_slots(spark, driver, recorder.write, choice)
+            leave_executors = follow_slots(
+                spark, driver, recorder.write, self._options.get("headgate.executors", "follow")
+            )
             recorder.start(driver, self._options.get("headgate.workload"), self._parameters(config))
             driver.redeliver_drained()
             if controller is not None:
@@ -378,6 +379,7 @@ class Writer:
         opened = run
 
         def release() -> None:
+            driver.close()
             lock.release()
             leave_executors()
             opened.end()
