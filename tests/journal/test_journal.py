@@ -17,6 +17,7 @@ from headgate.journal import (
     Batch,
     ControlAct,
     Decided,
+    ExecutorChange,
     Event,
     JournalWriter,
     Latency,
@@ -101,6 +102,7 @@ EVENTS: list[Event] = [
     Applied("aggregate-0", "scale-out", 3, 120.5, 2370),
     NotReadyToDecide("aggregate-0", "3 of 20 ticks have passed", 2380),
     ControlAct("freeze", "user", "INC-1", "until thawed", None, 2390),
+    ExecutorChange("asked", 3, 2, 1, 3, 2, 30_000.0, "the cluster gave 1 of 2", 2395),
 ]
 
 
