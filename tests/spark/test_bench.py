@@ -270,10 +270,11 @@ def test_steady_counts_objects_and_tasks_that_read_their_state():
         call("read", "changelog", 1_750, pid=7),
         call("read", "changelog", 2_800, pid=7),
         call("read", "backlog", 2_800, pid=8),
+        call("read", "manifests", 2_800, pid=9),
         call("write", "manifests", 1_400),
         call("write", "manifests", 3_100),
     ]
-    found = steady.counted(calls, batches)
+    found = steady.counted(calls, batches, driver=9)
     assert found["objects"] == {"intents": 1.0, "manifests": 0.5}
     assert found["reads"] == 1.5
     assert found["found_share"] == 1 - 2 / 8

@@ -7,6 +7,7 @@ instead of raising: one odd host must not hide what is wrong with the others.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.metadata
 import mmap
 import os
@@ -19,7 +20,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import headgate
 from headgate.core.errors import HeadgateError
 from headgate.state.arena import arena_root
 from headgate.state.arena_file import allocate
@@ -128,7 +128,8 @@ def _identity() -> tuple[str, str]:
 def _versions() -> dict[str, str | None]:
     found: dict[str, str | None] = {
         "python": ".".join(map(str, sys.version_info[:3])),
-        "headgate": headgate.__version__,
+        # late and by name: the package's front imports the engine, of which this is a part
+        "headgate": str(importlib.import_module("headgate").__version__),
     }
     for name in PACKAGES:
         try:

@@ -249,7 +249,7 @@ class _Job:
 
 
 def counted(
-    calls: Sequence[Mapping[str, Any]], batches: Sequence[Mapping[str, Any]]
+    calls: Sequence[Mapping[str, Any]], batches: Sequence[Mapping[str, Any]], driver: int
 ) -> dict[str, Any]:
     """Return what the calls to the store say of steady batches.
 
@@ -259,6 +259,8 @@ def counted(
         Lines of the trace.
     batches : sequence of mapping
         Batch events of the journal, one behind the other.
+    driver : int
+        Its process id: what it reads is no task's loss.
 
     Returns
     -------
@@ -270,7 +272,11 @@ def counted(
     began_ms, ended_ms = first["at_ms"] - first["duration_ms"], last["at_ms"]
     within = [call for call in calls if began_ms <= call["at_ms"] <= ended_ms]
     written = Counter(call["kind"] for call in within if call["act"] == "write")
-    reading = [c for c in within if c["act"] == "read" and c["kind"] in _STATE_READS]
+    reading = [
+        call
+        for call in within
+        if call["act"] == "read" and call["kind"] in _STATE_READS and call["pid"] != driver
+    ]
     # a worker runs one task at a time, so a process that reads in a batch is a task that had to
     ends_ms = [batch["at_ms"] for batch in batches]
     lost = {(sum(call["at_ms"] > end for end in ends_ms), call["pid"]) for call in reading}
@@ -307,7 +313,7 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
     compared = job.check(touched) if part == "far" else 0
     spark.stop()
     names = lines[0]["phases_ms"]
-    return counted(calls, lines) | {
+    return counted(calls, lines, os.getpid()) | {
         "batch_ms": [line["duration_ms"] for line in lines],
         "phases_ms": {
             name: round(statistics.median(line["phases_ms"][name] for line in lines), 1)
