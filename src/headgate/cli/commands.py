@@ -14,7 +14,7 @@ from rich.console import Console
 from headgate import __version__
 from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer, error_code, exit_code
-from headgate.cli.input import parse_options, parse_scale_at
+from headgate.cli.input import number_or_text, parse_options, parse_scale_at
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
 from headgate.journal import locate
@@ -71,7 +71,8 @@ _COUNTED = {
 def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     workload: Workload,
     rate: Annotated[
-        float | None, typer.Option(help="Records per second (generated workloads).")
+        str | None,
+        typer.Option(help="Records per second, or such as 'sine(...)' (generated workloads)."),
     ] = None,
     speed: Annotated[float | None, typer.Option(help="Speed-up of a trace (sdsc).")] = None,
     duration: Annotated[
@@ -103,6 +104,10 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     slot_rate: Annotated[
         float | None, typer.Option(help="Experiment: records a slot serves per second.")
     ] = None,
+    floor: Annotated[
+        str | None,
+        typer.Option(help="Experiment: latency floor such as '0 s', not the measured one."),
+    ] = None,
     require_slo: Annotated[
         bool, typer.Option("--require-slo", help="Exit with 4 if the SLO was missed.")
     ] = False,
@@ -129,7 +134,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     def work() -> dict[str, Any]:
         scenario = scenarios.Scenario(
             workload=workload,
-            rate=rate,
+            rate=number_or_text(rate),
             speed=speed,
             duration_s=parse_duration_s(duration),
             slots=slots,
@@ -141,6 +146,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             advise=advise,
             slots_max=slots_max,
             slot_rate=slot_rate,
+            floor=floor,
             require_slo=require_slo,
             seed=seed,
             verify=verify,
@@ -247,9 +253,9 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
     cluster: Annotated[
         bool, typer.Option("--cluster", help="Kill on a cluster: workers and executors, too.")
     ] = False,
-    at: Annotated[
-        str | None,
-        typer.Option(help="When to kill on a cluster: random, or events of the journal."),
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Another parameter of it; repeatable."),
     ] = None,
     debug: Debug = False,
 ) -> None:
@@ -263,7 +269,8 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
             f"headgate.engines.spark.bench.{'cluster_kill' if cluster else name.value}"
         )
         counted = {_COUNTED[name]: count} if name in _COUNTED else {"count": count}
-        given = {"seed": seed, "state": state, "store_delay": store_delay, "at": at, **counted}
+        given = {"seed": seed, "state": state, "store_delay": store_delay, **counted}
+        given |= parse_options(option or ())
         return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
 
     answer(work, _plain_items, as_json=as_json, debug=debug)

@@ -17,7 +17,7 @@ from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, nearest
 from headgate.core.slo import Slo, parse_slo
 from headgate.engines.spark import session as sessions
-from headgate.engines.spark import sinks, steering
+from headgate.engines.spark import sinks
 from headgate.engines.spark.allocation import follow_slots
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
@@ -31,6 +31,7 @@ from headgate.engines.spark.plan import Query as Plan
 from headgate.engines.spark.query import Query
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.warmup import warm_workers
+from headgate.loop import steering
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import ControlFiles
@@ -47,6 +48,7 @@ _OWN_OPTIONS = {
     "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
     "headgate.executors": "follow: asked for and given back as slots change; or keep",
     "headgate.slotRate": "experiment: records that a slot serves per second of wall time",
+    "headgate.floor": "experiment: the latency floor, a duration, in place of the measured one",
 }
 
 
@@ -404,12 +406,14 @@ class Writer:
         at_most = job.slots_max
         if most == "auto" and job.slot_rate is None:
             at_most = max(job.slots, min(cores, job.slots_max))
+        floor = self._options.get("headgate.floor")
         config = ControlConfig(
             slos=self._slos,
             policy=self._policy or _policy("streamswitch", {}),
             slots_min=least,
             slots_max=at_most,
             advise=self._advise,
+            floor_s=None if floor is None else parse_duration_s(floor, zero=True),
         )
         parents = {op.id: (op.upstream.id,) for op in plan.operators if op.upstream is not None}
         return Controller(
@@ -472,6 +476,7 @@ class Writer:
             | control
             | {
                 "policy": policy if self._slos else "static",
+                "cores": self._df.sparkSession.sparkContext.defaultParallelism,
                 "trigger": self._trigger,
                 "format": self._format,
             }
