@@ -1,6 +1,7 @@
 """A real Spark cluster on one machine: a standalone master and workers, each with its own address.
 
-Workers on distinct loopback addresses look like distinct hosts to Spark.
+Workers on distinct loopback addresses look like distinct hosts to Spark, and each has an arena
+directory of its own, so that they share no state either.
 """
 
 from __future__ import annotations
@@ -57,13 +58,18 @@ class StandaloneCluster:
         for host in self._hosts:
             sizes = ["--cores", str(self._cores), "--memory", "1g", "--webui-port", "0"]
             work = ["--work-dir", str(self._directory / f"work-{host}")]
-            self._start([f"{deploy}.worker.Worker", "--host", host, *sizes, *work, self.master])
+            arena = self._directory / f"arena-{host}"
+            arena.mkdir(mode=0o700)
+            worker = [f"{deploy}.worker.Worker", "--host", host, *sizes, *work, self.master]
+            self._start(worker, HEADGATE_ARENA_DIR=str(arena))
         self._await_workers()
         return self
 
-    def _start(self, arguments: Sequence[str]) -> None:
+    def _start(self, arguments: Sequence[str], **environment: str) -> None:
         home = _spark_home()
-        environment = os.environ | {"SPARK_HOME": str(home), "SPARK_NO_DAEMONIZE": "1"}
+        environment = (
+            os.environ | {"SPARK_HOME": str(home), "SPARK_NO_DAEMONIZE": "1"} | environment
+        )
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 [str(home / "bin" / "spark-class"), *arguments],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headgate.core.assignment import Assignment, rescale
@@ -52,6 +52,7 @@ class Changes:
         self._wanted: dict[str, Wanted] = {}
         self._frozen_until_s: float | None = None
         self._held: dict[int, dict[str, Assignment]] = {}
+        self._heading: dict[str, Assignment] = {}
         self.remember(self.epoch, {name: s.assignment for name, s in states.items()})
 
     @property
@@ -81,10 +82,12 @@ class Changes:
             return {name: state.assignment for name, state in self._states.items()}
 
     def newest(self, operator: str) -> Assignment:
-        """Return what will be in force at the next boundary."""
+        """Return what will be in force at the next boundary, or when a migration has ended."""
         with self._lock:
             wanted = self._wanted.get(operator)
-            return wanted.assignment if wanted else self._states[operator].assignment
+            if wanted:
+                return wanted.assignment
+            return self._heading.get(operator, self._states[operator].assignment)
 
     def scaled(self, slots: int, operator: str | None = None) -> dict[str, Assignment]:
         """Return assignments with `slots` slots for one operator or for all.
@@ -163,7 +166,8 @@ class Changes:
         with self._lock:
             held = self._states[operator].assignment
             fits = wanted.assignment.epoch == held.epoch + 1
-            if self.frozen or not fits or operator in self._wanted:
+            busy = operator in self._wanted or operator in self._heading
+            if self.frozen or not fits or busy:
                 return False
             self._wanted[operator] = wanted
             return True
@@ -173,13 +177,51 @@ class Changes:
         """Whether something will change at the next boundary."""
         return bool(self._wanted)
 
-    def take(self) -> dict[str, tuple[Assignment, Wanted]]:
-        """Put what is wanted in force; return, per operator, what held before and what holds now."""
+    def wanted(self, operator: str) -> Wanted | None:
+        """Return what is wanted of an operator and not in force or under way."""
+        return self._wanted.get(operator)
+
+    def claim(self, operator: str) -> None:
+        """Take what is wanted of an operator into a migration's hands."""
         with self._lock:
-            wanted, self._wanted = self._wanted, {}
+            self._heading[operator] = self._wanted.pop(operator).assignment
+
+    def head_for(self, operator: str, target: Assignment) -> None:
+        """Take note of where a migration that an earlier run began is going."""
+        with self._lock:
+            self._heading[operator] = target
+
+    def ended(self, operator: str) -> None:
+        """Take note that an operator's migration has ended."""
+        with self._lock:
+            self._heading.pop(operator, None)
+
+    def put(
+        self,
+        operator: str,
+        slot_of: Sequence[int],
+        slots: int,
+        survivors: Sequence[int | None] = (),
+    ) -> Assignment:
+        """Put an assignment in force under the next epoch; return it."""
+        with self._lock:
+            new = Assignment(tuple(slot_of), slots, self.epoch + 1)
+            self._states[operator].assign(new, survivors)
+            self.remember(new.epoch, {operator: new})
+            return new
+
+    def take(self, kept: Collection[str] = ()) -> dict[str, tuple[Assignment, Wanted]]:
+        """Put what is wanted in force; return, per operator, what held before and what holds now.
+
+        Parameters
+        ----------
+        kept : collection of str
+            Operators that are left alone: their changes are carried out by a migration.
+        """
+        with self._lock:
             epoch, taken = self.epoch + 1, {}
-            for name, one in wanted.items():
-                state = self._states[name]
+            for name in [name for name in self._wanted if name not in kept]:
+                one, state = self._wanted.pop(name), self._states[name]
                 new = replace(one, assignment=replace(one.assignment, epoch=epoch))
                 taken[name] = (state.assignment, new)
                 state.assign(new.assignment, new.survivors)

@@ -21,12 +21,15 @@ from headgate.core.errors import CheckpointError, EngineError, HeadgateError
 from headgate.engines.spark import exchange
 from headgate.engines.spark.changes import Changes, Wanted
 from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
+from headgate.engines.spark.errand import Errands
 from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.gateway import ArrowMap
 from headgate.engines.spark.job import JobConfig, OperatorState
+from headgate.engines.spark.migrations import Migrations
 from headgate.engines.spark.output import Outputs, Results
 from headgate.engines.spark.placement import Placement
 from headgate.engines.spark.plan import Operator, Query
+from headgate.engines.spark.porter import Porter
 from headgate.engines.spark.preaggregate import Preaggregation
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.reports import Report, ReportChannel, consistent
@@ -58,8 +61,11 @@ class Commands(Protocol):
 class Observer(Protocol):
     """What is told about the steps of a job while it runs; no call may take long."""
 
-    def assigned(self, operator: str, wanted: Wanted) -> None:
-        """Take note that the step about to begin runs under a new assignment."""
+    def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
+        """Take note that the step about to begin runs under a new assignment.
+
+        Not `final`: it is on the way to the one that was wanted.
+        """
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
         """Take note of a committed step; parameters as of `Controller.committed`."""
@@ -147,6 +153,16 @@ class BatchDriver:
         }
         self._results = Results(spark, query)
         self._placements = {op.id: Placement(spark) for op in query.operators}
+        self._porter = Porter(self._errands)
+        self.migrations = Migrations(
+            self.states,
+            self.changes,
+            self._placements,
+            self._porter,
+            config.migration,
+            recorder.write,
+        )
+        self._resume_migrations()
 
     def _states(self) -> dict[str, OperatorState]:
         config = self.config
@@ -157,6 +173,16 @@ class BatchDriver:
             op.id: OperatorState.fresh(config.slots, config.key_groups)
             for op in self.query.operators
         }
+
+    def _resume_migrations(self) -> None:
+        facts = self.latest.engine["operators"] if self.latest is not None else {}
+        for name in self.states:
+            if facts and facts[name].get("migration"):
+                self.migrations.restore(name, facts[name]["migration"])
+
+    def _errands(self) -> Errands:
+        specs = {op.id: op.spec for op in self.query.operators}
+        return Errands(self.spark, specs, self._places(), self.config.name)
 
     def _make_tasks(self) -> dict[str, SlotTask]:
         tasks = {}
@@ -240,7 +266,7 @@ class BatchDriver:
             self._check_continues(batch_id)
         quiet = sources == self._last_sources
         self._last_sources = sources
-        if quiet and not self._due(watermark_us) and not self.changes.pending:
+        if quiet and not self._due(watermark_us) and not self._changing:
             self._quiet_batches += 1
             self.settled_batch = self.batches_begun
             self._served_ms = arrived_ms
@@ -256,10 +282,15 @@ class BatchDriver:
         """Go on with what waits while the source is quiet: the next batch only comes with a tick."""
         until = time.monotonic() + _QUIET_S
         while time.monotonic() < until and not self.stopping.is_set():
-            if not any(state.backlog for state in self.states.values()):
+            if not self._changing and not any(s.backlog for s in self.states.values()):
                 return
             now_ms = time.time() * 1e3
             self._step(self._nothing(), batch_id, watermark_us, budget=True, started_ms=now_ms)
+
+    @property
+    def _changing(self) -> bool:
+        """Whether assignments change at the next boundaries, so that these must come."""
+        return self.changes.pending or self.migrations.running
 
     def _nothing(self) -> DataFrame:
         """Return a batch without rows."""
@@ -396,10 +427,16 @@ class BatchDriver:
         return quotas
 
     def _take_wanted(self, step: int) -> None:
-        for name, (before, new) in self.changes.take().items():
+        governed = [name for name in self.states if self.migrations.governs(name)]
+        for name, (before, new) in self.changes.take(governed).items():
             self.recorder.assignment(step, name, before, new)
             if self.observer is not None:
                 self.observer.assigned(name, new)
+        for name, one in self.migrations.begin(step).items():
+            if one.final:
+                self.recorder.assignment(step, name, one.before, one.wanted, one.moved_bytes)
+            if self.observer is not None:
+                self.observer.assigned(name, one.wanted, final=one.final)
 
     def _intent(
         self, step: int, batch_id: int, watermark_us: int, quotas: Mapping[str, Any]
@@ -511,11 +548,10 @@ class BatchDriver:
         return {
             "step": step,
             "attempt": attempt,
-            "arena_root": str(self.run.path.parent),
-            "run_id": self.run.run_id,
-            "checkpoint": str(self.checkpoint.path),
+            **self._places(),
             "watermark_us": watermark_us,
             "slot_of": state.assignment.slot_of,
+            "held": sorted(state.held),
             "tokens": state.tokens,
             "steps": state.steps,
             "snapshot_every": self.config.snapshot_every,
@@ -529,6 +565,16 @@ class BatchDriver:
                 f for f in self.config.faults if f.get("operator", operator.id) == operator.id
             ],
             **state.engine_facts(),
+        }
+
+    def _places(self) -> dict[str, Any]:
+        """Return where tasks find state: the arena and the checkpoint."""
+        local = str(self.spark.sparkContext.master).startswith("local")
+        return {
+            # workers on other hosts have arenas of their own
+            "arena_root": str(self.run.path.parent) if local else None,
+            "run_id": self.run.run_id,
+            "checkpoint": str(self.checkpoint.path),
         }
 
     # -- commit and delivery ----------------------------------------------------------------------
@@ -546,8 +592,9 @@ class BatchDriver:
             drain=drain,
             wants_empty=self.sink.wants_empty,
         )
-        manifest = next_manifest(facts, self.states, reports, self.latest)
+        manifest = next_manifest(facts, self.states, reports, self.latest, self.migrations.to_dict)
         self.latest = self.checkpoint.commit(manifest)
+        self.migrations.committed(step)
         return self.latest
 
     def _deliver(self, manifest: Manifest) -> int:

@@ -44,15 +44,20 @@ class Placement:
         """Return `frame`, one partition per slot, with each partition bound to its slot's host."""
         if not self.active:
             return frame
-        wishes = self._wishes(slots, self._hosts())
-        return self._pinned(frame, wishes) if wishes else frame
+        wishes = self.hosts_of(slots)
+        return pinned(frame, wishes) if wishes else frame
+
+    def hosts_of(self, slots: int) -> list[str]:
+        """Return the host that each of `slots` slots is wished to; none if no host lives."""
+        return self._wishes(slots, self._hosts())
 
     def _wishes(self, slots: int, hosts: Sequence[str]) -> list[str]:
         """Return a living host per slot: the one it had, else the one with the fewest slots."""
         if not hosts:
             return []
-        kept = {s: h for s, h in self._host_of.items() if s < slots and h in hosts}
-        load = Counter(kept.values())
+        # a slot that is gone keeps its wish: while slots move, some are asked for before they are used
+        kept = {s: h for s, h in self._host_of.items() if h in hosts}
+        load = Counter(host for slot, host in kept.items() if slot < slots)
         for slot in range(slots):
             if slot not in kept:
                 kept[slot] = min(hosts, key=lambda host: (load[host], host))
@@ -74,7 +79,7 @@ class Placement:
     def _works(self) -> bool:
         try:
             probe = self._spark.range(0, 1, 1, 1)
-            self._pinned(probe, self._wishes(1, self._hosts())).count()
+            pinned(probe, self._wishes(1, self._hosts())).count()
             conf = self._spark.sparkContext._jsc.sc().conf()
             if not conf.contains(_LOCALITY_WAIT):
                 conf.set(_LOCALITY_WAIT, _WAIT)
@@ -84,15 +89,17 @@ class Placement:
             self._host_of = {}
         return True
 
-    def _pinned(self, frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
-        spark = frame.sparkSession
-        context: Jvm = spark.sparkContext._jsc.sc()
-        tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
-        pair = java_class(spark, "scala.Tuple2")
-        wishes = [pair(str(i), seq(spark, [host])) for i, host in enumerate(hosts)]
-        empty = context.makeRDD(seq(spark, wishes), tag).sample(False, 0.0, 1)
-        rows = frame._jdf.queryExecution().toRdd()
-        union = java_class(spark, _UNION)
-        pinned = union(context, seq(spark, [empty, empty, rows]), len(hosts), tag)
-        made = spark._jsparkSession.internalCreateDataFrame(pinned, frame._jdf.schema(), False)
-        return DataFrame(made, spark)
+
+def pinned(frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
+    """Return `frame`, partition i of which wishes to run on ``hosts[i]``."""
+    spark = frame.sparkSession
+    context: Jvm = spark.sparkContext._jsc.sc()
+    tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
+    pair = java_class(spark, "scala.Tuple2")
+    wishes = [pair(str(i), seq(spark, [host])) for i, host in enumerate(hosts)]
+    empty = context.makeRDD(seq(spark, wishes), tag).sample(False, 0.0, 1)
+    rows = frame._jdf.queryExecution().toRdd()
+    union = java_class(spark, _UNION)
+    together = union(context, seq(spark, [empty, empty, rows]), len(hosts), tag)
+    made = spark._jsparkSession.internalCreateDataFrame(together, frame._jdf.schema(), False)
+    return DataFrame(made, spark)

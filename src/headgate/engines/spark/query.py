@@ -291,6 +291,7 @@ class Query:
         asked = self._driver.stopping.is_set()
         reason = "failed" if failure else "stopped" if asked else "source ended"
         try:
+            self._driver.migrations.stop()
             if self._controller is not None:
                 self._controller.stop()
             self._driver.recorder.stop(reason, failure)
