@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from fake_porter import FakePorter
 
 from headgate.core.assignment import Assignment, spread
 from headgate.engines.spark.carrier import Carrier
 from headgate.engines.spark.job import OperatorState
-from headgate.engines.spark.porter import Urgency, Work
+from headgate.engines.spark.porter import Urgency
 from headgate.migration import registry
 from headgate.migration.events import Cause, Requested
 from headgate.migration.plan import uniform
@@ -17,41 +18,6 @@ from headgate.migration.protocol import Migration
 
 GROUPS = 12
 HOSTS = ("a", "a", "b", "b")
-
-
-class FakePorter:
-    """Does what is wanted when a test says so."""
-
-    def __init__(self):
-        self.works = {}
-        self.open = set()
-        self.dropped = []
-
-    def want(self, place, urgency):
-        work = self.works.setdefault(place, Work(urgency))
-        work.urgency = urgency
-        return work
-
-    def look(self, place):
-        return self.works.get(place)
-
-    def forget(self, place):
-        self.works.pop(place, None)
-
-    def busy(self, operator, group):
-        return group in self.open
-
-    def work(self, state, step, count=GROUPS):
-        """Bring up to `count` groups to the state after `step`, or drop them."""
-        done = 0
-        for (_, group, host), work in list(self.works.items()):
-            if work.urgency is Urgency.DROP:
-                work.dropped = True
-                self.dropped.append((host, group))
-            elif work.known_step is None and done < count:
-                work.known_step, work.token = step, state.tokens[group]
-                work.moved_bytes += 10
-                done += 1
 
 
 class Job:
@@ -213,7 +179,7 @@ def test_a_lost_destination_is_replaced_by_where_its_slots_are_now():
 
 def test_what_fails_three_times_goes_back_to_the_old_assignment():
     class FullPorter(FakePorter):
-        def work(self, state, step, count=GROUPS):
+        def work(self, state, step, count=99):
             super().work(state, step, 0)
             for (_, _, host), work in self.works.items():
                 if host == "b":
@@ -230,7 +196,7 @@ def test_the_journal_hears_of_each_subscale_in_order():
     job.run(at_once=3)
     for number in {one.subscale for one in job.passed}:
         what = [one.what for one in job.passed if one.subscale == number]
-        across = [one for one in job.passed if one.subscale == number][0]
+        across = next(one for one in job.passed if one.subscale == number)
         if HOSTS[across.source] == HOSTS[across.destination]:
             assert what == ["started", "routed"]
         else:

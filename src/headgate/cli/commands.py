@@ -51,6 +51,7 @@ class Benchmark(StrEnum):
     KILL = "kill"
     ISOLATION = "isolation"
     SLO = "slo"
+    RESCALE = "rescale"
 
 
 _COUNTED = {
@@ -59,6 +60,7 @@ _COUNTED = {
     Benchmark.KILL: "count",
     Benchmark.ISOLATION: "count",
     Benchmark.SLO: "seconds",
+    Benchmark.RESCALE: "repeats",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
 
@@ -99,6 +101,10 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     slot_rate: Annotated[
         float | None, typer.Option(help="Experiment: records a slot serves per second.")
     ] = None,
+    migration: Annotated[
+        str | None,
+        typer.Option(help="How slots change, such as 'subscale(per_host=4)' or 'fluid'."),
+    ] = None,
     require_slo: Annotated[
         bool, typer.Option("--require-slo", help="Exit with 4 if the SLO was missed.")
     ] = False,
@@ -137,6 +143,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             advise=advise,
             slots_max=slots_max,
             slot_rate=slot_rate,
+            migration=migration,
             require_slo=require_slo,
             seed=seed,
             verify=verify,
@@ -234,6 +241,13 @@ def bench(
         int | None, typer.Option(min=1, help="Repetitions, batches or kills; see docs.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the load.")] = None,
+    state: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="rescale: size of the state, as 500MB.")
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="rescale: decoupling, scheduling, subscale, all, none; with commas."),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Another parameter of it; repeatable."),
@@ -244,7 +258,8 @@ def bench(
 
     def work() -> dict[str, Any]:
         module = engine_module(f"headgate.engines.spark.bench.{name.value}")
-        given = {_COUNTED[name]: count, "seed": seed, **parse_options(option or ())}
+        chosen = {_COUNTED[name]: count, "seed": seed, "state": state, "only": only}
+        given = {**chosen, **parse_options(option or ())}
         return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
 
     answer(work, _plain_items, as_json=as_json, debug=debug)

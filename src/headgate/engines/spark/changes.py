@@ -8,8 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headgate.core.assignment import Assignment, rescale
-from headgate.core.errors import ConfigError
+from headgate.core.errors import ConfigError, nearest
 from headgate.engines.spark.job import OperatorState
+from headgate.migration.plan import uniform
+
+_PLANNERS = {"minimal": rescale, "uniform": uniform}
 
 
 @dataclass(frozen=True)
@@ -89,14 +92,24 @@ class Changes:
                 return wanted.assignment
             return self._heading.get(operator, self._states[operator].assignment)
 
-    def scaled(self, slots: int, operator: str | None = None) -> dict[str, Assignment]:
+    def scaled(
+        self, slots: int, operator: str | None = None, partitioning: str = "minimal"
+    ) -> dict[str, Assignment]:
         """Return assignments with `slots` slots for one operator or for all.
+
+        Parameters
+        ----------
+        partitioning : str
+            ``minimal`` moves the fewest key groups, ``uniform`` gives contiguous ranges.
 
         Raises
         ------
         ConfigError
-            `slots` is out of range.
+            `slots` is out of range, or there is no such partitioning.
         """
+        if partitioning not in _PLANNERS:
+            msg = f'unknown partitioning "{partitioning}"{nearest(partitioning, _PLANNERS)}.'
+            raise ConfigError(msg)
         if slots > self._slots_max:
             msg = (
                 f"slots={slots} exceeds slots max={self._slots_max}; raise it with "
@@ -104,7 +117,8 @@ class Changes:
             )
             raise ConfigError(msg)
         names = [operator] if operator else list(self._states)
-        return {name: rescale(self.newest(name), slots) for name in names}
+        planned = _PLANNERS[partitioning]
+        return {name: planned(self.newest(name), slots) for name in names}
 
     def check_operator(self, operator: str | None) -> None:
         """Raise ConfigError if there is nothing to change, or not that operator."""
@@ -181,12 +195,13 @@ class Changes:
         """Return what is wanted of an operator and not in force or under way."""
         return self._wanted.get(operator)
 
-    def claim(self, operator: str) -> None:
-        """Take what is wanted of an operator into a migration's hands."""
+    def claim(self, operator: str, target: Assignment) -> None:
+        """Take what is wanted of an operator into a migration's hands, which heads for `target`."""
         with self._lock:
-            self._heading[operator] = self._wanted.pop(operator).assignment
+            del self._wanted[operator]
+            self._heading[operator] = target
 
-    def head_for(self, operator: str, target: Assignment) -> None:
+    def heads_for(self, operator: str, target: Assignment) -> None:
         """Take note of where a migration that an earlier run began is going."""
         with self._lock:
             self._heading[operator] = target

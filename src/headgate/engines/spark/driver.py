@@ -427,7 +427,8 @@ class BatchDriver:
         return quotas
 
     def _take_wanted(self, step: int) -> None:
-        governed = [name for name in self.states if self.migrations.governs(name)]
+        asked = [name for name in self.states if self.changes.wanted(name) is not None]
+        governed = [name for name in asked if self.migrations.governs(name)]
         for name, (before, new) in self.changes.take(governed).items():
             self.recorder.assignment(step, name, before, new)
             if self.observer is not None:

@@ -7,7 +7,7 @@ the next boundary and nothing of this is used (STRETCH; see `Changes.take`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,10 +21,63 @@ from headgate.engines.spark.placement import Placement
 from headgate.engines.spark.porter import Heads, Porter
 from headgate.journal.schema import Event, MigrationStep
 from headgate.migration.events import Cause, Requested
-from headgate.migration.protocol import Migration
+from headgate.migration.protocol import Migration, assignment_of, plain
 
 _HERE = "here"
 """The one host of a job whose slots Spark does not place."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a running migration was asked for.
+
+    Attributes
+    ----------
+    before : Assignment
+        What held when it began.
+    wanted : Wanted
+    numbers : tuple of int
+        By slot of ``wanted.assignment``: the number that it has until the migration ends.
+    """
+
+    before: Assignment
+    wanted: Wanted
+    numbers: tuple[int, ...]
+
+    @property
+    def target(self) -> Assignment:
+        """What is wanted, with slots as they are numbered meanwhile."""
+        wanted = self.wanted.assignment
+        slot_of = tuple(self.numbers[slot] for slot in wanted.slot_of)
+        return Assignment(slot_of, max(self.numbers) + 1, wanted.epoch)
+
+    def to_dict(self) -> dict[str, Any]:
+        wanted = self.wanted
+        return {
+            "by": wanted.by,
+            "reason": wanted.reason,
+            "decided": wanted.decided,
+            "wanted": plain(wanted.assignment),
+            "before": plain(self.before),
+            "numbers": list(self.numbers),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> _Asked:
+        wanted = Wanted(
+            assignment_of(data["wanted"]), data["by"], data["reason"], (), data["decided"]
+        )
+        return cls(assignment_of(data["before"]), wanted, tuple(data["numbers"]))
+
+
+def _numbers(wanted: Wanted, slots_before: int) -> tuple[int, ...]:
+    """Return which number each slot has while state moves: a slot that stays keeps the one it had.
+
+    A policy that gives up slot 1 of three numbers slot 2 anew: it stays where it is all the same.
+    """
+    kept = [old for old in wanted.survivors if old is not None]
+    free = iter(n for n in range(slots_before + len(wanted.survivors)) if n not in kept)
+    return tuple(next(free) if old is None else old for old in wanted.survivors)
 
 
 @dataclass(frozen=True)
@@ -81,7 +134,7 @@ class Migrations:
         self._strategy = strategy
         self._write = write
         self._carriers: dict[str, Carrier] = {}
-        self._asked: dict[str, tuple[Assignment, Wanted]] = {}
+        self._asked: dict[str, _Asked] = {}
         self._step = 0
 
     @property
@@ -100,21 +153,16 @@ class Migrations:
         carrier = self._carriers.get(operator)
         if carrier is None:
             return None
-        before, wanted = self._asked[operator]
-        asked = {"by": wanted.by, "reason": wanted.reason, "decided": wanted.decided}
-        began = {"slot_of": list(before.slot_of), "slots": before.slots, "epoch": before.epoch}
-        return carrier.to_dict() | {"asked": asked, "before": began}
+        return carrier.to_dict() | {"asked": self._asked[operator].to_dict()}
 
     def restore(self, operator: str, data: Mapping[str, Any]) -> None:
         """Go on with a migration that a manifest carries."""
         carrier = Carrier.resumed(
             operator, self._states[operator], self._porter, data, self._noting(operator)
         )
-        began, target = data["before"], carrier.protocol.target
-        before = Assignment(tuple(began["slot_of"]), began["slots"], began["epoch"])
-        self._asked[operator] = before, Wanted(target, survivors=(), **data["asked"])
+        self._asked[operator] = _Asked.from_dict(data["asked"])
         self._carriers[operator] = carrier
-        self._changes.head_for(operator, target)
+        self._changes.heads_for(operator, carrier.protocol.target)
 
     # -- the boundary before a batch --------------------------------------------------------------
 
@@ -142,14 +190,16 @@ class Migrations:
 
     def _take_request(self, operator: str) -> None:
         wanted = self._changes.wanted(operator)
-        if wanted is None or not self.governs(operator):
+        if wanted is None or not self._changes.pending or not self.governs(operator):
             return
         state, carrier = self._states[operator], self._carriers.get(operator)
-        hosts = self._hosts(operator, max(state.assignment.slots, wanted.assignment.slots))
+        before = self._asked[operator].before if carrier is not None else state.assignment
+        asked = _Asked(before, wanted, _numbers(wanted, state.assignment.slots))
+        hosts = self._hosts(operator, max(state.assignment.slots, asked.target.slots))
         if hosts is None:
             return  # they are being asked for
         cause = Cause.POLICY if wanted.decided else Cause.HAND
-        request = Requested(wanted.assignment, hosts, cause, strategy=self._strategy)
+        request = Requested(asked.target, hosts, cause, strategy=self._strategy)
         if carrier is not None and carrier.protocol.refusal(request) is not None:
             return  # it waits for the end of the one under way
         what = "requested" if carrier is None else "superseded"
@@ -157,9 +207,8 @@ class Migrations:
             protocol = Migration(state.assignment)
             carrier = Carrier(operator, state, self._porter, protocol, self._noting(operator))
             self._porter.committed(self._heads(self._step - 1))
-        began = self._asked[operator][0] if operator in self._carriers else state.assignment
-        self._asked[operator] = began, wanted
-        self._changes.claim(operator)
+        self._asked[operator] = asked
+        self._changes.claim(operator, asked.target)
         try:
             carrier.request(request)
         except ConfigError as error:
@@ -167,12 +216,13 @@ class Migrations:
             self._note(operator, "refused", why=str(error))
             return
         self._carriers[operator] = carrier
-        moved = state.assignment.moved(wanted.assignment)
+        moved = state.assignment.moved(asked.target)
         self._note(operator, what, groups=moved, strategy=str(carrier.protocol.strategy))
 
     def _hosts(self, operator: str, slots: int) -> tuple[str, ...] | None:
         """Return the arena of each slot's host; None while one is not known."""
-        names = self._placements[operator].hosts_of(slots)
+        placement = self._placements[operator]
+        names = placement.hosts_of(slots) if placement.active else []
         if not names:
             return (_HERE,) * slots
         return self._porter.arenas(names) if self._porter.knows(names) else None
@@ -192,28 +242,35 @@ class Migrations:
                 return None
             least = min(protocol.current.slots, protocol.target.slots)
             self._changes.put(operator, owners, max(least, max(owners) + 1))
-            return self._in_force(operator, before, before.slots)
+            slots = range(state.assignment.slots)
+            return self._in_force(operator, before, before.slots, slots)
         return self._end(operator, carrier, before)
 
     def _end(self, operator: str, carrier: Carrier, held: Assignment) -> InForce:
         """Put the end of a migration in force: the assignment wanted, or the one it came from."""
-        reached, failed = carrier.protocol.current, carrier.protocol.failed
+        asked, failed = self._asked[operator], carrier.protocol.failed
+        reached, numbers = carrier.protocol.current, tuple(range(carrier.protocol.current.slots))
+        if not failed:
+            reached, numbers = asked.wanted.assignment, asked.numbers
+            self._placements[operator].renumber(numbers)
         if (held.slot_of, held.slots) != (reached.slot_of, reached.slots):
-            self._changes.put(operator, reached.slot_of, reached.slots)
+            self._changes.put(operator, reached.slot_of, reached.slots, numbers)
         carrier.end()
         del self._carriers[operator]
         self._changes.ended(operator)
         self._note(operator, "failed" if failed else "finished", why=failed)
-        before, wanted = self._asked.pop(operator)
-        self._asked[operator] = before, replace(wanted, decided=wanted.decided and not failed)
-        found = self._in_force(operator, before, held.slots)
-        return replace(found, final=True, moved_bytes=carrier.moved_bytes)
+        decided = asked.wanted.decided and not failed
+        found = self._in_force(operator, asked.before, held.slots, numbers)
+        wanted = replace(found.wanted, decided=decided)
+        return replace(found, wanted=wanted, final=True, moved_bytes=carrier.moved_bytes)
 
-    def _in_force(self, operator: str, before: Assignment, slots_before: int) -> InForce:
-        _, asked = self._asked[operator]
+    def _in_force(
+        self, operator: str, before: Assignment, slots_before: int, numbers: Sequence[int]
+    ) -> InForce:
         now = self._states[operator].assignment
-        kept = tuple(slot if slot < slots_before else None for slot in range(now.slots))
-        return InForce(before, replace(asked, assignment=now, survivors=kept))
+        survivors = tuple(number if number < slots_before else None for number in numbers)
+        wanted = replace(self._asked[operator].wanted, assignment=now, survivors=survivors)
+        return InForce(before, wanted)
 
     def _heads(self, step: int) -> Heads:
         return Heads(step, {n: (tuple(s.tokens), tuple(s.steps)) for n, s in self._states.items()})

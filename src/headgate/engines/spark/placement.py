@@ -51,6 +51,11 @@ class Placement:
         """Return the host that each of `slots` slots is wished to; none if no host lives."""
         return self._wishes(slots, self._hosts())
 
+    def renumber(self, numbers: Sequence[int]) -> None:
+        """Let slot i take over the wish of the slot that was ``numbers[i]`` until now."""
+        known = self._host_of
+        self._host_of = {i: known[old] for i, old in enumerate(numbers) if old in known}
+
     def _wishes(self, slots: int, hosts: Sequence[str]) -> list[str]:
         """Return a living host per slot: the one it had, else the one with the fewest slots."""
         if not hosts:
