@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from headgate.core.errors import CheckpointError, EngineError, HeadgateError
+from headgate.core.errors import EngineError, HeadgateError
 from headgate.engines.spark import exchange
-from headgate.engines.spark.changes import Changes, Wanted
+from headgate.engines.spark.changes import Changes
 from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
 from headgate.engines.spark.errand import Errands
 from headgate.engines.spark.faults import crash_point
@@ -30,13 +30,14 @@ from headgate.engines.spark.output import Outputs, Results
 from headgate.engines.spark.placement import Placement
 from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.porter import Porter
+from headgate.engines.spark.ports import Commands, Observer
 from headgate.engines.spark.preaggregate import Preaggregation
 from headgate.engines.spark.record import Recorder
+from headgate.engines.spark.recovery import check_continues, check_same_data
 from headgate.engines.spark.reports import Report, ReportChannel, consistent
 from headgate.engines.spark.sinks import Sink
 from headgate.engines.spark.slot import STEP_PROPERTY, SlotTask
 from headgate.engines.spark.sparklog import SparkLog
-from headgate.journal.schema import SloState
 from headgate.state.arena import Run
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
@@ -49,35 +50,6 @@ _QUIET_S = 0.8
 _HEARTBEAT_STEPS = 40
 """Quiet batches after which a manifest is written all the same: Spark keeps 100 batches of offsets, and
 a restart must be able to tell quiet batches from lost ones."""
-
-
-class Commands(Protocol):
-    """What people ask of the job while it runs."""
-
-    def poll(self) -> None:
-        """Carry out what was asked for since the last batch."""
-
-
-class Observer(Protocol):
-    """What is told about the steps of a job while it runs; no call may take long."""
-
-    def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
-        """Take note that the step about to begin runs under a new assignment.
-
-        Not `final`: it is on the way to the one that was wanted.
-        """
-
-    def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
-        """Take note of a committed step; parameters as of `Controller.committed`."""
-
-    def quiet(self, horizon_ms: float) -> None:
-        """Take note of a batch with nothing to do."""
-
-    def bound_ms(self, operator: str) -> float:
-        """Return the latency that an operator's records are counted against; 0 for none."""
-
-    def state(self) -> SloState:
-        """Return what the next batch line says of the SLO."""
 
 
 class BatchDriver:
@@ -258,12 +230,12 @@ class BatchDriver:
         if self.latest is not None and self._recovering:
             self._recovering = False
             if self.latest.spark_batch == batch_id:
-                self._check_same_data(batch_id, sources)
+                check_same_data(self.checkpoint.path, self.latest, batch_id, sources)
                 # the step was committed, its output perhaps not: the same bytes once more
                 self._deliver(self.latest)
                 self._last_sources = sources
                 return
-            self._check_continues(batch_id)
+            check_continues(self.checkpoint.path, self.latest, batch_id, self.log)
         quiet = sources == self._last_sources
         self._last_sources = sources
         if quiet and not self._due(watermark_us) and not self._changing:
@@ -336,39 +308,6 @@ class BatchDriver:
         return any(
             state.backlog or min(state.due_us) <= watermark_us for state in self.states.values()
         )
-
-    def _check_same_data(self, batch_id: int, sources: list[str]) -> None:
-        """Refuse a batch that bears the committed one's number and covers other data."""
-        latest = self.latest
-        assert latest is not None
-        if sources != latest.engine["sources"]:
-            msg = (
-                f"Spark's log has other data for batch {batch_id} than headgate's manifest; the "
-                f"checkpoint {self.checkpoint.path} was altered. Restore it from a copy, or use a "
-                "new one."
-            )
-            raise CheckpointError(msg)
-
-    def _check_continues(self, batch_id: int) -> None:
-        """Refuse a Spark checkpoint that went on without us, or that was put back."""
-        latest = self.latest
-        assert latest is not None
-        if batch_id < latest.spark_batch:
-            msg = (
-                f"Spark's log begins batch {batch_id}, headgate's state is of batch "
-                f"{latest.spark_batch}; the checkpoint {self.checkpoint.path} was altered. Restore "
-                "it from a copy, or use a new one."
-            )
-            raise CheckpointError(msg)
-        for missing in range(latest.spark_batch + 1, batch_id):
-            offsets = self.log.offsets(missing)
-            if offsets is not None and offsets != latest.engine["sources"]:
-                msg = (
-                    f"Spark's log has batch {missing} with data that no manifest of headgate "
-                    f"covers; the checkpoint {self.checkpoint.path} was altered. Restore it from "
-                    "a copy."
-                )
-                raise CheckpointError(msg)
 
     def _step(
         self,
