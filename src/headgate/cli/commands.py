@@ -14,7 +14,7 @@ from rich.console import Console
 from headgate import __version__
 from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer, error_code, exit_code
-from headgate.cli.input import parse_options, parse_scale_at
+from headgate.cli.input import number_or_text, parse_options, parse_scale_at
 from headgate.core.duration import parse_duration_s
 from headgate.journal import locate
 from headgate.journal.writer import wall_clock_ms
@@ -69,7 +69,8 @@ _COUNTED = {
 def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     workload: Workload,
     rate: Annotated[
-        float | None, typer.Option(help="Records per second (generated workloads).")
+        str | None,
+        typer.Option(help="Records per second, or such as 'sine(...)' (generated workloads)."),
     ] = None,
     speed: Annotated[float | None, typer.Option(help="Speed-up of a trace (sdsc).")] = None,
     duration: Annotated[
@@ -105,6 +106,10 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
         str | None,
         typer.Option(help="How slots change, such as 'subscale(per_host=4)' or 'fluid'."),
     ] = None,
+    floor: Annotated[
+        str | None,
+        typer.Option(help="Experiment: latency floor such as '0 s', not the measured one."),
+    ] = None,
     require_slo: Annotated[
         bool, typer.Option("--require-slo", help="Exit with 4 if the SLO was missed.")
     ] = False,
@@ -131,7 +136,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     def work() -> dict[str, Any]:
         scenario = scenarios.Scenario(
             workload=workload,
-            rate=rate,
+            rate=number_or_text(rate),
             speed=speed,
             duration_s=parse_duration_s(duration),
             slots=slots,
@@ -144,6 +149,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             slots_max=slots_max,
             slot_rate=slot_rate,
             migration=migration,
+            floor=floor,
             require_slo=require_slo,
             seed=seed,
             verify=verify,

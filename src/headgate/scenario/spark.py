@@ -55,6 +55,8 @@ class SparkEngine:
             writer = writer.migration(scenario.migration)
         if scenario.slot_rate is not None:
             writer = writer.option("headgate.slotRate", scenario.slot_rate)
+        if scenario.floor is not None:
+            writer = writer.option("headgate.floor", scenario.floor)
         if workload.arrival is not None:
             writer = writer.option("headgate.arrival", workload.arrival)
         query: Query = writer.start()

@@ -148,24 +148,26 @@ class StreamSwitch:
         rates = view.slot_rate
         projected = projected_latency_s(rates, view.service_rate, self._epsilon)
         health = healthiness(view, latency_seen_s(view), projected)
-        worst = pressure(rates, view.service_rate, self._epsilon)
         overall = int(health.max())  # NumPy compares with plain numbers ten times faster
-        worst_slot = int(np.argmax(np.where(health == overall, worst, -np.inf)))
+        good = overall == Health.GOOD
+        # Where all are good all projections are finite, and say the same as pressures.
+        worst = projected if good else pressure(rates, view.service_rate, self._epsilon)
+        worst_slot = int(np.argmax(worst if good else np.where(health == overall, worst, -np.inf)))
         numbers = _numbers(view, worst_slot, float(rates[worst_slot]), float(projected[worst_slot]))
-        about = _about(view, worst_slot, numbers)
         if view.floor_s >= view.bound_s:
             reason = (
                 f"the bound of {view.bound_s:g} s is not above the floor of {view.floor_s:.3g} s"
             )
             return _Diagnosis("unreachable", reason, numbers)
-        if overall == Health.SEVERE:
-            # Largest pressure first; ties by number.
-            severe = np.flatnonzero(health == overall)
-            order = severe[np.argsort(-worst[severe], kind="stable")]
-            return self._relieve(view, order.tolist(), numbers, about)
-        if overall == Health.GOOD:
+        if good:
             return self._save(view, rates, numbers)
-        return _Diagnosis("moderate", f"{about} is moderate; nothing to do", numbers)
+        about = _about(view, worst_slot, numbers)
+        if overall == Health.MODERATE:
+            return _Diagnosis("moderate", f"{about} is moderate; nothing to do", numbers)
+        # Largest pressure first; ties by number.
+        severe = np.flatnonzero(health == overall)
+        order = severe[np.argsort(-worst[severe], kind="stable")]
+        return self._relieve(view, order.tolist(), numbers, about)
 
     def _relieve(
         self, view: OperatorView, severe: list[int], numbers: dict[str, float], about: str

@@ -54,6 +54,8 @@ class ControlConfig:
     slots_min, slots_max : int
     advise : bool
         Decide and write down, and change nothing.
+    floor_s : float or None
+        Experiment: the latency floor in place of the measured one.
     """
 
     slos: tuple[Slo, ...]
@@ -61,6 +63,7 @@ class ControlConfig:
     slots_min: int = 1
     slots_max: int = 1
     advise: bool = False
+    floor_s: float | None = None
 
 
 @dataclass
@@ -268,7 +271,8 @@ class Controller:
             max((r.useful_ms for r in reports), default=0.0) / 1e3,
             any(r.waiting_records or r.taken for r in first),
         )
-        floor_s = self._floor.value_s
+        given_s = self._config.floor_s
+        floor_s = self._floor.value_s if given_s is None else given_s
         for name in self._first:
             self._configure(name, floor_s)
 

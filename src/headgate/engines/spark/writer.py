@@ -47,6 +47,7 @@ _OWN_OPTIONS = {
     "headgate.backlog.bytesMax": "above this a slot serves past its budget",
     "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
     "headgate.slotRate": "experiment: records that a slot serves per second of wall time",
+    "headgate.floor": "experiment: the latency floor, a duration, in place of the measured one",
 }
 
 
@@ -414,12 +415,14 @@ class Writer:
         at_most = job.slots_max
         if most == "auto" and job.slot_rate is None:
             at_most = max(job.slots, min(cores, job.slots_max))
+        floor = self._options.get("headgate.floor")
         config = ControlConfig(
             slos=self._slos,
             policy=self._policy or _policy("streamswitch", {}),
             slots_min=least,
             slots_max=at_most,
             advise=self._advise,
+            floor_s=None if floor is None else parse_duration_s(floor, zero=True),
         )
         parents = {op.id: (op.upstream.id,) for op in plan.operators if op.upstream is not None}
         return Controller(
@@ -483,6 +486,7 @@ class Writer:
             | control
             | {
                 "policy": policy if self._slos else "static",
+                "cores": self._df.sparkSession.sparkContext.defaultParallelism,
                 "trigger": self._trigger,
                 "format": self._format,
             }

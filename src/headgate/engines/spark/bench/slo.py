@@ -29,6 +29,9 @@ from headgate.engines.spark.bench.common import (
 _START_S = 180.0
 """What a run may take beside its load: the JVM, the first batch, the end."""
 
+_CALIBRATION, _CALIBRATION_S = "calibration", 150.0
+"""The run that says what batches cost with few and many slots; a simulation is made from it."""
+
 _OUTSIDE_BRACKETS = re.compile(r",\s*(?![^(]*\))")
 
 
@@ -99,6 +102,7 @@ def run(**given: Any) -> dict[str, Any]:
         work = chosen.keep or stack.enter_context(
             tempfile.TemporaryDirectory(prefix="headgate-slo-")
         )
+        _calibrate(chosen, Path(work) / _CALIBRATION)
         for name in chosen.names():
             slots = chosen.slots
             if name == "static" and found:
@@ -123,15 +127,26 @@ def _file_name(label: str) -> str:
     return re.sub(r"[^\w.-]+", "-", label).strip("-")
 
 
+def _calibrate(chosen: SloParameters, checkpoint: Path) -> None:
+    """Run with several numbers of slots after a minute, under a load and a seed of its own."""
+    progress(f"{_CALIBRATION}, {_CALIBRATION_S:g} s")
+    most = chosen.slots_max
+    shares = {60: 1 / 6, 75: 1.0, 90: 5 / 12, 105: 3 / 4, 120: 1 / 4, 135: 7 / 12}
+    changes = {at_s: max(1, round(most * share)) for at_s, share in shares.items()}
+    load = chosen.slot_rate * most / 4
+    command = [f"--scale-at={at_s}s={slots}" for at_s, slots in changes.items()]
+    command += ["--policy", "static", "--duration", f"{_CALIBRATION_S:g}s"]
+    command += ["--seed", str(chosen.seed + 1)]
+    command += ["--option", f"rate=sine(base={load / 3:g}, amplitude={load * 2 / 3:g}, period=50s)"]
+    _run(chosen, command, chosen.slots, checkpoint, _CALIBRATION_S)
+
+
 def _one(chosen: SloParameters, policy: str, slots: int, checkpoint: Path) -> dict[str, Any]:
     """Run one policy in a session of its own, starting with `slots`."""
     progress(f"{policy}, {slots} slots at the start, {chosen.seconds:g} s")
-    command = [sys.executable, "-m", "headgate.cli", "run", "stock-exchange", "--json"]
-    command += ["--policy", policy, "--slo", chosen.slo, "--duration", f"{chosen.seconds:g}s"]
-    command += ["--slots", str(slots), "--slots-max", str(chosen.slots_max)]
-    command += ["--slot-rate", f"{chosen.slot_rate:g}", "--seed", str(chosen.seed)]
-    command += ["--option", f"rate={chosen.rate}", "--checkpoint", str(checkpoint)]
-    result = child(command, spark_env(), chosen.seconds * 1.5 + _START_S)
+    command = ["--policy", policy, "--duration", f"{chosen.seconds:g}s"]
+    command += ["--seed", str(chosen.seed), "--option", f"rate={chosen.rate}"]
+    result = _run(chosen, command, slots, checkpoint, chosen.seconds)
     slo = result["slo"]
     return {
         "success": slo["success"],
@@ -142,3 +157,12 @@ def _one(chosen: SloParameters, policy: str, slots: int, checkpoint: Path) -> di
         "floor_ms": slo["floor_ms"],
         "records": result["records"],
     }
+
+
+def _run(
+    chosen: SloParameters, own: list[str], slots: int, checkpoint: Path, seconds: float
+) -> dict[str, Any]:
+    command = [sys.executable, "-m", "headgate.cli", "run", "stock-exchange", "--json"]
+    command += ["--slo", chosen.slo, "--slots", str(slots), "--slots-max", str(chosen.slots_max)]
+    command += ["--slot-rate", f"{chosen.slot_rate:g}", "--checkpoint", str(checkpoint), *own]
+    return child(command, spark_env(), seconds * 1.5 + _START_S)
