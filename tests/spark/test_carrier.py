@@ -23,9 +23,10 @@ HOSTS = ("a", "a", "b", "b")
 class Job:
     """A carrier between boundaries, from two slots on one host to four slots on two."""
 
-    def __init__(self, strategy, target=None, porter=None):
-        self.state = OperatorState.fresh(2, GROUPS)
+    def __init__(self, strategy, target=None, porter=None, slots=2):
+        self.state = OperatorState.fresh(slots, GROUPS)
         self.state.tokens = [f"{g:032x}" for g in range(1, GROUPS + 1)]
+        self.before = self.state.assignment
         self.porter = porter or FakePorter()
         self.passed = []
         self.step = 10
@@ -38,7 +39,7 @@ class Job:
 
     @property
     def moving(self):
-        return spread(2, GROUPS).moved(self.target)
+        return self.before.moved(self.target)
 
     def boundary(self):
         """Pass one; return which groups are not served in the batch behind it."""
@@ -105,18 +106,30 @@ def test_on_demand_brings_the_group_first_that_records_wait_for():
     assert last in wanted
 
 
+def to_a_slot_with_groups_of_its_own(strategy):
+    return Job(strategy, target=spread(4, GROUPS).remap({0: 3}), slots=4)
+
+
 def test_without_record_scheduling_a_slot_with_a_group_on_its_way_serves_nothing():
-    job = Job("subscale(scheduling=false, early_route=true)")
-    unserved = job.boundary()
-    owners = job.state.assignment.slot_of
-    brought_to = {owners[g] for g in job.carrier._durable.inactive}
-    assert brought_to
-    assert unserved == {g for g, slot in enumerate(owners) if slot in brought_to}
+    job = to_a_slot_with_groups_of_its_own("subscale(scheduling=false, early_route=true)")
+    assert job.boundary() == {0, *spread(4, GROUPS).groups_of(3)}
 
 
 def test_with_record_scheduling_the_slot_serves_its_other_groups():
-    job = Job("subscale(early_route=true)")
-    assert job.boundary() == job.carrier._durable.inactive
+    assert to_a_slot_with_groups_of_its_own("subscale(early_route=true)").boundary() == {0}
+
+
+def test_a_group_is_not_routed_while_its_copy_lags_by_more_than_a_batch():
+    job = Job("subscale")
+    job.boundary()
+    job.porter.work(job.state, job.step - 3)
+    job.state.tokens = [f"{g:032x}" for g in range(100, 100 + GROUPS)]
+    job.boundary()
+    assert "caught up" not in job.what()
+    for work in job.porter.works.values():
+        work.known_step = job.step - 2
+    job.boundary()
+    assert "caught up" in job.what()
 
 
 def test_a_group_is_routed_only_once_no_task_has_its_file_open():
@@ -150,6 +163,21 @@ def test_a_restart_goes_on_with_what_the_manifest_carries():
         job.run(at_once=1)
         assert job.state.assignment.slot_of == job.target.slot_of
         assert job.carrier.unserved() == frozenset()
+
+
+def test_a_restart_asks_at_once_for_what_was_not_answered():
+    job = Job("subscale")
+    while "installed" not in job.what():
+        job.boundary()
+        for work in job.porter.works.values():
+            if work.urgency is not Urgency.DROP:
+                job.porter.work(job.state, job.step - 1)
+    kept = json.loads(json.dumps(job.carrier.to_dict()))
+    (number, *_) = [one.subscale for one in job.passed if one.what == "installed"]
+    job.passed.clear()
+    job.carrier = Carrier.resumed("op", job.state, FakePorter(), kept, job.passed.append)
+    job.boundary()
+    assert number in [one.subscale for one in job.passed if one.what == "released"]
 
 
 def test_a_second_request_replaces_the_first_at_every_step():
