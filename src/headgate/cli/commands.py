@@ -54,6 +54,7 @@ class Benchmark(StrEnum):
     REPARTITION = "repartition"
     SLO = "slo"
     STEADY = "steady"
+    RESCALE = "rescale"
 
 
 _COUNTED = {
@@ -63,6 +64,7 @@ _COUNTED = {
     Benchmark.ISOLATION: "count",
     Benchmark.STEADY: "batches",
     Benchmark.SLO: "seconds",
+    Benchmark.RESCALE: "repeats",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
 
@@ -103,6 +105,10 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     slots_max: Annotated[int | None, typer.Option(help="Most slots a policy may use.")] = None,
     slot_rate: Annotated[
         float | None, typer.Option(help="Experiment: records a slot serves per second.")
+    ] = None,
+    migration: Annotated[
+        str | None,
+        typer.Option(help="How slots change, such as 'subscale(per_host=4)' or 'fluid'."),
     ] = None,
     floor: Annotated[
         str | None,
@@ -146,6 +152,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             advise=advise,
             slots_max=slots_max,
             slot_rate=slot_rate,
+            migration=migration,
             floor=floor,
             require_slo=require_slo,
             seed=seed,
@@ -245,13 +252,19 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the load.")] = None,
     state: Annotated[
-        str | None, typer.Option(help="Size of the state, with its unit: repartition, steady.")
+        str | None,
+        typer.Option(metavar="SIZE", help="repartition, rescale, steady: size of the state."),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="rescale: decoupling, scheduling, subscale, all, none; with commas."),
     ] = None,
     store_delay: Annotated[
-        str | None, typer.Option(help="What a call to the store takes longer: steady.")
+        str | None,
+        typer.Option(metavar="TIME", help="steady: what a call to the store takes more."),
     ] = None,
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="Kill on a cluster: workers and executors, too.")
+        bool, typer.Option("--cluster", help="kill: on a cluster, workers and executors too.")
     ] = False,
     option: Annotated[
         list[str] | None,
@@ -269,8 +282,8 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
             f"headgate.engines.spark.bench.{'cluster_kill' if cluster else name.value}"
         )
         counted = {_COUNTED[name]: count} if name in _COUNTED else {"count": count}
-        given = {"seed": seed, "state": state, "store_delay": store_delay, **counted}
-        given |= parse_options(option or ())
+        sizes = {"state": state, "store_delay": store_delay, "only": only}
+        given = {**counted, "seed": seed, **sizes, **parse_options(option or ())}
         return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
 
     answer(work, _plain_items, as_json=as_json, debug=debug)

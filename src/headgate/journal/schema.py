@@ -343,6 +343,47 @@ class AssignmentChange:
 
 
 @dataclass(frozen=True)
+class MigrationStep:
+    """A migration between hosts went one step on."""
+
+    KIND: ClassVar[str] = "migration"
+
+    step: int
+    """The batch that begins."""
+
+    operator: str
+    """The operator."""
+
+    what: str
+    """Of the whole: requested, superseded, refused, finished or failed. Of a subscale: started, held,
+    caught up, routed, installed or released."""
+
+    subscale: int | None = None
+    """Number of the subscale within the migration; null for the whole."""
+
+    groups: tuple[int, ...] = ()
+    """Key groups concerned."""
+
+    source: int | None = None
+    """Slot they leave; null for the whole."""
+
+    destination: int | None = None
+    """Slot they go to; null for the whole."""
+
+    bytes_moved: int = 0
+    """State brought to the new host for these groups so far, in bytes."""
+
+    strategy: str = ""
+    """How it is carried out; stated by a request."""
+
+    why: str = ""
+    """Why it was refused or failed."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
 class Retry:
     """An execution of a batch failed and is repeated."""
 
@@ -528,6 +569,7 @@ Event = (
     Start
     | Batch
     | AssignmentChange
+    | MigrationStep
     | Retry
     | Stop
     | Restart

@@ -46,8 +46,8 @@ class Command:
     by, reason : str
         For the journal.
     arguments : mapping
-        Of the act: ``until_s`` (seconds since 1970) of freeze, ``slots`` and ``operator`` of scale,
-        ``epoch`` of rollback.
+        Of the act: ``until_s`` (seconds since 1970) of freeze, ``slots``, ``operator`` and
+        ``partitioning`` of scale, ``epoch`` of rollback.
     """
 
     act: str

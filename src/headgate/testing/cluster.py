@@ -1,6 +1,7 @@
 """A real Spark cluster on one machine: a standalone master and workers, each with its own address.
 
-Workers on distinct loopback addresses look like distinct hosts to Spark.
+Workers on distinct loopback addresses look like distinct hosts to Spark, and each has an arena
+directory of its own, so that they share no state either.
 """
 
 from __future__ import annotations
@@ -65,8 +66,11 @@ class StandaloneCluster:
     def _start_worker(self, host: str) -> None:
         sizes = ["--cores", str(self._cores), "--memory", "1g", "--webui-port", "0"]
         work = ["--work-dir", str(self._directory / f"work-{host}")]
+        arena = self._directory / f"arena-{host}"
+        arena.mkdir(mode=0o700, exist_ok=True)
         worker = ["org.apache.spark.deploy.worker.Worker", "--host", host, *sizes, *work]
-        self._workers[host] = self._start([*worker, self.master])
+        command = [*worker, self.master]
+        self._workers[host] = self._start(command, HEADGATE_ARENA_DIR=str(arena))
         self._workers_started += 1
 
     def kill_worker(self, host: str) -> None:
@@ -79,14 +83,15 @@ class StandaloneCluster:
         self._start_worker(host)
         self._await_workers()
 
-    def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _start(self, arguments: Sequence[str], **more: str) -> subprocess.Popen[bytes]:
         home = _spark_home()
-        environment = os.environ | {
+        settings = {
             "SPARK_HOME": str(home),
             "SPARK_NO_DAEMONIZE": "1",
             # the master gives an application up after ten executors that ended in a row
             "SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1",
         }
+        environment = os.environ | settings | more
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 [str(home / "bin" / "spark-class"), *arguments],

@@ -32,6 +32,7 @@ from headgate.engines.spark.query import Query
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.warmup import warm_workers
 from headgate.loop import steering
+from headgate.migration import registry as strategies
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import ControlFiles
@@ -92,6 +93,7 @@ class Writer:
         self._policy: Policy | None = None
         self._advise = False
         self._fallback = "error"
+        self._migration = ""
         self._faults: list[dict[str, Any]] = []
 
     # -- PySpark's --------------------------------------------------------------------------------
@@ -243,6 +245,20 @@ class Writer:
     def advise(self, advise: bool = True) -> Writer:
         """Let the policy decide and write down why, and change nothing."""
         self._advise = advise
+        return self
+
+    def migration(self, strategy: str) -> Writer:
+        """Set how a change of assignment is carried out: ``"subscale"``, ``"fluid(...)"`` and others.
+
+        By default state that stays on its host is only handed over (``"shared"``), and what changes
+        host goes by ``"subscale"``; see `headgate.migration.registry`.
+
+        Raises
+        ------
+        ConfigError
+            No strategy has that name, or a parameter is unknown or out of range.
+        """
+        self._migration = str(strategies.strategy(strategy))
         return self
 
     def fallback(self, to: Literal["error", "spark"]) -> Writer:
@@ -464,6 +480,7 @@ class Writer:
             backlog_age_max_s=parse_duration_s(options.get("headgate.backlog.ageMax", "60 s")),
             slot_rate=float(rate) if rate else None,
             delta_ms=DELTA_S * 1e3 if self._slos else 0.0,
+            migration=self._migration,
             faults=self._faults,
         )
 
