@@ -153,10 +153,13 @@ class Controller:
 
     # -- the batches' side ------------------------------------------------------------------------
 
-    def assigned(self, operator: str, wanted: Wanted) -> None:
-        """Take note that the step about to begin runs under a new assignment."""
+    def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
+        """Take note that the step about to begin runs under a new assignment.
+
+        Not `final`: it is on the way to the one that was wanted.
+        """
         at_ms = time.time() * 1e3
-        self._events.put(lambda: self._on_assigned(operator, wanted, at_ms))
+        self._events.put(lambda: self._on_assigned(operator, wanted, at_ms, final=final))
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
         """Take note of a committed step; parameters as of `SparkMetrics.committed`."""
@@ -242,10 +245,12 @@ class Controller:
                 self._failed = why
                 self._writer.not_ready("", why)
 
-    def _on_assigned(self, operator: str, wanted: Wanted, at_ms: float) -> None:
+    def _on_assigned(self, operator: str, wanted: Wanted, at_ms: float, *, final: bool) -> None:
         if operator not in self._targets:
             return
         self._metrics.assigned(operator, wanted.assignment, wanted.survivors, at_ms)
+        if not final:
+            return
         if wanted.decided:
             self._loop.applied(operator, self._now_s())
         elif self._loop.state(operator) is State.CHANGING:
