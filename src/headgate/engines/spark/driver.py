@@ -389,7 +389,10 @@ class BatchDriver:
         quotas: dict[str, list[int] | None] = {}
         for operator in self.query.operators:
             state = self.states[operator.id]
-            if rate is not None and operator.upstream is None:
+            if operator.shared:
+                # a copy waits in no slot's backlog: it would have to move with all key groups
+                quotas[operator.id] = None
+            elif rate is not None and operator.upstream is None:
                 quotas[operator.id] = state.limited(rate, elapsed_s)
             else:
                 quotas[operator.id] = state.quotas(self.config, self._cores, int(now_ms))
@@ -485,7 +488,7 @@ class BatchDriver:
             if operator.upstream is not None:
                 frame = self._relays[operator.id].apply(frame)
             assignment = self.states[operator.id].assignment
-            frame = exchange.to_slots(frame, assignment)
+            frame = exchange.to_slots(frame, assignment, shared=operator.shared)
             frame = self._placements[operator.id].pin(frame, assignment.slots)
             frame = self._slots[operator.id].apply(frame)
         return frame

@@ -11,6 +11,7 @@ from pyspark.sql import types as T
 from headgate.engines.spark import types
 from headgate.engines.spark.gateway import Jvm
 from headgate.operators.build import Spec
+from headgate.operators.join.spec import JoinSpec
 from headgate.operators.spec import AggregateSpec, Leaf, OutputMode
 
 
@@ -47,7 +48,7 @@ class Operator:
     Attributes
     ----------
     id : str
-        ``aggregate-0`` or ``processor-0``, counted from the source upwards.
+        ``aggregate-0``, ``join-0`` ..., counted from the source upwards.
     what : str
         For people: keys, window, aggregates.
     level : int
@@ -92,6 +93,11 @@ class Operator:
     key_names: list[str] = field(default_factory=list)
     time_output: int | None = None
     arrival: Column | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether every slot gets every record, and one of them stores it."""
+        return isinstance(self.spec, JoinSpec) and self.spec.shared
 
 
 @dataclass
