@@ -199,25 +199,25 @@ class QueryReader:
         child = self.above(child)
         if len(self.operators) - before > 1 and _direct(self.operators[before:]) > 1:
             msg = (
-                f"cannot aggregate over a union of aggregates; write it as two queries, {WAY_OUT}."
+                f"cannot run {class_name(node)} over a union of stateful operators; write it as two "
+                f"queries, {WAY_OUT}."
             )
             raise UnsupportedQuery(msg)
         upstream = self.operators[-1]
         if isinstance(upstream.spec, ProcessorSpec):
-            msg = f"cannot aggregate over a processor; write it as two queries, {WAY_OUT}."
+            msg = f"cannot run {class_name(node)} over a processor; write it as two queries, {WAY_OUT}."
             raise UnsupportedQuery(msg)
         # Spark widens what a stateful operator reads from another to nullable; the batch answer
         # does not, and neither does our plan of the upstream operator.
         rules = jvm(self.spark).org.apache.spark.sql.catalyst.analysis
         narrow = getattr(getattr(rules, "UpdateAttributeNullability$"), "MODULE$")
-        return narrow.apply(node.withNewChildren(seq(self.spark, [child]))), upstream
+        # a processor has a second child, its initial state
+        children = [child, *list(each(node.children()))[1:]]
+        return narrow.apply(node.withNewChildren(seq(self.spark, children))), upstream
 
     def _processor(self, node: Jvm) -> Operator:
-        if _is_stateful(node.child()):
-            msg = f"cannot run a processor over another stateful operator; write two queries, {WAY_OUT}."
-            raise UnsupportedQuery(msg)
-        self._check_below(node.child())
-        operator = ProcessorReader(self, node).read()
+        node, upstream = self._over(node)
+        operator = ProcessorReader(self, node, upstream).read()
         self.operators.append(operator)
         return operator
 

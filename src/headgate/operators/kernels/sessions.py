@@ -12,7 +12,7 @@ I64 = npt.NDArray[np.int64]
 
 @jit
 def number_sessions(of: I64, starts: I64, ends: I64, order: I64, session: I64) -> I64:
-    """Number the sessions that intervals of the same key make; intervals that touch are one.
+    """Give each session a number: intervals of one key that touch are one session.
 
     Parameters
     ----------
