@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from headgate.operators import codec
 from headgate.operators.aggregate import NEVER_US, interned
-from headgate.operators.distinct import Distinct
 from headgate.operators.groupwise import Groupwise, Share, whole
+from headgate.operators.numbering import Distinct
 from headgate.operators.spec import NO_TIME_US, Kind, Leaf, OutputMode, TimeKey
 from headgate.state.ports import Table, TableLayout
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headgate.operators import codec
 from headgate.operators.aggregate import NEVER_US, interned
-from headgate.operators.distinct import Distinct
+from headgate.operators.numbering import Distinct
 from headgate.operators.processor import (
     Keyed,
     ProcessorSpec,

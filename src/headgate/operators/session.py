@@ -16,8 +16,8 @@ from headgate.operators.aggregate import (
     Results,
     interned,
 )
-from headgate.operators.distinct import Distinct
 from headgate.operators.kernels.sessions import number_sessions
+from headgate.operators.numbering import Distinct
 from headgate.operators.spec import AggregateSpec, OutputMode
 from headgate.state.ports import I64, Table
 

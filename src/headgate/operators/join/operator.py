@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from headgate.operators import codec
 from headgate.operators.aggregate import BEFORE_ALL_US, NEVER_US, interned
-from headgate.operators.distinct import Distinct
 from headgate.operators.groupwise import Groupwise, Share, joined, whole
 from headgate.operators.join.match import Keyed, bounds_of, ordered, pairs
 from headgate.operators.join.spec import LEFT, RIGHT, JoinKind, JoinSpec
+from headgate.operators.numbering import Distinct
 from headgate.operators.spec import Kind, Leaf, TimeKey
 from headgate.state.ports import Table, TableLayout
 

@@ -1,4 +1,4 @@
-"""Rows of words numbered by what they say: the keys of a batch."""
+"""The distinct rows of a matrix of words, and which others are among them."""
 
 from __future__ import annotations
 
