@@ -62,14 +62,14 @@ def windowed(left: DataFrame, right: DataFrame) -> DataFrame:
     mine, other = sides(left, right)
     mine = mine.select("id", F.window("ts", "4 seconds").alias("w"), "t")
     other = other.select("id2", F.window("ts2", "4 seconds").alias("w2"), "u")
-    return mine.join(other, F.expr("t = u and w = w2"), "left_outer").select("id", "id2", "w")
+    return mine.join(other, F.expr("t = u and w = w2"), "left_outer").select("id", "id2", "w", "t")
 
 
 QUERIES = {
     "inner": joined("inner", f"t = u and o <=> p and {IN_TIME} and d < e"),
     "inner, a part above": joined("inner", f"t = u and {IN_TIME} and d + e > 0 and id % 3 = 0"),
     "left outer": joined("left_outer", f"t = u and {IN_TIME} and e > 0"),
-    "right outer": joined("right_outer", f"t = u and {IN_TIME} and e > 0"),
+    "right outer": joined("right_outer", f"t = u and {IN_TIME} and d > 0"),
     "full outer": joined("full_outer", f"t = u and {IN_TIME}"),
     "left semi": joined("left_semi", f"t = u and {IN_TIME} and id > id2 - 100"),
     "equal windows": windowed,
@@ -87,7 +87,7 @@ def final(rows: list[Row], files: list[Path]) -> list[Row]:
             # pairs come until both sides are forgotten
             return bool(row.window.end <= until - dt.timedelta(seconds=WITHIN_S))
         if "w" in row:
-            return row.id2 is not None or row.w is None or row.w.end <= until
+            return row.id2 is not None or row.t is None or row.w.end <= until
         time = None
         if "id2" in row and row.id2 is None:
             time = row.t is not None and row.ts

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from headgate.engines.spark.gateway import Jvm, class_name, data_type, each, jvm, seq
+from headgate.engines.spark.gateway import Jvm, class_name, data_type, each, java_class, jvm, seq
 
 _OPS = {
     "LessThan": "<",
@@ -128,9 +128,9 @@ class ConditionReader:
     def _wide(self, expression: Jvm) -> Jvm:
         if isinstance(data_type(expression.dataType()), T.LongType):
             return expression
-        cast = jvm(self.spark).org.apache.spark.sql.catalyst.expressions.Cast
-        kind = jvm(self.spark).org.apache.spark.sql.types.LongType
-        return cast(expression, kind)
+        cast = java_class(self.spark, "org.apache.spark.sql.catalyst.expressions.Cast$.MODULE$")
+        kind = java_class(self.spark, "org.apache.spark.sql.types.LongType$.MODULE$")
+        return cast.apply(expression, kind, True)
 
 
 def _conjuncts(expression: Jvm | None) -> Iterator[Jvm]:

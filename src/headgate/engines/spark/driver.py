@@ -303,7 +303,9 @@ class BatchDriver:
     def _due(self, watermark_us: int) -> bool:
         """Whether there is work without any new record."""
         return any(
-            state.backlog or min(state.due_us) <= watermark_us for state in self.states.values()
+            self.states[op.id].backlog
+            or min(self.states[op.id].due_us) <= watermark_us - op.behind_us
+            for op in self.query.operators
         )
 
     def _check_same_data(self, batch_id: int, sources: list[str]) -> None:

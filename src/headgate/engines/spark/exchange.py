@@ -60,11 +60,6 @@ def routed_columns(operator: Operator, key_groups: int) -> dict[str, Column]:
 
 def _group(operator: Operator, key_groups: int) -> Column:
     """Return the key group: by the key, or by the window where that is the whole key."""
-    if operator.shared:
-        # any group may store it; by place and content, so that equal records spread, too
-        place = F.monotonically_increasing_id()
-        by = [place, *(routed.value for routed in operator.values)]
-        return F.pmod(F.xxhash64(*by), F.lit(key_groups)).cast("int")
     by = [routed.value for routed in operator.keys]
     time = operator.spec.time
     if not by and operator.slice_start is not None and time is not None:
@@ -125,8 +120,11 @@ def to_slots(frame: DataFrame, assignment: Assignment, *, shared: bool = False) 
         Every slot gets every record; it counts as one where it is stored, as none elsewhere.
     """
     if shared:
+        # any group may store it; drawn by place and content, so that equal records spread, too
+        drawn = F.xxhash64(F.monotonically_increasing_id(), *frame.columns)
+        group = F.pmod(drawn, F.lit(len(assignment.slot_of))).cast("int")
         slots = F.array(*[F.lit(slot) for slot in range(assignment.slots)])
-        copies = frame.withColumn(_COPY_FOR, F.explode(slots))
+        copies = frame.withColumn(GROUP, group).withColumn(_COPY_FOR, F.explode(slots))
         stored = slot_column(assignment) == F.col(_COPY_FOR)
         copies = copies.withColumn(RECORDS, F.when(stored, F.col(RECORDS)).otherwise(F.lit(0)))
         return copies.repartitionById(assignment.slots, _COPY_FOR).drop(_COPY_FOR)

@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 
 from headgate.engines.spark import types
 from headgate.engines.spark.gateway import Jvm
+from headgate.operators.aggregate import NEVER_US
 from headgate.operators.build import Spec
 from headgate.operators.join.spec import JoinSpec
 from headgate.operators.spec import AggregateSpec, Leaf, OutputMode
@@ -98,6 +99,15 @@ class Operator:
     def shared(self) -> bool:
         """Whether every slot gets every record, and one of them stores it."""
         return isinstance(self.spec, JoinSpec) and self.spec.shared
+
+    @property
+    def behind_us(self) -> int:
+        """How far its watermark is behind the job's: a join below puts out older records, too."""
+        if self.upstream is None:
+            return 0
+        spec = self.upstream.spec
+        holds_us = spec.holds_us if isinstance(spec, JoinSpec) else 0
+        return self.upstream.behind_us + (int(NEVER_US) // 2 if holds_us is None else -holds_us)
 
 
 @dataclass
