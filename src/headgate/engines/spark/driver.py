@@ -323,7 +323,9 @@ class BatchDriver:
     def _due(self, watermark_us: int) -> bool:
         """Whether there is work without any new record."""
         return any(
-            state.backlog or min(state.due_us) <= watermark_us for state in self.states.values()
+            self.states[op.id].backlog
+            or min(self.states[op.id].due_us) <= watermark_us - op.behind_us
+            for op in self.query.operators
         )
 
     def _step(
@@ -379,7 +381,10 @@ class BatchDriver:
         quotas: dict[str, list[int] | None] = {}
         for operator in self.query.operators:
             state = self.states[operator.id]
-            if rate is not None and operator.upstream is None:
+            if operator.shared:
+                # a copy waits in no slot's backlog: it would have to move with all key groups
+                quotas[operator.id] = None
+            elif rate is not None and operator.upstream is None:
                 quotas[operator.id] = state.limited(rate, elapsed_s)
             else:
                 quotas[operator.id] = state.quotas(self.config, self._cores, int(now_ms))
@@ -482,7 +487,7 @@ class BatchDriver:
             if operator.upstream is not None:
                 frame = self._relays[operator.id].apply(frame)
             assignment = self.states[operator.id].assignment
-            frame = exchange.to_slots(frame, assignment)
+            frame = exchange.to_slots(frame, assignment, shared=operator.shared)
             frame = self._placements[operator.id].pin(frame, assignment.slots)
             frame = self._slots[operator.id].apply(frame)
         return frame
