@@ -1,8 +1,8 @@
 """The inner loop over the events of one operator, as a plain function on arrays.
 
 `times` is float64[n, 5]: when an event arrives at the operator, when it entered the job, its service
-time, and, once they are known, when it begins to be served and leaves. `places` is int64[n, 3]: its replica, its fate, and the
-next event at that replica.
+time, and, once they are known, when it begins to be served and leaves. `places` is
+int64[n, 3]: its replica, its fate, and the next event at that replica.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def schedule(
         if places[i, REPLICA] == CHOOSE:
             choosing = True
     counting = choosing or queue_max >= 0
-    for i in range(times.shape[0]):
+    # What was here before matters only for who is counted as waiting.
+    for i in range(0 if counting else known, times.shape[0]):
         now_s = times[i, ARRIVE]
         if i >= known:
             if counting:
@@ -118,10 +119,10 @@ def least_work(active: I64, held: I64, free_s: F64, event_s: float, now_s: float
     What waits counts as `event_s` each; what is in service as half of one, since an engine knows
     that something is in service and not for how long.
     """
-    best = active[0]
+    best = int(active[0])
     least_s = np.inf
     for k in range(active.shape[0]):
-        j = active[k]
+        j = int(active[k])
         work_s = held[j] * event_s
         if free_s[j] > now_s:
             work_s += event_s / 2

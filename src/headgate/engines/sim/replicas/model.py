@@ -18,8 +18,8 @@ class GroupingKind(StrEnum):
     LOAD_AWARE = "load-aware"
     """The one of lowest load, which is what it was given in this interval and what waited before."""
 
-    PROCESSED = "processed"
-    """The same, but what it processed in the last interval in place of what waited, as printed."""
+    PRINTED = "as printed"
+    """The same, but what it processed in the last interval in place of what waited (equation 5)."""
 
     ROUND_ROBIN = "round-robin"
     SHUFFLE = "shuffle"

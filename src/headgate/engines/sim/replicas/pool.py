@@ -142,15 +142,14 @@ class SimulatedPool:
         counts.processed = int(served.sum())
         counts.timed_out = int((done & (fate == TIMED_OUT)).sum())
         counts.refused = int((fate == REFUSED).sum())
-        counts.useful_s = float(
-            (self._times[served, LEAVE] - self._times[served, START]).sum()
-        )
+        counts.useful_s = float((self._times[served, LEAVE] - self._times[served, START]).sum())
         self._known.observe(counts.processed, counts.useful_s)
         self.counts = counts
-        left = self._times[served][:, [LEAVE, ENTER]]
+        left: F64 = self._times[served][:, [LEAVE, ENTER]]
         kept = ~done & (fate != REFUSED)
         self._times, self._places = self._times[kept], self._places[kept]
-        return left[np.argsort(left[:, 0], kind="stable")]
+        ordered: F64 = left[np.argsort(left[:, 0], kind="stable")]
+        return ordered
 
     def observed(self) -> OperatorInterval:
         """Return what a policy sees of the last interval."""
@@ -202,7 +201,7 @@ class SimulatedPool:
             found = round_robin(count, len(active), self._cursor % len(active))
         else:
             event_s = self._known.event_s
-            before = self._processed if kind is GroupingKind.PROCESSED else self.queued
+            before = self._processed if kind is GroupingKind.PRINTED else self.queued
             load = utilisation(before[active].astype(np.float64), event_s, duration_s)
             step = event_s / duration_s
             found = load_aware(count, load, step, self._cursor % len(active))
