@@ -194,7 +194,7 @@ def test_shares_of_a_split_are_what_the_policy_sees() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "share"), [(GroupingKind.SHUFFLE, 0.4), (GroupingKind.LOAD_AWARE, 1.0)]
+    ("other", "share"), [(GroupingKind.SHUFFLE, 0.5), (GroupingKind.LOAD_AWARE, 1.0)]
 )
 def test_least_work_waits_less(other: GroupingKind, share: float) -> None:
     random = np.random.default_rng(5)
