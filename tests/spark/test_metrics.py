@@ -11,12 +11,12 @@ from headgate.control.success import success_rates
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
-from headgate.engines.spark import steering
 from headgate.engines.spark.floor import STEPS_MIN, SparkFloor
 from headgate.engines.spark.metrics import OperatorCounters, SparkMetrics
 from headgate.engines.spark.reports import Report
 from headgate.engines.spark.success import SuccessRate
 from headgate.engines.spark.useful import CostFit, UsefulTime
+from headgate.loop import steering
 from headgate.operators.counts import Binned, Counts
 
 GROUPS = 4

@@ -14,7 +14,7 @@ from rich.console import Console
 from headgate import __version__
 from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer, error_code, exit_code
-from headgate.cli.input import parse_options, parse_scale_at
+from headgate.cli.input import number_or_text, parse_options, parse_scale_at
 from headgate.core.duration import parse_duration_s
 from headgate.journal import locate
 from headgate.journal.writer import wall_clock_ms
@@ -67,7 +67,8 @@ _COUNTED = {
 def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     workload: Workload,
     rate: Annotated[
-        float | None, typer.Option(help="Records per second (generated workloads).")
+        str | None,
+        typer.Option(help="Records per second, or such as 'sine(...)' (generated workloads)."),
     ] = None,
     speed: Annotated[float | None, typer.Option(help="Speed-up of a trace (sdsc).")] = None,
     duration: Annotated[
@@ -99,6 +100,10 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     slot_rate: Annotated[
         float | None, typer.Option(help="Experiment: records a slot serves per second.")
     ] = None,
+    floor: Annotated[
+        str | None,
+        typer.Option(help="Experiment: latency floor such as '0 s', not the measured one."),
+    ] = None,
     require_slo: Annotated[
         bool, typer.Option("--require-slo", help="Exit with 4 if the SLO was missed.")
     ] = False,
@@ -125,7 +130,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     def work() -> dict[str, Any]:
         scenario = scenarios.Scenario(
             workload=workload,
-            rate=rate,
+            rate=number_or_text(rate),
             speed=speed,
             duration_s=parse_duration_s(duration),
             slots=slots,
@@ -137,6 +142,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             advise=advise,
             slots_max=slots_max,
             slot_rate=slot_rate,
+            floor=floor,
             require_slo=require_slo,
             seed=seed,
             verify=verify,
@@ -234,13 +240,17 @@ def bench(
         int | None, typer.Option(min=1, help="Repetitions, batches or kills; see docs.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the load.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Another parameter of it; repeatable."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Measure headgate on this machine, side by side with what it is compared with."""
 
     def work() -> dict[str, Any]:
         module = engine_module(f"headgate.engines.spark.bench.{name.value}")
-        given = {_COUNTED[name]: count, "seed": seed}
+        given = {_COUNTED[name]: count, "seed": seed, **parse_options(option or ())}
         return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
 
     answer(work, _plain_items, as_json=as_json, debug=debug)

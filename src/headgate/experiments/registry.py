@@ -24,7 +24,7 @@ class Request:
     quick : bool
         Whether to scale its length, and the number of its runs, down.
     data : Path or None
-        The directory of the real traces, for a figure that reads them.
+        The directory of what a figure reads: the real traces, or runs on Spark.
     """
 
     quick: bool = False
@@ -53,13 +53,13 @@ class Entry:
     module : str
         Below `headgate.experiments`.
     title : str
-    reads_data : bool
-        Whether it needs `Request.data`.
+    reads : str
+        What is in the directory that it needs as `Request.data`; empty where it needs none.
     """
 
     module: str
     title: str
-    reads_data: bool = False
+    reads: str = ""
 
 
 _FIGURES: Mapping[str, Entry] = {
@@ -82,9 +82,16 @@ _FIGURES: Mapping[str, Entry] = {
     "psps-table-11": Entry("psps.table11", "eight operators with a split"),
     "psps-table-12": Entry("psps.table12", "DNS traffic (figure 14)"),
     "psps-forecast": Entry(
-        "psps.forecast", "forecasts of the input of two web servers", reads_data=True
+        "psps.forecast", "forecasts of the input of two web servers", reads="the real traces"
     ),
-    "traces": Entry("traces", "every policy on two real traces of requests", reads_data=True),
+    "streamswitch-spark": Entry(
+        "streamswitch.spark",
+        "figures 5 and 6 on Spark, and predicted",
+        reads="what bench slo keeps",
+    ),
+    "traces": Entry(
+        "traces", "every policy on two real traces of requests", reads="the real traces"
+    ),
 }
 
 _SHOWN_WITH: Mapping[str, str] = {
@@ -129,10 +136,9 @@ def run(name: str, request: Request) -> dict[str, Any]:
         No figure has that name, or it needs the directory of the traces, or does not.
     """
     name, entry = _get(name)
-    if entry.reads_data != (request.data is not None):
-        remedy = "name their directory with --data" if entry.reads_data else "leave out --data"
-        verb = "reads the real traces" if entry.reads_data else "reads no files"
-        msg = f"figure {name} {verb}; {remedy}."
+    if bool(entry.reads) != (request.data is not None):
+        remedy = "name its directory with --data" if entry.reads else "leave out --data"
+        msg = f"figure {name} reads {entry.reads or 'no files'}; {remedy}."
         raise ConfigError(msg)
     start_s = time.perf_counter()
     found = load(name).run(request)

@@ -150,6 +150,17 @@ class Observed:
 
 
 @dataclass(frozen=True)
+class Arrivals:
+    """New records of one operator that reads a source, late ones left out."""
+
+    operator: str
+    """The operator."""
+
+    by_group: tuple[tuple[int, int], ...]
+    """[key group, records], ascending; groups without any are left out."""
+
+
+@dataclass(frozen=True)
 class Wish:
     """What a decision wants of one operator."""
 
@@ -265,6 +276,9 @@ class Batch:
 
     hottest: tuple[tuple[int, int], ...] = ()
     """The key groups that served most, as [key group, records], descending."""
+
+    arrivals: tuple[Arrivals, ...] = ()
+    """What arrived, by key group; empty where nothing did, or no SLO asks for counts."""
 
     state_rows: int = 0
     """Rows of state, all operators."""

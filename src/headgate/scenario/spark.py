@@ -53,6 +53,8 @@ class SparkEngine:
             writer = writer.policy(scenario.policy)
         if scenario.slot_rate is not None:
             writer = writer.option("headgate.slotRate", scenario.slot_rate)
+        if scenario.floor is not None:
+            writer = writer.option("headgate.floor", scenario.floor)
         if workload.arrival is not None:
             writer = writer.option("headgate.arrival", workload.arrival)
         query: Query = writer.start()

@@ -179,6 +179,14 @@ class MicroBatch:
     initial_rate_per_s: float = 100_000.0
     """What is assumed of a slot that has served nothing yet, records per second; > 0."""
 
+    slot_rate_per_s: float | None = None
+    """Records per second that every slot serves, as in an experiment with more slots than cores: a
+    quota by the time since the last batch, in place of a budget, and useful time of served / rate;
+    > 0. None: slots serve as fast as they can."""
+
+    warm_up_s: tuple[float, ...] = ()
+    """What each of the first batches takes longer to plan, seconds; >= 0."""
+
     poll_s: float = 0.01
     """How long an engine with nothing to do waits before it looks again, seconds; > 0."""
 
@@ -187,6 +195,10 @@ class MicroBatch:
             check_range("micro batch", name, getattr(self, name), 0.0)
         for name in ("budget_s", "poll_s", "backlog_age_max_s", "initial_rate_per_s"):
             check_range("micro batch", name, getattr(self, name), 0.0, above=True)
+        if self.slot_rate_per_s is not None:
+            check_range("micro batch", "slot_rate_per_s", self.slot_rate_per_s, 0.0, above=True)
+        for extra_s in self.warm_up_s:
+            check_range("micro batch", "warm_up_s", extra_s, 0.0)
         check_range("micro batch", "cores", self.cores, 1)
 
 

@@ -12,11 +12,11 @@ from typing import Any
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import ConfigError, HeadgateError
 from headgate.core.slo import parse_slo
-from headgate.engines.spark import steering
 from headgate.engines.spark.changes import Changes
 from headgate.engines.spark.control import Controller
 from headgate.journal import reader
 from headgate.journal.schema import AssignmentChange, ControlAct, Event, Start
+from headgate.loop import steering
 from headgate.state.control import Command, ControlFiles
 
 FREEZE = "HEADGATE_FREEZE"

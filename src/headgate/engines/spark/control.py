@@ -22,7 +22,6 @@ from headgate.control.sample import Sample
 from headgate.core.assignment import spread
 from headgate.core.errors import ConfigError
 from headgate.core.slo import END_TO_END, Slo
-from headgate.engines.spark import steering
 from headgate.engines.spark.actuator import SparkActuator
 from headgate.engines.spark.changes import Changes, Wanted
 from headgate.engines.spark.decisions import DecisionWriter
@@ -33,6 +32,7 @@ from headgate.engines.spark.reports import Report
 from headgate.engines.spark.success import SuccessRate
 from headgate.engines.spark.useful import UsefulTime
 from headgate.journal.schema import Decided, Event, SloState
+from headgate.loop import steering
 from headgate.loop.loop import ControlLoop, State
 
 DELTA_S = 0.1
@@ -54,6 +54,8 @@ class ControlConfig:
     slots_min, slots_max : int
     advise : bool
         Decide and write down, and change nothing.
+    floor_s : float or None
+        Experiment: the latency floor in place of the measured one.
     """
 
     slos: tuple[Slo, ...]
@@ -61,6 +63,7 @@ class ControlConfig:
     slots_min: int = 1
     slots_max: int = 1
     advise: bool = False
+    floor_s: float | None = None
 
 
 @dataclass
@@ -263,7 +266,8 @@ class Controller:
             max((r.useful_ms for r in reports), default=0.0) / 1e3,
             any(r.waiting_records or r.taken for r in first),
         )
-        floor_s = self._floor.value_s
+        given_s = self._config.floor_s
+        floor_s = self._floor.value_s if given_s is None else given_s
         for name in self._first:
             self._configure(name, floor_s)
 

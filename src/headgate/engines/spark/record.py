@@ -10,6 +10,7 @@ from headgate.engines.spark.changes import Wanted
 from headgate.engines.spark.reports import Report
 from headgate.journal import histogram
 from headgate.journal.schema import (
+    Arrivals,
     AssignmentChange,
     Batch,
     Event,
@@ -127,6 +128,7 @@ class Recorder:
             watermark_us=manifest.watermarks["evict_us"] or None,
             slot_stats=_slot_stats(driver, entering),
             hottest=tuple(hottest[:_HOTTEST]),
+            arrivals=_arrivals(entering),
             state_rows=sum(sum(s.rows) for s in driver.states.values()),
             state_bytes=sum(_entry_bytes(driver, op.id) for op in driver.query.operators),
             changelog_bytes=changelog_bytes,
@@ -183,6 +185,18 @@ def _latency(reports: list[Report], merged: histogram.Sparse) -> Latency | None:
         p99=p99,
         max=round(max(r.latency_max_ms for r in reports), 3),
     )
+
+
+def _arrivals(entering: list[Report]) -> tuple[Arrivals, ...]:
+    """Return what arrived by key group, of the operators that count it."""
+    found: dict[str, dict[int, int]] = {}
+    for report in entering:
+        if report.counts is not None:
+            by_group = found.setdefault(report.operator, {})
+            new = report.counts.arrivals
+            for group, records in zip(new.group.tolist(), new.records.tolist(), strict=True):
+                by_group[group] = by_group.get(group, 0) + int(records)
+    return tuple(Arrivals(name, tuple(sorted(by.items()))) for name, by in found.items() if by)
 
 
 def _slot_stats(driver: BatchDriver, entering: list[Report]) -> tuple[SlotStats, ...]:

@@ -17,7 +17,7 @@ from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, nearest
 from headgate.core.slo import Slo, parse_slo
 from headgate.engines.spark import session as sessions
-from headgate.engines.spark import sinks, steering
+from headgate.engines.spark import sinks
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
@@ -30,6 +30,7 @@ from headgate.engines.spark.plan import Query as Plan
 from headgate.engines.spark.query import Query
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.warmup import warm_workers
+from headgate.loop import steering
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import ControlFiles
@@ -45,6 +46,7 @@ _OWN_OPTIONS = {
     "headgate.backlog.bytesMax": "above this a slot serves past its budget",
     "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
     "headgate.slotRate": "experiment: records that a slot serves per second of wall time",
+    "headgate.floor": "experiment: the latency floor, a duration, in place of the measured one",
 }
 
 
@@ -397,12 +399,14 @@ class Writer:
         at_most = job.slots_max
         if most == "auto" and job.slot_rate is None:
             at_most = max(job.slots, min(cores, job.slots_max))
+        floor = self._options.get("headgate.floor")
         config = ControlConfig(
             slos=self._slos,
             policy=self._policy or _policy("streamswitch", {}),
             slots_min=least,
             slots_max=at_most,
             advise=self._advise,
+            floor_s=None if floor is None else parse_duration_s(floor, zero=True),
         )
         parents = {op.id: (op.upstream.id,) for op in plan.operators if op.upstream is not None}
         return Controller(
@@ -465,6 +469,7 @@ class Writer:
             | control
             | {
                 "policy": policy if self._slos else "static",
+                "cores": self._df.sparkSession.sparkContext.defaultParallelism,
                 "trigger": self._trigger,
                 "format": self._format,
             }
