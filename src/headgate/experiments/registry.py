@@ -71,6 +71,19 @@ _FIGURES: Mapping[str, Entry] = {
     "streamswitch-14": Entry("streamswitch.fig14", "success and switching time (14, 15)"),
     "streamswitch-16": Entry("streamswitch.fig16", "an end-to-end bound, split over two operators"),
     "streamswitch-17": Entry("streamswitch.fig17", "figure 5 under longer bounds and windows"),
+    "psps-table-2": Entry("psps.table02", "three operators in a row: events and replicas"),
+    "psps-table-4": Entry("psps.table04", "the length of an interval"),
+    "psps-table-5": Entry("psps.table05", "the age at which an event is dropped"),
+    "psps-table-6": Entry("psps.table06", "how many events may wait"),
+    "psps-table-7": Entry("psps.table07", "load-aware grouping against shuffle"),
+    "psps-table-8": Entry("psps.table08", "fixed numbers of replicas (figures 8, 9)"),
+    "psps-table-9": Entry("psps.table09", "tweets that were not smoothed"),
+    "psps-table-10": Entry("psps.table10", "DABS, which restarts (figures 10, 11)"),
+    "psps-table-11": Entry("psps.table11", "eight operators with a split"),
+    "psps-table-12": Entry("psps.table12", "DNS traffic (figure 14)"),
+    "psps-forecast": Entry(
+        "psps.forecast", "forecasts of the input of two web servers", reads="the real traces"
+    ),
     "streamswitch-spark": Entry(
         "streamswitch.spark",
         "figures 5 and 6 on Spark, and predicted",
@@ -82,6 +95,11 @@ _FIGURES: Mapping[str, Entry] = {
 }
 
 _SHOWN_WITH: Mapping[str, str] = {
+    "psps-8": "psps-table-8",
+    "psps-9": "psps-table-8",
+    "psps-10": "psps-table-10",
+    "psps-11": "psps-table-10",
+    "psps-14": "psps-table-12",
     "streamswitch-8": "streamswitch-7",
     "streamswitch-9": "streamswitch-7",
     "streamswitch-11": "streamswitch-10",
