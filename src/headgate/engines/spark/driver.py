@@ -130,7 +130,8 @@ class BatchDriver:
         self._placements = {op.id: Placement(spark) for op in query.operators}
         self._porter = Porter(self._errands)
         self.migrations = Migrations(
-            self.states,
+            # of a shared operator every slot has every record: none could wait for one key group
+            {op.id: self.states[op.id] for op in query.operators if not op.shared},
             self.changes,
             self._placements,
             self._porter,
