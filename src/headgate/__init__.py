@@ -23,6 +23,7 @@ _WHERE = {
     "ArrowProcessor": "headgate.engines.spark.arrow_processor",
     "CheckpointError": "headgate.core.errors",
     "ConfigError": "headgate.core.errors",
+    "Fleet": "headgate.engines.spark.fleet.fleet",
     "HeadgateError": "headgate.core.errors",
     "Query": "headgate.engines.spark.query",
     "Slo": "headgate.core.slo",
@@ -39,6 +40,7 @@ __all__ = [
     "ArrowProcessor",
     "CheckpointError",
     "ConfigError",
+    "Fleet",
     "HeadgateError",
     "Query",
     "Slo",
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from headgate.core.slo import Slo
     from headgate.engines.spark.arrow_processor import ArrowProcessor
     from headgate.engines.spark.explain import explain
+    from headgate.engines.spark.fleet.fleet import Fleet
     from headgate.engines.spark.query import Query
     from headgate.engines.spark.session import session
     from headgate.engines.spark.verify import verify

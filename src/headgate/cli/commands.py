@@ -51,6 +51,7 @@ class Benchmark(StrEnum):
     KILL = "kill"
     ISOLATION = "isolation"
     SLO = "slo"
+    FLEET = "fleet"
 
 
 _COUNTED = {
@@ -59,6 +60,7 @@ _COUNTED = {
     Benchmark.KILL: "count",
     Benchmark.ISOLATION: "count",
     Benchmark.SLO: "seconds",
+    Benchmark.FLEET: "jobs",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
 

@@ -134,10 +134,10 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
         f"{key:<{width}}  {value if isinstance(value, str) else json.dumps(value)}"
         for key, value in plain.items()
     ]
-    return [*lines, *_table(result.get("rows", []))]
+    return [*lines, *table(result.get("rows", []))]
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return flat dicts with the same keys as the lines of a table, numbers to the right."""
     if not rows:
         return []

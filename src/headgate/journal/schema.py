@@ -10,6 +10,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from headgate.journal.fleet import FleetDecided, FleetJobChanged, FleetJobState, FleetRound
 from headgate.journal.histogram import Sparse
 
 VERSION = 1
@@ -487,11 +488,14 @@ Event = (
     | Applied
     | NotReadyToDecide
     | ControlAct
+    | FleetRound
+    | FleetDecided
+    | FleetJobChanged
 )
 """Any line of a journal."""
 
 KINDS: dict[str, type[Event]] = {kind.KIND: kind for kind in typing.get_args(Event)}
 """Kinds by the text of their ``"event"`` field."""
 
-NESTED = (OperatorInfo, Latency, SlotStats, SloState, Observed, Wish)
+NESTED = (OperatorInfo, Latency, SlotStats, SloState, Observed, Wish, FleetJobState)
 """Objects that appear inside events."""

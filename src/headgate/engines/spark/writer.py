@@ -20,7 +20,7 @@ from headgate.engines.spark import session as sessions
 from headgate.engines.spark import sinks, steering
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
-from headgate.engines.spark.driver import BatchDriver
+from headgate.engines.spark.driver import BatchDriver, Observer
 from headgate.engines.spark.exchange import streaming_input
 from headgate.engines.spark.gateway import of_rows, require_classic
 from headgate.engines.spark.job import JobConfig
@@ -89,6 +89,7 @@ class Writer:
         self._advise = False
         self._fallback = "error"
         self._faults: list[dict[str, Any]] = []
+        self._watch: Callable[[Observer | None, BatchDriver], Observer] | None = None
 
     # -- PySpark's --------------------------------------------------------------------------------
 
@@ -249,6 +250,41 @@ class Writer:
         self._fallback = to
         return self
 
+    def in_fleet(
+        self, watch: Callable[[Observer | None, BatchDriver], Observer]
+    ) -> tuple[str, tuple[Slo, ...]]:
+        """Hand the query over to a fleet, which decides about its slots; called by `Fleet.add`.
+
+        Parameters
+        ----------
+        watch : callable
+            Takes the query's own observer and its driver when it starts, and returns who is told
+            about its batches.
+
+        Returns
+        -------
+        tuple
+            The query's name, and its SLOs; of these it keeps the latencies, to report on them.
+
+        Raises
+        ------
+        ConfigError
+            It has no name or no SLO, or a policy of its own.
+        """
+        if self._name is None:
+            msg = 'a job of a fleet needs a name; add .queryName("counts") to its writer.'
+            raise ConfigError(msg)
+        if self._policy is not None and self._policy.name != "static":
+            msg = (
+                f'job "{self._name}" has the policy {self._policy.name}, and the fleet decides '
+                "about slots; leave out .policy()."
+            )
+            raise ConfigError(msg)
+        slos = self._slos
+        self._watch, self._policy = watch, _policy("static", {})
+        self._slos = tuple(slo for slo in slos if slo.is_latency)
+        return self._name, slos
+
     def toTable(self, tableName: str) -> Query:
         """Start the query, appending to a table."""
         self._table = tableName
@@ -344,7 +380,8 @@ class Writer:
             frame = streaming_input(spark, plan, config.key_groups)
             driver.input_schema = frame.schema
             controller = self._controller(plan, driver, recorder)
-            driver.observer = controller
+            watch = self._watch
+            driver.observer = controller if watch is None else watch(controller, driver)
             commands = Commands(
                 ControlFiles(checkpoint.root),
                 driver.changes,
