@@ -11,7 +11,15 @@ from typer.testing import CliRunner
 from headgate.cli import app
 from headgate.core.errors import ConfigError
 from headgate.core.utility import Custom, Linear, Metric
-from headgate.journal import FleetDecided, FleetJobChanged, FleetJobState, FleetRound, JournalWriter
+from headgate.journal import (
+    FleetDecided,
+    FleetJobChanged,
+    FleetJobState,
+    FleetRound,
+    FleetStart,
+    JournalWriter,
+)
+from headgate.journal.schema import VERSION
 from headgate.report.fleet import fleet_status
 from headgate.scenario.fleet_file import Slots, read_fleet
 
@@ -82,7 +90,7 @@ def test_the_environment_wins_over_the_file(tmp_path):
         (JOB + "slot_rate = -1\n", "slot_rate=-1 is out of range"),
         ("[jobs.a]\nquery = 'nexmark-q7'\n", r"\[jobs.a\] there is no SLO"),
         ("[jobs.a]\nslo = 'juice >= 0.9'\n", r"\[jobs.a\] lacks query; add it"),
-        ("[jobs.a]\nquery = 'q'\nslo = 'mean < 3'\n", r"\[jobs.a\] SLO .* no unit"),
+        ("[jobs.a]\nquery = 'q'\nslo = 'mean < 3 over 1 s'\n", r"\[jobs.a\] SLO .* no unit"),
         ("[jobs.'a b']\nquery = 'q'\n", 'job name "a b" cannot name files'),
         ("jobs = 3\n", r"\[jobs\] is 3 and not a table"),
         ("[fleet]\n", "has no job"),
@@ -132,6 +140,7 @@ def seen(time_s, utility):
 
 def test_status_says_who_got_slots_with_the_utility_before_and_after(tmp_path):
     with JournalWriter(tmp_path / "fleet.jsonl") as journal:
+        journal.write(FleetStart("henge", 8, 10.0, VERSION))
         journal.write(FleetJobChanged("a", "running", "submitted"))
         journal.write(seen(10.0, 4.0))
         journal.write(

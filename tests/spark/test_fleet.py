@@ -191,7 +191,7 @@ def test_a_job_without_a_name_or_with_a_policy_of_its_own_is_refused(run, spark)
     rows = spark.readStream.format("rate").load().groupBy("value").count()
     with pytest.raises(ConfigError, match="needs a name"):
         run.fleet.add(hg.writeStream(rows).slo("juice >= 0.9"))
-    with pytest.raises(ConfigError, match="leave out .policy"):
+    with pytest.raises(ConfigError, match=r"leave out \.policy"):
         run.fleet.add(hg.writeStream(rows).queryName("own").policy("threshold"))
     with pytest.raises(ConfigError, match="needs an SLO"):
         run.fleet.add(hg.writeStream(rows).queryName("none"))

@@ -8,7 +8,13 @@ Imports `headgate.core` only.
 
 from __future__ import annotations
 
-from headgate.journal.fleet import FleetDecided, FleetJobChanged, FleetJobState, FleetRound
+from headgate.journal.fleet import (
+    FleetDecided,
+    FleetJobChanged,
+    FleetJobState,
+    FleetRound,
+    FleetStart,
+)
 from headgate.journal.reader import follow, locate, read
 from headgate.journal.schema import (
     Applied,
@@ -42,6 +48,7 @@ __all__ = [
     "FleetJobChanged",
     "FleetJobState",
     "FleetRound",
+    "FleetStart",
     "JournalWriter",
     "Latency",
     "NotReadyToDecide",

@@ -7,6 +7,28 @@ from typing import ClassVar
 
 
 @dataclass(frozen=True)
+class FleetStart:
+    """A fleet was made; the first line of its journal."""
+
+    KIND: ClassVar[str] = "fleet-start"
+
+    policy: str
+    """Name of the policy."""
+
+    slots_max: int
+    """The budget."""
+
+    round_s: float
+    """Time between two rounds, in seconds."""
+
+    version: int
+    """Version of the journal's format."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
 class FleetJobState:
     """How one job of a fleet stood at the end of a round."""
 

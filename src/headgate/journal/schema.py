@@ -10,7 +10,13 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headgate.journal.fleet import FleetDecided, FleetJobChanged, FleetJobState, FleetRound
+from headgate.journal.fleet import (
+    FleetDecided,
+    FleetJobChanged,
+    FleetJobState,
+    FleetRound,
+    FleetStart,
+)
 from headgate.journal.histogram import Sparse
 
 VERSION = 1
@@ -488,6 +494,7 @@ Event = (
     | Applied
     | NotReadyToDecide
     | ControlAct
+    | FleetStart
     | FleetRound
     | FleetDecided
     | FleetJobChanged

@@ -22,7 +22,14 @@ from headgate.engines.spark.fleet.member import Member, State
 from headgate.engines.spark.fleet.probe import Probe
 from headgate.engines.spark.query import Query
 from headgate.engines.spark.writer import Writer
-from headgate.journal.fleet import FleetDecided, FleetJobChanged, FleetJobState, FleetRound
+from headgate.journal.fleet import (
+    FleetDecided,
+    FleetJobChanged,
+    FleetJobState,
+    FleetRound,
+    FleetStart,
+)
+from headgate.journal.schema import VERSION
 from headgate.journal.writer import JournalWriter
 
 WINDOW_ROUNDS = 6
@@ -168,6 +175,7 @@ class Fleet:
         self._last_rule = ""
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
+        self._write(FleetStart(self.policy.name, budget, round_s, VERSION))
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -412,7 +420,7 @@ class Fleet:
     def _note(self, member: Member, why: str) -> None:
         self._write(FleetJobChanged(job=member.name, state=str(member.state), why=why))
 
-    def _write(self, event: FleetRound | FleetDecided | FleetJobChanged) -> None:
+    def _write(self, event: FleetStart | FleetRound | FleetDecided | FleetJobChanged) -> None:
         if isinstance(event, FleetRound):
             self._log.rounds.append(event)
         if self._journal is not None:
