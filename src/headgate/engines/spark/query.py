@@ -143,7 +143,7 @@ class Query:
         """Return the last decisions of the query's policy, oldest first."""
         return self._controller.decisions() if self._controller is not None else []
 
-    def progress(self) -> tuple[int, bool]:
+    def _progress(self) -> tuple[int, bool]:
         """Return how many batches were begun, and whether none is under way."""
         return self._driver.batches_begun, self._driver.idle.is_set()
 

@@ -250,7 +250,7 @@ class Writer:
         self._fallback = to
         return self
 
-    def in_fleet(
+    def _in_fleet(
         self, watch: Callable[[Observer | None, BatchDriver], Observer]
     ) -> tuple[str, tuple[Slo, ...]]:
         """Hand the query over to a fleet, which decides about its slots; called by `Fleet.add`.

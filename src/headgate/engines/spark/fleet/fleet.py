@@ -197,7 +197,7 @@ class Fleet:
             It has no name, no SLO or a policy of its own, or a job of that name is there.
         """
         probe = Probe(WINDOW_ROUNDS * self.limits.round_s)
-        name, slos = writer.in_fleet(probe.around)
+        name, slos = writer._in_fleet(probe.around)
         with self._lock:
             if name in self._members or name in self._prepared:
                 msg = f'a job "{name}" is in the fleet already; give this one another name.'

@@ -85,7 +85,7 @@ class Member:
         return self.state is not before
 
     def _stuck(self) -> bool:
-        number, idle = self.query.progress()
+        number, idle = self.query._progress()
         now_s = time.monotonic()
         if idle or number != self._batch.number:
             self._batch = _Batch(number, now_s)
