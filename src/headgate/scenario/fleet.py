@@ -183,6 +183,8 @@ def fleet_result(fleet: Any) -> dict[str, Any]:
             kept.update(slots=job.slots, values=list(job.values), met=job.met)
     for name, state in fleet.jobs.items():
         jobs.setdefault(name, {"utility": []})["state"] = str(state)
+    for name, why in fleet.failures.items():
+        jobs[name]["failure"] = why
     known = [seen for seen in rounds if any(job.utility is not None for job in seen.jobs)]
     shares = [seen.utility / seen.utility_max for seen in known]
     last = known[-1] if known else None

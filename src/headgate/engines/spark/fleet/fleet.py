@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
 from headgate.control.limits import check_range
 from headgate.control.policies.henge import Henge, HengeParameters
-from headgate.core.errors import ConfigError, nearest
+from headgate.core.errors import ConfigError, HeadgateError, nearest
 from headgate.core.intents import utility_of
-from headgate.core.utility import Shape
+from headgate.core.utility import Shape, Utility
 from headgate.engines.spark.fleet.member import Member, State
 from headgate.engines.spark.fleet.probe import Probe
 from headgate.engines.spark.query import Query
@@ -102,7 +102,7 @@ class _Prepared:
 
     writer: Writer
     probe: Probe
-    utility: Any
+    utility: Utility
 
 
 @dataclass
@@ -169,6 +169,7 @@ class Fleet:
         self._lock = threading.RLock()
         self._prepared: dict[str, _Prepared] = {}
         self._members: dict[str, Member] = {}
+        self._unstarted: dict[str, str] = {}
         self._log = _Log()
         self._began_s = time.monotonic()
         self._acted_s: deque[float] = deque()
@@ -232,9 +233,17 @@ class Fleet:
 
     @property
     def jobs(self) -> dict[str, State]:
-        """How each job that was started stands to the fleet."""
+        """How each job stands to the fleet."""
         with self._lock:
-            return {name: member.state for name, member in self._members.items()}
+            failed = dict.fromkeys(self._unstarted, State.FAILED)
+            return failed | {name: member.state for name, member in self._members.items()}
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why each job that failed did, in one line."""
+        with self._lock:
+            failed = {n: m.why for n, m in self._members.items() if m.state is State.FAILED}
+            return self._unstarted | failed
 
     def _get(self, name: str) -> Member:
         with self._lock:
@@ -262,9 +271,25 @@ class Fleet:
     # -- life -------------------------------------------------------------------------------------
 
     def start(self) -> Fleet:
-        """Start the jobs that were added, and begin to decide."""
+        """Start the jobs that were added, and begin to decide.
+
+        A job that cannot start is written down in `failures`, and the others go on.
+
+        Raises
+        ------
+        HeadgateError
+            Not one of the jobs could start; the first one's reason.
+        """
+        refused: list[HeadgateError] = []
         for name in list(self._prepared):
-            self._start(name)
+            try:
+                self._start(name)
+            except HeadgateError as error:
+                refused.append(error)
+                self._unstarted[name] = str(error)
+                self._write(FleetJobChanged(name, str(State.FAILED), str(error)))
+        if refused and not self._members:
+            raise refused[0]
         self._began_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="headgate-fleet", daemon=True)
         self._thread.start()
@@ -284,8 +309,10 @@ class Fleet:
         for member in members:
             while member.query.isActive and time.monotonic() < until_s:
                 time.sleep(0.05)
-        if self._journal is not None:
-            self._journal.close()
+        with self._lock:
+            journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close()
 
     @property
     def rounds(self) -> list[FleetRound]:
@@ -423,5 +450,6 @@ class Fleet:
     def _write(self, event: FleetStart | FleetRound | FleetDecided | FleetJobChanged) -> None:
         if isinstance(event, FleetRound):
             self._log.rounds.append(event)
-        if self._journal is not None:
-            self._journal.write(event)
+        with self._lock:
+            if self._journal is not None:
+                self._journal.write(event)
