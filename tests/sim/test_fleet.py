@@ -132,6 +132,20 @@ def test_slots_that_want_more_cores_than_there_are_slow_each_other_down():
     assert measured(simulation) == pytest.approx(0.4, rel=0.02)
 
 
+def test_a_job_lies_on_the_hosts_with_the_fewest_slots():
+    # the first job fills one of two hosts, whose cores it overloads; the second has the other
+    busy = OperatorShape(("source",), 0.010, 0.010, slots=8, slots_max=8)
+    topology = Topology({"source": OperatorShape(service_s=0.0), "work": busy}, 1000.0)
+    simulation = FleetSimulation(Cluster(hosts=2, noise=0.0, slot_overhead=0.0))
+    simulation.add("heavy", SimJob(topology, JUICE, hosts=1))
+    simulation.add("light", SimJob(one_operator(4, 200.0), JUICE, hosts=1))
+    for _ in range(7):
+        simulation.advance(10.0)
+    view = simulation.view()
+    assert (view.hosts_congested, view.congested) == (1, False)
+    assert (measured(simulation, "heavy") < 0.5, measured(simulation, "light")) == (True, 1.0)
+
+
 def test_a_cluster_with_cores_to_spare_is_not_congested():
     simulation = simulated(one_operator(4, 200.0))
     simulation.advance(10.0)

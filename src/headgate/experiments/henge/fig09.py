@@ -23,11 +23,11 @@ from headgate.experiments.henge.fleets import (
     all_met_s,
     draw_timeline,
     managed,
+    page_load_job,
     timeline,
     within,
 )
 from headgate.experiments.registry import Request
-from headgate.workloads.topologies import page_load
 
 if TYPE_CHECKING:
     from headgate.report.plot import Figure
@@ -71,12 +71,12 @@ def measure(length_s: float) -> dict[str, Any]:
 
 
 def _by_priority() -> dict[str, SimJob]:
-    return {f"T{k}": SimJob(page_load(), within(0.060, 10.0 * k)) for k in range(1, 10)}
+    return {f"T{k}": page_load_job(within(0.060, 10.0 * k)) for k in range(1, 10)}
 
 
 def _hybrid() -> dict[str, SimJob]:
     intents = (Intent(Metric.JUICE, 1.0), Intent(Metric.LATENCY, 0.070))
-    return {f"T{k}": SimJob(page_load(), Utility(35.0, intents)) for k in range(1, 11)}
+    return {f"T{k}": page_load_job(Utility(35.0, intents)) for k in range(1, 11)}
 
 
 def draw(data: Mapping[str, Any]) -> Figure:

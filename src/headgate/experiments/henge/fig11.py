@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headgate.engines.sim.fleet.model import SimJob
 from headgate.experiments.henge.fleets import (
     actions_of,
     draw_timeline,
     managed,
+    page_load_job,
     timeline,
     within,
 )
@@ -43,8 +43,8 @@ def measure(spike_s: float) -> dict[str, Any]:
         return 2.0 * base if start_s <= time_s < end_s else base
 
     jobs = {
-        "A": SimJob(page_load(), within(0.080), lambda t: doubled(ends_s[1], ends_s[2], t)),
-        "B": SimJob(page_load(), within(0.080), lambda t: doubled(ends_s[0], ends_s[1], t)),
+        "A": page_load_job(within(0.080), lambda t: doubled(ends_s[1], ends_s[2], t)),
+        "B": page_load_job(within(0.080), lambda t: doubled(ends_s[0], ends_s[1], t)),
     }
     found = managed(jobs, ends_s[2] + 1200.0)
     phases = {

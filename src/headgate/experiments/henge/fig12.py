@@ -15,6 +15,7 @@ the fewest slots of the aggregate that keep the SLO at the median load.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from headgate.experiments.henge.fleets import (
     STORM,
     actions_of,
     mark_actions,
+    page_load_job,
     quantiles,
     timeline,
     within,
@@ -66,10 +68,10 @@ def run(request: Request) -> dict[str, Any]:
 def measure(directory: Path, *, jobs: int) -> dict[str, Any]:
     """Return the same with `jobs` jobs per log."""
     rates = {name: _rate(directory, f"{name}_requests") for name in ("sdsc", "epa")}
-    start = {name: SimJob(page_load(), within(_BOUND_S), rate) for name, rate in rates.items()}
+    start = {name: page_load_job(within(_BOUND_S), rate) for name, rate in rates.items()}
     median_slots = _slots_for(page_load().rate)
     by_hand = page_load().with_slots({"aggregate": median_slots})
-    set_by_hand = {name: SimJob(by_hand, within(_BOUND_S), rate) for name, rate in rates.items()}
+    set_by_hand = {name: replace(job, topology=by_hand) for name, job in start.items()}
     found: dict[str, FleetRun] = {}
     for name, policy, kinds in (
         ("henge", Henge(), start),

@@ -53,7 +53,9 @@ def run(request: Request) -> dict[str, Any]:
 
 def measure(length_s: float) -> dict[str, Any]:
     """Return the same of a run of some length."""
-    jobs = {name: SimJob(_topology(name), within(0.060)) for name in WORKERS}
+    jobs = {
+        name: SimJob(_topology(name), within(0.060), hosts=n) for name, (n, _) in WORKERS.items()
+    }
     found = managed(jobs, length_s, replace(STORM, hosts=20))
     last = found.satisfaction[found.between(length_s - 1800.0, length_s)]
     return {

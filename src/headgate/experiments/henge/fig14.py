@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headgate.engines.sim.fleet.model import SimJob
 from headgate.experiments.henge.fleets import (
     STORM,
     actions_of,
     draw_timeline,
     managed,
+    page_load_job,
     page_loads,
     timeline,
     within,
 )
 from headgate.experiments.registry import Request
-from headgate.workloads.topologies import page_load
 
 if TYPE_CHECKING:
     from headgate.report.plot import Figure
@@ -47,7 +46,7 @@ def measure(spike_s: float) -> dict[str, Any]:
     def background(time_s: float, host: int) -> float:
         return TAKEN if time_s >= spike_s else 0.0
 
-    jobs = page_loads(7, 0.070) | {"T8": SimJob(page_load(), within(0.010))}
+    jobs = page_loads(7, 0.070) | {"T8": page_load_job(within(0.010))}
     found = managed(jobs, spike_s + 3600.0, replace(STORM, background=background))
     before = float(np.mean(found.total[found.between(spike_s - 600.0, spike_s)]))
     after = found.total[found.between(spike_s, spike_s + 3600.0)]

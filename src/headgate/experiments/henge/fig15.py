@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headgate.engines.sim.fleet.model import SimJob
 from headgate.experiments.henge.fleets import (
     STORM,
     actions_of,
     draw_timeline,
     managed,
+    page_load_job,
     timeline,
     within,
 )
 from headgate.experiments.registry import Request
-from headgate.workloads.topologies import page_load
 
 if TYPE_CHECKING:
     from headgate.report.plot import Figure
@@ -42,9 +41,9 @@ def run(request: Request) -> dict[str, Any]:
 
 def measure(more: int) -> dict[str, Any]:
     """Return the same with some number of further jobs."""
-    jobs = {f"T0-{k}": SimJob(page_load(), within(0.070)) for k in range(5)}
+    jobs = {f"T0-{k}": page_load_job(within(0.070)) for k in range(5)}
     for wave in range(1, 5):
-        late = SimJob(page_load(), within(0.070), arrives_s=wave * _EVERY_S)
+        late = page_load_job(within(0.070), arrives_s=wave * _EVERY_S)
         jobs |= {f"T{wave}-{k}": late for k in range(more)}
     found = managed(jobs, 5 * _EVERY_S, replace(STORM, hosts=20))
     waves = []

@@ -9,7 +9,7 @@ import numpy as np
 
 from headgate.control.policies.henge import Henge
 from headgate.core.utility import Intent, Metric, Utility
-from headgate.engines.sim.fleet.model import RESTART, Cluster, SimJob
+from headgate.engines.sim.fleet.model import RESTART, Cluster, Rate, SimJob
 from headgate.engines.sim.fleet.run import FleetRun, run_fleet
 from headgate.report.plot import panels
 from headgate.workloads.topologies import page_load
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 STORM = Cluster(change=RESTART)
 """Ten machines [P] on which a change of slots restarts the job."""
+
+WORKERS = 2
+"""Machines that a PageLoad lies on: its workers in the authors' code [R]."""
 
 _POINTS = 300
 """Points of a timeline that go into the JSON."""
@@ -34,10 +37,15 @@ def processing_all(priority: float) -> Utility:
     return Utility(priority, (Intent(Metric.JUICE, 1.0),))
 
 
+def page_load_job(utility: Utility, rate: Rate | None = None, *, arrives_s: float = 0.0) -> SimJob:
+    """Return a PageLoad on two machines."""
+    return SimJob(page_load(), utility, rate, hosts=WORKERS, arrives_s=arrives_s)
+
+
 def page_loads(count: int, bound_s: float, priority: float = 35.0) -> dict[str, SimJob]:
     """Return equal PageLoad jobs, T1 to T`count`."""
     utility = within(bound_s, priority)
-    return {f"T{k}": SimJob(page_load(), utility) for k in range(1, count + 1)}
+    return {f"T{k}": page_load_job(utility) for k in range(1, count + 1)}
 
 
 def managed(

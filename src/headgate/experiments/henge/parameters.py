@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headgate.control.policies.henge import Henge, HengeParameters
-from headgate.engines.sim.fleet.model import SimJob
 from headgate.engines.sim.fleet.run import run_fleet
-from headgate.experiments.henge.fleets import STORM, all_met_s, within
+from headgate.experiments.henge.fleets import STORM, all_met_s, page_load_job, within
 from headgate.experiments.registry import Request
 from headgate.report.plot import panels
-from headgate.workloads.topologies import page_load
 
 if TYPE_CHECKING:
     from headgate.report.plot import Figure
@@ -41,7 +39,7 @@ def measure(length_s: float) -> dict[str, Any]:
     rows = []
     for name, values in VALUES.items():
         for value in values:
-            jobs = {f"T{k}": SimJob(page_load(), within(0.060, 10.0 * k)) for k in range(1, 10)}
+            jobs = {f"T{k}": page_load_job(within(0.060, 10.0 * k)) for k in range(1, 10)}
             parameters = HengeParameters(**{name: type(values[0])(value)})  # type: ignore[arg-type]
             found = run_fleet(STORM, jobs, Henge(parameters), length_s)
             rows.append(

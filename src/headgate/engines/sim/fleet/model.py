@@ -91,6 +91,9 @@ class SimJob:
     rate: Rate | None = None
     """None for the topology's own, constant rate."""
 
+    hosts: int = 1_000_000
+    """On how many hosts its slots may lie (Storm's workers); >= 1, all where there are fewer."""
+
     arrives_s: float = 0.0
     """When it is submitted, in seconds."""
 
@@ -98,6 +101,7 @@ class SimJob:
     """When it is removed, in seconds."""
 
     def __post_init__(self) -> None:
+        check_range("job", "hosts", self.hosts, 1)
         for intent in self.utility.intents:
             if intent.metric is Metric.LATENCY and intent.percentile is not None:
                 msg = (

@@ -37,6 +37,8 @@ class _Member:
     rows : slice
         Its operators in the arrays.
     edges : list of (parent, child)
+    hosts : int64[hosts of the job]
+        Where its slots lie.
     juice : JuiceWindow
     finished : deque of (float, float)
         Records that left a sink and the sum of their latencies, by round.
@@ -45,6 +47,7 @@ class _Member:
     job: SimJob
     rows: slice
     edges: list[tuple[str, str]]
+    hosts: I64
     juice: JuiceWindow = field(default_factory=lambda: JuiceWindow(WINDOW_ROUNDS))
     finished: deque[tuple[float, float]] = field(
         default_factory=lambda: deque(maxlen=WINDOW_ROUNDS)
@@ -106,9 +109,9 @@ class FleetSimulation:
         start = len(self._ops)
         rows = slice(start, start + len(shapes))
         edges = [(parent, child) for child, s in shapes.items() for parent in s.parents]
-        member = _Member(job, rows, edges, capacity=np.zeros(len(shapes)))
+        member = _Member(job, rows, edges, self._place(job.hosts), capacity=np.zeros(len(shapes)))
         self._ops = np.vstack([self._ops, [_row(shape) for shape in shapes.values()]])
-        spread = [self._spread(shape.slots, start + k) for k, shape in enumerate(shapes.values())]
+        spread = [self._spread(s.slots, k, member.hosts) for k, s in enumerate(shapes.values())]
         self._slots = np.vstack([self._slots, spread])
         ring = np.zeros((len(shapes), kernels.CHUNKS))
         self._counts = np.vstack([self._counts, ring])
@@ -135,11 +138,18 @@ class FleetSimulation:
             raise ConfigError(msg)
         return self._members[name]
 
-    def _spread(self, slots: int, offset: int) -> I64:
+    def _place(self, count: int) -> I64:
+        """Return the hosts of a new job: those with the fewest slots, ties by chance."""
+        by_chance = self._generator.permutation(self.cluster.hosts)
+        held = self._slots.sum(axis=0)[by_chance]
+        hosts: I64 = np.sort(by_chance[np.argsort(held, kind="stable")][:count])
+        return hosts
+
+    def _spread(self, slots: int, offset: int, hosts: I64) -> I64:
         """Return how many of an operator's slots each host has: as even as it goes."""
-        hosts = self.cluster.hosts
-        each: I64 = np.full(hosts, slots // hosts, np.int64)
-        each[(offset + np.arange(slots % hosts)) % hosts] += 1
+        each: I64 = np.zeros(self.cluster.hosts, np.int64)
+        each[hosts] = slots // len(hosts)
+        each[hosts[(offset + np.arange(slots % len(hosts))) % len(hosts)]] += 1
         return each
 
     def _join_up(self) -> None:
@@ -271,8 +281,9 @@ class FleetSimulation:
         for name, operators in slots.items():
             member = self._get(name)
             for operator, count in operators.items():
-                row = member.rows.start + member.names.index(operator)
-                self._slots[row] = self._spread(count, row)
+                offset = member.names.index(operator)
+                spread = self._spread(count, offset, member.hosts)
+                self._slots[member.rows.start + offset] = spread
             self._pay(member.rows)
 
     def _pay(self, rows: slice) -> None:
