@@ -4,8 +4,8 @@ The paper shows [P]: eight PageLoads, seven with a latency of 70 ms and one of 1
 At 21,800 s the machines' load rises by what the operating system does; Henge reduces two jobs that
 meet their SLO, and within 20 minutes, by 23,000 s, the total is what it was.
 
-Parameters: from 21,800 s on other processes take `TAKEN` of each machine's four cores [I]: more than
-the jobs leave. The paper does not say whether they stop; here they do not.
+Parameters: for ten minutes other processes take `TAKEN` of each machine's four cores [I], a little more
+than two jobs on one machine leave. The paper shows the interval and gives no number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from headgate.report.plot import Figure
 
 PAPER = {"actions": "two jobs reduced", "recovered_s": "1200 after the spike, to the same total"}
-TAKEN = 3.55
+TAKEN = 3.38
+SPIKE_S = 600.0
 
 
 def run(request: Request) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def measure(spike_s: float) -> dict[str, Any]:
     """Return the same with a spike that begins at some time."""
 
     def background(time_s: float, host: int) -> float:
-        return TAKEN if time_s >= spike_s else 0.0
+        return TAKEN if spike_s <= time_s < spike_s + SPIKE_S else 0.0
 
     jobs = page_loads(7, 0.070) | {"T8": page_load_job(within(0.010))}
     found = managed(jobs, spike_s + 3600.0, replace(STORM, background=background))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from headgate.core.utility import Intent, Metric, Utility
 from headgate.engines.sim.fleet.model import RESTART, Cluster, Rate, SimJob
 from headgate.engines.sim.fleet.run import FleetRun, run_fleet
 from headgate.report.plot import panels
-from headgate.workloads.topologies import page_load
+from headgate.workloads.topologies import Topology, page_load
 
 if TYPE_CHECKING:
     from headgate.report.plot import Axes, Figure
@@ -40,6 +41,13 @@ def processing_all(priority: float) -> Utility:
 def page_load_job(utility: Utility, rate: Rate | None = None, *, arrives_s: float = 0.0) -> SimJob:
     """Return a PageLoad on two machines."""
     return SimJob(page_load(), utility, rate, hosts=WORKERS, arrives_s=arrives_s)
+
+
+def heavy_page_load(cpu_s: float) -> Topology:
+    """Return a PageLoad whose aggregate takes cores for `cpu_s` of its 40 ms per record."""
+    topology = page_load()
+    aggregate = replace(topology.operators["aggregate"], cpu_s=cpu_s)
+    return replace(topology, operators={**topology.operators, "aggregate": aggregate})
 
 
 def page_loads(count: int, bound_s: float, priority: float = 35.0) -> dict[str, SimJob]:
