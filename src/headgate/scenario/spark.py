@@ -93,9 +93,7 @@ class SparkEngine:
         """Return the session, made when it is first needed."""
         if self._spark is None:
             with _own_interrupts():
-                self._spark = engine_module("headgate.engines.spark.session").session(
-                    **self._config
-                )
+                self._spark = engine_module("headgate.engines.spark.session").session()
             engine_module("headgate.engines.spark.sources").register(self._spark)
         return self._spark
 

@@ -79,7 +79,8 @@ class FleetRun:
     def satisfaction(self) -> F64:
         """Total utility over the most there could be, by round, shape [rounds]."""
         most = [sum(self.maximum[name] for name in values) or 1.0 for values in self.utility]
-        return self.total / np.array(most)
+        shares: F64 = self.total / np.array(most)
+        return shares
 
     def between(self, start_s: float, end_s: float) -> slice:
         """Return the rounds that end within (start_s, end_s]."""

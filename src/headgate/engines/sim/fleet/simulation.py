@@ -308,7 +308,7 @@ class FleetSimulation:
         ]
         held = self._ops[:, kernels.QUEUE] + self._ops[:, kernels.RETAINED]
         taken = float(held @ np.array(sizes)) + self._slots.sum() * self.cluster.slot_bytes
-        return taken / (self.cluster.memory_bytes * self.cluster.hosts)
+        return float(taken / (self.cluster.memory_bytes * self.cluster.hosts))
 
 
 def _row(shape: OperatorShape) -> F64:
