@@ -17,19 +17,23 @@ from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, nearest
 from headgate.core.slo import Slo, parse_slo
 from headgate.engines.spark import session as sessions
-from headgate.engines.spark import sinks, steering
+from headgate.engines.spark import sinks
+from headgate.engines.spark.allocation import follow_slots
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
-from headgate.engines.spark.driver import BatchDriver, Observer
+from headgate.engines.spark.driver import BatchDriver
 from headgate.engines.spark.exchange import streaming_input
 from headgate.engines.spark.gateway import of_rows, require_classic
 from headgate.engines.spark.job import JobConfig
 from headgate.engines.spark.lock import CheckpointLock
 from headgate.engines.spark.logical import read
 from headgate.engines.spark.plan import Query as Plan
+from headgate.engines.spark.ports import Observer
 from headgate.engines.spark.query import Query
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.warmup import warm_workers
+from headgate.loop import steering
+from headgate.migration import registry as strategies
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import ControlFiles
@@ -44,7 +48,9 @@ _OWN_OPTIONS = {
     "headgate.workload": "name for the journal",
     "headgate.backlog.bytesMax": "above this a slot serves past its budget",
     "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
+    "headgate.executors": "follow: asked for and given back as slots change; or keep",
     "headgate.slotRate": "experiment: records that a slot serves per second of wall time",
+    "headgate.floor": "experiment: the latency floor, a duration, in place of the measured one",
 }
 
 
@@ -88,8 +94,10 @@ class Writer:
         self._policy: Policy | None = None
         self._advise = False
         self._fallback = "error"
+        self._migration = ""
         self._faults: list[dict[str, Any]] = []
-        self._watch: Callable[[Observer | None, BatchDriver], Observer] | None = None
+        # What is told about its batches: the query's own loop, and around it what a fleet puts there.
+        self._watch: Callable[[Observer | None, BatchDriver], Observer | None] = lambda own, _: own
 
     # -- PySpark's --------------------------------------------------------------------------------
 
@@ -242,6 +250,20 @@ class Writer:
         self._advise = advise
         return self
 
+    def migration(self, strategy: str) -> Writer:
+        """Set how a change of assignment is carried out: ``"subscale"``, ``"fluid(...)"`` and others.
+
+        By default state that stays on its host is only handed over (``"shared"``), and what changes
+        host goes by ``"subscale"``; see `headgate.migration.registry`.
+
+        Raises
+        ------
+        ConfigError
+            No strategy has that name, or a parameter is unknown or out of range.
+        """
+        self._migration = str(strategies.strategy(strategy))
+        return self
+
     def fallback(self, to: Literal["error", "spark"]) -> Writer:
         """Say what happens to a query that cannot run elastically: refuse it, or plain Spark."""
         if to not in ("error", "spark"):
@@ -249,41 +271,6 @@ class Writer:
             raise ConfigError(msg)
         self._fallback = to
         return self
-
-    def _in_fleet(
-        self, watch: Callable[[Observer | None, BatchDriver], Observer]
-    ) -> tuple[str, tuple[Slo, ...]]:
-        """Hand the query over to a fleet, which decides about its slots; called by `Fleet.add`.
-
-        Parameters
-        ----------
-        watch : callable
-            Takes the query's own observer and its driver when it starts, and returns who is told
-            about its batches.
-
-        Returns
-        -------
-        tuple
-            The query's name, and its SLOs; of these it keeps the latencies, to report on them.
-
-        Raises
-        ------
-        ConfigError
-            It has no name or no SLO, or a policy of its own.
-        """
-        if self._name is None:
-            msg = 'a job of a fleet needs a name; add .queryName("counts") to its writer.'
-            raise ConfigError(msg)
-        if self._policy is not None and self._policy.name != "static":
-            msg = (
-                f'job "{self._name}" has the policy {self._policy.name}, and the fleet decides '
-                "about slots; leave out .policy()."
-            )
-            raise ConfigError(msg)
-        slos = self._slos
-        self._watch, self._policy = watch, _policy("static", {})
-        self._slos = tuple(slo for slo in slos if slo.is_latency)
-        return self._name, slos
 
     def toTable(self, tableName: str) -> Query:
         """Start the query, appending to a table."""
@@ -380,8 +367,7 @@ class Writer:
             frame = streaming_input(spark, plan, config.key_groups)
             driver.input_schema = frame.schema
             controller = self._controller(plan, driver, recorder)
-            watch = self._watch
-            driver.observer = controller if watch is None else watch(controller, driver)
+            driver.observer = self._watch(controller, driver)
             commands = Commands(
                 ControlFiles(checkpoint.root),
                 driver.changes,
@@ -393,6 +379,9 @@ class Writer:
             driver.commands = commands
             driver.rehearse()
             warm_workers(spark, [op.spec for op in plan.operators])
+            leave_executors = follow_slots(
+                spark, driver, recorder.write, self._options.get("headgate.executors", "follow")
+            )
             recorder.start(driver, self._options.get("headgate.workload"), self._parameters(config))
             driver.redeliver_drained()
             if controller is not None:
@@ -411,7 +400,9 @@ class Writer:
         opened = run
 
         def release() -> None:
+            driver.close()
             lock.release()
+            leave_executors()
             opened.end()
             opened.close()
 
@@ -434,12 +425,14 @@ class Writer:
         at_most = job.slots_max
         if most == "auto" and job.slot_rate is None:
             at_most = max(job.slots, min(cores, job.slots_max))
+        floor = self._options.get("headgate.floor")
         config = ControlConfig(
             slos=self._slos,
             policy=self._policy or _policy("streamswitch", {}),
             slots_min=least,
             slots_max=at_most,
             advise=self._advise,
+            floor_s=None if floor is None else parse_duration_s(floor, zero=True),
         )
         parents = {op.id: (op.upstream.id,) for op in plan.operators if op.upstream is not None}
         return Controller(
@@ -490,6 +483,7 @@ class Writer:
             backlog_age_max_s=parse_duration_s(options.get("headgate.backlog.ageMax", "60 s")),
             slot_rate=float(rate) if rate else None,
             delta_ms=DELTA_S * 1e3 if self._slos else 0.0,
+            migration=self._migration,
             faults=self._faults,
         )
 
@@ -502,6 +496,7 @@ class Writer:
             | control
             | {
                 "policy": policy if self._slos else "static",
+                "cores": self._df.sparkSession.sparkContext.defaultParallelism,
                 "trigger": self._trigger,
                 "format": self._format,
             }

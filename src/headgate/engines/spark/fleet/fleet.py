@@ -17,6 +17,7 @@ from headgate.control.limits import check_range
 from headgate.control.policies.henge import Henge, HengeParameters
 from headgate.core.errors import ConfigError, HeadgateError, nearest
 from headgate.core.intents import utility_of
+from headgate.core.slo import Slo
 from headgate.core.utility import Shape, Utility
 from headgate.engines.spark.fleet.member import Member, State
 from headgate.engines.spark.fleet.probe import Probe
@@ -198,7 +199,7 @@ class Fleet:
             It has no name, no SLO or a policy of its own, or a job of that name is there.
         """
         probe = Probe(WINDOW_ROUNDS * self.limits.round_s)
-        name, slos = writer._in_fleet(probe.around)
+        name, slos = _taken_over(writer, probe)
         with self._lock:
             if name in self._members or name in self._prepared:
                 msg = f'a job "{name}" is in the fleet already; give this one another name.'
@@ -453,3 +454,23 @@ class Fleet:
         with self._lock:
             if self._journal is not None:
                 self._journal.write(event)
+
+
+def _taken_over(writer: Writer, probe: Probe) -> tuple[str, tuple[Slo, ...]]:
+    """Put a fleet in charge of a query's slots; return its name and its SLOs.
+
+    Of these it keeps the latencies, to report on them: it is steered by none.
+    """
+    name, policy, slos = writer._name, writer._policy, writer._slos
+    if name is None:
+        msg = 'a job of a fleet needs a name; add .queryName("counts") to its writer.'
+        raise ConfigError(msg)
+    if policy is not None and policy.name != "static":
+        msg = (
+            f'job "{name}" has the policy {policy.name}, and the fleet decides about slots; leave '
+            "out .policy()."
+        )
+        raise ConfigError(msg)
+    writer.policy("static").slo(*(slo for slo in slos if slo.is_latency))
+    writer._watch = probe.around
+    return name, slos

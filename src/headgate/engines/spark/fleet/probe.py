@@ -12,7 +12,8 @@ from headgate.control.fleet_view import FleetOperator
 from headgate.control.juice import Flow, job_juice
 from headgate.core.utility import Intent, Metric
 from headgate.engines.spark.changes import Wanted
-from headgate.engines.spark.driver import BatchDriver, Observer
+from headgate.engines.spark.driver import BatchDriver
+from headgate.engines.spark.ports import Observer
 from headgate.engines.spark.reports import Report
 from headgate.journal import histogram
 from headgate.journal.schema import SloState
