@@ -66,7 +66,7 @@ _FIGURES: Mapping[str, Entry] = {
     "henge-1": Entry("henge.fig01", "utility against resources"),
     "henge-9": Entry("henge.fig09", "nine jobs by priority, ten with a hybrid SLO (9, 10)"),
     "henge-11": Entry("henge.fig11", "two spikes of the input"),
-    "henge-12": Entry("henge.fig12", "two days of web servers' loads", reads_data=True),
+    "henge-12": Entry("henge.fig12", "two days of web servers' loads", reads="the real traces"),
     "henge-13": Entry("henge.fig13", "production jobs on a cluster too small; a reversion"),
     "henge-14": Entry("henge.fig14", "other processes take the cores; a reduction"),
     "henge-15": Entry("henge.fig15", "twenty more jobs every two hours"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from headgate.core.errors import HeadgateError
 from headgate.core.utility import Utility
 from headgate.engines.spark.fleet.probe import Probe
 from headgate.engines.spark.query import Query
+
+_RAISED = re.compile(r"(?!py4j|org\.|java\.)[\w.]*(Error|Exception): \S")
+"""How the last line of a Python traceback begins; those of the JVM around it say nothing more."""
 
 _STOP_S = 30.0
 """How long a removed query may take to stop before the journal says that it does not."""
@@ -77,7 +81,7 @@ class Member:
         if not self.query.isActive:
             left = self.state is State.LEAVING
             failure = self.query.exception()
-            self.why = "" if failure is None else str(failure).strip().partition("\n")[0]
+            self.why = "" if failure is None else _reason(failure)
             self.state = State.FAILED if failure is not None and not left else State.GONE
         elif self.state in (State.RUNNING, State.HUNG):
             self.state = State.HUNG if self._stuck() else State.RUNNING
@@ -147,3 +151,10 @@ class Member:
                 late(f"its batch has not ended {_STOP_S:g} s after it was asked to")
 
         threading.Thread(target=work, name=f"headgate-leave-{self.name}", daemon=True).start()
+
+
+def _reason(failure: Exception) -> str:
+    """Return one line that says what failed: of a traceback inside a message its end."""
+    lines = [line.strip() for line in str(failure).strip().splitlines()]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return raised[-1] if raised else lines[0] if lines else type(failure).__name__
