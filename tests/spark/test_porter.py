@@ -124,10 +124,13 @@ def test_a_host_that_cannot_is_told_with_its_reason(porter, errands):
     eventually(lambda: work.problem == "no room")
 
 
-def test_a_host_that_runs_no_task_is_given_up(porter, errands):
+def test_a_host_that_runs_no_task_is_waited_for_and_then_given_up(porter, errands, monkeypatch):
     known(porter)
     errands.elsewhere = True
     work = porter.want(("op", 4, "arena-a"), Urgency.INSTALL)
+    eventually(lambda: len(errands.asked) > 5)
+    assert not work.problem
+    monkeypatch.setattr(porters, "_PATIENCE_S", 0.0)
     eventually(lambda: bool(work.problem))
     assert "host a" in work.problem
 

@@ -53,6 +53,7 @@ class Benchmark(StrEnum):
     ISOLATION = "isolation"
     REPARTITION = "repartition"
     SLO = "slo"
+    FLEET = "fleet"
     STEADY = "steady"
     RESCALE = "rescale"
 
@@ -64,6 +65,7 @@ _COUNTED = {
     Benchmark.ISOLATION: "count",
     Benchmark.STEADY: "batches",
     Benchmark.SLO: "seconds",
+    Benchmark.FLEET: "jobs",
     Benchmark.RESCALE: "repeats",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 from headgate.operators import counts
 from headgate.operators.aggregate import NEVER_US, AggregateOperator, Batch, Results
 from headgate.operators.build import Operator
+from headgate.operators.groupwise import Groupwise
 from headgate.operators.process import ProcessorOperator
 from headgate.operators.spec import OutputMode
 from headgate.state.ports import EMPTY_TOKEN, I64, Chain, Section, Store, Table
@@ -233,8 +234,14 @@ def serve(
         An aggregate cannot hold its value (overflow), or a processor gave back what does not fit.
     """
     began_ms = now_ms()
-    emitted = _emitted_by_group(request.groups)
     arriving = _by_group(arriving)
+    emitted = _emitted_by_group(request.groups)
+    if isinstance(operator, Groupwise) and operator.shared:
+        # records of all groups come; nothing ever waits, so all groups have emitted the same
+        groups_seen = _column(arriving, GROUP)
+        emitted = np.full(
+            max(len(emitted), int(groups_seen.max(initial=0)) + 1), emitted.max(initial=0)
+        )
     served, arriving = _turn_away(operator, arriving, emitted)
     both, waited = _behind_backlog(arriving, backlog)
     now = _servable(_column(both, GROUP), request)
@@ -253,9 +260,14 @@ def serve(
         if stop > start:
             served.served_by_group[group] = int(weights[start:stop].sum())
     served.holds_us = min(watermarks_us.values(), default=served.holds_us)
+    if isinstance(operator, Groupwise):
+        served.holds_us = operator.holds_us(served.holds_us)
     step = Step(store, _without_held(operator, request), served, on_group)
+    ready_us = {group: watermarks_us[group] for group in step.request.groups}
     if isinstance(operator, AggregateOperator):
-        served.output = _aggregate(operator, step, chosen, starts, watermarks_us)
+        served.output = _aggregate(operator, step, chosen, starts, ready_us)
+    elif isinstance(operator, Groupwise):
+        served.output = operator.run(step, chosen, starts, ready_us)
     else:
         served.output = operator.run(step, chosen, starts)
     served.served_rows = len(groups)
@@ -318,8 +330,8 @@ def _aggregate(
     batch = operator.encode([_plain(c) for c in keys], slices, [_plain(c) for c in values])
     emission = _Emission(operator)
     one = _GroupStep(operator, step, batch, emission)
-    for group in step.request.groups:
-        one.run(group, int(starts[group]), int(starts[group + 1]), watermarks_us[group])
+    for group, watermark_us in watermarks_us.items():
+        one.run(group, int(starts[group]), int(starts[group + 1]), watermark_us)
     return emission.batch()
 
 
@@ -379,7 +391,7 @@ def _emitted_by_group(groups: Mapping[int, GroupState]) -> I64:
     return emitted
 
 
-def _slices(operator: AggregateOperator, table: pa.Table) -> I64:
+def _slices(operator: Operator, table: pa.Table) -> I64:
     if operator.spec.time is None:
         return np.zeros(table.num_rows, dtype=np.int64)
     return _column(table, TIME)

@@ -10,7 +10,7 @@ that the manifest names, wherever they are, so that a copy that is late or lost 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,10 @@ _LEFT = {
     Phase.RELEASE: "released",
 }
 """What it means to have left a phase; nothing happens in the one that is missing."""
+
+
+_Phases = dict[int, tuple[Phase, Progress]]
+"""Of each subscale by its number: the phase it was in, and what it is."""
 
 
 @dataclass
@@ -161,6 +165,7 @@ class Carrier:
         self._bytes: dict[int, int] = {}
         self._answered: dict[int, set[int]] = {}
         self._told: deque[Event] = deque()
+        self._first: list[tuple[_Phases, tuple[Instruction, ...]]] = []
         self._owners = list(state.assignment.slot_of)
         self._resuming = False
 
@@ -170,7 +175,7 @@ class Carrier:
         operator: str,
         state: OperatorState,
         porter: Porter,
-        data: dict[str, Any],
+        data: Mapping[str, Any],
         note: Callable[[Passed], None],
     ) -> Carrier:
         """Return what `to_dict` wrote, to go on at the first boundary."""
@@ -208,15 +213,17 @@ class Carrier:
     # -- between two batches ----------------------------------------------------------------------
 
     def request(self, request: Requested) -> None:
-        """Take a request.
+        """Take a request; what follows from it is done at the next boundary.
 
         Raises
         ------
         ConfigError
             Its strategy cannot carry it out.
         """
-        self._hosts = request.hosts
-        self._tell(request)
+        if request.hosts != self._hosts:
+            self._moved_to(request.hosts)
+        before = self._phases()
+        self._first.append((before, self.protocol.handle(request)))
 
     def pass_boundary(self, step: int, hosts: tuple[str, ...]) -> Sequence[int] | None:
         """Pass the boundary before `step`.
@@ -236,6 +243,10 @@ class Carrier:
         if self._resuming:
             self._resuming = False
             self._carry_out_all(self.protocol.resume())
+        for phases, given in self._first:
+            self._write_down(phases)
+            self._carry_out_all(given)
+        self._first.clear()
         self._absorb(step - 1)
         before = list(self._owners)
         for group in list(self._durable.pending):
@@ -295,12 +306,15 @@ class Carrier:
         """Tell the protocol all there is to tell, and carry out what it answers, until it rests."""
         while self._told:
             event = self._told.popleft()
-            before = {p.number: (p.phase, p) for p in self.protocol.subscales}
+            before = self._phases()
             given = self.protocol.handle(event)
             self._write_down(before)
             self._carry_out_all(given)
 
-    def _write_down(self, before: dict[int, tuple[Phase, Progress]]) -> None:
+    def _phases(self) -> _Phases:
+        return {p.number: (p.phase, p) for p in self.protocol.subscales}
+
+    def _write_down(self, before: _Phases) -> None:
         now = {p.number: p for p in self.protocol.subscales}
         for number in sorted(before.keys() | now.keys()):
             was, progress = before.get(number) or (Phase.PENDING, now[number])

@@ -25,7 +25,6 @@ from headgate.core.slo import END_TO_END, Slo
 from headgate.engines.spark.actuator import SparkActuator
 from headgate.engines.spark.changes import Changes, Wanted
 from headgate.engines.spark.decisions import DecisionWriter
-from headgate.engines.spark.floor import SparkFloor
 from headgate.engines.spark.job import JobConfig, OperatorState
 from headgate.engines.spark.metrics import SparkMetrics
 from headgate.engines.spark.reports import Report
@@ -33,6 +32,7 @@ from headgate.engines.spark.success import SuccessRate
 from headgate.engines.spark.useful import UsefulTime
 from headgate.journal.schema import Decided, Event, SloState
 from headgate.loop import steering
+from headgate.loop.batch_floor import BatchFloor
 from headgate.loop.loop import ControlLoop, State
 
 DELTA_S = 0.1
@@ -142,7 +142,7 @@ class Controller:
         self._loop.advise(config.advise)
         # those that read other operators wait for no batch: the loop measures them
         self._first = [name for name in self._targets if not parents.get(name)]
-        self._floor = SparkFloor()
+        self._floor = BatchFloor()
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="headgate-control", daemon=True)
         self._due = False

@@ -130,7 +130,8 @@ class BatchDriver:
         self._placements = {op.id: Placement(spark) for op in query.operators}
         self._porter = Porter(self._errands)
         self.migrations = Migrations(
-            self.states,
+            # of a shared operator every slot has every record: none could wait for one key group
+            {op.id: self.states[op.id] for op in query.operators if not op.shared},
             self.changes,
             self._placements,
             self._porter,
@@ -177,7 +178,11 @@ class BatchDriver:
     def hosts_in_use(self) -> set[str]:
         """Return the hosts that slots are placed on; none where Spark places them."""
         placed = [(n, self._placements[n]) for n in self.states if self._placements[n].active]
-        return {h for n, one in placed for h in one.hosts_of(self.states[n].assignment.slots)}
+        return {h for n, one in placed for h in one.hosts_of(self.slots_in_use(n))}
+
+    def slots_in_use(self, operator: str) -> int:
+        """Return how many slots an operator has, or will have when what moves has moved."""
+        return max(self.states[operator].assignment.slots, self.changes.newest(operator).slots)
 
     def set_cores(self, cores: int) -> None:
         """Reckon with another number of cores from the next step on."""
@@ -323,7 +328,9 @@ class BatchDriver:
     def _due(self, watermark_us: int) -> bool:
         """Whether there is work without any new record."""
         return any(
-            state.backlog or min(state.due_us) <= watermark_us for state in self.states.values()
+            self.states[op.id].backlog
+            or min(self.states[op.id].due_us) <= watermark_us - op.behind_us
+            for op in self.query.operators
         )
 
     def _step(
@@ -379,7 +386,10 @@ class BatchDriver:
         quotas: dict[str, list[int] | None] = {}
         for operator in self.query.operators:
             state = self.states[operator.id]
-            if rate is not None and operator.upstream is None:
+            if operator.shared:
+                # a copy waits in no slot's backlog: it would have to move with all key groups
+                quotas[operator.id] = None
+            elif rate is not None and operator.upstream is None:
                 quotas[operator.id] = state.limited(rate, elapsed_s)
             else:
                 quotas[operator.id] = state.quotas(self.config, self._cores, int(now_ms))
@@ -482,7 +492,7 @@ class BatchDriver:
             if operator.upstream is not None:
                 frame = self._relays[operator.id].apply(frame)
             assignment = self.states[operator.id].assignment
-            frame = exchange.to_slots(frame, assignment)
+            frame = exchange.to_slots(frame, assignment, shared=operator.shared)
             frame = self._placements[operator.id].pin(frame, assignment.slots)
             frame = self._slots[operator.id].apply(frame)
         return frame

@@ -109,6 +109,7 @@ class Migrations:
     Parameters
     ----------
     states : mapping of str to OperatorState
+        Of operators whose key groups can be held; changes of others are in force at once.
     changes : Changes
     placements : mapping of str to Placement
     porter : Porter
@@ -144,6 +145,8 @@ class Migrations:
 
     def governs(self, operator: str) -> bool:
         """Return whether changes of an operator are carried out here."""
+        if operator not in self._states:
+            return False
         if operator in self._carriers or self._placements[operator].active:
             return True
         return self._strategy not in ("", "shared")
@@ -195,7 +198,7 @@ class Migrations:
         state, carrier = self._states[operator], self._carriers.get(operator)
         before = self._asked[operator].before if carrier is not None else state.assignment
         asked = _Asked(before, wanted, _numbers(wanted, state.assignment.slots))
-        hosts = self._hosts(operator, max(state.assignment.slots, asked.target.slots))
+        hosts = self._hosts(operator, asked.target)
         if hosts is None:
             return  # they are being asked for
         cause = Cause.POLICY if wanted.decided else Cause.HAND
@@ -207,7 +210,6 @@ class Migrations:
             protocol = Migration(state.assignment)
             carrier = Carrier(operator, state, self._porter, protocol, self._noting(operator))
             self._porter.committed(self._heads(self._step - 1))
-        self._asked[operator] = asked
         self._changes.claim(operator, asked.target)
         try:
             carrier.request(request)
@@ -216,11 +218,17 @@ class Migrations:
             self._note(operator, "refused", why=str(error))
             return
         self._carriers[operator] = carrier
+        self._asked[operator] = asked
         moved = state.assignment.moved(asked.target)
         self._note(operator, what, groups=moved, strategy=str(carrier.protocol.strategy))
 
-    def _hosts(self, operator: str, slots: int) -> tuple[str, ...] | None:
-        """Return the arena of each slot's host; None while one is not known."""
+    def _hosts(self, operator: str, *wanted: Assignment) -> tuple[str, ...] | None:
+        """Return the arena of each slot that is or will be; None while one is not known."""
+        known = [self._states[operator].assignment, *wanted]
+        if operator in self._carriers:
+            protocol = self._carriers[operator].protocol
+            known += [protocol.current, protocol.target, *protocol.superseded]
+        slots = max(assignment.slots for assignment in known)
         placement = self._placements[operator]
         names = placement.hosts_of(slots) if placement.active else []
         if not names:
@@ -229,9 +237,7 @@ class Migrations:
 
     def _pass(self, operator: str, step: int) -> InForce | None:
         carrier, state = self._carriers[operator], self._states[operator]
-        protocol = carrier.protocol
-        known = (protocol.current, protocol.target, state.assignment, *protocol.superseded)
-        hosts = self._hosts(operator, max(a.slots for a in known))
+        protocol, hosts = carrier.protocol, self._hosts(operator)
         if hosts is None:
             return None
         before = state.assignment

@@ -22,8 +22,9 @@ LAG_STEPS = 4
 _TRIES = 3
 """How often bringing a key group may fail before the migration is told."""
 
-_JOB_TRIES = 8
-"""How often in a row errands may fail altogether, or end up on other hosts than they should."""
+_PATIENCE_S = 60.0
+"""How long errands may fail altogether, or end up on other hosts than they should: a host whose cores
+are all taken for a long batch is not lost."""
 
 _PAUSE_S = 0.25
 """Between two errands when one has failed, or while nothing is behind."""
@@ -109,7 +110,7 @@ class Porter:
         self._works: dict[Place, Work] = {}
         self._under_way: set[Place] = set()
         self._unknown: set[str] = set()
-        self._lost: dict[str, int] = {}
+        self._missed_since: dict[str, float] = {}
         self._heads: Heads | None = None
         self._changed = threading.Condition()
         self._stopping = False
@@ -126,9 +127,9 @@ class Porter:
             return not self._unknown.intersection(hosts)
 
     def arenas(self, hosts: Sequence[str]) -> tuple[str, ...]:
-        """Return the arena of each host; a host that was never reached stands for itself."""
+        """Return the arena of each host; all are known."""
         with self._changed:
-            return tuple(self.arena_of.get(host, f"unreached {host}") for host in hosts)
+            return tuple(self.arena_of[host] for host in hosts)
 
     def committed(self, heads: Heads) -> None:
         """Take note of where key groups stand now."""
@@ -178,7 +179,6 @@ class Porter:
     # -- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        failures = 0
         while True:
             with self._changed:
                 if self._stopping or not (self._works or self._unknown):
@@ -189,24 +189,28 @@ class Porter:
                 if not asked:
                     self._changed.wait(_PAUSE_S)
                     continue
-            try:
-                if self._errands is None:
-                    self._errands = self._make()
-                answers = self._errands.run(asked)
-                failures = 0
-            except Exception as error:  # an executor may be gone: Spark has tried four times
-                answers, failures = [], failures + 1
-                self._errands = None
-                problem = (
-                    f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-                )
-                if failures >= _JOB_TRIES:
-                    self._give_up(asked, problem[:300])
-                time.sleep(_PAUSE_S)
+            answers = self._errand(asked)
             with self._changed:
                 self._under_way.clear()
                 for answer in answers:
                     self._take(answer, heads)
+                if any(answer.host != answer.wished for answer in answers):
+                    self._changed.wait(_PAUSE_S)
+
+    def _errand(self, asked: dict[str, Sequence[Order]]) -> list[Answer]:
+        """Run an errand; nothing comes of one that fails."""
+        try:
+            if self._errands is None:
+                self._errands = self._make()
+            return self._errands.run(asked)
+        except Exception as error:  # an executor may be gone; Spark itself has tried four times
+            self._errands = None
+            said = str(error).splitlines() or [""]
+            with self._changed:
+                for host in asked:
+                    self._missed(host, f"{type(error).__name__}: {said[0]}"[:300])
+                self._changed.wait(_PAUSE_S)
+            return []
 
     def _choose(self, heads: Heads | None) -> dict[str, Sequence[Order]]:
         """Return what to ask of each host now, the most urgent first."""
@@ -225,9 +229,9 @@ class Porter:
 
     def _take(self, answer: Answer, heads: Heads | None) -> None:
         if answer.host != answer.wished:
-            self._missed(answer.wished)
+            self._missed(answer.wished, f"no task was run on host {answer.wished}")
             return
-        self._lost.pop(answer.host, None)
+        self._missed_since.pop(answer.host, None)
         self._unknown.discard(answer.host)
         self.arena_of[answer.host] = answer.arena
         for done in answer.done:
@@ -235,24 +239,17 @@ class Porter:
             if work is not None and (work.urgency is Urgency.DROP) == (not done.order.token):
                 _note(work, done, heads)
 
-    def _missed(self, host: str) -> None:
-        """Take note that a task for `host` ran elsewhere: its cores are taken, or it is gone."""
-        self._lost[host] = self._lost.get(host, 0) + 1
-        if self._lost[host] >= _JOB_TRIES:
-            del self._lost[host]
-            self._unreachable([host], f"no task was run on host {host}")
-
-    def _give_up(self, asked: Mapping[str, Sequence[Order]], problem: str) -> None:
-        with self._changed:
-            self._unreachable(list(asked), problem)
-
-    def _unreachable(self, hosts: Sequence[str], problem: str) -> None:
-        for host in hosts:
-            self._unknown.discard(host)
-            arena = self.arena_of.setdefault(host, f"unreached {host}")
-            for place, work in self._works.items():
-                if place[2] == arena:
-                    work.problem = problem
+    def _missed(self, host: str, problem: str) -> None:
+        """Take note that an errand for `host` came to nothing; after a while, say so."""
+        now_s = time.monotonic()
+        if now_s - self._missed_since.setdefault(host, now_s) < _PATIENCE_S:
+            return
+        del self._missed_since[host]
+        self._unknown.discard(host)  # whoever still needs it asks again
+        arena = self.arena_of.get(host)
+        for place, work in self._works.items():
+            if place[2] == arena:
+                work.problem = problem
 
 
 def _behind(work: Work, operator: str, group: int, heads: Heads | None) -> bool:

@@ -34,10 +34,10 @@ def run_named(root: str | None, run_id: str) -> Run:
     if run_id not in _runs:
         _leave_ended_runs()
         here = arena_root() if root is None else Path(root)
-        if root is None:
-            sweep(here)  # no driver ever starts on this host to do it
         # held as long as the run lasts: the lock keeps a sweep away from this host's files
         _runs[run_id] = join_run(here, run_id)
+        if root is None:
+            sweep(here)  # no driver ever starts on this host to do it
     return _runs[run_id]
 
 

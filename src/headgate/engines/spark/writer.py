@@ -28,6 +28,7 @@ from headgate.engines.spark.job import JobConfig
 from headgate.engines.spark.lock import CheckpointLock
 from headgate.engines.spark.logical import read
 from headgate.engines.spark.plan import Query as Plan
+from headgate.engines.spark.ports import Observer
 from headgate.engines.spark.query import Query
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.warmup import warm_workers
@@ -95,6 +96,8 @@ class Writer:
         self._fallback = "error"
         self._migration = ""
         self._faults: list[dict[str, Any]] = []
+        # What is told about its batches: the query's own loop, and around it what a fleet puts there.
+        self._watch: Callable[[Observer | None, BatchDriver], Observer | None] = lambda own, _: own
 
     # -- PySpark's --------------------------------------------------------------------------------
 
@@ -364,7 +367,7 @@ class Writer:
             frame = streaming_input(spark, plan, config.key_groups)
             driver.input_schema = frame.schema
             controller = self._controller(plan, driver, recorder)
-            driver.observer = controller
+            driver.observer = self._watch(controller, driver)
             commands = Commands(
                 ControlFiles(checkpoint.root),
                 driver.changes,
