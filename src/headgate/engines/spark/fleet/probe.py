@@ -76,13 +76,13 @@ class Probe:
 
     # -- the port of an observer ------------------------------------------------------------------
 
-    def assigned(self, operator: str, wanted: Wanted) -> None:
+    def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
         """Take note that the step about to begin runs under a new assignment."""
         with self._lock:
             # What slots did under another assignment says nothing about the slots there are now.
             self._changed_s[operator] = time.monotonic()
         if self._inner is not None:
-            self._inner.assigned(operator, wanted)
+            self._inner.assigned(operator, wanted, final=final)
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
         """Take note of a committed step."""
