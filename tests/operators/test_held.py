@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 from headgate.operators.aggregate import NEVER_US, AggregateOperator
+from headgate.operators.build import operator_of
 from headgate.operators.codec import arrow_type
+from headgate.operators.deduplicate import DeduplicateSpec
 from headgate.operators.serve import GROUP, RECORDS, TIME, GroupState, Request, serve
 from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode, TimeKey
 from headgate.state.heap import HeapStore
@@ -100,3 +102,16 @@ def test_complete_mode_shows_it_all_the_same(held):
     slot = Slot(OutputMode.COMPLETE)
     slot.step([(HELD, 3), (OTHER, 3)], 0)
     assert slot.out(slot.step([], 0, held=held)) == {HELD: 1, OTHER: 1}
+
+
+def test_an_operator_that_serves_group_by_group_leaves_it_alone_too():
+    schema = pa.schema([("v", pa.int64())])
+    operator = operator_of(DeduplicateSpec((INTEGER,), schema, TimeKey(0, 1), 5))
+    groups = [HELD, OTHER, HELD]
+    columns = {GROUP: pa.array(groups, pa.int32()), RECORDS: pa.array([1, 1, 1])}
+    columns |= {TIME: pa.array([3, 3, 3]), "k0": pa.array(groups), "v0": pa.array(groups)}
+    states = {g: GroupState(EMPTY_TOKEN, 0, 0) for g in (HELD, OTHER)}
+    request = Request("1" * 32, 0, states, lambda _: lambda _: [], held=frozenset([HELD]))
+    served = serve(operator, OnlyOthers(operator.layout.table), request, pa.table(columns))
+    assert served.output.column(0).to_pylist() == [OTHER]
+    assert served.waiting.column(GROUP).to_pylist() == [HELD, HELD]

@@ -263,10 +263,11 @@ def serve(
     if isinstance(operator, Groupwise):
         served.holds_us = operator.holds_us(served.holds_us)
     step = Step(store, _without_held(operator, request), served, on_group)
+    ready_us = {group: watermarks_us[group] for group in step.request.groups}
     if isinstance(operator, AggregateOperator):
-        served.output = _aggregate(operator, step, chosen, starts, watermarks_us)
+        served.output = _aggregate(operator, step, chosen, starts, ready_us)
     elif isinstance(operator, Groupwise):
-        served.output = operator.run(step, chosen, starts, watermarks_us)
+        served.output = operator.run(step, chosen, starts, ready_us)
     else:
         served.output = operator.run(step, chosen, starts)
     served.served_rows = len(groups)
@@ -329,8 +330,8 @@ def _aggregate(
     batch = operator.encode([_plain(c) for c in keys], slices, [_plain(c) for c in values])
     emission = _Emission(operator)
     one = _GroupStep(operator, step, batch, emission)
-    for group in step.request.groups:
-        one.run(group, int(starts[group]), int(starts[group + 1]), watermarks_us[group])
+    for group, watermark_us in watermarks_us.items():
+        one.run(group, int(starts[group]), int(starts[group + 1]), watermark_us)
     return emission.batch()
 
 

@@ -54,8 +54,9 @@ def follow_slots(
     follower = ExecutorFollower(pool, needs, driver.run.run_id, write, grown)
 
     def after_step() -> None:
-        slots = max(state.assignment.slots for state in driver.states.values())
-        follower.settled(slots, driver.hosts_in_use)
+        follower.settled(
+            max(driver.slots_in_use(name) for name in driver.states), driver.hosts_in_use
+        )
 
     driver.changes.ready = follower.ready
     driver.after_step = after_step

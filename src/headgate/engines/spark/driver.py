@@ -130,7 +130,8 @@ class BatchDriver:
         self._placements = {op.id: Placement(spark) for op in query.operators}
         self._porter = Porter(self._errands)
         self.migrations = Migrations(
-            self.states,
+            # of a shared operator every slot has every record: none could wait for one key group
+            {op.id: self.states[op.id] for op in query.operators if not op.shared},
             self.changes,
             self._placements,
             self._porter,
@@ -177,7 +178,11 @@ class BatchDriver:
     def hosts_in_use(self) -> set[str]:
         """Return the hosts that slots are placed on; none where Spark places them."""
         placed = [(n, self._placements[n]) for n in self.states if self._placements[n].active]
-        return {h for n, one in placed for h in one.hosts_of(self.states[n].assignment.slots)}
+        return {h for n, one in placed for h in one.hosts_of(self.slots_in_use(n))}
+
+    def slots_in_use(self, operator: str) -> int:
+        """Return how many slots an operator has, or will have when what moves has moved."""
+        return max(self.states[operator].assignment.slots, self.changes.newest(operator).slots)
 
     def set_cores(self, cores: int) -> None:
         """Reckon with another number of cores from the next step on."""

@@ -109,6 +109,7 @@ class Migrations:
     Parameters
     ----------
     states : mapping of str to OperatorState
+        Of operators whose key groups can be held; changes of others are in force at once.
     changes : Changes
     placements : mapping of str to Placement
     porter : Porter
@@ -144,6 +145,8 @@ class Migrations:
 
     def governs(self, operator: str) -> bool:
         """Return whether changes of an operator are carried out here."""
+        if operator not in self._states:
+            return False
         if operator in self._carriers or self._placements[operator].active:
             return True
         return self._strategy not in ("", "shared")

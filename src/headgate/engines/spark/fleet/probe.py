@@ -77,7 +77,7 @@ class Probe:
     # -- the port of an observer ------------------------------------------------------------------
 
     def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
-        """Take note that the step about to begin runs under a new assignment."""
+        """Take note that the step about to begin runs under a new assignment; as of `Observer`."""
         with self._lock:
             # What slots did under another assignment says nothing about the slots there are now.
             self._changed_s[operator] = time.monotonic()
