@@ -50,6 +50,7 @@ class Benchmark(StrEnum):
     OVERHEAD = "overhead"
     KILL = "kill"
     ISOLATION = "isolation"
+    REPLICAS = "replicas"
     SLO = "slo"
 
 
@@ -58,6 +59,7 @@ _COUNTED = {
     Benchmark.OVERHEAD: "batches",
     Benchmark.KILL: "count",
     Benchmark.ISOLATION: "count",
+    Benchmark.REPLICAS: "seconds",
     Benchmark.SLO: "seconds",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
