@@ -63,6 +63,20 @@ class Entry:
 
 
 _FIGURES: Mapping[str, Entry] = {
+    "henge-1": Entry("henge.fig01", "utility against resources"),
+    "henge-9": Entry("henge.fig09", "nine jobs by priority, ten with a hybrid SLO (9, 10)"),
+    "henge-11": Entry("henge.fig11", "two spikes of the input"),
+    "henge-12": Entry("henge.fig12", "two days of web servers' loads", reads="the real traces"),
+    "henge-13": Entry("henge.fig13", "production jobs on a cluster too small; a reversion"),
+    "henge-14": Entry("henge.fig14", "other processes take the cores; a reduction"),
+    "henge-15": Entry("henge.fig15", "twenty more jobs every two hours"),
+    "henge-16": Entry("henge.fig16", "forty jobs on ten to forty machines"),
+    "henge-17": Entry("henge.fig17", "statistics cut off"),
+    "henge-18": Entry("henge.fig18", "joins that keep records"),
+    "henge-table-4": Entry("henge.table4", "stateful and stateless word counts"),
+    "henge-rivals": Entry("henge.rivals", "beside equal shares and first come, first served"),
+    "henge-parameters": Entry("henge.parameters", "the five parameters"),
+    "henge-rounds": Entry("henge.rounds", "what a round of a hundred jobs costs"),
     "streamswitch-5": Entry("streamswitch.fig05", "success against slots, four families"),
     "streamswitch-6": Entry("streamswitch.fig06", "four hours on Samza and Flink (6, 18)"),
     "streamswitch-7": Entry("streamswitch.fig07", "single decisions and what they move (7-9)"),
@@ -95,6 +109,8 @@ _FIGURES: Mapping[str, Entry] = {
 }
 
 _SHOWN_WITH: Mapping[str, str] = {
+    "henge-10": "henge-9",
+    "henge-table-3": "henge-13",
     "psps-8": "psps-table-8",
     "psps-9": "psps-table-8",
     "psps-10": "psps-table-10",

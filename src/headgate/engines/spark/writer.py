@@ -6,7 +6,6 @@ import dataclasses
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame
@@ -19,21 +18,24 @@ from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, n
 from headgate.core.slo import Slo, parse_slo
 from headgate.engines.spark import session as sessions
 from headgate.engines.spark import sinks
+from headgate.engines.spark.allocation import follow_slots
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
 from headgate.engines.spark.exchange import streaming_input
-from headgate.engines.spark.gateway import of_rows, require_classic
+from headgate.engines.spark.gateway import require_classic
 from headgate.engines.spark.job import JobConfig
 from headgate.engines.spark.lock import CheckpointLock
 from headgate.engines.spark.logical import read
 from headgate.engines.spark.plan import Query as Plan
+from headgate.engines.spark.ports import Observer
 from headgate.engines.spark.query import Query
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.replicas import start as replicas
 from headgate.engines.spark.replicas.reading import read_pipeline
 from headgate.engines.spark.warmup import warm_workers
 from headgate.loop import steering
+from headgate.migration import registry as strategies
 from headgate.operators.spec import OutputMode
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
@@ -51,6 +53,7 @@ _OWN_OPTIONS = {
     "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
     "headgate.replicas.interval": "pools of replicas: time between two decisions, a duration",
     "headgate.replicas.restart": "pools of replicas: how long a policy that restarts stops the query",
+    "headgate.executors": "follow: asked for and given back as slots change; or keep",
     "headgate.slotRate": "experiment: records that a slot serves per second of wall time",
     "headgate.floor": "experiment: the latency floor, a duration, in place of the measured one",
 }
@@ -97,7 +100,10 @@ class Writer:
         self._replica_policy: ReplicaPolicy | None = None
         self._advise = False
         self._fallback = "error"
+        self._migration = ""
         self._faults: list[dict[str, Any]] = []
+        # What is told about its batches: the query's own loop, and around it what a fleet puts there.
+        self._watch: Callable[[Observer | None, BatchDriver], Observer | None] = lambda own, _: own
 
     # -- PySpark's --------------------------------------------------------------------------------
 
@@ -255,6 +261,20 @@ class Writer:
         self._advise = advise
         return self
 
+    def migration(self, strategy: str) -> Writer:
+        """Set how a change of assignment is carried out: ``"subscale"``, ``"fluid(...)"`` and others.
+
+        By default state that stays on its host is only handed over (``"shared"``), and what changes
+        host goes by ``"subscale"``; see `headgate.migration.registry`.
+
+        Raises
+        ------
+        ConfigError
+            No strategy has that name, or a parameter is unknown or out of range.
+        """
+        self._migration = str(strategies.strategy(strategy))
+        return self
+
     def fallback(self, to: Literal["error", "spark"]) -> Writer:
         """Say what happens to a query that cannot run elastically: refuse it, or plain Spark."""
         if to not in ("error", "spark"):
@@ -389,7 +409,7 @@ class Writer:
             frame = streaming_input(spark, plan, config.key_groups)
             driver.input_schema = frame.schema
             controller = self._controller(plan, driver, recorder)
-            driver.observer = controller
+            driver.observer = self._watch(controller, driver)
             commands = Commands(
                 ControlFiles(checkpoint.root),
                 driver.changes,
@@ -401,6 +421,9 @@ class Writer:
             driver.commands = commands
             driver.rehearse()
             warm_workers(spark, [op.spec for op in plan.operators])
+            leave_executors = follow_slots(
+                spark, driver, recorder.write, self._options.get("headgate.executors", "follow")
+            )
             recorder.start(driver, self._options.get("headgate.workload"), self._parameters(config))
             driver.redeliver_drained()
             if controller is not None:
@@ -419,7 +442,9 @@ class Writer:
         opened = run
 
         def release() -> None:
+            driver.close()
             lock.release()
+            leave_executors()
             opened.end()
             opened.close()
 
@@ -500,6 +525,7 @@ class Writer:
             backlog_age_max_s=parse_duration_s(options.get("headgate.backlog.ageMax", "60 s")),
             slot_rate=float(rate) if rate else None,
             delta_ms=DELTA_S * 1e3 if self._slos else 0.0,
+            migration=self._migration,
             faults=self._faults,
         )
 
@@ -519,50 +545,21 @@ class Writer:
         )
 
     def _sink(self, plan: Plan) -> sinks.Sink:
-        spark = self._df.sparkSession
         options = {
             k: v
             for k, v in self._options.items()
             if not k.startswith("headgate.") and k != "checkpointLocation"
         }
-        if self._function is not None:
-            return sinks.FunctionSink(self._function)
-        name = (self._format or "").lower()
-        if self._table is not None:
-            return sinks.WriterSink(
-                self._format,
-                self._table,
-                table=True,
-                partition_by=self._partition_by,
-                options=options,
-            )
-        if name == "console":
-            return sinks.ConsoleSink({k.lower(): v for k, v in options.items()})
-        if name == "noop":
-            return sinks.NoopSink()
-        if name == "memory":
-            if self._name is None:
-                msg = 'format "memory" needs a table name; add .queryName(...).'
-                raise ConfigError(msg)
-            return sinks.MemorySink(spark, self._name, of_rows(spark, plan.plan), self._mode)
-        if name in ("", *sinks.FILE_FORMATS):
-            return self._file_sink(name or "parquet", options)
-        return sinks.WriterSink(
-            self._format,
-            options.pop("path", None),
-            table=False,
+        target = sinks.Target(
+            file_format=self._format,
+            mode=self._mode,
+            name=self._name,
+            table=self._table,
             partition_by=self._partition_by,
             options=options,
+            function=self._function,
         )
-
-    def _file_sink(self, name: str, options: dict[str, str]) -> sinks.Sink:
-        path = sinks.require_path(options, name)
-        if self._mode != "append":
-            msg = f'format "{name}" takes append mode only, as in Spark; got {self._mode}.'
-            raise ConfigError(msg)
-        options = {k: v for k, v in options.items() if k != "path"}
-        path = str(Path(path).absolute()) if "://" not in path else path
-        return sinks.FileSink(self._df.sparkSession, name, path, self._partition_by, options)
+        return sinks.sink_of(self._df.sparkSession, target, plan.plan)
 
 
 def _policy(name: str, parameters: Mapping[str, float]) -> Policy:
