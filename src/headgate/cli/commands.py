@@ -51,6 +51,7 @@ class Benchmark(StrEnum):
     OVERHEAD = "overhead"
     KILL = "kill"
     ISOLATION = "isolation"
+    REPLICAS = "replicas"
     REPARTITION = "repartition"
     SLO = "slo"
     FLEET = "fleet"
@@ -63,6 +64,7 @@ _COUNTED = {
     Benchmark.OVERHEAD: "batches",
     Benchmark.KILL: "count",
     Benchmark.ISOLATION: "count",
+    Benchmark.REPLICAS: "seconds",
     Benchmark.STEADY: "batches",
     Benchmark.SLO: "seconds",
     Benchmark.FLEET: "jobs",
