@@ -59,6 +59,7 @@ class Run:
         writer = hg.writeStream(totals(reader.parquet(str(self.given)))).slots(start=slots)
         writer = writer.keyGroups(GROUPS).outputMode("update").foreachBatch(self._keep)
         writer = writer.option("checkpointLocation", str(base / f"ck-{name}"))
+        writer = writer.option("headgate.executors", "keep")
         self.writer = writer if strategy is None else writer.migration(strategy)
 
     def _feed(self, indexes):
@@ -73,8 +74,9 @@ class Run:
         with self.kept.open("a") as file:
             for row in frame.collect():
                 file.write(json.dumps([row.key, row.n, row.total]) + "\n")
-        if batch in self.at and self.query is not None:
-            self.at.pop(batch)(self)
+        due = min((number for number in self.at if number <= batch), default=None)
+        if due is not None and self.query is not None:
+            self.at.pop(due)(self)
 
     def events(self, kind):
         lines = self.query.journal.read_text().splitlines()

@@ -304,6 +304,8 @@ class _Bench:
             .option("checkpointLocation", str(checkpoint))
             .option("headgate.arrival", "timestamp")
             .option("headgate.preaggregate", "off")
+            # the hosts are what they are: slots share cores
+            .option("headgate.executors", "keep")
         )
         return writer.migration(text).start()
 
