@@ -10,7 +10,7 @@ that the manifest names, wherever they are, so that a copy that is late or lost 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,7 +107,7 @@ class _Durable:
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> _Durable:
+    def from_dict(cls, data: Mapping[str, Any]) -> _Durable:
         pending = {g: _instruction(g, *rest) for g, *rest in data["pending"]}
         maps = (dict(data[name]) for name in ("fence", "in_force", "deferred_max"))
         fence, in_force, deferred_max = maps
@@ -175,7 +175,7 @@ class Carrier:
         operator: str,
         state: OperatorState,
         porter: Porter,
-        data: dict[str, Any],
+        data: Mapping[str, Any],
         note: Callable[[Passed], None],
     ) -> Carrier:
         """Return what `to_dict` wrote, to go on at the first boundary."""
