@@ -106,6 +106,13 @@ _FIGURES: Mapping[str, Entry] = {
     "traces": Entry(
         "traces", "every policy on two real traces of requests", reads="the real traces"
     ),
+    "drrs-2": Entry("drrs.fig02", "on-the-fly scaling, and what bounds it"),
+    "drrs-10": Entry("drrs.fig10", "latency while scaling: DRRS, Megaphone, Meces"),
+    "drrs-11": Entry("drrs.fig11", "throughput while scaling"),
+    "drrs-12": Entry("drrs.fig12", "propagation delay and dependency overhead"),
+    "drrs-13": Entry("drrs.fig13", "suspension while scaling"),
+    "drrs-14": Entry("drrs.fig14", "each mechanism of DRRS alone"),
+    "drrs-15": Entry("drrs.fig15", "input rate, size of state and skew"),
 }
 
 _SHOWN_WITH: Mapping[str, str] = {
