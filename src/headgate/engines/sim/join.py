@@ -332,6 +332,7 @@ def simulate_join(
     slots_max: int,
     delta_s: float = 0.1,
     cycle_s: float = 0.5,
+    from_s: float = 0.0,
 ) -> JoinRun:
     """Run the join under a policy from 0 to `until_s`, and return what happened.
 
@@ -349,11 +350,14 @@ def simulate_join(
         Length of a tick of the counters, seconds.
     cycle_s : float
         Length of a control cycle, in seconds; rounded to whole ticks.
+    from_s : float
+        Nothing is decided before.
     """
     engine = JoinEngine(model, arrival_s, delta_s)
     log = DecisionLog(clock=lambda: engine.time_s)
     settings = OperatorSettings(1.0, 1.0, slots_max, floor_s=0.0)
     loop = ControlLoop(policy, engine, engine, log, {OPERATOR: settings}, delta_s=delta_s)
+    loop.freeze(from_s)
     each = max(1, round(cycle_s / delta_s))
     for tick in range(1, math.ceil(until_s / delta_s - _ROUNDING) + 1):
         applied_s = engine.advance()
