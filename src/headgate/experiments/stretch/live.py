@@ -51,6 +51,8 @@ class LiveJoin:
         Whether records come when they are due; else as fast as there is room.
     keys : int
         K.
+    fed_per_s : float or None
+        Records that really come per second where paced; None: `rate_per_s`.
     """
 
     slots: int
@@ -59,6 +61,7 @@ class LiveJoin:
     window_s: float
     paced: bool = True
     keys: int = KEYS
+    fed_per_s: float | None = None
 
     @property
     def period_us(self) -> float:
@@ -88,7 +91,7 @@ class LiveJoin:
     @contextmanager
     def running(self) -> Iterator[tuple[SlotProcesses, JoinState]]:
         """Fill the window, start slots and feed, and end them all afterwards."""
-        with tempfile.TemporaryDirectory(dir=_memory(), prefix="headgate-join-") as name:
+        with tempfile.TemporaryDirectory(dir=memory(), prefix="headgate-join-") as name:
             directory = Path(name)
             state = JoinState.create(directory, self.shape)
             times, columns = self.records(0, self.filled)
@@ -100,7 +103,7 @@ class LiveJoin:
                 partial(JoinWork, shape=self.shape),
             )
             with SlotProcesses(setup, directory) as slots:
-                feed = multiprocessing.get_context("spawn").Process(
+                feed = multiprocessing.get_context("forkserver").Process(
                     target=_feed, args=(self, slots.path), daemon=True
                 )
                 feed.start()
@@ -112,7 +115,7 @@ class LiveJoin:
                     feed.join()
 
 
-def _memory() -> str | None:
+def memory() -> str | None:
     """Return the file system in memory, where there is one."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a private directory in it
 
@@ -121,11 +124,12 @@ def _feed(join: LiveJoin, path: Path) -> None:
     """Feed both inputs until killed."""
     buffer = SharedTupleBuffer.open(path)
     backoff, done, begin_ns = Backoff(), 0, time.monotonic_ns()
+    rate_per_s = join.fed_per_s or join.rate_per_s
     while True:
         stop = done + _FED_AT_ONCE
         if join.paced:
             elapsed_s = (time.monotonic_ns() - begin_ns) / 1e9
-            stop = min(int(elapsed_s * join.rate_per_s), stop)
+            stop = min(int(elapsed_s * rate_per_s), stop)
         if stop <= done:
             time.sleep(_STEP_S)
             continue
@@ -133,7 +137,7 @@ def _feed(join: LiveJoin, path: Path) -> None:
         times, columns = join.records(join.filled + done, join.filled + stop)
         due_ns = np.zeros(stop - done, dtype=np.int64)
         if join.paced:
-            due_ns = begin_ns + (np.arange(done, stop) * 1e9 / join.rate_per_s).astype(np.int64)
+            due_ns = begin_ns + (np.arange(done, stop) * 1e9 / rate_per_s).astype(np.int64)
         for side in (0, 1):
             mine = number % 2 == side
             _add(buffer, backoff, times[mine], {

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -40,7 +40,7 @@ DUE_NS = "due_ns"
 """The column with the time, on the monotonic clock, at which a record was due; 0 for not measured."""
 
 _IDLE = Backoff(longest_s=0.002)
-"""Shorter than a reader's: who waits at the barrier keeps all others waiting."""
+"""Shorter than a reader's: who is connected and asleep keeps all others at the barrier."""
 
 
 class SlotWork(Protocol):
@@ -127,7 +127,8 @@ class Slot:
                 wait_s = _IDLE.first_s
             else:
                 time.sleep(wait_s)
-                wait_s = min(2 * wait_s, _IDLE.longest_s)
+                longest_s = _IDLE.first_s if self._at_barrier else _IDLE.longest_s
+                wait_s = min(2 * wait_s, longest_s)
 
     def step(self) -> bool:
         """Do the next thing; return whether anything was done."""
@@ -213,6 +214,12 @@ class SlotProcesses:
     ----------
     setup : Setup
     directory : path    For its files; mode 0700. `make_work` may have put state there.
+
+    Attributes
+    ----------
+    assignment : Assignment    What holds; its slots are the first of the processes.
+    board : Board
+    path : path                Of the tuple buffer.
     """
 
     def __init__(self, setup: Setup, directory: Path) -> None:
@@ -229,9 +236,9 @@ class SlotProcesses:
         )
         self._buffer = SharedTupleBuffer.create(self.path, shape, range(setup.sources), working)
         self.board = Board.create(directory / "board", setup.slots, groups)
+        self.assignment = setup.assignment
         slot_of = np.array(setup.assignment.slot_of)
-        self._epoch = Epoch(0, frozenset(working), slot_of, 0)
-        self.board.write_epoch(self._epoch)
+        self.board.write_epoch(Epoch(0, frozenset(working), slot_of, 0))
         context = multiprocessing.get_context("forkserver")
         # The server imports once what every slot needs; a slot is then a fork.
         context.set_forkserver_preload([__name__])
@@ -281,16 +288,16 @@ class SlotProcesses:
         if number is None:
             msg = "the sources have not announced the last reconfigurations yet; ask again later."
             raise EngineError(msg)
-        involved = instances | self._epoch.instances
+        involved = instances | frozenset(range(self.assignment.slots))
         self._wait(lambda: self.board.all_switched(number, involved), "switch")
-        self._epoch = Epoch(number, instances, np.array(assignment.slot_of), 0)
+        self.assignment = assignment
         ended_ns = int(self.board.rows["switched_ns"][list(involved)].max())
         return (ended_ns - begun_ns) / 1e6
 
     def wait_served(self, records: int) -> None:
         """Wait until every working slot has served so many records since it started."""
-        working = list(self._epoch.instances)
-        self._wait(lambda: bool((self.board.rows["served"][working] >= records).all()), "serve")
+        served = self.board.rows["served"][: self.assignment.slots]
+        self._wait(lambda: bool((served >= records).all()), "serve")
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + self.setup.timeout_s
@@ -299,12 +306,6 @@ class SlotProcesses:
                 msg = f"the slots did not {what} within {self.setup.timeout_s:g} s; run it again."
                 raise EngineError(msg)
             time.sleep(0.0005)
-
-
-def working_rows(board: Board, slots: Collection[int]) -> npt.NDArray[np.void]:
-    """Return a copy of the rows of some slots."""
-    rows: npt.NDArray[np.void] = board.rows[list(slots)].copy()
-    return rows
 
 
 def _run(setup: Setup, directory: Path, number: int) -> None:
