@@ -140,19 +140,20 @@ def _feed(join: LiveJoin, path: Path) -> None:
             due_ns = begin_ns + (np.arange(done, stop) * 1e9 / rate_per_s).astype(np.int64)
         for side in (0, 1):
             mine = number % 2 == side
-            _add(buffer, backoff, times[mine], {
+            add_all(buffer, backoff, times[mine], {
                 DUE_NS: due_ns[mine], **{name: column[mine] for name, column in columns.items()}
             }, side)  # fmt: skip
         done = stop
 
 
-def _add(
+def add_all(
     buffer: SharedTupleBuffer,
     backoff: Backoff,
     times: npt.NDArray[np.int64],
     columns: Columns,
     source: int,
 ) -> None:
+    """Add all records of a block, waiting for room as long as it takes."""
     at = 0
     while at < times.size:
         rest = {name: column[at:] for name, column in columns.items()}
