@@ -28,6 +28,7 @@ _WHERE = {
     "Slo": "headgate.core.slo",
     "UnsupportedQuery": "headgate.core.errors",
     "Writer": "headgate.engines.spark.writer",
+    "doctor": "headgate.engines.spark.doctor",
     "explain": "headgate.engines.spark.explain",
     "inspect": "headgate.scenario.inspection",
     "session": "headgate.engines.spark.session",
@@ -45,6 +46,7 @@ __all__ = [
     "UnsupportedQuery",
     "Writer",
     "__version__",
+    "doctor",
     "explain",
     "inspect",
     "session",
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from headgate.core.errors import CheckpointError, ConfigError, HeadgateError, UnsupportedQuery
     from headgate.core.slo import Slo
     from headgate.engines.spark.arrow_processor import ArrowProcessor
+    from headgate.engines.spark.doctor import doctor
     from headgate.engines.spark.explain import explain
     from headgate.engines.spark.query import Query
     from headgate.engines.spark.session import session

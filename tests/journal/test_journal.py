@@ -18,8 +18,10 @@ from headgate.journal import (
     ControlAct,
     Decided,
     Event,
+    ExecutorChange,
     JournalWriter,
     Latency,
+    MigrationStep,
     NotReadyToDecide,
     Observed,
     OperatorInfo,
@@ -101,6 +103,9 @@ EVENTS: list[Event] = [
     Applied("aggregate-0", "scale-out", 3, 120.5, 2370),
     NotReadyToDecide("aggregate-0", "3 of 20 ticks have passed", 2380),
     ControlAct("freeze", "user", "INC-1", "until thawed", None, 2390),
+    ExecutorChange("asked", 3, 2, 1, 3, 2, 30_000.0, "the cluster gave 1 of 2", 2395),
+    MigrationStep(5, "aggregate-0", "caught up", 1, (3, 4), 0, 2, 640, at_ms=2150),
+    MigrationStep(5, "aggregate-0", "failed", strategy="fluid", why="no room", at_ms=2160),
 ]
 
 

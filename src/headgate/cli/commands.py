@@ -16,6 +16,7 @@ from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer, error_code, exit_code
 from headgate.cli.input import number_or_text, parse_options, parse_scale_at
 from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError
 from headgate.journal import locate
 from headgate.journal.writer import wall_clock_ms
 from headgate.report.display import Display
@@ -50,7 +51,11 @@ class Benchmark(StrEnum):
     OVERHEAD = "overhead"
     KILL = "kill"
     ISOLATION = "isolation"
+    REPARTITION = "repartition"
     SLO = "slo"
+    STEADY = "steady"
+    RESCALE = "rescale"
+    TUPLE_BUFFER = "tuple-buffer"
 
 
 _COUNTED = {
@@ -58,7 +63,10 @@ _COUNTED = {
     Benchmark.OVERHEAD: "batches",
     Benchmark.KILL: "count",
     Benchmark.ISOLATION: "count",
+    Benchmark.STEADY: "batches",
     Benchmark.SLO: "seconds",
+    Benchmark.RESCALE: "repeats",
+    Benchmark.TUPLE_BUFFER: "records",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
 
@@ -99,6 +107,10 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     slots_max: Annotated[int | None, typer.Option(help="Most slots a policy may use.")] = None,
     slot_rate: Annotated[
         float | None, typer.Option(help="Experiment: records a slot serves per second.")
+    ] = None,
+    migration: Annotated[
+        str | None,
+        typer.Option(help="How slots change, such as 'subscale(per_host=4)' or 'fluid'."),
     ] = None,
     floor: Annotated[
         str | None,
@@ -142,6 +154,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             advise=advise,
             slots_max=slots_max,
             slot_rate=slot_rate,
+            migration=migration,
             floor=floor,
             require_slo=require_slo,
             seed=seed,
@@ -233,13 +246,28 @@ def verify(
 
 
 @app.command(epilog=EXIT_CODES)
-def bench(
+def bench(  # noqa: PLR0913, PLR0917 - as run
     name: Annotated[Benchmark, typer.Argument(help="Which benchmark.")],
     as_json: Json = False,
     count: Annotated[
         int | None, typer.Option(min=1, help="Repetitions, batches or kills; see docs.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the load.")] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="repartition, rescale, steady: size of the state."),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="rescale: decoupling, scheduling, subscale, all, none; with commas."),
+    ] = None,
+    store_delay: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="steady: what a call to the store takes more."),
+    ] = None,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="kill: on a cluster, workers and executors too.")
+    ] = False,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Another parameter of it; repeatable."),
@@ -249,11 +277,23 @@ def bench(
     """Measure headgate on this machine, side by side with what it is compared with."""
 
     def work() -> dict[str, Any]:
-        module = engine_module(f"headgate.engines.spark.bench.{name.value}")
-        given = {_COUNTED[name]: count, "seed": seed, **parse_options(option or ())}
+        if cluster and name is not Benchmark.KILL:
+            msg = f"--cluster is for bench kill; bench {name.value} chooses its own cluster."
+            raise ConfigError(msg)
+        module = engine_module(_bench_module(name, cluster=cluster))
+        counted = {_COUNTED[name]: count} if name in _COUNTED else {"count": count}
+        sizes = {"state": state, "store_delay": store_delay, "only": only}
+        given = {**counted, "seed": seed, **sizes, **parse_options(option or ())}
         return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
 
     answer(work, _plain_items, as_json=as_json, debug=debug)
+
+
+def _bench_module(name: Benchmark, *, cluster: bool) -> str:
+    if name is Benchmark.TUPLE_BUFFER:
+        # Without Spark: it measures processes and shared memory only.
+        return "headgate.experiments.stretch.tuple_buffer"
+    return f"headgate.engines.spark.bench.{'cluster_kill' if cluster else name.value}"
 
 
 @app.command()

@@ -126,7 +126,8 @@ class Recorded:
 
         A batch takes a fixed time, and so much more per slot and per record: least squares over the
         batches after a warm-up. What goes before the slots and what comes after them is told
-        by the latency of records that waited for nothing but their batch.
+        by the latency of records that waited for nothing but their batch. By how much batches differ
+        from all that is kept, in their order: whether a slot looks well for a moment depends on it.
         """
         parameters = self.parameters
         cores = int(parameters.get("cores") or os.cpu_count() or 1)
@@ -141,10 +142,8 @@ class Recorded:
         variable_s = work @ np.array([slot_s, record_s])
         fixed_s = float(np.median(steady_s - variable_s))
         before_s = min(max(_before_slots(steady, steady_s, variable_s), stage_s), fixed_s)
-        warm_up_s = [
-            max(0.0, float(span_s) - fixed_s - slot_s * b.slots - record_s * b.served)
-            for b, span_s in zip(self.batches[:warm], period_s, strict=False)
-        ]
+        cost_s = np.array([slot_s * b.slots + record_s * b.served for b in self.batches[:-1]])
+        extra_s = period_s - fixed_s - cost_s
         budget_s = parameters.get("budget_s")
         limited = parameters.get("slot_rate")
         engine = MicroBatch(
@@ -154,7 +153,8 @@ class Recorded:
             budget_s=float("inf") if budget_s is None or limited else float(budget_s),
             cores=cores,
             slot_rate_per_s=None if limited is None else float(limited),
-            warm_up_s=tuple(warm_up_s),
+            warm_up_s=tuple(np.maximum(extra_s[:warm], 0.0).tolist()),
+            jitter_s=tuple(extra_s[warm:].tolist()),
         )
         return engine, max(record_s * cores, _RECORD_MIN_S)
 

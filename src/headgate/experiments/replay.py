@@ -36,14 +36,12 @@ class Conditions:
     slo : Slo
     policy : str
     slots, slots_max : int
-    floor_s : float
     """
 
     slo: Slo
     policy: str
     slots: int
     slots_max: int
-    floor_s: float
 
 
 def replay(
@@ -111,13 +109,11 @@ def _conditions(recorded: Recorded) -> Conditions:
     if len(texts) != 1:
         msg = f"the run has {len(texts)} SLOs; replay one with a single SLO."
         raise ConfigError(msg)
-    state = recorded.batches[-1].slo
     return Conditions(
         slo=_mean_slo(texts[0]),
         policy=parameters["policy"],
         slots=recorded.batches[0].slots,
         slots_max=int(parameters["slots_max"]),
-        floor_s=0.0 if state is None else state.floor_ms / 1e3,
     )
 
 
@@ -148,22 +144,26 @@ def _simulated(
     trace: Trace, engine: MicroBatch, record_s: float, given: Conditions, seed: int
 ) -> dict[str, Any]:
     (target,) = steering.targets_of([given.slo], [_OPERATOR]).values()
-    settings = OperatorSettings(
-        bound_s=target.mean_bound_s(given.floor_s),
-        window_s=given.slo.window_s,
-        slots_max=given.slots_max,
-        alert_s=target.alert_s(given.floor_s),
-        floor_s=given.floor_s,
-    )
+
+    def settings_at(_: str, floor_s: float) -> OperatorSettings:
+        return OperatorSettings(
+            bound_s=target.mean_bound_s(floor_s),
+            window_s=given.slo.window_s,
+            slots_max=given.slots_max,
+            alert_s=target.alert_s(floor_s),
+            floor_s=floor_s,
+        )
+
     groups = int(trace.counts.shape[1])
     slots = max(1, min(given.slots, given.slots_max, groups))
     model = OperatorModel(ServiceTime(record_s), key_groups=groups, slots=slots)
     result = Simulation(
         SimulatedJob({_OPERATOR: model}, {_OPERATOR: TraceArrivals(trace)}),
         policy(given.policy),
-        {_OPERATOR: settings},
+        {_OPERATOR: settings_at(_OPERATOR, 0.0)},
         seed=seed,
         micro_batch=engine,
+        settings_at=settings_at,
     ).run(trace.duration_s)
     return _row(given) | _measured(result)
 

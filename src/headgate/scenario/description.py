@@ -15,6 +15,7 @@ from headgate.core.assignment import check_slots
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
+from headgate.migration.registry import strategy
 from headgate.workloads.rates import parse_rate
 
 RECORD = "scenario.json"
@@ -69,6 +70,9 @@ class Scenario:
     slot_rate: float | None = None
     """Experiment: records that a slot serves per second of wall time, > 0; None for no limit."""
 
+    migration: str | None = None
+    """How a change of slots is carried out, as ``subscale(per_host=4)``; None for the default."""
+
     floor: str | None = None
     """Experiment: the latency floor, such as ``0 s``, in place of the measured one."""
 
@@ -121,6 +125,8 @@ class Scenario:
             check_slots(self.slots_max, self.key_groups)
         for slo in self.slo:
             parse_slo(slo)
+        if self.migration is not None:
+            strategy(self.migration)
         if self.require_slo and not self.slo:
             msg = "an SLO is required but none is given; add --slo TEXT."
             raise ConfigError(msg)

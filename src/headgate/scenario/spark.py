@@ -51,6 +51,8 @@ class SparkEngine:
             writer = writer.slo(*scenario.slo).advise(scenario.advise)
         if scenario.policy is not None:
             writer = writer.policy(scenario.policy)
+        if scenario.migration is not None:
+            writer = writer.migration(scenario.migration)
         if scenario.slot_rate is not None:
             writer = writer.option("headgate.slotRate", scenario.slot_rate)
         if scenario.floor is not None:

@@ -15,6 +15,7 @@ from headgate.core.assignment import Assignment
 from headgate.engines.sim.model import MicroBatch, OperatorModel
 from headgate.engines.sim.operators import SimulatedOperator
 from headgate.engines.sim.streams import Inflow
+from headgate.loop.batch_floor import BatchFloor
 from headgate.operators.serve import fair_shares
 
 F64 = npt.NDArray[np.float64]
@@ -35,6 +36,13 @@ class BatchOperator(SimulatedOperator):
     name, model, inflow, generator, ticks, delta_s
         As `SimulatedOperator`.
     engine : MicroBatch
+
+    Attributes
+    ----------
+    busy_s : float
+        How long the slowest slot of the last batch took.
+    left : int
+        Records that waited when the last batch had ended.
     """
 
     def __init__(
@@ -55,6 +63,8 @@ class BatchOperator(SimulatedOperator):
         self._just_moved: tuple[int, ...] = ()
         self._step = 0
         self._served_s = 0.0
+        self.busy_s = 0.0
+        self.left = 0
         # Useful time, by the tick in which a task ended and the slot's identity.
         self._useful_s: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         # What held from when, as far as it has not been told yet; and what was told last.
@@ -117,6 +127,7 @@ class BatchOperator(SimulatedOperator):
         """
         self._close_steps(start_s)
         limited = self._limit(start_s)
+        self.busy_s = 0.0
         out = np.empty((self.queues.held, 2))
         count = 0
         free_s = [start_s] * self._engine.cores
@@ -127,6 +138,7 @@ class BatchOperator(SimulatedOperator):
             moved = sum(self.queues.assignment.slot_of[g] == slot for g in self._just_moved)
             fixed_s = self._engine.task_s + moved * self._engine.moved_group_s
             free_s[core] += fixed_s + serving_s
+            self.busy_s = max(self.busy_s, fixed_s + serving_s)
             tick = _tick_of(free_s[core], self.measures.delta_s)
             self.queues.complete(taken, free_s[core], self.measures.row(tick), out, count)
             count += len(taken)
@@ -240,8 +252,14 @@ class MicroBatchEngine:
         self._next_begin_s = 0.0
         self._turn = 0
         self._told = 0
+        self._floor = BatchFloor()
         self._begin_s = 0.0
         self.time_s = 0.0
+
+    @property
+    def floor_s(self) -> float:
+        """The measured latency floor in seconds; 0 while too little is known."""
+        return self._floor.value_s
 
     def advance(self) -> list[tuple[str, float]]:
         """Live through one batch; without any record, through one second of waiting.
@@ -286,17 +304,26 @@ class MicroBatchEngine:
         model, operators = self._model, self.operators
         full_s = model.plan_s + model.commit_s + len(operators) * (model.task_s + model.budget_s)
         outputs: dict[str, F64] = {}
-        extra_s = model.warm_up_s[self._turn] if self._turn < len(model.warm_up_s) else 0.0
-        at_s = begin_s + model.plan_s + extra_s
+        at_s = begin_s + model.planning_s(self._turn)
         for name, operator in operators.items():
             if operator.model.parents:
                 operator.arrive(at_s, [outputs[parent] for parent in operator.model.parents])
             stretch = float(operator.waves)
             if not math.isinf(model.budget_s):
                 stretch *= max(full_s, model.trigger_s) / model.budget_s
+            waited = operator.left > 0
             at_s, outputs[name] = operator.serve(at_s, self._turn, stretch)
+            if not operator.model.parents:
+                self._measure_floor(operator, begin_s, outputs[name], waited=waited)
         self._turn += 1
         return at_s + model.commit_s
+
+    def _measure_floor(
+        self, operator: BatchOperator, begin_s: float, out: F64, *, waited: bool
+    ) -> None:
+        operator.left = operator.queues.held
+        latency_s = float((out[:, 0] - out[:, 1]).mean()) if len(out) else None
+        self._floor.add(begin_s * 1e3, latency_s, operator.busy_s, waited or operator.left > 0)
 
     def finish(self) -> None:
         """End the run: take in what came after the last boundary, to be counted as waiting."""

@@ -132,7 +132,9 @@ class Commands:
         operator = command.arguments.get("operator")
         changes = self._changes
         changes.check_operator(operator)
-        changes.ask(changes.scaled(slots, operator), command.by, command.reason)
+        partitioning = command.arguments.get("partitioning", "minimal")
+        wanted = changes.scaled(slots, operator, partitioning)
+        changes.ask(wanted, command.by, command.reason)
         return f"{slots} slots" + (f" of {operator}" if operator else "")
 
     def _slo(self, command: Command) -> str:

@@ -25,7 +25,6 @@ from headgate.core.slo import END_TO_END, Slo
 from headgate.engines.spark.actuator import SparkActuator
 from headgate.engines.spark.changes import Changes, Wanted
 from headgate.engines.spark.decisions import DecisionWriter
-from headgate.engines.spark.floor import SparkFloor
 from headgate.engines.spark.job import JobConfig, OperatorState
 from headgate.engines.spark.metrics import SparkMetrics
 from headgate.engines.spark.reports import Report
@@ -33,6 +32,7 @@ from headgate.engines.spark.success import SuccessRate
 from headgate.engines.spark.useful import UsefulTime
 from headgate.journal.schema import Decided, Event, SloState
 from headgate.loop import steering
+from headgate.loop.batch_floor import BatchFloor
 from headgate.loop.loop import ControlLoop, State
 
 DELTA_S = 0.1
@@ -142,7 +142,7 @@ class Controller:
         self._loop.advise(config.advise)
         # those that read other operators wait for no batch: the loop measures them
         self._first = [name for name in self._targets if not parents.get(name)]
-        self._floor = SparkFloor()
+        self._floor = BatchFloor()
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="headgate-control", daemon=True)
         self._due = False
@@ -153,10 +153,13 @@ class Controller:
 
     # -- the batches' side ------------------------------------------------------------------------
 
-    def assigned(self, operator: str, wanted: Wanted) -> None:
-        """Take note that the step about to begin runs under a new assignment."""
+    def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
+        """Take note that the step about to begin runs under a new assignment.
+
+        Not `final`: it is on the way to the one that was wanted.
+        """
         at_ms = time.time() * 1e3
-        self._events.put(lambda: self._on_assigned(operator, wanted, at_ms))
+        self._events.put(lambda: self._on_assigned(operator, wanted, at_ms, final=final))
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
         """Take note of a committed step; parameters as of `SparkMetrics.committed`."""
@@ -242,10 +245,12 @@ class Controller:
                 self._failed = why
                 self._writer.not_ready("", why)
 
-    def _on_assigned(self, operator: str, wanted: Wanted, at_ms: float) -> None:
+    def _on_assigned(self, operator: str, wanted: Wanted, at_ms: float, *, final: bool) -> None:
         if operator not in self._targets:
             return
         self._metrics.assigned(operator, wanted.assignment, wanted.survivors, at_ms)
+        if not final:
+            return
         if wanted.decided:
             self._loop.applied(operator, self._now_s())
         elif self._loop.state(operator) is State.CHANGING:

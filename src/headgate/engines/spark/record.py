@@ -62,7 +62,9 @@ class Recorder:
             step = driver.latest.step
             self.write(Restart(step=step + 1, recovered_from=step))
 
-    def assignment(self, step: int, operator: str, before: Assignment, new: Wanted) -> None:
+    def assignment(
+        self, step: int, operator: str, before: Assignment, new: Wanted, moved_bytes: int = 0
+    ) -> None:
         """Write that a new assignment takes effect."""
         after = new.assignment
         number = {old: slot for slot, old in enumerate(new.survivors) if old is not None}
@@ -76,7 +78,7 @@ class Recorder:
                 slots_before=before.slots,
                 slots_after=after.slots,
                 groups_moved=moved,
-                bytes_moved=0,
+                bytes_moved=moved_bytes,
                 by=new.by,
                 reason=new.reason,
                 operator=operator,

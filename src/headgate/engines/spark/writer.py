@@ -18,6 +18,7 @@ from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, n
 from headgate.core.slo import Slo, parse_slo
 from headgate.engines.spark import session as sessions
 from headgate.engines.spark import sinks
+from headgate.engines.spark.allocation import follow_slots
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
@@ -31,6 +32,7 @@ from headgate.engines.spark.query import Query
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.warmup import warm_workers
 from headgate.loop import steering
+from headgate.migration import registry as strategies
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import ControlFiles
@@ -45,6 +47,7 @@ _OWN_OPTIONS = {
     "headgate.workload": "name for the journal",
     "headgate.backlog.bytesMax": "above this a slot serves past its budget",
     "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
+    "headgate.executors": "follow: asked for and given back as slots change; or keep",
     "headgate.slotRate": "experiment: records that a slot serves per second of wall time",
     "headgate.floor": "experiment: the latency floor, a duration, in place of the measured one",
 }
@@ -90,6 +93,7 @@ class Writer:
         self._policy: Policy | None = None
         self._advise = False
         self._fallback = "error"
+        self._migration = ""
         self._faults: list[dict[str, Any]] = []
 
     # -- PySpark's --------------------------------------------------------------------------------
@@ -243,6 +247,20 @@ class Writer:
         self._advise = advise
         return self
 
+    def migration(self, strategy: str) -> Writer:
+        """Set how a change of assignment is carried out: ``"subscale"``, ``"fluid(...)"`` and others.
+
+        By default state that stays on its host is only handed over (``"shared"``), and what changes
+        host goes by ``"subscale"``; see `headgate.migration.registry`.
+
+        Raises
+        ------
+        ConfigError
+            No strategy has that name, or a parameter is unknown or out of range.
+        """
+        self._migration = str(strategies.strategy(strategy))
+        return self
+
     def fallback(self, to: Literal["error", "spark"]) -> Writer:
         """Say what happens to a query that cannot run elastically: refuse it, or plain Spark."""
         if to not in ("error", "spark"):
@@ -358,6 +376,9 @@ class Writer:
             driver.commands = commands
             driver.rehearse()
             warm_workers(spark, [op.spec for op in plan.operators])
+            leave_executors = follow_slots(
+                spark, driver, recorder.write, self._options.get("headgate.executors", "follow")
+            )
             recorder.start(driver, self._options.get("headgate.workload"), self._parameters(config))
             driver.redeliver_drained()
             if controller is not None:
@@ -376,7 +397,9 @@ class Writer:
         opened = run
 
         def release() -> None:
+            driver.close()
             lock.release()
+            leave_executors()
             opened.end()
             opened.close()
 
@@ -457,6 +480,7 @@ class Writer:
             backlog_age_max_s=parse_duration_s(options.get("headgate.backlog.ageMax", "60 s")),
             slot_rate=float(rate) if rate else None,
             delta_ms=DELTA_S * 1e3 if self._slos else 0.0,
+            migration=self._migration,
             faults=self._faults,
         )
 
