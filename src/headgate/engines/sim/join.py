@@ -22,7 +22,7 @@ from headgate.control.sample import Sample
 from headgate.core.assignment import Assignment, check_slots, spread
 from headgate.core.errors import ProtocolError
 from headgate.engines.sim.decisions import DecisionLog
-from headgate.engines.sim.join_kernels import serve
+from headgate.engines.sim.kernels import serve_join
 from headgate.loop.loop import ControlLoop
 from headgate.loop.settings import OperatorSettings
 
@@ -200,7 +200,7 @@ class JoinEngine:
         limit = arrived if self._change is None else min(arrived, self._change[2])
         keys = np.bincount(self._assignment.slot_of, minlength=len(self._position))
         each_s = keys / (self._model.virtual_keys * self._model.comparisons_per_s)
-        serve(
+        serve_join(
             self.time_s,
             limit,
             self._arrival_s,
@@ -311,10 +311,10 @@ class JoinRun:
 
         completed = binned(self.done_s)
         with np.errstate(invalid="ignore"):
-            mean_s = binned(self.done_s, self.latency_s) / completed
+            mean_s: F64 = binned(self.done_s, self.latency_s) / completed
         starts = np.arange(0, len(self.slots), each)
         return {
-            "time_s": np.arange(1, steps + 1) * step_s,
+            "time_s": np.arange(1, steps + 1, dtype=np.float64) * step_s,
             "rate_per_s": binned(self.arrival_s) / step_s,
             "comparisons_per_s": binned(self.done_s, self.comparisons) / step_s,
             "latency_mean_s": mean_s,

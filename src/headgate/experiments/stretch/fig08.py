@@ -14,17 +14,21 @@ process, without a tuple buffer. More slots than cores share the cores.
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headgate.experiments.registry import Request
-from headgate.experiments.stretch.live import LiveJoin
+from headgate.experiments.stretch.live import LiveJoin, memory
 from headgate.journal.histogram import percentile_ms, sparse_of
-from headgate.operators.join.scale_kernels import fill, scale_join
+from headgate.operators.oplus.board import WORK
+from headgate.operators.oplus.join_state import JoinWork
+from headgate.operators.tuple_buffer.shared import Block
 from headgate.report.plot import panels
 
 if TYPE_CHECKING:
@@ -91,29 +95,17 @@ def latency(join: LiveJoin, seconds: float) -> dict[str, Any]:
 
 def single_threaded(join: LiveJoin, seconds: float) -> float:
     """Return the comparisons per second of the kernel alone, all records under one key."""
-    shape = join.shape
-    arrays = [np.zeros((2, 1, shape.capacity), kind) for kind in ("i8", "i4", "f4")]
-    bounds = np.zeros((2, 1, 2), np.int64)
-    times, columns = join.records(0, join.filled)
-    fill(times, np.arange(join.filled) % 2, columns["first"], columns["second"], bounds, *arrays)
-    totals, at = np.zeros(3, np.int64), join.filled
-
-    def serve(count: int) -> None:
-        times, columns = join.records(at, at + count)
-        inputs = np.arange(at, at + count) % 2
-        first, second = columns["first"], columns["second"]
-        scale_join(
-            np.zeros(1, np.int64), times, inputs, first, second, at, shape.reach, shape.width,
-            bounds, *arrays, totals,
-        )  # fmt: skip
-
-    serve(2)
-    at, totals[:] = at + 2, 0
-    begun_s = time.perf_counter()
-    while time.perf_counter() - begun_s < seconds:
-        serve(_BLOCK)
-        at += _BLOCK
-    return int(totals[0]) / (time.perf_counter() - begun_s)
+    with tempfile.TemporaryDirectory(dir=memory(), prefix="headgate-join-") as name:
+        join.filled_state(Path(name))
+        work = JoinWork(Path(name), join.shape)
+        totals, at = np.zeros(WORK, np.int64), join.filled
+        begun_s = time.perf_counter()
+        while time.perf_counter() - begun_s < seconds:
+            times, columns = join.records(at, at + _BLOCK)
+            block = Block(times, np.arange(at, at + _BLOCK) % 2, columns, int(times[-1]))
+            work.serve(block, np.zeros(1, np.int64), at, totals)
+            at += _BLOCK
+        return int(totals[0]) / (time.perf_counter() - begun_s)
 
 
 def _sustained(comparisons_per_s: float, window_s: float) -> dict[str, Any]:
@@ -140,5 +132,3 @@ def draw(data: Mapping[str, Any]) -> Figure:
     axes[2].set_yscale("log")
     axes[0].legend()
     return figure
-
-

@@ -49,9 +49,7 @@ def run(request: Request) -> dict[str, Any]:
     return measure((1, 5, 9, 18), (10_000, 1_000_000, 20_000_000), repeats=5)
 
 
-def measure(
-    starts: Sequence[int], state_records: Sequence[int], *, repeats: int
-) -> dict[str, Any]:
+def measure(starts: Sequence[int], state_records: Sequence[int], *, repeats: int) -> dict[str, Any]:
     """Return the same for some numbers of slots and some sizes."""
     return {
         "mode": "measured, processes of this machine",
@@ -125,7 +123,7 @@ def _bytes(records: int) -> dict[str, Any]:
 
 def state_bytes(state: JoinState) -> int:
     """Return the bytes of the records that are stored: time and two attributes each."""
-    return state.held * sum(column.itemsize for column in state.columns)
+    return state.held * sum(int(column.itemsize) for column in state.columns)
 
 
 def _stored(slots: SlotProcesses) -> int:

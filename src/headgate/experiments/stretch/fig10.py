@@ -15,6 +15,7 @@ table 4 does not follow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,7 @@ def _outcome(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def plain(values: npt.NDArray[np.float64]) -> list[float | None]:
     """Return numbers as JSON has them: five digits, None for NaN."""
-    return [None if v != v else float(f"{v:.5g}") for v in values.tolist()]
+    return [None if math.isnan(v) else float(f"{v:.5g}") for v in values.tolist()]
 
 
 def draw(data: Mapping[str, Any]) -> Figure:

@@ -23,7 +23,7 @@ def hedges_as_printed(left: Any, i: int, right: Any, j: int) -> bool:
     """Return whether ``-1.05 <= ND_R / ND_L`` for two companies; ND_L = 0 hedges nothing."""
     if left[0][i] == right[0][j] or left[1][i] == 0.0:
         return False
-    return right[1][j] / left[1][i] >= -1.05  # noqa: PLR2004 - the paper's
+    return bool(right[1][j] / left[1][i] >= -1.05)  # noqa: PLR2004 - the paper's
 
 
 @jit
@@ -32,7 +32,7 @@ def hedges(left: Any, i: int, right: Any, j: int) -> bool:
     if left[0][i] == right[0][j] or left[1][i] == 0.0:
         return False
     ratio = right[1][j] / left[1][i]
-    return -1.05 <= ratio <= -0.95  # noqa: PLR2004 - the paper's, and as much above -1
+    return bool(-1.05 <= ratio <= -0.95)  # noqa: PLR2004 - the paper's, and as much above -1
 
 
 def trades(seed: int, count: int) -> tuple[I64, F64]:

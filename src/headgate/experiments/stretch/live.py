@@ -88,14 +88,19 @@ class LiveJoin:
             "second": generator.uniform(1.0, 10_000.0, count).astype(np.float32),
         }
 
+    def filled_state(self, directory: Path) -> JoinState:
+        """Make the state, its window full."""
+        state = JoinState.create(directory, self.shape)
+        times, columns = self.records(0, self.filled)
+        state.fill(times, np.arange(self.filled) % 2, columns["first"], columns["second"])
+        return state
+
     @contextmanager
     def running(self) -> Iterator[tuple[SlotProcesses, JoinState]]:
         """Fill the window, start slots and feed, and end them all afterwards."""
         with tempfile.TemporaryDirectory(dir=memory(), prefix="headgate-join-") as name:
             directory = Path(name)
-            state = JoinState.create(directory, self.shape)
-            times, columns = self.records(0, self.filled)
-            state.fill(times, np.arange(self.filled) % 2, columns["first"], columns["second"])
+            state = self.filled_state(directory)
             setup = Setup(
                 self.slots,
                 spread(self.working, self.keys),
@@ -117,7 +122,7 @@ class LiveJoin:
 
 def memory() -> str | None:
     """Return the file system in memory, where there is one."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a private directory in it
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def _feed(join: LiveJoin, path: Path) -> None:

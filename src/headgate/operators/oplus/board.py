@@ -54,8 +54,8 @@ class Board:
     ----------
     rows : void[slots]    ``ready`` (1 once a slot looks for records), ``arrived`` (the epoch it waits to
                           switch to), ``epoch``, ``switched_ns`` (monotonic clock), ``served`` (records),
-                          ``busy_ns`` (processor time spent on them), ``work`` (int64[`WORK`]), ``latency``
-                          (int64[BUCKETS], from a record's due time).
+                          ``busy_ns`` (processor time spent on them), ``work`` (int64[`WORK`]),
+                          ``latency`` (int64[BUCKETS], from a record's due time).
     """
 
     def __init__(self, path: Path, slots: int, key_groups: int) -> None:
@@ -107,9 +107,16 @@ class Board:
 
 
 def _layout(slots: int, key_groups: int) -> np.dtype[Any]:
-    row = [(name, "i8") for name in ("ready", "arrived", "epoch", "switched_ns", "served", "busy_ns")]
+    row = [
+        (name, "i8") for name in ("ready", "arrived", "epoch", "switched_ns", "served", "busy_ns")
+    ]
     epoch = np.dtype(
-        [("number", "i8"), ("count", "i8"), ("slot_of", "i8", key_groups), ("instances", "u1", slots)],
+        [
+            ("number", "i8"),
+            ("count", "i8"),
+            ("slot_of", "i8", key_groups),
+            ("instances", "u1", slots),
+        ],
         align=True,
     )
     rows = np.dtype([*row, ("work", "i8", WORK), ("latency", "i8", BUCKETS)])

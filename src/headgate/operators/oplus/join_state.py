@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from headgate.operators.join.scale_kernels import fill, scale_join
+from headgate.operators.join.kernels import scale_join
 from headgate.operators.tuple_buffer.shared import Block
 from headgate.state.ports import I64
 
@@ -61,7 +61,7 @@ class JoinState:
     def __init__(self, directory: Path, shape: JoinShape, mode: str = "r+") -> None:
         self.shape = shape
         mapped = np.memmap(directory / _NAME, shape.layout, mode, shape=(1,))  # type: ignore[call-overload]
-        whole = np.asarray(mapped)
+        whole: npt.NDArray[np.void] = np.asarray(mapped)
         self.raw: npt.NDArray[np.uint8] = whole.view(np.uint8)
         self.bounds: I64 = whole["bounds"][0]
         self.columns = whole["times"][0], whole["first"][0], whole["second"][0]
@@ -72,8 +72,16 @@ class JoinState:
         return cls(directory, shape, "w+")
 
     def fill(self, times: I64, inputs: I64, first: I64, second: npt.NDArray[np.float32]) -> None:
-        """Store records that came before the operator started."""
-        fill(times, inputs, first, second, self.bounds, *self.columns)
+        """Store records that came before the operator started; nothing is stored yet."""
+        keys = self.shape.keys
+        turn = np.arange(times.size) % keys
+        for side in (0, 1):
+            for key in range(keys):
+                mine = (turn == key) & (inputs == side)
+                end = int(mine.sum())
+                for column, values in zip(self.columns, (times, first, second), strict=True):
+                    column[side, key, :end] = values[mine]
+                self.bounds[side, key] = 0, end
 
     @property
     def held(self) -> int:
@@ -93,7 +101,15 @@ class JoinWork:
         self._state = JoinState(directory, shape)
         empty = np.empty(0, np.int64)
         # Compiled, or loaded, before the first record comes.
-        self._meet(empty, empty, empty, empty.astype("i4"), empty.astype("f4"), 0, np.zeros(3, "i8"))
+        self._meet(
+            empty,
+            empty,
+            empty,
+            empty.astype(np.int32),
+            empty.astype(np.float32),
+            0,
+            np.zeros(3, "i8"),
+        )
 
     def serve(self, block: Block, owned: I64, count: int, totals: I64) -> None:
         """Compare the records with what is stored under `owned`; count comparisons, matches, stored."""

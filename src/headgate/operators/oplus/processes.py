@@ -178,9 +178,7 @@ class Slot:
         assert pending is not None, "nobody is at the barrier without a pending epoch"
         if not self._board.all_arrived(pending.number, old):
             return False
-        new = Epoch(
-            pending.number, pending.instances, np.array(pending.slot_of), self._count
-        )
+        new = Epoch(pending.number, pending.instances, np.array(pending.slot_of), self._count)
         self._board.write_epoch(new)
         joining, leaving = new.instances - old, old - new.instances
         if joining:

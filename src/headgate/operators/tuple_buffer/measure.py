@@ -42,8 +42,8 @@ class Load:
     rate_per_s : float or None    Of all sources together, emitted on schedule whatever happens; None:
                               as fast as there is room.
     capacity : int            Records per source the slowest reader may be behind.
-    shared : bool             Whether all readers share one buffer; else each has one of its own, into which
-                              sources copy every record: what shared-nothing must do.
+    shared : bool             Whether all readers share one buffer; else each has one of its own, into
+                              which sources copy every record: what shared-nothing must do.
     timeout_s : float         Given up after so long without a record.
     """
 
@@ -198,7 +198,9 @@ def _put(
         rest = {name: column[at:] for name, column in columns.items()}
         added = backoff.until(lambda: buffer.add_block(times[at:], rest, source), load.timeout_s)  # noqa: B023
         if not added:
-            msg = f"no reader made room for {load.timeout_s} s; run it again with a larger capacity."
+            msg = (
+                f"no reader made room for {load.timeout_s} s; run it again with a larger capacity."
+            )
             raise EngineError(msg)
         at += added
 
