@@ -129,6 +129,22 @@ def test_a_switch_changes_nothing_of_the_state_but_what_is_stored_meanwhile(tmp_
     assert 0 < changed <= (stage.work()[2] - stored) * record_bytes + 2 * KEYS * 8
 
 
+def test_the_record_that_triggers_a_switch_is_the_first_of_the_new_slot(tmp_path: Path) -> None:
+    inputs, dice = Inputs(1, 20), random.Random(1)
+    inputs.times = [np.arange(20), np.arange(20)]
+    stage = Stage(tmp_path, 1)
+    for source in (0, 1):
+        stage.feed(inputs, source, 0, 10)
+    stage.settle(dice)
+    stage.buffer.reconfigure({0, 1}, [0, 1, 0, 1, 0, 1, 0])
+    for source in (0, 1):
+        stage.feed(inputs, source, 10, 14)
+    stage.settle(dice)
+    # gamma is 10, the time of the sources' next records: the new slot serves all later ones.
+    old, new = stage.board.rows["served"][:2].tolist()
+    assert old - new == 2 * 11
+
+
 def test_slots_of_a_pool_do_nothing_until_they_are_connected(tmp_path: Path) -> None:
     inputs, dice = Inputs(2, 30), random.Random(2)
     stage = Stage(tmp_path, 2)
