@@ -146,10 +146,10 @@ def test_predictive_counts_what_waits() -> None:
 def test_predictive_sees_the_window_fill_after_a_step() -> None:
     made = Predictive(window_s=10.0, ahead_s=9.0)
     for second in range(12):
-        assert not made.decide(seen(float(second), a=view([18.75] * 8, slots=2)))
+        assert not made.decide(seen(100.0 + second, a=view([18.75] * 8, slots=2)))
     # Twice the arrivals: 3 slots now; 10 s at the new rate hold twice what 9 s at the old and 1 s at
     # the new one do, so 3 x 20 / 11 then: ceil(5.45 / 0.75).
-    risen = made.decide(seen(12.0, a=view([37.5] * 8, slots=2)))
+    risen = made.decide(seen(112.0, a=view([37.5] * 8, slots=2)))
     assert risen.numbers["a.current"] == pytest.approx(3.0)
     assert risen.numbers["a.foreseen"] == pytest.approx(3.0 * 20 / 11)
     assert risen.changes["a"].assignment.slots == 8
@@ -158,9 +158,9 @@ def test_predictive_sees_the_window_fill_after_a_step() -> None:
 def test_predictive_lets_slots_go_only_when_their_work_has_gone() -> None:
     made = Predictive(window_s=10.0, ahead_s=10.0)
     for second in range(12):
-        made.decide(seen(float(second), a=view([75.0] * 4, slots=4)))
+        made.decide(seen(100.0 + second, a=view([75.0] * 4, slots=4)))
     # Half the arrivals are 1.5 slots; that they will be 0.75 when the window has emptied is no reason.
-    fallen = made.decide(seen(12.0, a=view([37.5] * 4, slots=4)))
+    fallen = made.decide(seen(112.0, a=view([37.5] * 4, slots=4)))
     assert fallen.changes["a"].assignment.slots == 2
 
 

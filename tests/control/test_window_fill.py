@@ -10,7 +10,7 @@ from headgate.control.estimators.window_fill import WindowFill
 def filled(rates: list[float], window_s: float = 10.0) -> WindowFill:
     fill = WindowFill(window_s)
     for second, rate in enumerate(rates):
-        fill.observe(float(second), rate)
+        fill.observe(100.0 + second, rate)
     return fill
 
 
@@ -33,6 +33,14 @@ def test_what_came_before_the_first_observation_is_taken_to_have_come_at_its_rat
     assert filled([5.0]).growth(4.0, 5.0) == pytest.approx(1.0)
 
 
+def test_at_the_start_of_a_job_the_window_is_empty() -> None:
+    fill = WindowFill(10.0)
+    fill.observe(1.0, 5.0)
+    assert fill.growth(2.0, 5.0) == pytest.approx(3.0)
+    fill.observe(9.0, 5.0)
+    assert fill.growth(2.0, 5.0) == pytest.approx(10 / 9)
+
+
 @pytest.mark.parametrize("window_s", [0.0, 10.0])
 def test_without_a_window_or_records_there_is_no_growth(window_s: float) -> None:
     assert WindowFill(window_s).growth(4.0, 5.0) == 1.0
@@ -41,5 +49,5 @@ def test_without_a_window_or_records_there_is_no_growth(window_s: float) -> None
 
 def test_a_clock_that_stands_still_changes_nothing() -> None:
     fill = filled([5.0] * 20)
-    fill.observe(19.0, 100.0)
+    fill.observe(119.0, 100.0)
     assert fill.growth(4.0, 5.0) == pytest.approx(1.0)

@@ -78,6 +78,28 @@ def test_a_switch_waits_for_the_next_record_and_for_what_is_before_it() -> None:
     assert switch.took_s == pytest.approx(0.22)
 
 
+def test_what_waits_at_the_sources_comes_behind_a_switch() -> None:
+    model = JoinModel(
+        10.0, 1000.0, 1, virtual_keys=4, stored_records=90.0, switch_s=0.0, buffer_records=2
+    )
+    engine = JoinEngine(model, np.full(50, 0.0), 0.1)
+    engine.advance()
+    engine.apply(OPERATOR, Change(Kind.RESCALE, rescale(spread(1, 4), 2), (0, None)))
+    applied = [engine.advance() for _ in range(4)]
+    # One record is done at 0.09, two more are in the buffer: the others do not delay the switch.
+    assert [round(at, 3) for at in applied if at is not None] == [0.27]
+
+
+def test_in_the_tick_of_a_switch_useful_time_goes_with_the_keys() -> None:
+    engine = stepped(switch_s=0.0)
+    for _ in range(6):
+        engine.advance()
+    for sample in engine.collect()[OPERATOR]:
+        assert sample.useful_s.tolist() == pytest.approx(
+            [sample.useful_s.mean()] * len(sample.slot_ids)
+        )
+
+
 def test_without_a_next_record_there_is_no_switch() -> None:
     model = JoinModel(10.0, 1000.0, slots=1, virtual_keys=4, stored_records=1.0)
     engine = JoinEngine(model, np.array([0.01]), 0.1)

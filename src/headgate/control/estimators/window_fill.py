@@ -26,7 +26,8 @@ class WindowFill:
     References
     ----------
     STRETCH 8.5 (the predicted workload of J+, after its reference 22). What came before the first
-    observation is taken to have come at the first one's rate.
+    observation is taken to have come at the first one's rate, and nothing before time 0: a window that
+    was restored at the start of a job is not known of.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -40,7 +41,7 @@ class WindowFill:
         A call that is not later than the last one changes nothing.
         """
         if not self._times:
-            self._times.append(time_s - self._window_s)
+            self._times.append(max(0.0, time_s - self._window_s))
             self._counts.append(0.0)
         elapsed_s = time_s - self._times[-1]
         if elapsed_s <= 0.0:
@@ -68,6 +69,8 @@ class WindowFill:
 
     def _count_at(self, time_s: float) -> float:
         after = bisect_right(self._times, time_s)
+        if after == 0:
+            return self._counts[0]
         if after == len(self._times):
             return self._counts[-1]
         start_s, stop_s = self._times[after - 1], self._times[after]

@@ -60,6 +60,11 @@ class JoinModel:
     """What every record is compared with, whatever has arrived; > 0. None: the other stream's
     records of the last `window_s`, every second one of those."""
 
+    buffer_records: int = 100
+    """Records in the tuple buffer that the slowest slot has not served; what else waits does so at its
+    source, and so behind a control record; >= 0. Chosen: the paper bounds the buffer, and does not say
+    at how many."""
+
     switch_s: float = 0.012
     """From the moment all slots have met to the new epoch; seconds, >= 0. Default: the paper's time
     for 30 -> 52 threads."""
@@ -67,6 +72,7 @@ class JoinModel:
     def __post_init__(self) -> None:
         check_range("join", "window_s", self.window_s, 0.0, above=True)
         check_range("join", "comparisons_per_s", self.comparisons_per_s, 0.0, above=True)
+        check_range("join", "buffer_records", self.buffer_records, 0)
         check_range("join", "switch_s", self.switch_s, 0.0)
         if self.stored_records is not None:
             check_range("join", "stored_records", self.stored_records, 0.0, above=True)
@@ -133,9 +139,10 @@ class JoinEngine:
     References
     ----------
     STRETCH 5 and 7: after a request, the next record that a source adds brings the control record, and
-    lifts the watermark above its time. All slots finish what is before that record and wait for each
-    other; then one of them connects and disconnects, and the record is the first of the new epoch.
-    No state moves, so the switch takes the same time whatever the window holds.
+    lifts the watermark above its time. All slots finish what is before that record, which is no more
+    than the buffer holds, and wait for each other; then one of them connects and disconnects, and the
+    record is the first of the new epoch. No state moves, so the switch takes the same time whatever the
+    window holds.
     """
 
     def __init__(self, model: JoinModel, arrival_s: F64, delta_s: float) -> None:
@@ -186,14 +193,15 @@ class JoinEngine:
         return self._assignment
 
     def apply(self, operator: str, change: Change) -> None:
-        """Ask for `change`: it comes into force at the next record that arrives."""
+        """Ask for `change`: it comes into force at the next record that a source adds."""
         if self._change is not None or change.assignment.epoch != self._assignment.epoch + 1:
             msg = (
                 f"the join cannot take epoch {change.assignment.epoch} while epoch "
                 f"{self._assignment.epoch} is in force or changing; decide again."
             )
             raise ProtocolError(msg)
-        trigger = int(np.searchsorted(self._arrival_s, self.time_s, side="right"))
+        arrived = int(np.searchsorted(self._arrival_s, self.time_s, side="right"))
+        trigger = min(arrived, self.served + self._model.buffer_records)
         self._change = change, self.time_s, trigger
 
     def _serve(self, arrived: int) -> None:
@@ -219,16 +227,21 @@ class JoinEngine:
         change, decided_s, trigger = self._change
         if trigger >= arrived or (self._position < trigger).any():
             return None
-        met_s = max(float(self._clock_s.max()), float(self._arrival_s[trigger]))
+        met_s = max(float(self._clock_s.max()), float(self._arrival_s[trigger]), decided_s)
         resume_s = met_s + self._model.switch_s
         if resume_s > self.time_s:
             return None
         survivors = [-1 if old is None else old for old in change.survivors]
-        kept = np.array(survivors)
-        self._useful_s = np.where(kept >= 0, self._useful_s[kept], 0.0)
-        self._position = np.full(len(kept), trigger, dtype=np.int64)
-        self._clock_s = np.full(len(kept), resume_s)
-        new_ids = iter(range(self._next_id, self._next_id + len(kept)))
+        slots = len(survivors)
+        # A tick's sample names one assignment, the new one: useful time goes with its keys.
+        old_of, new_of = self._assignment.slot_of, change.assignment.slot_of
+        of_key_s = (self._useful_s / np.bincount(old_of, minlength=len(self._useful_s)))[
+            list(old_of)
+        ]
+        self._useful_s = np.bincount(new_of, of_key_s, slots).astype(np.float64)
+        self._position = np.full(slots, trigger, dtype=np.int64)
+        self._clock_s = np.full(slots, resume_s)
+        new_ids = iter(range(self._next_id, self._next_id + slots))
         self._slot_ids = tuple(
             next(new_ids) if old < 0 else self._slot_ids[old] for old in survivors
         )
