@@ -64,7 +64,9 @@ class Trial:
     timing: Timing = Timing()
 
 
-def arrivals(seed: int, records: int, length_s: float, keys: int, slots: int) -> tuple[Arrivals, ...]:
+def arrivals(
+    seed: int, records: int, length_s: float, keys: int, slots: int
+) -> tuple[Arrivals, ...]:
     draw = np.random.default_rng(seed)
     return tuple(
         Arrivals(np.sort(draw.uniform(0, length_s, records)), draw.integers(0, keys, records))
@@ -72,7 +74,7 @@ def arrivals(seed: int, records: int, length_s: float, keys: int, slots: int) ->
     )
 
 
-def job(  # noqa: PLR0913 - a job has many properties
+def job(
     *,
     feed: tuple[Arrivals, ...],
     behaviour: Behaviour | None = None,
@@ -140,7 +142,9 @@ def random_trial(seed: int, behaviour: Behaviour | None = None) -> Trial:
         most = draw.randint(1, 6)
         slot_of = tuple(draw.randrange(most) for _ in range(GROUPS))
         requests.append(Request(draw.uniform(0.3, 2.5), slot_of))
-    return Trial(made, tuple(sorted(requests, key=lambda r: r.at_s)), Timing(draw.choice([0.0, 0.1])))
+    return Trial(
+        made, tuple(sorted(requests, key=lambda r: r.at_s)), Timing(draw.choice([0.0, 0.1]))
+    )
 
 
 def run(

@@ -111,7 +111,9 @@ def a_confirm_overtakes_nothing_in_the_input_cache() -> None:
             super().overtake(old, new, step, confirm)
 
     _, log = played(busy(), Watched())
-    served = {(e.detail["key"], e.detail["origin"], e.detail["number"]): e for e in log.of("served")}
+    served = {
+        (e.detail["key"], e.detail["origin"], e.detail["number"]): e for e in log.of("served")
+    }
     assert any(ahead.values())
     for confirmed in log.of("confirmed"):
         for record in ahead[confirmed.detail["sender"]]:

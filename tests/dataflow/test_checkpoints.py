@@ -118,5 +118,7 @@ def test_a_snapshot_holds_what_is_in_transit() -> None:
 
 def test_a_checkpoint_that_was_not_taken_is_refused() -> None:
     flow = run(busy(), Drrs())
-    with pytest.raises(CheckpointError, match="slot source/0 has not taken checkpoint 1; run until"):
+    with pytest.raises(
+        CheckpointError, match="slot source/0 has not taken checkpoint 1; run until"
+    ):
         restored(flow, 1)

@@ -60,7 +60,9 @@ def test_megaphone_moves_one_group_after_the_other() -> None:
     assert all(len(event.detail["units"]) == 1 for event in launched)
     kinds = [event.kind for event in log.of("launched", "acknowledged")]
     assert kinds == ["launched", "acknowledged"] * len(launched)
-    assert [e.detail["units"][0] for e in launched] == sorted(e.detail["units"][0] for e in launched)
+    assert [e.detail["units"][0] for e in launched] == sorted(
+        e.detail["units"][0] for e in launched
+    )
 
 
 def test_all_at_once_serves_no_group_before_the_last_is_there_and_fluid_does() -> None:

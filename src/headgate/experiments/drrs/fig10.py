@@ -39,7 +39,9 @@ def run(request: Request) -> dict[str, Any]:
 def measure(names: tuple[str, ...], request: Request) -> dict[str, Any]:
     """Return the same for some of the workloads."""
     found = compare(names, ("drrs", *RIVALS), request)
-    rows = [_row(name, outcomes[0], outcome) for name, outcomes in found.items() for outcome in outcomes]
+    rows = [
+        _row(name, outcomes[0], outcome) for name, outcomes in found.items() for outcome in outcomes
+    ]
     return {
         **scale_of(request, names),
         "paper": PAPER,

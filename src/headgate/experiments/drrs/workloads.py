@@ -109,9 +109,7 @@ def q8() -> Workload:
 
 def twitch() -> Workload:
     """Return the Twitch pipeline: seven operators, loyalty scaled, 4M events in 1,000 s, 500 MB."""
-    return Workload(
-        "twitch", "loyalty", 8, 12, 4_000.0, 500e6, 60.0, 300.0, 8, _twitch, load=0.7
-    )
+    return Workload("twitch", "loyalty", 8, 12, 4_000.0, 500e6, 60.0, 300.0, 8, _twitch, load=0.7)
 
 
 def network(record_bytes: float, senders: int) -> Network:

@@ -210,7 +210,9 @@ class Scaling:
         """Make steps of what is neither where it should be nor on its way."""
         if not self._deployed:
             return
-        busy = {g for step in (*self.waiting, *self.settling) for s in step.subscales for g in s.groups}
+        busy = {
+            g for step in (*self.waiting, *self.settling) for s in step.subscales for g in s.groups
+        }
         moves = {
             group: (source, destination)
             for group, (source, destination) in enumerate(

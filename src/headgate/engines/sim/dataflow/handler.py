@@ -203,4 +203,3 @@ class Handler:
                 self.deferred.setdefault(channel, deque()).append(front)
                 self.deferred_records += front.count
         return False
-

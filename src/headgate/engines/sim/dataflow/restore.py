@@ -31,7 +31,9 @@ def restored(flow: Dataflow, number: int) -> Dataflow:
     new = Dataflow(flow.job, flow.parts, assignments=assignments)
     for source, old in zip(new.sources(), flow.sources(), strict=True):
         assert isinstance(source, Source)
-        source.set_up(flow.job, flow.models[old.name.split("/")[0]].arrivals[old.index], snapshots[old].place)
+        source.set_up(
+            flow.job, flow.models[old.name.split("/")[0]].arrivals[old.index], snapshots[old].place
+        )
     for name in assignments:
         _fill(new, name, [snapshots[slot] for slot in flow.slots[name]])
     return new

@@ -121,7 +121,13 @@ class Slot:
     """
 
     def __init__(
-        self, name: str, index: int, behaviour: Behaviour, cost_s: float, clock: Clock, log: EventLog
+        self,
+        name: str,
+        index: int,
+        behaviour: Behaviour,
+        cost_s: float,
+        clock: Clock,
+        log: EventLog,
     ) -> None:
         self.name, self.index = name, index
         self.behaviour, self.cost_s = behaviour, cost_s
@@ -348,7 +354,9 @@ class Slot:
 
     def _snapshot(self) -> Snapshot:
         place = len(self.collected)
-        found = Snapshot(copy.deepcopy(self.store), {rank: [] for rank in range(LAST_RANK + 1)}, place)
+        found = Snapshot(
+            copy.deepcopy(self.store), {rank: [] for rank in range(LAST_RANK + 1)}, place
+        )
         for event in self.special:
             if isinstance(event, Record):
                 found.in_transit[0].append(event)

@@ -68,17 +68,13 @@ class Unbound(_Whole):
                 leave = partial(self._leave, slot, receiver, unit, step, scaling)
                 scaling.links.ask(slot, receiver, leave)
 
-    def _leave(
-        self, slot: Slot, receiver: Slot, unit: int, step: Step, scaling: Scaling
-    ) -> None:
+    def _leave(self, slot: Slot, receiver: Slot, unit: int, step: Step, scaling: Scaling) -> None:
         held = slot.store.pop(unit)
         scaling.move(unit, held, step)
         arrive = partial(receiver.post, self._install, receiver, unit, held, step, scaling)
         scaling.links.carry(slot, receiver, held.state_bytes, arrive)
 
-    def _install(
-        self, slot: Slot, unit: int, held: Held, step: Step, scaling: Scaling
-    ) -> None:
+    def _install(self, slot: Slot, unit: int, held: Held, step: Step, scaling: Scaling) -> None:
         here = slot.store.setdefault(unit, Held())
         here.state_bytes += held.state_bytes
         here.values.update(held.values)

@@ -111,9 +111,7 @@ class Aligning(Handler):
             for blocked in seen:
                 blocked.blocked = False
                 self.slot.offer(blocked)
-            self.slot.log.add(
-                self.slot.clock.now_s, "aligned", self.slot.name, step=step.number
-            )
+            self.slot.log.add(self.slot.clock.now_s, "aligned", self.slot.name, step=step.number)
             self.aligned(step)
 
     def takes_part(self, step: Step) -> bool:

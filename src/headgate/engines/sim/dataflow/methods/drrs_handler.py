@@ -196,7 +196,9 @@ class DrrsHandler(Handler):
             self.slot.paused = True
             self.slot.clock.after(self.rerouting.cost_s * record.count, self._unpause)
 
-    def hold_back(self, leaving: Leaving, sender: Slot, element: Record | Watermark | Signal) -> None:
+    def hold_back(
+        self, leaving: Leaving, sender: Slot, element: Record | Watermark | Signal
+    ) -> None:
         """Put an element into the buffer of the re-route manager."""
         if not leaving.buffer:
             self.slot.clock.after(
@@ -303,9 +305,7 @@ class DrrsHandler(Handler):
                 self.slot.special.append(partial(self._take_rerouted, unit, sender, element))
         arriving.queue.clear()
 
-    def install(
-        self, unit: int, held: Held, watermarks_s: dict[Slot, float], barrier: int
-    ) -> None:
+    def install(self, unit: int, held: Held, watermarks_s: dict[Slot, float], barrier: int) -> None:
         """Put the state of a unit in place; it is active once the confirms are here, too."""
         self._meet(barrier, [], {unit: held})
         arriving = self.arriving[unit]
