@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headgate.operators import codec
 from headgate.operators.aggregate import NEVER_US, interned
-from headgate.operators.kernels.distinct import look_up, number
+from headgate.operators.numbering import Distinct
 from headgate.operators.processor import (
     Keyed,
     ProcessorSpec,
@@ -29,7 +29,6 @@ from headgate.operators.processor import (
     to_number,
 )
 from headgate.operators.spec import Kind, Leaf
-from headgate.state.kernels import hash_words
 from headgate.state.ports import Table, TableLayout
 
 if TYPE_CHECKING:
@@ -84,35 +83,6 @@ def _leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
     return tuple(leaf for leaf in leaves if leaf is not None)
 
 
-class _Distinct:
-    """The distinct rows of int64[n, w], numbered in the order in which they first occur.
-
-    Attributes
-    ----------
-    first : int64[k]
-        Where each of them first occurs.
-    of : int64[n]
-        The number of each row.
-    rows : int64[k, w]
-    """
-
-    def __init__(self, rows: I64) -> None:
-        rows = np.ascontiguousarray(rows)
-        self._index = np.zeros(1 << (2 * len(rows) + 1).bit_length(), dtype=np.int64)
-        first = np.empty(len(rows), dtype=np.int64)
-        self.of: I64 = np.empty(len(rows), dtype=np.int64)
-        count = number(rows, hash_words(rows), self._index, first, self.of)
-        self.first: I64 = first[:count]
-        self.rows: I64 = rows[self.first]
-
-    def find(self, rows: I64) -> I64:
-        """Return the number of each of `rows` (int64[m, w]), -1 for one that is not among them."""
-        rows = np.ascontiguousarray(rows)
-        of = np.empty(len(rows), dtype=np.int64)
-        look_up(rows, hash_words(rows), self.rows, self._index, of)
-        return of
-
-
 @dataclass(frozen=True)
 class _Group:
     """One key group during a step.
@@ -126,7 +96,7 @@ class _Group:
         Its first row among those chosen.
     base : int
         Position of its first key among the keys of the call.
-    keys : _Distinct
+    keys : Distinct
         Its keys as words.
     """
 
@@ -134,7 +104,7 @@ class _Group:
     table: Table
     start: int
     base: int
-    keys: _Distinct
+    keys: Distinct
 
     @property
     def end(self) -> int:
@@ -183,7 +153,7 @@ class ProcessorOperator:
                     table = step.acquire(group)
                     taken.append(group)
                     table.begin()
-                    keys = _Distinct(interned(table, words.matrix, words.strings, start, stop))
+                    keys = Distinct(interned(table, words.matrix, words.strings, start, stop))
                     base = held[-1].end if held else 0
                     held.append(_Group(group, table, start, base, keys))
             if held and held[-1].end:
@@ -221,7 +191,7 @@ class ProcessorOperator:
         self._call(arriving, nothing, nothing, nothing, state)
         self._encoded(state)
         words = np.zeros((1, self.layout.variable_at), dtype=np.int64)
-        _Distinct(words).find(words)
+        Distinct(words).find(words)
 
     # -- what the call is given ---------------------------------------------------------------------
 

@@ -137,6 +137,9 @@ class TimeKey:
         Start of some window, microseconds.
     expires : bool
         False where the query has no watermark: rows stay for ever.
+    session : bool
+        True for session windows: `size_us` is the gap, and a record carries its own time. The first
+        aggregate of the spec is the greatest end.
 
     References
     ----------
@@ -147,6 +150,7 @@ class TimeKey:
     advance_us: int
     offset_us: int = 0
     expires: bool = True
+    session: bool = False
 
     @property
     def slice_us(self) -> int:

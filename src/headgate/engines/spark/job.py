@@ -50,6 +50,9 @@ class JobConfig:
         Experiment: records per wall second that a slot of an operator that reads the source serves.
     delta_ms : float
         Length of the time slots that the control loop counts in; 0 where there is none.
+    migration : str
+        Strategy for changes of assignment, as `headgate.migration.registry.strategy` reads it; empty:
+        the default for each change.
     faults : list of dict
         What `headgate.testing.faults` injects; empty outside tests.
     """
@@ -68,6 +71,7 @@ class JobConfig:
     backlog_age_max_s: float = 60.0
     slot_rate: float | None = None
     delta_ms: float = 0.0
+    migration: str = ""
     faults: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -91,6 +95,9 @@ class OperatorState:
         Waiting records, oldest first.
     rate_per_s : dict of int to float
         Rows each slot serves per second of useful time; absent where nothing is known.
+    held : frozenset of int
+        Key groups that are not served at present because a migration has them; not written down,
+        since it follows from the migration.
     """
 
     assignment: Assignment
@@ -102,6 +109,7 @@ class OperatorState:
     rows: list[int]
     backlog: dict[int, list[Segment]] = field(default_factory=dict)
     rate_per_s: dict[int, float] = field(default_factory=dict)
+    held: frozenset[int] = frozenset()
 
     @classmethod
     def fresh(cls, slots: int, key_groups: int) -> OperatorState:
@@ -166,7 +174,8 @@ class OperatorState:
             segment = [report.waiting.name, start, count, now_ms]
             self.backlog.setdefault(group, []).append(segment)
         for group in self.assignment.groups_of(report.slot):
-            if group not in report.groups and group not in self.backlog:
+            idle = group not in report.groups and group not in self.backlog
+            if idle and group not in self.held:
                 # it had nothing to emit up to here, which is as good as having emitted it
                 self.emitted_us[group] = max(self.emitted_us[group], report.watermark_us)
         self._learn_rate(report)

@@ -50,7 +50,7 @@ def number(rows: I64, hashes: I64, index: I64, first: I64, of: I64) -> int:
 
 @jit
 def look_up(rows: I64, hashes: I64, known: I64, index: I64, of: I64) -> None:
-    """Write the number of each row among `known` (int64[k, w], as numbered by `number`), or -1."""
+    """Write the number of each row among `known` (int64[k, w], as `number` numbered them), or -1."""
     mask = len(index) - 1
     for i in range(len(rows)):
         position = hashes[i] & mask
