@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from headgate.core.assignment import Assignment
-from headgate.engines.sim.dataflow.behaviours import Behaviour, Running, Windows
+from headgate.engines.sim.dataflow.behaviours import Behaviour, Held, Pass, Windows
 from headgate.engines.sim.dataflow.channel import Network
 from headgate.engines.sim.dataflow.coordinator import Method, Scaling, Timing
 from headgate.engines.sim.dataflow.dataflow import Arrivals, Dataflow, Job, OperatorModel
+from headgate.engines.sim.dataflow.elements import Record
 from headgate.engines.sim.dataflow.eventlog import EventLog
 from headgate.engines.sim.dataflow.methods import coupled
 from headgate.engines.sim.dataflow.methods.bounds import StopRestart
@@ -41,6 +42,33 @@ ORDERED = [*DRRS, *COUPLED, StopRestart(0.2, 1e6)]
 
 EXACT = [*ORDERED, Meces(parts=4)]
 """The methods that give the answer without scaling."""
+
+
+class Running(Pass):
+    """Puts out a running count per key, and whether the record came in its order.
+
+    ``(number, count, in order)``; the order is that of one source slot's records of a key.
+    """
+
+    def record(self, held: Held, record: Record) -> Sequence[Record]:
+        """Count the record and put it out with the count."""
+        count, last = held.values.get(record.key, (0, {}))
+        in_order = record.number > last.get(record.origin, -1)
+        held.values[record.key] = (count + record.count, {**last, record.origin: record.number})
+        value = (record.origin, record.number, in_order)
+        return (replace(record, value=value),)
+
+
+class Sums(Pass):
+    """Adds up, per key, the counts that `Windows` put out; its state is its answer."""
+
+    def record(self, held: Held, record: Record) -> Sequence[Record]:
+        """Put out ``(windows, sum of counts)`` so far."""
+        windows, total = held.values.get(record.key, (0, 0))
+        if record.value is not None:
+            windows, total = windows + 1, total + record.value[1]
+            held.values[record.key] = (windows, total)
+        return (replace(record, value=(windows, total)),)
 
 
 def name_of(method: Method) -> str:
@@ -186,15 +214,6 @@ def placed(flow: Dataflow) -> dict[int, list[int]]:
         for unit in slot.store:
             found.setdefault(unit, []).append(slot.index)
     return found
-
-
-def trials(seeds: Sequence[int], behaviour: Behaviour | None = None) -> Iterator[tuple[int, Trial]]:
-    for seed in seeds:
-        yield seed, random_trial(seed, behaviour)
-
-
-def windows() -> Windows:
-    return Windows(1.0, 0.5)
 
 
 def with_running(trial: Trial) -> Trial:

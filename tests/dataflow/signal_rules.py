@@ -16,6 +16,7 @@ from flows import (
     GROUPS,
     OPERATOR,
     Request,
+    Running,
     Trial,
     answer,
     arrivals,
@@ -26,8 +27,8 @@ from flows import (
     with_running,
 )
 
-from headgate.engines.sim.dataflow.behaviours import Pass, Running, Windows
-from headgate.engines.sim.dataflow.channel import Channel, Network, records
+from headgate.engines.sim.dataflow.behaviours import Pass, Windows
+from headgate.engines.sim.dataflow.channel import Channel, Network
 from headgate.engines.sim.dataflow.coordinator import Step
 from headgate.engines.sim.dataflow.dataflow import Dataflow, OperatorModel
 from headgate.engines.sim.dataflow.elements import Record, Signal
@@ -107,7 +108,9 @@ def a_confirm_overtakes_nothing_in_the_input_cache() -> None:
 
     class Watched(Drrs):
         def overtake(self, old: Channel, new: Channel, step: Step, confirm: Signal) -> None:
-            ahead[old.sender.name] = records([*old.arrived, *old.flying])
+            ahead[old.sender.name] = [
+                element for element in (*old.arrived, *old.flying) if isinstance(element, Record)
+            ]
             super().overtake(old, new, step, confirm)
 
     _, log = played(busy(), Watched())

@@ -11,6 +11,7 @@ from flows import (
     OPERATOR,
     ORDERED,
     Request,
+    Sums,
     Trial,
     answer,
     arrivals,
@@ -27,7 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.assignment import spread
-from headgate.engines.sim.dataflow.behaviours import Pass, Sums, Windows
+from headgate.engines.sim.dataflow.behaviours import Pass, Windows
 from headgate.engines.sim.dataflow.channel import Network
 from headgate.engines.sim.dataflow.coordinator import Method, Scaling
 from headgate.engines.sim.dataflow.dataflow import Dataflow, Job, OperatorModel

@@ -113,38 +113,3 @@ class Windows:
                 end_s = window * self.slide_s + self.size_s
                 out.append(Record(key, end_s, value=(window, *windows.pop(window))))
         return sorted(out, key=lambda record: (record.time_s, record.key))
-
-
-class Running:
-    """Puts out a running count per key, and whether the record came in its order.
-
-    ``(number, count, in order)``; the order is that of one source slot's records of a key.
-    """
-
-    def record(self, held: Held, record: Record) -> Sequence[Record]:
-        """Count the record and put it out with the count."""
-        count, last = held.values.get(record.key, (0, {}))
-        in_order = record.number > last.get(record.origin, -1)
-        held.values[record.key] = (count + record.count, {**last, record.origin: record.number})
-        value = (record.origin, record.number, in_order)
-        return (replace(record, value=value),)
-
-    def fire(self, held: Held, watermark_s: float) -> Sequence[Record]:
-        """Return nothing."""
-        return NOTHING
-
-
-class Sums:
-    """Adds up, per key, the counts that `Windows` put out; its state is its answer."""
-
-    def record(self, held: Held, record: Record) -> Sequence[Record]:
-        """Put out ``(windows, sum of counts)`` so far."""
-        windows, total = held.values.get(record.key, (0, 0))
-        if record.value is not None:
-            windows, total = windows + 1, total + record.value[1]
-            held.values[record.key] = (windows, total)
-        return (replace(record, value=(windows, total)),)
-
-    def fire(self, held: Held, watermark_s: float) -> Sequence[Record]:
-        """Return nothing."""
-        return NOTHING

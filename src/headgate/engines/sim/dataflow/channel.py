@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headgate.engines.sim.dataflow.elements import Barrier, Element, Record
+from headgate.engines.sim.dataflow.elements import Barrier, Element, Signal
 
 if TYPE_CHECKING:
     from headgate.engines.sim.dataflow.slot import Slot
@@ -103,10 +103,10 @@ class Channel:
                 self._depart()
         return element
 
-    def send_first(self, element: Element) -> None:
+    def send_first(self, signal: Signal) -> None:
         """Send a message that overtakes all: it is handed over after the latency alone."""
         delay_s = self.network.latency_s
-        self.sender.clock.after(delay_s, self.receiver.receive_first, self, element)
+        self.sender.clock.after(delay_s, self.receiver.receive_first, self, signal)
 
     def rewrite(self, waiting: deque[Element]) -> None:
         """Replace the output cache: a method of scaling re-sorts it."""
@@ -120,16 +120,6 @@ class Channel:
         """Return the checkpoint barrier on its way or in the input cache, if there is one."""
         found = [e for e in (*self.arrived, *self.flying) if isinstance(e, Barrier)]
         return found[-1] if found else None
-
-    def pending(self) -> list[Element]:
-        """Return all that has left the sender's thread and not been taken, in order."""
-        return [*self.arrived, *self.flying, *self.waiting]
-
-    def clear(self) -> list[Element]:
-        """Take everything out of the output cache and return it."""
-        found = list(self.waiting)
-        self.rewrite(deque())
-        return found
 
     def _weigh(self, records: int) -> None:
         """Count what came into or left the output cache, and tell the sender whether it is full."""
@@ -164,8 +154,3 @@ class Channel:
         if self.waiting:
             self._depart()
         self.receiver.reached(self, packet)
-
-
-def records(elements: list[Element]) -> list[Record]:
-    """Return the records among some elements."""
-    return [element for element in elements if isinstance(element, Record)]

@@ -178,8 +178,8 @@ class Scaling:
             self._plan()
             self._go_on()
 
-    def move(self, unit: int, held: Held, step: Step) -> None:
-        """Log that a unit left, for measures and tests."""
+    def left(self, unit: int, held: Held, step: Step) -> None:
+        """Log that a unit left its slot."""
         self._log(
             "left",
             self.slot(step.source_of[unit]).name,

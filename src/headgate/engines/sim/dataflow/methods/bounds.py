@@ -70,7 +70,7 @@ class Unbound(_Whole):
 
     def _leave(self, slot: Slot, receiver: Slot, unit: int, step: Step, scaling: Scaling) -> None:
         held = slot.store.pop(unit)
-        scaling.move(unit, held, step)
+        scaling.left(unit, held, step)
         arrive = partial(receiver.post, self._install, receiver, unit, held, step, scaling)
         scaling.links.carry(slot, receiver, held.state_bytes, arrive)
 
@@ -145,7 +145,7 @@ class StopRestart(_Whole):
         for unit, destination in step.destination_of.items():
             source, receiver = scaling.slot(step.source_of[unit]), scaling.slot(destination)
             held = source.store.pop(unit)
-            scaling.move(unit, held, step)
+            scaling.left(unit, held, step)
             receiver.store[unit] = held
         for unit in step.units:
             scaling.served(step, unit)

@@ -206,7 +206,7 @@ class CoupledHandler(Aligning):
     def _leave(self, step: Step, receiver: Slot, units: tuple[int, ...]) -> None:
         batch = {unit: self.slot.store.pop(unit) for unit in units}
         for unit, held in batch.items():
-            self.scaling.move(unit, held, step)
+            self.scaling.left(unit, held, step)
         handler = self.scaling.handlers[receiver]
         assert isinstance(handler, CoupledHandler)
         state_bytes = sum(held.state_bytes for held in batch.values())

@@ -247,7 +247,7 @@ class DrrsHandler(Handler):
         """Take the next unit out of the store and send it; the others are served on."""
         unit = leaving.queue.popleft()
         held = self.slot.store.pop(unit)
-        self.scaling.move(unit, held, leaving.step)
+        self.scaling.left(unit, held, leaving.step)
         arrive = partial(
             leaving.destination.post,
             self._at(leaving.destination).install,

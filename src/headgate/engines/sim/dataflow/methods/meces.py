@@ -218,7 +218,7 @@ class MecesHandler(Handler):
                 self.owed.append((unit, receiver, self.step_now))
         else:
             assert self.step_now is not None
-            self.scaling.move(unit, held, self.step_now)
+            self.scaling.left(unit, held, self.step_now)
             arrive = partial(receiver.post, self._at(receiver).install, unit, held)
             links.carry(self.slot, receiver, held.state_bytes, arrive)
         self.push()
