@@ -108,6 +108,7 @@ class Source(Slot):
     ----------
     place : int
         The next arrival.
+    arrivals : Arrivals
     put_out : dict of int to int
         Second -> records put out: the throughput (DRRS V-A).
     """
@@ -117,7 +118,7 @@ class Source(Slot):
         # Python's own numbers: an array's would be made anew at every access.
         self._times_s: list[float] = arrivals.times_s.tolist()
         self._keys: list[int] = arrivals.keys.tolist()
-        self.place, self._job = place, job
+        self.place, self.arrivals, self._job = place, arrivals, job
         self.put_out: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         for key in self._keys[:place]:

@@ -6,7 +6,7 @@ import copy
 
 from headgate.core.assignment import Assignment
 from headgate.core.errors import CheckpointError
-from headgate.engines.sim.dataflow.dataflow import Dataflow, Source
+from headgate.engines.sim.dataflow.dataflow import Dataflow
 from headgate.engines.sim.dataflow.elements import Record
 from headgate.engines.sim.dataflow.slot import LAST_RANK, Slot, Snapshot
 
@@ -30,10 +30,7 @@ def restored(flow: Dataflow, number: int) -> Dataflow:
     assignments = {name: _assignment(flow, name, snapshots) for name in flow.assignments}
     new = Dataflow(flow.job, flow.parts, assignments=assignments)
     for source, old in zip(new.sources(), flow.sources(), strict=True):
-        assert isinstance(source, Source)
-        source.set_up(
-            flow.job, flow.models[old.name.split("/")[0]].arrivals[old.index], snapshots[old].place
-        )
+        source.set_up(flow.job, source.arrivals, snapshots[old].place)
     for name in assignments:
         _fill(new, name, [snapshots[slot] for slot in flow.slots[name]])
     return new
@@ -65,7 +62,7 @@ def _fill(new: Dataflow, name: str, snapshots: list[Snapshot]) -> None:
     parts = new.parts.get(name, 1)
     for rank in range(LAST_RANK + 1):
         for snapshot in snapshots:
-            for record in snapshot.in_transit[rank] if snapshot.in_transit else ():
+            for record in snapshot.in_transit[rank]:
                 slot = new.slots[name][slot_of[record.unit // parts]]
                 slot.special.append(copy.copy(record))
                 new.clock.after(0.0, slot.wake)

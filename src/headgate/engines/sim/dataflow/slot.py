@@ -65,6 +65,10 @@ class Edge:
             channel.push(Barrier(number))
 
 
+def _no_records() -> dict[int, list[Record]]:
+    return {rank: [] for rank in range(LAST_RANK + 1)}
+
+
 @dataclass
 class Snapshot:
     """What a checkpoint holds of one slot.
@@ -84,7 +88,7 @@ class Snapshot:
     """
 
     values: dict[int, Held] = field(default_factory=dict)
-    in_transit: dict[int, list[Record]] = field(default_factory=dict)
+    in_transit: dict[int, list[Record]] = field(default_factory=_no_records)
     place: int = 0
     progress: list[dict[str, Any]] = field(default_factory=list)
     leaving: frozenset[int] = frozenset()
@@ -354,9 +358,7 @@ class Slot:
 
     def _snapshot(self) -> Snapshot:
         place = len(self.collected)
-        found = Snapshot(
-            copy.deepcopy(self.store), {rank: [] for rank in range(LAST_RANK + 1)}, place
-        )
+        found = Snapshot(copy.deepcopy(self.store), place=place)
         for event in self.special:
             if isinstance(event, Record):
                 found.in_transit[0].append(event)
