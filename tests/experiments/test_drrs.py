@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -19,22 +19,39 @@ from headgate.experiments.drrs import (
     fig15,
     workloads,
 )
+from headgate.experiments.drrs.workloads import Workload
 from headgate.experiments.registry import Request
 
-QUICK = Request(quick=True)
+SMALL = 30.0
+"""By how much state, times, rounds and transfers are scaled down."""
+
+HERE = Request()
 
 
 @pytest.fixture(autouse=True)
 def _small() -> Iterator[None]:
+    def small(make: Callable[[], Workload]) -> Callable[[], Workload]:
+        return lambda: make().shorter(SMALL, 4)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare, "QUICK_FACTOR", 30.0)
-        patch.setattr(compare, "QUICK_COUNT", 8)
+        made = {name: small(make) for name, make in compare.WORKLOADS.items()}
+        patch.setattr(compare, "WORKLOADS", made)
+        patch.setattr(compare, "ROUND_S", compare.ROUND_S / SMALL)
         yield
+
+
+def test_quick_runs_are_shorter_and_otherwise_of_full_size() -> None:
+    quick = compare.Case("q7", "drrs", quick=True).load()
+    full = compare.Case("q7", "drrs", quick=False).load()
+    assert quick.state_bytes == full.state_bytes
+    assert quick.records_per_s == full.records_per_s
+    assert quick.length_s == compare.QUICK_WARM_UP_S + compare.QUICK_AFTER_S
+    assert quick.count == compare.QUICK_COUNT * full.count
 
 
 @pytest.mark.parametrize("name", list(compare.WORKLOADS))
 def test_a_workload_keeps_its_rate_and_prints_its_state(name: str) -> None:
-    case = compare.Case(name, compare.NO_SCALE, quick=True)
+    case = compare.Case(name, compare.NO_SCALE, quick=False)
     workload = case.load()
     flow = compare.run(case, workload)
     sizes = [h.state_bytes for s in flow.slots[workload.operator] for h in s.store.values()]
@@ -58,7 +75,7 @@ def test_the_workloads_are_those_of_the_paper() -> None:
 
 
 def test_figure_2_has_every_method_beside_no_scaling() -> None:
-    data = fig02.run(QUICK)
+    data = fig02.run(HERE)
     rows = {row["method"]: row for row in data["rows"]}
     assert rows["no scale"]["mean_ratio"] == 1.0
     assert rows["otfs fluid"]["paper_mean_ratio"] == 3.47
@@ -67,7 +84,7 @@ def test_figure_2_has_every_method_beside_no_scaling() -> None:
 
 
 def test_figure_10_compares_each_measure_with_the_papers() -> None:
-    data = fig10.measure(("q7",), QUICK)
+    data = fig10.measure(("q7",), HERE)
     rows = {row["method"]: row for row in data["rows"]}
     assert rows["drrs"]["peak_less"] is None
     assert rows["megaphone"]["peak_paper"] == 81.1
@@ -76,7 +93,7 @@ def test_figure_10_compares_each_measure_with_the_papers() -> None:
 
 
 def test_figure_11_tells_dip_overshoot_and_when_it_settles() -> None:
-    data = fig11.measure(("q7",), QUICK)
+    data = fig11.measure(("q7",), HERE)
     assert {row["method"] for row in data["rows"]} == {"drrs", "megaphone", "meces"}
     assert all(row["dip"] <= 1.0 <= row["overshoot"] + 0.1 for row in data["rows"])
     json.dumps(data)
@@ -88,7 +105,7 @@ def test_throughput_has_settled_once_ten_seconds_are_within_a_twentieth() -> Non
 
 
 def test_figure_12_has_both_overheads() -> None:
-    data = fig12.measure(("q7",), QUICK)
+    data = fig12.measure(("q7",), HERE)
     rows = {row["method"]: row for row in data["rows"]}
     assert rows["megaphone"]["propagation_s"] > rows["drrs"]["propagation_s"]
     assert rows["megaphone"]["dependency_s"] > rows["drrs"]["dependency_s"]
@@ -96,7 +113,7 @@ def test_figure_12_has_both_overheads() -> None:
 
 
 def test_figure_13_counts_suspension_and_trips() -> None:
-    data = fig13.measure(("q7",), QUICK)
+    data = fig13.measure(("q7",), HERE)
     rows = {row["method"]: row for row in data["rows"]}
     assert rows["meces"]["suspension_s"] > rows["drrs"]["suspension_s"]
     assert rows["drrs"]["units_again"] == 0
@@ -104,7 +121,7 @@ def test_figure_13_counts_suspension_and_trips() -> None:
 
 
 def test_figure_14_has_five_rows() -> None:
-    data = fig14.run(QUICK)
+    data = fig14.run(HERE)
     assert [row["on"] for row in data["rows"]] == [
         "all",
         "decoupling",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,11 @@ NO_SCALE = "no scale"
 ROUND_S = 1.0
 """Between two launches of DRRS's scheduler, as in its code."""
 
-QUICK_FACTOR = 10.0
-"""By which `--quick` shortens state and times; rounds too."""
+QUICK_WARM_UP_S, QUICK_AFTER_S = 20.0, 150.0
+"""How long `--quick` runs; rates, state, rounds and caches are those of the full size."""
+
+QUICK_STABLE_S = 10.0
+"""How long latency has to keep within 110 % with `--quick`; 100 s otherwise (DRRS V-B)."""
 
 QUICK_COUNT = 2
 """By which `--quick` multiplies what an element stands for."""
@@ -52,14 +55,21 @@ class Case:
     seed: int = SEED
 
     @property
-    def factor(self) -> float:
-        """By how much state and times are scaled down."""
-        return QUICK_FACTOR if self.quick else 1.0
+    def stable_s(self) -> float:
+        """For how long latency has to keep within 110 % to count as stable."""
+        return QUICK_STABLE_S if self.quick else measures.STABLE_S
 
     def load(self) -> Workload:
-        """Return the workload at its scale."""
+        """Return the workload, at the length that is wanted."""
         found = WORKLOADS[self.workload]()
-        return found.shorter(self.factor, QUICK_COUNT) if self.quick else found
+        if not self.quick:
+            return found
+        return replace(
+            found,
+            warm_up_s=QUICK_WARM_UP_S,
+            after_s=QUICK_AFTER_S,
+            count=found.count * QUICK_COUNT,
+        )
 
 
 def cases(names: Sequence[str], methods: Sequence[str], request: Request) -> list[Case]:
@@ -81,7 +91,7 @@ def observe(case: Case) -> dict[str, Any]:
         found,
         level,
         from_s=max(acknowledged, default=at_s),
-        stable_s=measures.STABLE_S / case.factor,
+        stable_s=case.stable_s,
     )
     intervals = [i for slot in flow.slots[workload.operator] for i in slot.suspended_s]
     seconds = int(length_s - at_s)
@@ -113,7 +123,7 @@ def run(case: Case, workload: Workload) -> Dataflow:
     parts = {} if scaled is None else {workload.operator: scaled.parts}
     flow = Dataflow(workload.job(case.seed), parts)
     if scaled is not None:
-        timing = Timing(round_s=ROUND_S / case.factor)
+        timing = Timing(round_s=ROUND_S)
         scaling = Scaling(flow, workload.operator, scaled, timing)
         target = uniform(flow.assignments[workload.operator], workload.slots_after)
         flow.clock.after(workload.warm_up_s, scaling.request, target)
@@ -187,7 +197,8 @@ def scale_of(request: Request, names: Sequence[str]) -> dict[str, Any]:
     return {
         "mode": "continuous, record by record",
         "seed": SEED,
-        "scaled_down_by": QUICK_FACTOR if request.quick else 1.0,
+        "stable_s": QUICK_STABLE_S if request.quick else measures.STABLE_S,
+        "length_s": {n: Case(n, "", request.quick).load().length_s for n in names},
         "records_per_element": {n: Case(n, "", request.quick).load().count for n in names},
     }
 
