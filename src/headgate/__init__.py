@@ -23,6 +23,7 @@ _WHERE = {
     "ArrowProcessor": "headgate.engines.spark.arrow_processor",
     "CheckpointError": "headgate.core.errors",
     "ConfigError": "headgate.core.errors",
+    "Fleet": "headgate.engines.spark.fleet.fleet",
     "HeadgateError": "headgate.core.errors",
     "Query": "headgate.engines.spark.query",
     "Slo": "headgate.core.slo",
@@ -40,6 +41,7 @@ __all__ = [
     "ArrowProcessor",
     "CheckpointError",
     "ConfigError",
+    "Fleet",
     "HeadgateError",
     "Query",
     "Slo",
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from headgate.engines.spark.arrow_processor import ArrowProcessor
     from headgate.engines.spark.doctor import doctor
     from headgate.engines.spark.explain import explain
+    from headgate.engines.spark.fleet.fleet import Fleet
     from headgate.engines.spark.query import Query
     from headgate.engines.spark.session import session
     from headgate.engines.spark.verify import verify

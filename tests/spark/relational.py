@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import answers
+import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import headgate as hg
 
 Build = Callable[..., DataFrame]
 """From source DataFrames, streaming or not."""
+
+
+def cases(names: Iterable[Any], shown: Iterable[Any]) -> list[Any]:
+    """Return (name, changes) for a query undisturbed, and changed and restarted.
+
+    The latter of the queries `shown` run always, all others with ``--thorough`` only.
+    """
+    return [
+        pytest.param(
+            name,
+            changes,
+            marks=[] if changes and name in shown else [pytest.mark.thorough],
+            id=f"{name}-{'changed' if changes else 'unchanged'}",
+        )
+        for name in names
+        for changes in (None, 7)
+    ]
 
 
 def put_out(

@@ -49,8 +49,9 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize("changes", [None, 7], ids=["unchanged", "changed"])
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize(
+    ("name", "changes"), relational.cases(QUERIES, ["what is left is counted"])
+)
 def test_duplicates_are_dropped_as_spark_does(
     session: SparkSession, files: Path, tmp_path: Path, name: str, changes: int | None
 ) -> None:

@@ -99,8 +99,10 @@ def final(rows: list[Row], files: list[Path]) -> list[Row]:
     return [row for row in rows if out(row)]
 
 
-@pytest.mark.parametrize("changes", [None, 7], ids=["unchanged", "changed"])
-@pytest.mark.parametrize("name", QUERIES)
+SHOWN = ("inner, a part above", "full outer", "left semi", "counted", "no equality")
+
+
+@pytest.mark.parametrize(("name", "changes"), relational.cases(QUERIES, SHOWN))
 def test_joins_answer_as_spark_does(
     session: SparkSession, files: list[Path], tmp_path: Path, name: str, changes: int | None
 ) -> None:

@@ -26,7 +26,7 @@ EVENTS, BATCH, PER_S = 3_000, 500, 50
 BASE_US = 1_700_000_000_000_000
 SECOND_US = 1_000_000
 LONGEST_S = 12
-SEEDS, QUICK = 20, 1
+SEEDS = 20
 
 Events = dict[str, list[dict[str, Any]]]
 
@@ -105,22 +105,24 @@ def run(frame: Any, place: Path, disturbance: str, seed: int) -> None:
         query.awaitTermination()
 
 
-seeds = [
-    pytest.param(seed, marks=[] if seed < QUICK else [pytest.mark.slow]) for seed in range(SEEDS)
-]
-
-
+SHOWN = {("q2", "unchanged"), ("q3", "changed"), ("q4", "changed"), ("q6", "restarted")}
+SHOWN |= {("q8", "restarted")}
 STATELESS = ("q0", "q1", "q2")
-CASES = [(name, "unchanged") for name in STATELESS] + [
-    (name, disturbance)
+CASES = [
+    pytest.param(
+        seed,
+        name,
+        disturbance,
+        marks=[] if seed == 0 and (name, disturbance) in SHOWN else [pytest.mark.thorough],
+    )
+    for seed in range(SEEDS)
     for name in ROWS
-    if name not in STATELESS
     for disturbance in ("unchanged", "changed", "restarted")
+    if name not in STATELESS or disturbance == "unchanged"
 ]
 
 
-@pytest.mark.parametrize(("name", "disturbance"), CASES)
-@pytest.mark.parametrize("seed", seeds)
+@pytest.mark.parametrize(("seed", "name", "disturbance"), CASES)
 def test_a_query_answers_as_one_thread_does(
     session: SparkSession, tmp_path: Path, seed: int, name: str, disturbance: str
 ) -> None:
@@ -129,5 +131,5 @@ def test_a_query_answers_as_one_thread_does(
     run(frame, tmp_path, disturbance, seed)
     got = session.read.schema(frame.schema).parquet(str(tmp_path / "out")).collect()
     want = expected(name, events(seed), tmp_path / "checkpoint")
-    assert len(want) >= 5
+    assert want or seed, "the first seed must show something"
     assert Counter(ROWS[name](row) for row in got) == want

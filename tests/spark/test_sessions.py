@@ -41,36 +41,31 @@ def without_key(frame: DataFrame) -> DataFrame:
     return by.agg(F.count("*").alias("n"), F.min("id")).select("s", "n", "s.start", "min(id)")
 
 
+def letters(frame: DataFrame) -> DataFrame:
+    """Count every letter of a text in every window it comes in: as many keys as letters."""
+    exploded = watermarked(frame).select("ts", F.explode(F.split("t", "")).alias("letter"))
+    windows = exploded.groupBy(F.window("ts", "6 seconds", "2 seconds"), "letter")
+    return windows.agg(F.count("*").alias("n"))
+
+
 def final(rows: list, column: str, files: Path) -> list:
     until = answers.final_watermark(files).replace(tzinfo=None)
     return [row for row in rows if row[column].end <= until]
 
 
-@pytest.mark.parametrize("changes", [None, 7], ids=["unchanged", "changed"])
-@pytest.mark.parametrize(("build", "column"), [(per_key, "session_window"), (without_key, "s")])
-def test_session_windows_answer_as_spark_does(
-    session: SparkSession, files: Path, tmp_path: Path, build, column: str, changes: int | None
+QUERIES = {
+    "per key": (per_key, "session_window"),
+    "without key": (without_key, "s"),
+    "several keys per record": (letters, "window"),
+}
+
+
+@pytest.mark.parametrize(("name", "changes"), relational.cases(QUERIES, QUERIES))
+def test_sessions_and_several_keys_per_record_answer_as_spark_does(
+    session: SparkSession, files: Path, tmp_path: Path, name: str, changes: int | None
 ) -> None:
+    build, column = QUERIES[name]
     expected = final(relational.batch_answer(session, build, [files]), column, files)
     got = relational.put_out(session, build, [files], tmp_path, changes=changes)
     assert len(expected) > 5
-    assert len({row[column].end - row[column].start for row in expected}) > 2
-    assert answers.differences(expected, got) == ""
-
-
-def pairs_of_letters(frame: DataFrame) -> DataFrame:
-    """Count every letter of a text in every window it comes in: as many keys as letters."""
-    letters = watermarked(frame).select("ts", F.explode(F.split("t", "")).alias("letter"))
-    windows = letters.groupBy(F.window("ts", "6 seconds", "2 seconds"), "letter")
-    return windows.agg(F.count("*").alias("n"))
-
-
-@pytest.mark.parametrize("changes", [None, 7], ids=["unchanged", "changed"])
-def test_records_with_several_keys_answer_as_spark_does(
-    session: SparkSession, files: Path, tmp_path: Path, changes: int | None
-) -> None:
-    expected = relational.batch_answer(session, pairs_of_letters, [files])
-    got = relational.put_out(session, pairs_of_letters, [files], tmp_path, changes=changes)
-    expected = final(expected, "window", files)
-    assert len(expected) > 10
     assert answers.differences(expected, got) == ""

@@ -170,7 +170,7 @@ def _replay_lines(result: Mapping[str, Any]) -> list[str]:
     error = result["error"]
     points = error["success_points"]
     about = "unknown" if points is None else f"{points:+.2f} points of success"
-    return [*_table(runs), f"model's error: {about}, {error['slots_percent']:+.1f} % of slots"]
+    return [*table(runs), f"model's error: {about}, {error['slots_percent']:+.1f} % of slots"]
 
 
 def _lines(result: Mapping[str, Any]) -> list[str]:
@@ -185,10 +185,10 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
         f"{key:<{width}}  {value if isinstance(value, str) else json.dumps(value)}"
         for key, value in plain.items()
     ]
-    return [*lines, *_table(result.get("rows", []))]
+    return [*lines, *table(result.get("rows", []))]
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return flat dicts with the same keys as the lines of a table, numbers to the right."""
     if not rows:
         return []

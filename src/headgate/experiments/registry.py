@@ -63,6 +63,13 @@ class Entry:
 
 
 _FIGURES: Mapping[str, Entry] = {
+    "stretch-6": Entry("stretch.fig06", "words and pairs, shared against partitioned (measured)"),
+    "stretch-7": Entry("stretch.fig07", "what sharing and ordering alone can do (measured)"),
+    "stretch-8": Entry("stretch.fig08", "ScaleJoin as an O+ (measured)"),
+    "stretch-9": Entry("stretch.fig09", "reconfiguration times, and what is copied (measured)"),
+    "stretch-10": Entry("stretch.fig10", "one reconfiguration up and down, and table 4"),
+    "stretch-11": Entry("stretch.fig11", "twenty minutes of random phases (11, 12, 16-19)"),
+    "stretch-13": Entry("stretch.fig13", "a day of trades, joined with itself"),
     "streamswitch-5": Entry("streamswitch.fig05", "success against slots, four families"),
     "streamswitch-6": Entry("streamswitch.fig06", "four hours on Samza and Flink (6, 18)"),
     "streamswitch-7": Entry("streamswitch.fig07", "single decisions and what they move (7-9)"),
@@ -71,6 +78,20 @@ _FIGURES: Mapping[str, Entry] = {
     "streamswitch-14": Entry("streamswitch.fig14", "success and switching time (14, 15)"),
     "streamswitch-16": Entry("streamswitch.fig16", "an end-to-end bound, split over two operators"),
     "streamswitch-17": Entry("streamswitch.fig17", "figure 5 under longer bounds and windows"),
+    "henge-1": Entry("henge.fig01", "utility against resources"),
+    "henge-9": Entry("henge.fig09", "nine jobs by priority, ten with a hybrid SLO (9, 10)"),
+    "henge-11": Entry("henge.fig11", "two spikes of the input"),
+    "henge-12": Entry("henge.fig12", "two days of web servers' loads", reads="the real traces"),
+    "henge-13": Entry("henge.fig13", "production jobs on a cluster too small; a reversion"),
+    "henge-14": Entry("henge.fig14", "other processes take the cores; a reduction"),
+    "henge-15": Entry("henge.fig15", "twenty more jobs every two hours"),
+    "henge-16": Entry("henge.fig16", "forty jobs on ten to forty machines"),
+    "henge-17": Entry("henge.fig17", "statistics cut off"),
+    "henge-18": Entry("henge.fig18", "joins that keep records"),
+    "henge-table-4": Entry("henge.table4", "stateful and stateless word counts"),
+    "henge-rivals": Entry("henge.rivals", "beside equal shares and first come, first served"),
+    "henge-parameters": Entry("henge.parameters", "the five parameters"),
+    "henge-rounds": Entry("henge.rounds", "what a round of a hundred jobs costs"),
     "psps-table-2": Entry("psps.table02", "three operators in a row: events and replicas"),
     "psps-table-4": Entry("psps.table04", "the length of an interval"),
     "psps-table-5": Entry("psps.table05", "the age at which an event is dropped"),
@@ -92,9 +113,23 @@ _FIGURES: Mapping[str, Entry] = {
     "traces": Entry(
         "traces", "every policy on two real traces of requests", reads="the real traces"
     ),
+    "drrs-2": Entry("drrs.fig02", "on-the-fly scaling, and what bounds it"),
+    "drrs-10": Entry("drrs.fig10", "latency while scaling: DRRS, Megaphone, Meces"),
+    "drrs-11": Entry("drrs.fig11", "throughput while scaling"),
+    "drrs-12": Entry("drrs.fig12", "propagation delay and dependency overhead"),
+    "drrs-13": Entry("drrs.fig13", "suspension while scaling"),
+    "drrs-14": Entry("drrs.fig14", "each mechanism of DRRS alone"),
+    "drrs-15": Entry("drrs.fig15", "input rate, size of state and skew"),
 }
 
 _SHOWN_WITH: Mapping[str, str] = {
+    "henge-10": "henge-9",
+    "henge-table-3": "henge-13",
+    "stretch-12": "stretch-11",
+    "stretch-16": "stretch-11",
+    "stretch-17": "stretch-11",
+    "stretch-18": "stretch-11",
+    "stretch-19": "stretch-11",
     "psps-8": "psps-table-8",
     "psps-9": "psps-table-8",
     "psps-10": "psps-table-10",

@@ -10,6 +10,13 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from headgate.journal.fleet import (
+    FleetDecided,
+    FleetJobChanged,
+    FleetJobState,
+    FleetRound,
+    FleetStart,
+)
 from headgate.journal.histogram import Sparse
 
 VERSION = 1
@@ -577,6 +584,10 @@ Event = (
     | Applied
     | NotReadyToDecide
     | ControlAct
+    | FleetStart
+    | FleetRound
+    | FleetDecided
+    | FleetJobChanged
     | ExecutorChange
 )
 """Any line of a journal."""
@@ -584,5 +595,5 @@ Event = (
 KINDS: dict[str, type[Event]] = {kind.KIND: kind for kind in typing.get_args(Event)}
 """Kinds by the text of their ``"event"`` field."""
 
-NESTED = (OperatorInfo, Latency, SlotStats, SloState, Observed, Wish)
+NESTED = (OperatorInfo, Latency, SlotStats, SloState, Observed, Wish, FleetJobState)
 """Objects that appear inside events."""

@@ -34,5 +34,5 @@ class Observer(Protocol):
     def bound_ms(self, operator: str) -> float:
         """Return the latency that an operator's records are counted against; 0 for none."""
 
-    def state(self) -> SloState:
-        """Return what the next batch line says of the SLO."""
+    def state(self) -> SloState | None:
+        """Return what the next batch line says of the SLO; None where there is none."""

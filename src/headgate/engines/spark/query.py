@@ -154,6 +154,10 @@ class Query:
         """Return the last decisions of the query's policy, oldest first."""
         return self._controller.decisions() if self._controller is not None else []
 
+    def _progress(self) -> tuple[int, bool]:
+        """Return how many batches were begun, and whether none is under way."""
+        return self._driver.batches_begun, self._driver.idle.is_set()
+
     def drain(self, timeout_s: float = 60.0) -> None:
         """Wait until everything that has arrived is served and all that is due is out.
 

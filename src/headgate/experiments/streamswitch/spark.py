@@ -1,5 +1,9 @@
 """Figures 5 and 6 scaled down, on Spark: the runs that ``headgate bench slo`` kept, and the model.
 
+The paper shows [P] Switch above Static, DRS and DRS-LB at equal slots (figure 5), and slots that
+follow the load while latency stays near and below its bound (figure 6). Differs: minutes, not hours;
+slots limited to a rate; micro-batches.
+
 Every run is simulated as well, in micro-batch mode. What batches cost is taken from a run that is none
 of them, `CALIBRATION`, so the difference is that of a prediction.
 """
