@@ -23,7 +23,7 @@ from headgate.engines.spark.changes import Changes
 from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
 from headgate.engines.spark.errand import Errands
 from headgate.engines.spark.faults import crash_point
-from headgate.engines.spark.gateway import ArrowMap
+from headgate.engines.spark.gateway import ArrowMap, no_rows
 from headgate.engines.spark.job import JobConfig, OperatorState
 from headgate.engines.spark.migrations import Migrations
 from headgate.engines.spark.output import Outputs, Results
@@ -276,7 +276,7 @@ class BatchDriver:
         """Return a batch without rows."""
         assert self.input_schema is not None
         assert self._batch_session is not None
-        return self._batch_session.createDataFrame([], self.input_schema)
+        return no_rows(self._batch_session, self.input_schema)
 
     def _settle_in(self, session: SparkSession) -> None:
         """Take the session that batches come with: Spark's clone of the user's, the query's own.
