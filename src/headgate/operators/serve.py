@@ -237,6 +237,8 @@ def serve(
     arriving = _by_group(arriving)
     emitted = _emitted_by_group(request.groups)
     if isinstance(operator, Groupwise) and operator.shared:
+        # a group that misses a record now never meets it: none is held, it is brought in the task
+        request = replace(request, held=frozenset())
         # records of all groups come; nothing ever waits, so all groups have emitted the same
         groups_seen = _column(arriving, GROUP)
         emitted = np.full(
