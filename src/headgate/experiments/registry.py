@@ -63,6 +63,13 @@ class Entry:
 
 
 _FIGURES: Mapping[str, Entry] = {
+    "stretch-6": Entry("stretch.fig06", "words and pairs, shared against partitioned (measured)"),
+    "stretch-7": Entry("stretch.fig07", "what sharing and ordering alone can do (measured)"),
+    "stretch-8": Entry("stretch.fig08", "ScaleJoin as an O+ (measured)"),
+    "stretch-9": Entry("stretch.fig09", "reconfiguration times, and what is copied (measured)"),
+    "stretch-10": Entry("stretch.fig10", "one reconfiguration up and down, and table 4"),
+    "stretch-11": Entry("stretch.fig11", "twenty minutes of random phases (11, 12, 16-19)"),
+    "stretch-13": Entry("stretch.fig13", "a day of trades, joined with itself"),
     "streamswitch-5": Entry("streamswitch.fig05", "success against slots, four families"),
     "streamswitch-6": Entry("streamswitch.fig06", "four hours on Samza and Flink (6, 18)"),
     "streamswitch-7": Entry("streamswitch.fig07", "single decisions and what they move (7-9)"),
@@ -106,11 +113,23 @@ _FIGURES: Mapping[str, Entry] = {
     "traces": Entry(
         "traces", "every policy on two real traces of requests", reads="the real traces"
     ),
+    "drrs-2": Entry("drrs.fig02", "on-the-fly scaling, and what bounds it"),
+    "drrs-10": Entry("drrs.fig10", "latency while scaling: DRRS, Megaphone, Meces"),
+    "drrs-11": Entry("drrs.fig11", "throughput while scaling"),
+    "drrs-12": Entry("drrs.fig12", "propagation delay and dependency overhead"),
+    "drrs-13": Entry("drrs.fig13", "suspension while scaling"),
+    "drrs-14": Entry("drrs.fig14", "each mechanism of DRRS alone"),
+    "drrs-15": Entry("drrs.fig15", "input rate, size of state and skew"),
 }
 
 _SHOWN_WITH: Mapping[str, str] = {
     "henge-10": "henge-9",
     "henge-table-3": "henge-13",
+    "stretch-12": "stretch-11",
+    "stretch-16": "stretch-11",
+    "stretch-17": "stretch-11",
+    "stretch-18": "stretch-11",
+    "stretch-19": "stretch-11",
     "psps-8": "psps-table-8",
     "psps-9": "psps-table-8",
     "psps-10": "psps-table-10",

@@ -43,7 +43,6 @@ from headgate.state.arena import Run
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 
-_STOP_WAIT_S = 10.0
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _QUIET_S = 0.8
 """How long waiting records are served between two ticks."""
@@ -92,7 +91,7 @@ class BatchDriver:
         self.run = run
         self.sink = sink
         self.recorder = recorder
-        self.channel = ReportChannel(spark.sparkContext)
+        self.channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
         self.log = SparkLog(spark)
         self.latest: Manifest | None = checkpoint.latest()
         self.states = self._states()
@@ -225,17 +224,9 @@ class BatchDriver:
             self.idle.set()
 
     def _refuse_while_stopping(self) -> None:
-        """Leave a batch that Spark began after `stop` was asked to the next start.
-
-        Returning would let Spark commit a batch that was never done. Spark takes an exception for the
-        effect of its own stop if the query is terminated and the text names an interrupt.
-        """
+        """Leave a batch that Spark began after `stop` was asked to the next start."""
         self.idle.set()  # this batch has begun nothing, and `stop` waits for that
-        deadline = time.monotonic() + _STOP_WAIT_S
-        while self.log.active and time.monotonic() < deadline:
-            time.sleep(0.01)
-        msg = "py4j.protocol.Py4JJavaError: An error occurred while calling stop: "
-        raise EngineError(msg + "java.lang.InterruptedException")
+        self.log.refuse_batch()
 
     def _process(self, batch: DataFrame, batch_id: int) -> None:
         if self._batch_session is None:

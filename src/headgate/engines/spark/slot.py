@@ -248,7 +248,7 @@ def _report(
         consumed=consumed,
         groups={g: (d.emitted_us, d.due_us, d.rows) for g, d in served.groups.items()},
         sections=refs,
-        changelog=_payload(checkpoint, "changelog", token, blob) if blob else None,
+        changelog=payload(checkpoint, "changelog", token, blob) if blob else None,
         output=_table_payload(checkpoint, "output", token, served.output) if keeps_output else None,
         waiting=_table_payload(checkpoint, "backlog", token, served.waiting, inline=False),
         late=_table_payload(checkpoint, "late", token, late, inline=False),
@@ -277,9 +277,10 @@ def _timed(report: Report, useful_ms: float, phases_ms: dict[str, float]) -> Rep
     return replace(report, useful_ms=useful_ms, phases_ms=phases_ms)
 
 
-def _payload(
+def payload(
     checkpoint: Checkpoint, kind: str, token: str, data: bytes, *, inline: bool = True
 ) -> Payload:
+    """Return bytes as a report carries them: themselves, or the name of the file they went to."""
     crc32 = zlib.crc32(data)
     if inline and len(data) < INLINE_BYTES:
         return Payload(data, None, len(data), crc32)
@@ -300,7 +301,7 @@ def _table_payload(
     stream = io.BytesIO()
     with pa.ipc.new_stream(stream, table.schema) as writer:
         writer.write(table)
-    return _payload(checkpoint, kind, token, stream.getvalue(), inline=inline)
+    return payload(checkpoint, kind, token, stream.getvalue(), inline=inline)
 
 
 def read_table(data: bytes) -> pa.Table:
@@ -322,4 +323,4 @@ def freeze_once() -> None:
         _frozen = True
 
 
-__all__ = ["NEVER_US", "Facts", "SlotTask", "read_table"]
+__all__ = ["NEVER_US", "Facts", "SlotTask", "payload", "read_table"]
