@@ -144,7 +144,7 @@ def test_henge_has_half_as_much_again_as_its_rivals_where_slots_are_scarce():
 
 
 def test_the_five_parameters_end_at_the_same_utility():
-    rows = measured(parameters, 2400.0)["rows"]
+    rows = measured(parameters, 4000.0)["rows"]
     assert {row["parameter"] for row in rows} == set(parameters.VALUES)
     assert all(row["utility"] == pytest.approx(450.0, rel=0.01) for row in rows)
 
@@ -165,7 +165,7 @@ def test_every_figure_can_be_drawn(logs, tmp_path):
         fig18: (),
         table4: (1,),
         rivals: (1,),
-        parameters: (2400.0,),
+        parameters: (4000.0,),
         rounds: ((3,), 2),
     }
     found = [(module, measured(module, *arguments)) for module, arguments in drawn.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,8 @@ def test_executors_follow_slots_and_doctor_reaches_each_of_them(tmp_path: Path) 
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert found["counts"] == [[1, 1], [3, 3], [1, 1]], found["acts"]
-    assert found["acts"] == ["gave back", "asked", "gave back"]
+    acts = [act for act, _ in groupby(found["acts"])]
+    assert acts == ["gave back", "asked", "gave back"], "one by one, as migrations leave hosts"
     assert found["verified"], found
     doctor = found["doctor"]
     assert doctor["problems"] == []

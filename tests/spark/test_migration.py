@@ -65,6 +65,7 @@ def test_with_subscales_no_record_waits_and_with_the_others_some_do(lives):
 
 def test_a_second_request_replaces_the_first(lives):
     found = lives["second-request"]
+    assert found["struck"]
     assert found["equal"], found
     assert found["slots"] == 3
     assert "superseded" in found["what"]
@@ -72,6 +73,7 @@ def test_a_second_request_replaces_the_first(lives):
 
 def test_an_executor_killed_in_a_migration_changes_no_answer(lives):
     found = lives["executor"]
+    assert found["struck"]
     assert found["equal"], found
     assert found["slots"] == 4
 

@@ -11,6 +11,7 @@ from headgate.control.policies.dabs import Dabs
 from headgate.control.policies.dhalion import Dhalion
 from headgate.control.policies.drs import Drs, DrsBalanced
 from headgate.control.policies.ds2 import Ds2
+from headgate.control.policies.predictive import Predictive
 from headgate.control.policies.psps import Psps
 from headgate.control.policies.static import Static
 from headgate.control.policies.streamswitch import StreamSwitch
@@ -28,6 +29,7 @@ _POLICIES: Mapping[str, Callable[..., Policy]] = {
     "drs": Drs,
     "drs-lb": DrsBalanced,
     "ds2": Ds2,
+    "predictive": Predictive,
     "static": Static,
     "streamswitch": StreamSwitch,
     "threshold": Threshold,
