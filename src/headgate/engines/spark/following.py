@@ -252,6 +252,7 @@ def _in_thread(work: Callable[[], None]) -> None:
 
 def _too_few(given: int, asked: int, slots: int, cores: int) -> str:
     return (
-        f"the cluster gave {max(0, given)} of {asked} executors asked for within {GRANT_S:g} s, so {slots} "
-        f"slots share {cores} cores; add workers, raise spark.cores.max, or keep to {cores} slots."
+        f"the cluster gave {max(0, given)} of {asked} executors asked for within {GRANT_S:g} s, so "
+        f"{slots} slots share {cores} cores; add workers, raise spark.cores.max, or keep to {cores} "
+        "slots."
     )
