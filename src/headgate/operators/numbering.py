@@ -1,0 +1,33 @@
+"""The distinct rows of a matrix of words."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.operators.kernels.distinct import number
+from headgate.state.kernels import hash_words
+
+I64 = npt.NDArray[np.int64]
+
+
+class Distinct:
+    """The distinct rows of int64[n, w], numbered in the order in which they first occur.
+
+    Attributes
+    ----------
+    first : int64[k]
+        Where each of them first occurs.
+    of : int64[n]
+        The number of each row.
+    rows : int64[k, w]
+    """
+
+    def __init__(self, rows: I64) -> None:
+        rows = np.ascontiguousarray(rows)
+        index = np.zeros(1 << (2 * len(rows) + 1).bit_length(), dtype=np.int64)
+        first = np.empty(len(rows), dtype=np.int64)
+        self.of: I64 = np.empty(len(rows), dtype=np.int64)
+        count = number(rows, hash_words(rows), index, first, self.of)
+        self.first: I64 = first[:count]
+        self.rows: I64 = rows[self.first]
