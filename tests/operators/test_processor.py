@@ -34,10 +34,10 @@ class Quiet:
 
     initial = pa.schema([])
 
-    def handleInitialState(self, keys, initial, state, timers):
+    def handleInitial(self, keys, initial, state, timers):
         raise AssertionError
 
-    def handleExpiredTimers(self, keys, expired, state, timers):
+    def handleExpired(self, keys, expired, state, timers):
         raise AssertionError
 
     def close(self):

@@ -114,9 +114,7 @@ def writes(
     order = np.argsort(put_of[source], kind="stable")
     source = source[order]
     ends_ms = now_ms + (columns.variable.ttl_ms or 0)
-    words = columns.encoded(
-        put_rows.take(pa.array(source)), ends_ms, len(layout.table.fresh)
-    )
+    words = columns.encoded(put_rows.take(pa.array(source)), ends_ms, len(layout.table.fresh))
     moved = before.rows[plan.moved, layout.value_at :]
     return Writes(
         columns.number, plan.gone_of, plan.gone_number,
@@ -137,7 +135,9 @@ class _Plan:
     moved_number: I64 = field(default_factory=lambda: _NONE)
 
 
-def _together(parts: list[tuple[I64, pa.RecordBatch]], schema: pa.Schema) -> tuple[I64, pa.RecordBatch]:
+def _together(
+    parts: list[tuple[I64, pa.RecordBatch]], schema: pa.Schema
+) -> tuple[I64, pa.RecordBatch]:
     if len(parts) == 1:
         return parts[0]
     if not parts:
@@ -256,8 +256,8 @@ def _rank(of: I64) -> I64:
 def _identity(columns: Columns, parts: list[tuple[I64, pa.RecordBatch]]) -> I64:
     """Return key position and entry columns of all rows as words; equal rows are equal entries."""
     words = [np.concatenate([of for of, _ in parts])]
-    for index, field in enumerate(columns.variable.entry):
-        column = pa.concat_arrays([rows.column(index).cast(field.type) for _, rows in parts])
+    for index, wanted in enumerate(columns.variable.entry):
+        column = pa.concat_arrays([rows.column(index).cast(wanted.type) for _, rows in parts])
         leaf = columns.leaves[index]
         carried = to_leaf(column, leaf)
         if leaf.kind is Kind.BYTES:

@@ -88,14 +88,14 @@ class Columns:
         """
         schema = self.variable.schema
         columns = []
-        for bit, (column, leaf, word) in enumerate(
-            zip(schema, self.leaves, self.at, strict=False)
-        ):
+        for bit, (column, leaf, word) in enumerate(zip(schema, self.leaves, self.at, strict=False)):
             if leaf.kind is Kind.BYTES:
                 place = np.arange(len(words)) * per_row + (word - texts_from)
                 found = texts.take(pa.array(place))
             else:
-                bits = np.column_stack([(words[:, 0] >> bit) & 1, words[:, word : word + leaf.words]])
+                bits = np.column_stack(
+                    [(words[:, 0] >> bit) & 1, words[:, word : word + leaf.words]]
+                )
                 (found,) = codec.decode(bits, (leaf,), (1,), _NO_TEXTS)
             columns.append(from_leaf(found, column.type))
         if not columns:
@@ -181,9 +181,7 @@ def entry_layout(keys: tuple[Leaf, ...], variables: tuple[Variable, ...]) -> Ent
     strings = [1 + w for w, x in zip(key_at, keys, strict=True) if x.kind is Kind.BYTES]
     table = TableLayout(key_words=at + 2, fresh=(0,) * words)
     strings += range(1 + table.key_words + texts_from, table.width)
-    return EntryLayout(
-        table, tuple(keys), tuple(key_at), at, columns, texts_from, tuple(strings)
-    )
+    return EntryLayout(table, tuple(keys), tuple(key_at), at, columns, texts_from, tuple(strings))
 
 
 def _leaves(variable: Variable) -> tuple[Leaf, ...]:
@@ -247,7 +245,9 @@ def find(layout: EntryLayout, table: Table, keys: I64) -> Found:
         of_parts.append(of)
         asked.append(row_keys(keys, of, columns.number, number))
     if not asked:
-        return Found(_NONE, np.zeros((0, layout.table.width), np.int64), heads, _texts(layout, table, []))
+        return Found(
+            _NONE, np.zeros((0, layout.table.width), np.int64), heads, _texts(layout, table, [])
+        )
     at = table.find(np.concatenate(asked))
     there = at >= 0
     rows = table.rows[at[there]]

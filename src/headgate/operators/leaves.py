@@ -50,4 +50,5 @@ def from_leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _is_text(kind: pa.DataType) -> bool:
     t = pa.types
-    return bool(t.is_string(kind) or t.is_binary(kind) or t.is_large_string(kind) or t.is_large_binary(kind))
+    small = t.is_string(kind) or t.is_binary(kind)
+    return bool(small or t.is_large_string(kind) or t.is_large_binary(kind))

@@ -30,7 +30,7 @@ def packable(kind: pa.DataType) -> bool:
         return all(packable(field.type) for field in kind)
     plain = t.is_boolean(kind) or t.is_integer(kind) or t.is_floating(kind) or t.is_decimal128(kind)
     text = t.is_string(kind) or t.is_binary(kind)
-    return plain or text or t.is_date32(kind) or t.is_timestamp(kind) or t.is_duration(kind)
+    return bool(plain or text or t.is_date32(kind) or t.is_timestamp(kind) or t.is_duration(kind))
 
 
 def pack(column: pa.Array) -> pa.Array:
@@ -58,7 +58,10 @@ def unpack(column: pa.Array, kind: pa.DataType) -> pa.Array:
         try:
             values.append(None if data is None else _read(memoryview(data), 0, stored)[0])
         except (struct.error, IndexError, ValueError, ArithmeticError) as error:
-            msg = f"a packed value of state is no {kind}: the checkpoint is damaged; see `headgate inspect --verify`"
+            msg = (
+                f"a packed value of state is no {kind}: the checkpoint is damaged; see "
+                "`headgate inspect --verify`"
+            )
             raise StateError(msg) from error
     return pa.array(values, stored).cast(kind)
 

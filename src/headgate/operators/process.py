@@ -39,6 +39,7 @@ from headgate.operators.processor import (
     Timers,
     fitted,
 )
+from headgate.operators.time_limit import TimeLimit
 from headgate.state.ports import Table
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class ProcessorOperator:
         processor = self.spec.processor
         output = []
         if initial is not None:
-            take = processor.handleInitialState
+            take = processor.handleInitial
             self._rows_round(step, held, *initial, "i", processor.initial, take)
         output += self._rows_round(
             step, held, chosen, starts, "v", processor.inputs, processor.handleBatch
@@ -239,13 +240,13 @@ class ProcessorOperator:
         parts = []
         for one in held:
             start, stop = int(starts[one.group]), int(starts[one.group + 1])
-            parts.append((start, Distinct(interned(one.table, words.matrix, words.strings, start, stop))))
+            parts.append(
+                (start, Distinct(interned(one.table, words.matrix, words.strings, start, stop)))
+            )
         keys = _Keys([found.rows for _, found in parts])
         by_key = [np.argsort(found.of, kind="stable") for _, found in parts]
         order = _joined([start + x for (start, _), x in zip(parts, by_key, strict=True)])
-        of = _joined(
-            [b + p.of[x] for b, (_, p), x in zip(keys.base, parts, by_key, strict=False)]
-        )
+        of = _joined([b + p.of[x] for b, (_, p), x in zip(keys.base, parts, by_key, strict=False)])
         first = pa.array(_joined([start + found.first for start, found in parts]))
         place = pa.array(order)
         inputs = [
@@ -271,9 +272,7 @@ class ProcessorOperator:
             one.due_us = self._next_due(step, one)
         return output
 
-    def _timers_round(
-        self, step: Step, due: list[_Held], fired: list[I64]
-    ) -> list[pa.RecordBatch]:
+    def _timers_round(self, step: Step, due: list[_Held], fired: list[I64]) -> list[pa.RecordBatch]:
         layout, at = self.layout, self.layout.value_at + 1
         found = [Distinct(rows[:, 1 : 1 + layout.variable_at]) for rows in fired]
         keys = _Keys([x.rows for x in found])
@@ -287,14 +286,9 @@ class ProcessorOperator:
         times = pa.RecordBatch.from_arrays([pa.array(at_ms[order])], schema=TIMERS.schema)
         expired = Keyed(of[order], times)
 
-        def call(keys: pa.RecordBatch, state: State, timers: Timers) -> pa.RecordBatch:
-            said = self.spec.processor.handleExpiredTimers(keys, expired, state, timers)
-            # after the call, so that it still sees them; one that it registers anew is gone too
-            state.changes[TIMERS.name].put = [
-                _without(put, expired) for put in state.changes[TIMERS.name].put
-            ]
-            timers.delete(expired.of, at_ms[order])
-            return said
+        def call(keys: pa.RecordBatch, state: State, timers: Timers) -> pa.RecordBatch | None:
+            timers.delete(expired.of, at_ms[order])  # what the call registers comes after it
+            return self.spec.processor.handleExpired(keys, expired, state, timers)
 
         batch = of_keys.combine_chunks().to_batches()
         return self._round(step, due, keys, batch[0], call)
@@ -312,13 +306,16 @@ class ProcessorOperator:
             return []
         spec, layout = self.spec, self.layout
         now_ms = step.request.timestamp_ms
-        found = [find(layout, one.table, words) for one, words in zip(held, keys.words, strict=True)]
+        found = [
+            find(layout, one.table, words) for one, words in zip(held, keys.words, strict=True)
+        ]
         before = self._before(keys, found, now_ms)
         shown = {c.variable.name: before[c.number].there for c in layout.variables}
         state = State(spec.variables, shown, keys.count)
         output = []
         if call is not None and of_keys is not None:
-            said = call(of_keys, state, self._timers(step, held, keys, state))
+            with TimeLimit(step.request.time_limit_s):
+                said = call(of_keys, state, self._timers(step, held, keys, state))
             if said is not None:
                 fitting = fitted(said, spec.outputs, f"the output of {spec.label}")
                 output = [pa.RecordBatch.from_arrays(fitting.columns, schema=self.schema())]
@@ -366,11 +363,10 @@ class ProcessorOperator:
             decoded = columns.decoded(
                 rows[there, layout.value_at :], own, layout.texts_from, layout.texts
             )
+            shown = Keyed(of[there], decoded)
+            ended_of, ended_number = of[dead], number[dead]
             made.append(
-                Before(
-                    Keyed(of[there], decoded), rows[there], number[there],
-                    of[dead], number[dead], first, count,
-                )  # fmt: skip
+                Before(shown, rows[there], number[there], ended_of, ended_number, first, count)
             )
         return made
 
@@ -423,15 +419,6 @@ class ProcessorOperator:
                 pause_ms = columns.variable.ttl_ms // _PURGE_SHARE + 1
                 due_us.append(max(first_ms, now_ms + pause_ms) * 1000)
         return min(due_us)
-
-
-def _without(put: tuple[I64, pa.RecordBatch], expired: Keyed) -> tuple[I64, pa.RecordBatch]:
-    """Return timers registered in a call but those that were just fired."""
-    of, rows = put
-    fired = set(zip(expired.of.tolist(), expired.rows.column(0).to_pylist(), strict=True))
-    pairs = zip(of.tolist(), rows.column(0).to_pylist(), strict=True)
-    kept = np.array([pair not in fired for pair in pairs], dtype=np.bool_)
-    return of[kept], rows.filter(pa.array(kept))
 
 
 def _new_heads(layout: EntryLayout, found: list[Found], planned: list[Writes]) -> tuple[I64, Mask]:

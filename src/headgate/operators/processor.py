@@ -262,7 +262,7 @@ class Processor(Protocol):
     states: Mapping[str, tuple[Any, ...]]
     """Per state variable what `Variable` takes after its name."""
 
-    def handleInitialState(
+    def handleInitial(
         self, keys: pa.RecordBatch, initial: Keyed, state: State, timers: Timers
     ) -> None:
         """Take the initial state of keys, in the first step, before their first rows."""
@@ -272,9 +272,9 @@ class Processor(Protocol):
     ) -> pa.RecordBatch:
         """Take the arriving rows of many keys, change their state, and return what goes out."""
 
-    def handleExpiredTimers(
+    def handleExpired(
         self, keys: pa.RecordBatch, expired: Keyed, state: State, timers: Timers
-    ) -> pa.RecordBatch:
+    ) -> pa.RecordBatch | None:
         """Take timers that have fired, column ``at_ms`` in ascending order per key; likewise."""
 
     def close(self) -> None:
@@ -373,7 +373,9 @@ def fitted(rows: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch
             columns.append(column if column.type == wanted.type else column.cast(wanted.type))
         except pa.ArrowException:
             # what Arrow says of it may hold a value
-            msg = f'column "{wanted.name}" of {what} is {column.type} and does not fit {wanted.type}.'
+            msg = (
+                f'column "{wanted.name}" of {what} is {column.type} and does not fit {wanted.type}.'
+            )
             raise EngineError(msg) from None
     if not columns:
         # a batch without columns would forget its length

@@ -75,6 +75,8 @@ class Request:
         Latency up to which a served record counts as within the bound of an SLO; 0 counts none.
     timestamp_ms : int
         When the step began; the same in every attempt. A processor's processing time.
+    time_limit_s : float
+        How long one call of a processor may take; 0 for any time.
     """
 
     token: str
@@ -86,6 +88,7 @@ class Request:
     delta_ms: float = 0.0
     bound_ms: float = 0.0
     timestamp_ms: int = 0
+    time_limit_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -388,7 +391,7 @@ def _emitted_by_group(groups: Mapping[int, GroupState]) -> I64:
     return emitted
 
 
-def _slices(operator: AggregateOperator, table: pa.Table) -> I64:
+def _slices(operator: Operator, table: pa.Table) -> I64:
     if operator.spec.time is None:
         return np.zeros(table.num_rows, dtype=np.int64)
     return _column(table, TIME)

@@ -195,6 +195,11 @@ class AggregateSpec:
                 )
                 raise UnsupportedQuery(msg)
 
+    @property
+    def by_clock(self) -> bool:
+        """Whether what is due is due by the batch's time stamp; an aggregate's is by the watermark."""
+        return False
+
     def to_json(self) -> dict[str, Any]:
         """Return the part of the spec that a checkpoint's state depends on."""
         time = self.time

@@ -127,6 +127,7 @@ class BatchDriver:
         self._read_ms = self._served_ms = time.time() * 1e3
         self._batch_session: SparkSession | None = None
         self._quiet_batches = 0
+        self._timestamp_ms = 0
         self.batches_begun = 0
         self.settled_batch = 0
         self._last_sources: list[str] | None = None
@@ -240,7 +241,7 @@ class BatchDriver:
             self._check_continues(batch_id)
         quiet = sources == self._last_sources
         self._last_sources = sources
-        if quiet and not self._due(watermark_us) and not self.changes.pending:
+        if quiet and not self._due(watermark_us, arrived_ms) and not self.changes.pending:
             self._quiet_batches += 1
             self.settled_batch = self.batches_begun
             self._served_ms = arrived_ms
@@ -287,7 +288,8 @@ class BatchDriver:
         evicted_us: int = self.latest.watermarks["evict_us"]
         final_us = self.log.next_watermark_us(self.latest.spark_batch)
         watermark_us = max(evicted_us, final_us or evicted_us)
-        while self._due(watermark_us) and not self.stopping.is_set():
+        clock_ms = time.time() * 1e3
+        while self._due(watermark_us, clock_ms) and not self.stopping.is_set():
             batch_id, now_ms = self.latest.spark_batch, time.time() * 1e3
             self._step(self._nothing(), batch_id, watermark_us, budget=False, started_ms=now_ms)
 
@@ -300,11 +302,14 @@ class BatchDriver:
         if not noted.get("delivered"):
             self._deliver(latest)
 
-    def _due(self, watermark_us: int) -> bool:
+    def _due(self, watermark_us: int, clock_ms: float) -> bool:
         """Whether there is work without any new record."""
-        return any(
-            state.backlog or min(state.due_us) <= watermark_us for state in self.states.values()
-        )
+        for operator in self.query.operators:
+            state = self.states[operator.id]
+            now_us = clock_ms * 1e3 if operator.spec.by_clock else watermark_us
+            if state.backlog or min(state.due_us) <= now_us:
+                return True
+        return False
 
     def _check_same_data(self, batch_id: int, sources: list[str]) -> None:
         """Refuse a batch that bears the committed one's number and covers other data."""
@@ -349,6 +354,8 @@ class BatchDriver:
         started_ms: float,
     ) -> None:
         self._quiet_batches = 0
+        # one per step, whatever its attempts; a clock that is put back does not put timers back
+        self._timestamp_ms = max(self._timestamp_ms, int(started_ms))
         step = 0 if self.latest is None else self.latest.step + 1
         if self.latest is not None:
             watermark_us = max(watermark_us, self.latest.watermarks["evict_us"])
@@ -450,7 +457,7 @@ class BatchDriver:
         try:
             for chain in chains:
                 self._describe(step, chain)
-                frame = self._chain_frame(batch, chain)
+                frame = self._chain_frame(batch, chain, first=self.latest is None)
                 clock.lap("plan")
                 if self._into_sink:
                     self.sink.write(step, self._results.straight(frame))
@@ -476,10 +483,14 @@ class BatchDriver:
         text = f"{self.config.name} b{step}: {', '.join(parts)}, epoch {self.changes.epoch}"
         self.spark.sparkContext.setLocalProperty("spark.job.description", text)
 
-    def _chain_frame(self, batch: DataFrame, chain: list[Operator]) -> DataFrame:
+    def _chain_frame(
+        self, batch: DataFrame, chain: list[Operator], *, first: bool = False
+    ) -> DataFrame:
         """Return the plan of a chain's job, from routed rows to the last operator's slots."""
         alone = len(self.query.chains) == 1
         frame = exchange.chain_input(batch, chain[0], alone=alone)
+        if first:
+            frame = exchange.with_initial(frame, chain[0], self.config.key_groups)
         frame = self._preaggregation[chain[0].id].apply(frame)
         for operator in chain:
             if operator.upstream is not None:
@@ -523,6 +534,8 @@ class BatchDriver:
             "next_slots": self.states[following].assignment.slots if following else 0,
             "keep_late": self.config.keep_late,
             "delta_ms": self.config.delta_ms,
+            "timestamp_ms": self._timestamp_ms,
+            "time_limit_s": self.config.processor_limit_s,
             "bound_ms": self.observer.bound_ms(operator.id) if self.observer else 0.0,
             "arrived_ms": self._read_ms,
             "faults": [

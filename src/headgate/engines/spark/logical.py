@@ -179,6 +179,9 @@ class QueryReader:
             msg = f"cannot run a processor over another stateful operator; write two queries, {WAY_OUT}."
             raise UnsupportedQuery(msg)
         self._check_below(node.child())
+        if node.hasInitialState() and node.initialState().isStreaming():
+            msg = f"the initial state of a processor must be a batch, {WAY_OUT}."
+            raise UnsupportedQuery(msg)
         operator = ProcessorReader(self, node).read()
         self.operators.append(operator)
         return operator

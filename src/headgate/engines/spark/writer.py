@@ -42,6 +42,7 @@ _OWN_OPTIONS = {
     "headgate.attempts": "executions of a batch before the query fails",
     "headgate.keepLate": "true keeps late records for headgate verify",
     "headgate.workload": "name for the journal",
+    "headgate.processorTimeLimit": "a call of a processor that takes longer fails, a duration",
     "headgate.backlog.bytesMax": "above this a slot serves past its budget",
     "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
     "headgate.slotRate": "experiment: records that a slot serves per second of wall time",
@@ -453,6 +454,7 @@ class Writer:
             backlog_age_max_s=parse_duration_s(options.get("headgate.backlog.ageMax", "60 s")),
             slot_rate=float(rate) if rate else None,
             delta_ms=DELTA_S * 1e3 if self._slos else 0.0,
+            processor_limit_s=parse_duration_s(options.get("headgate.processorTimeLimit", "0 s")),
             faults=self._faults,
         )
 
