@@ -280,7 +280,7 @@ def test_output_that_lacks_a_column_is_refused():
 
     slots = Slots()
     slots.operator = ProcessorOperator(ProcessorSpec(KEYS, OUTPUTS, Short()))
-    with pytest.raises(EngineError, match='output of Short lacks column "best"'):
+    with pytest.raises(EngineError, match='Short with 1 keys: the output lacks column "best"'):
         slots.serve([(("a", 1), 0, 0.0)])
 
 

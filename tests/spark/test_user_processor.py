@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import random
 import secrets
 from collections import Counter, defaultdict
-from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -16,7 +14,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from headgate.core.errors import EngineError, UnsupportedQuery
 from headgate.engines.spark.declaration import declared
 from headgate.engines.spark.user_processor import RowProcessor
 from headgate.operators.process import ProcessorOperator
@@ -161,7 +158,7 @@ class Everything(StatefulProcessor):
         yield Row(k=key[0], what=str([state.exists() for state in states]), n=0)
 
     def one(self, row):
-        n, last = self.count.get() or (0, None)
+        n, _ = self.count.get() or (0, None)
         self.count.update((n + 1, row.t))
         what = row.v % 13
         entry = (row.t,)
@@ -229,7 +226,9 @@ def test_state_is_what_pysparks_own_tester_keeps(seed):
     slots = Slots(Everything)
     for step in range(14):
         count = rng.choice([0, 1, 5, 60])
-        rows = [(rng.choice("abcdef"), rng.randrange(400), rng.choice("abxyzé")) for _ in range(count)]
+        rows = [
+            (rng.choice("abcdef"), rng.randrange(400), rng.choice("abxyzé")) for _ in range(count)
+        ]
         if rng.random() < 0.3:
             slots.forget()
         assert slots.serve(rows, initial=initial if step == 0 else ()) == of_tester(tester, rows)
@@ -264,5 +263,7 @@ def test_timers_fire_after_the_rows_of_their_batch(seed, mode):
         got = slots.serve(rows, now_ms, now_ms if event else -1)
         if not event:
             # without a watermark Spark says 0 there and the tester -1
-            got = Counter({(k, what, -1 if what[0] == "[" else n): c for (k, what, n), c in got.items()})
+            got = Counter(
+                {(k, what, -1 if what[0] == "[" else n): c for (k, what, n), c in got.items()}
+            )
         assert got == expected

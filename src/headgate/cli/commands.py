@@ -51,6 +51,7 @@ class Benchmark(StrEnum):
     KILL = "kill"
     ISOLATION = "isolation"
     SLO = "slo"
+    OPERATORS = "operators"
 
 
 _COUNTED = {
@@ -59,6 +60,7 @@ _COUNTED = {
     Benchmark.KILL: "count",
     Benchmark.ISOLATION: "count",
     Benchmark.SLO: "seconds",
+    Benchmark.OPERATORS: "repeats",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
 
@@ -234,13 +236,16 @@ def bench(
         int | None, typer.Option(min=1, help="Repetitions, batches or kills; see docs.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the load.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="One part of the benchmark (operators: processor).")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Measure headgate on this machine, side by side with what it is compared with."""
 
     def work() -> dict[str, Any]:
         module = engine_module(f"headgate.engines.spark.bench.{name.value}")
-        given = {_COUNTED[name]: count, "seed": seed}
+        given = {_COUNTED[name]: count, "seed": seed, "only": only}
         return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
 
     answer(work, _plain_items, as_json=as_json, debug=debug)

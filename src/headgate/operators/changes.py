@@ -163,9 +163,8 @@ def _value(before: Before, cleared: Mask, put_of: I64) -> _Plan:
     gone_of = np.flatnonzero(gone)
     source = last[last >= 0]
     nothing = np.zeros(len(cleared), dtype=np.int64)
-    return _Plan(
-        gone_of, np.zeros(len(gone_of), np.int64), source, np.zeros(len(source), np.int64), nothing, nothing,
-    )  # fmt: skip
+    gone_number, put_number = np.zeros_like(gone_of), np.zeros_like(source)
+    return _Plan(gone_of, gone_number, source, put_number, nothing, nothing)
 
 
 def _list(before: Before, cleared: Mask, put_of: I64) -> _Plan:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headgate.core.errors import ProcessorError
 from headgate.operators import codec
 from headgate.operators.aggregate import NEVER_US, interned
 from headgate.operators.changes import Before, Writes, writes
@@ -28,6 +29,7 @@ from headgate.operators.entries import (
     find,
     row_keys,
 )
+from headgate.operators.failure import explained
 from headgate.operators.leaves import from_leaf
 from headgate.operators.numbering import Distinct
 from headgate.operators.processor import (
@@ -314,11 +316,9 @@ class ProcessorOperator:
         state = State(spec.variables, shown, keys.count)
         output = []
         if call is not None and of_keys is not None:
-            with TimeLimit(step.request.time_limit_s):
-                said = call(of_keys, state, self._timers(step, held, keys, state))
+            said = self._called(step, call, of_keys, state, self._timers(step, held, keys, state))
             if said is not None:
-                fitting = fitted(said, spec.outputs, f"the output of {spec.label}")
-                output = [pa.RecordBatch.from_arrays(fitting.columns, schema=self.schema())]
+                output = [pa.RecordBatch.from_arrays(said.columns, schema=self.schema())]
         planned = []
         for columns in layout.variables:
             change = state.changes[columns.variable.name]
@@ -331,6 +331,29 @@ class ProcessorOperator:
             for index, one in enumerate(held):
                 _write(layout, one.table, keys, index, planned, heads)
         return output
+
+    def _called(
+        self, step: Step, call: Call, keys: pa.RecordBatch, state: State, timers: Timers
+    ) -> pa.RecordBatch | None:
+        """Call the user's code and return its output as it was declared.
+
+        Raises
+        ------
+        ProcessorError
+            It failed, took too long, or its output does not fit.
+        """
+        name = self.spec.label
+        try:
+            with TimeLimit(step.request.time_limit_s):
+                said = call(keys, state, timers)
+            if said is None:
+                return None
+            if not isinstance(said, pa.RecordBatch):
+                msg = f"it returned {type(said).__name__}, not a pyarrow.RecordBatch."
+                raise ProcessorError(msg)
+            return fitted(said, self.spec.outputs, "the output")
+        except Exception as error:
+            raise explained(error, f"{name} with {keys.num_rows} keys") from None
 
     def _timers(self, step: Step, held: list[_Held], keys: _Keys, state: State) -> Timers:
         mode = self.spec.time_mode

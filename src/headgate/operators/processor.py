@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.core.errors import EngineError, UnsupportedQuery, nearest
+from headgate.core.errors import ProcessorError, UnsupportedQuery, nearest
 from headgate.operators.leaves import leaf_of
 from headgate.operators.spec import Kind, Leaf, OutputMode, TimeKey
 
@@ -170,7 +170,7 @@ class State:
         variable = self._known(name)
         if variable.ordered:
             msg = f'state "{name}" is a list, whose entries have no name; use clear.'
-            raise EngineError(msg)
+            raise ProcessorError(msg)
         chosen = fitted(rows, variable.entry, f'what is removed from state "{name}"')
         self.changes[name].removed.append((self._positions(of, rows.num_rows), chosen))
 
@@ -184,20 +184,20 @@ class State:
             declared = [known for known in self._variables if known]
             hint = nearest(name, declared) or f"; there are {', '.join(declared)}."
             msg = f'the processor has no state "{name}"{hint}'
-            raise EngineError(msg)
+            raise ProcessorError(msg)
         return self._variables[name]
 
     def _positions(self, of: I64, rows: int) -> I64:
         of = np.ascontiguousarray(of, dtype=np.int64)
         if len(of) != rows:
             msg = f"{rows} rows of state came with {len(of)} key positions; give one for each."
-            raise EngineError(msg)
+            raise ProcessorError(msg)
         if len(of) and not 0 <= of.min() <= of.max() < self._keys:
             msg = (
                 f"a change of state is for the key at {of.max()}, the call has {self._keys} keys; "
                 "number them from 0."
             )
-            raise EngineError(msg)
+            raise ProcessorError(msg)
         return of
 
 
@@ -240,7 +240,7 @@ class Timers:
     def _require(self) -> None:
         if self.mode is TimeMode.NONE:
             msg = 'there are no timers in time mode "None"; use "ProcessingTime" or "EventTime".'
-            raise EngineError(msg)
+            raise ProcessorError(msg)
 
 
 def _at(at_ms: I64) -> pa.RecordBatch:
@@ -357,7 +357,7 @@ def fitted(rows: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch
 
     Raises
     ------
-    EngineError
+    ProcessorError
         A column is missing, or does not fit its type.
     """
     columns = []
@@ -367,7 +367,7 @@ def fitted(rows: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch
                 f'{what} lacks column "{wanted.name}"; it has {", ".join(rows.schema.names)}, and '
                 f"{', '.join(schema.names)} are wanted."
             )
-            raise EngineError(msg)
+            raise ProcessorError(msg)
         column = rows.column(wanted.name)
         try:
             columns.append(column if column.type == wanted.type else column.cast(wanted.type))
@@ -376,7 +376,7 @@ def fitted(rows: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch
             msg = (
                 f'column "{wanted.name}" of {what} is {column.type} and does not fit {wanted.type}.'
             )
-            raise EngineError(msg) from None
+            raise ProcessorError(msg) from None
     if not columns:
         # a batch without columns would forget its length
         return pa.RecordBatch.from_arrays([pa.nulls(rows.num_rows)], names=[""])

@@ -6,7 +6,7 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
-from headgate.core.errors import EngineError
+from headgate.core.errors import ProcessorError
 
 
 class TimeLimit:
@@ -46,4 +46,4 @@ class TimeLimit:
             f"it took more than the {self._seconds:g} s of headgate.processorTimeLimit and was "
             "interrupted; the state is as before the batch."
         )
-        raise EngineError(msg)
+        raise ProcessorError(msg)

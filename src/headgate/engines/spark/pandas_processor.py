@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 # private: a test of each minor release of Spark covers them
 from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
 
-from headgate.core.errors import EngineError
+from headgate.core.errors import ProcessorError
 from headgate.engines.spark.user_processor import RowProcessor
 from headgate.operators.processor import Keyed
 
@@ -103,7 +103,7 @@ class PandasProcessor(RowProcessor):
                     f"frame {number + 1} of {len(found)} that {self.name} put out does not fit its "
                     f"output schema {self.returns.simpleString()}."
                 )
-                raise EngineError(msg) from None
+                raise ProcessorError(msg) from None
             batches.append(pa.RecordBatch.from_struct_array(batch.column(0)))
         if not batches:
             return pa.RecordBatch.from_pylist([], schema=self.outputs)

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.stateful_processor import (
     ValueState,
 )
 
-from headgate.core.errors import EngineError
+from headgate.core.errors import ProcessorError
 from headgate.operators.processor import TIMERS, Keyed, State, TimeMode, Variable
 
 Values = tuple[Any, ...]
@@ -79,7 +79,7 @@ class _Entries:
                 f'{what} of state "{self.variable.name}" must be a tuple of {len(schema)} '
                 f"({', '.join(schema.names)}), got {found}."
             )
-            raise EngineError(msg)
+            raise ProcessorError(msg)
         return tuple(value)
 
     def _put(self, state: State, of: list[int], rows: Sequence[Values]) -> None:
@@ -156,7 +156,7 @@ class _List(_Entries, ListState):
     def _items(self, values: list[Values]) -> list[Values]:
         if not values:
             msg = f'a list put into state "{self.variable.name}" must not be empty; use clear.'
-            raise EngineError(msg)
+            raise ProcessorError(msg)
         return [self._taken(value, self.variable.values, "an item") for value in values]
 
 
@@ -265,7 +265,9 @@ class _Timers(_Entries):
             gone += [(key, at_ms) for (at_ms,) in self._here() if at_ms not in now]
         self._put(state, [key for key, _ in put], [(at_ms,) for _, at_ms in put])
         if gone:
-            rows = pa.RecordBatch.from_arrays([pa.array([at_ms for _, at_ms in gone])], schema=TIMERS.schema)
+            rows = pa.RecordBatch.from_arrays(
+                [pa.array([at_ms for _, at_ms in gone])], schema=TIMERS.schema
+            )
             state.remove(TIMERS.name, np.array([key for key, _ in gone], dtype=np.int64), rows)
 
     def _mine(self) -> tuple[set[int], set[int]]:
@@ -343,7 +345,7 @@ class SlotHandle(StatefulProcessorHandle):
                 f'init declares state "{name}" now and did not when the query started; always '
                 "declare the same."
             )
-            raise EngineError(msg)
+            raise ProcessorError(msg)
         return self._states[name]
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
@@ -364,7 +366,7 @@ class SlotHandle(StatefulProcessorHandle):
     def _of_timers(self) -> _Timers:
         if self._timers is None:
             msg = 'there are no timers in time mode "None"; use "ProcessingTime" or "EventTime".'
-            raise EngineError(msg)
+            raise ProcessorError(msg)
         return self._timers
 
 
@@ -381,7 +383,7 @@ def column_of(
 
     Raises
     ------
-    EngineError
+    ProcessorError
         One is of another type; the message names its place and not its content.
     """
     if zoned and pa.types.is_timestamp(field.type) and field.type.tz is not None:
@@ -397,7 +399,7 @@ def column_of(
                     f'column "{field.name}" of {where} is {field.type}, and value {number + 1} of '
                     f"{len(values)} is of type {type(value).__name__} and does not fit."
                 )
-                raise EngineError(msg) from None
+                raise ProcessorError(msg) from None
         raise
 
 

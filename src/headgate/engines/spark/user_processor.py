@@ -8,7 +8,6 @@ Imported in Python workers.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +20,9 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from headgate.core.errors import EngineError, HeadgateError
+from headgate.core.errors import ProcessorError
 from headgate.engines.spark.state_handle import SlotHandle, column_of
+from headgate.operators.failure import explained
 from headgate.operators.processor import Keyed, State, TimeMode, Timers, Variable
 
 
@@ -139,7 +139,7 @@ class RowProcessor:
             msg = (
                 f"{self.name} put out {what}; it must put out Row({', '.join(self.outputs.names)})."
             )
-            raise EngineError(msg) from None
+            raise ProcessorError(msg) from None
 
     # -- calls --------------------------------------------------------------------------------------
 
@@ -165,7 +165,8 @@ class RowProcessor:
                 times = TimerValues(timers.timestamp_ms, watermarks_ms[number])
                 found.extend(call(key, rows(number), times))
         except Exception as error:
-            raise self._explained(error, what, number, keys.num_rows) from None
+            where = f"{what}, at {self._place} of key {number + 1} of {keys.num_rows}"
+            raise explained(error, where) from None
         handle.finish(state)
         return self._output(found)
 
@@ -175,22 +176,6 @@ class RowProcessor:
             self._handle = SlotHandle(variables, self.mode)
             self.processor.init(self._handle)
         return self._handle
-
-    def _explained(self, error: Exception, what: str, number: int, keys: int) -> EngineError:
-        """Return an error that says where, and nothing of what a record holds."""
-        where = f"{self.name}.{what}, at {self._place} of key {number + 1} of {keys}"
-        if isinstance(error, HeadgateError):
-            return EngineError(f"{where}: {error}")
-        frames = traceback.extract_tb(error.__traceback__)
-        at = (
-            f" ({frames[-1].filename.rpartition('/')[2]} line {frames[-1].lineno})"
-            if frames
-            else ""
-        )
-        return EngineError(
-            f"{where}, raised {type(error).__name__}{at}; the state is as before the batch. Correct "
-            "it and start the query again."
-        )
 
 
 def _of_rows(rows: list[Any], schema: pa.Schema, what: str) -> pa.RecordBatch:

@@ -1,0 +1,109 @@
+"""PySpark's own processors, unchanged, on plain Spark and in slots: the same rows come out."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+
+import answers
+import pytest
+import stateful
+from answers import plain
+
+import headgate as hg
+
+pytestmark = pytest.mark.timeout(600)
+
+_STORE = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def value(item):
+    """Return a value of a row so that equal ones are equal."""
+    return tuple(map(value, item)) if isinstance(item, list) else plain(item)
+
+
+class Collected:
+    """A ``foreachBatch`` function that keeps all rows."""
+
+    def __init__(self):
+        self.rows = Counter()
+
+    def __call__(self, frame, _):
+        self.rows += Counter(tuple(map(value, row)) for row in frame.collect())
+
+
+def ran(query, mode, rows):
+    """Wait until a query has read all rows and fired the timers of the last batch."""
+    if mode != "ProcessingTime":
+        query.awaitTermination(120)
+        return
+    deadline = time.monotonic() + 120
+    while sum(p.numInputRows for p in query.recentProgress) < rows:
+        assert time.monotonic() < deadline
+        assert query.isActive
+        time.sleep(0.1)
+    batches = query.lastProgress.batchId + 2
+    while query.lastProgress.batchId < batches:
+        assert time.monotonic() < deadline
+        assert query.isActive
+        time.sleep(0.1)
+    query.stop()
+
+
+def on_spark(spark, folder, checkpoint, processor, mode, collected):
+    before = spark.conf.get(_STORE)
+    shuffles = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set(_STORE, _ROCKSDB)
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    try:
+        frame = stateful.query(spark, folder, processor, mode)
+        writer = frame.writeStream.outputMode("update").foreachBatch(collected)
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        # by processing time there is always one more batch, so availableNow does not end
+        trigger = (
+            {"processingTime": "0 seconds"} if mode == "ProcessingTime" else {"availableNow": True}
+        )
+        rows = stateful.ROWS * len(list(folder.glob("*.parquet")))
+        ran(writer.trigger(**trigger).start(), mode, rows)
+    finally:
+        spark.conf.set(_STORE, before)
+        spark.conf.set("spark.sql.shuffle.partitions", shuffles)
+
+
+def in_slots(spark, folder, checkpoint, processor, mode, collected, seed):
+    frame = stateful.query(spark, folder, processor, mode)
+    writer = hg.writeStream(frame).outputMode("update").foreachBatch(collected)
+    writer = writer.option("checkpointLocation", str(checkpoint)).keyGroups(8).slots(start=2)
+    query = writer.option("headgate.snapshotEvery", 3).trigger(availableNow=True).start()
+    answers.change_at_random(query, random.Random(seed), key_groups=8)
+    assert query.exception() is None
+
+
+@pytest.mark.parametrize(
+    ("processor", "mode"),
+    [
+        (stateful.Violations, "None"),
+        (stateful.Words, "None"),
+        (stateful.Silence, "EventTime"),
+        (stateful.Sessions, "EventTime"),
+        (stateful.Fresh, "ProcessingTime"),
+        (stateful.Stock, "None"),
+        (stateful.ViolationsInPandas, "None"),
+    ],
+)
+def test_slots_put_out_what_plain_spark_does(spark, tmp_path, processor, mode):
+    expected, got = Collected(), Collected()
+    folder = tmp_path / "in"
+    # with a stop after the first half; a run by processing time is not repeatable enough for that
+    runs = [range(stateful.FILES)]
+    if mode != "ProcessingTime":
+        runs = [range(2), range(2, stateful.FILES)]
+    for seed, files in enumerate(runs):
+        for number in files:
+            stateful.write_file(folder, number)
+        on_spark(spark, folder, tmp_path / "spark", processor(), mode, expected)
+        in_slots(spark, folder, tmp_path / "headgate", processor(), mode, got, seed)
+    assert expected.rows.total() > 10
+    assert got.rows == expected.rows
