@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
 import random
 import secrets
 from collections import Counter, defaultdict
+from decimal import Decimal
+from types import MappingProxyType
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
@@ -14,6 +19,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.tws_tester import TwsTester
 
+from headgate.core.errors import ProcessorError, UnsupportedQuery
+from headgate.engines.spark.arrow_processor import ArrowProcessor
 from headgate.engines.spark.declaration import declared
 from headgate.engines.spark.user_processor import RowProcessor
 from headgate.operators.process import ProcessorOperator
@@ -40,29 +47,35 @@ OUTPUT = struct("k string, what string, n bigint")
 class Slots:
     """One slot that serves steps of a PySpark processor, with the changelog at hand."""
 
-    def __init__(self, make, mode=TimeMode.NONE, initial=None):
-        processor = make()
+    def __init__(self, make, mode=TimeMode.NONE, limit_s=0.0):
+        self.limit_s = limit_s
+        self.make = lambda: self._made(make(), mode)
+        processor = self.make()
         self.spec = ProcessorSpec(
             keys=(Leaf(Kind.BYTES),),
             outputs=to_arrow_schema(OUTPUT, timezone="UTC"),
-            processor=RowProcessor(
-                processor,
-                keys=pa.schema([("k", pa.string())]),
-                inputs=to_arrow_schema(INPUT, timezone="UTC"),
-                initial=pa.schema([("k", pa.string()), ("v", pa.int64())]),
-                outputs=to_arrow_schema(OUTPUT, timezone="UTC"),
-                states=declared(processor, mode),
-                mode=mode,
-            ),
-            name=type(processor).__name__,
+            processor=processor,
+            name=make.__name__,
             time_mode=mode,
         )
-        self.make = make
         self.store = HeapStore(ProcessorOperator(self.spec).layout.table)
         self.sections = defaultdict(list)
         self.tokens = dict.fromkeys(range(GROUPS), EMPTY_TOKEN)
         self.due_us = dict.fromkeys(range(GROUPS), 2**63 - 1)
         self.step = 0
+
+    def _made(self, processor, mode):
+        if isinstance(processor, ArrowProcessor):
+            return processor
+        return RowProcessor(
+            processor,
+            keys=pa.schema([("k", pa.string())]),
+            inputs=to_arrow_schema(INPUT, timezone="UTC"),
+            initial=pa.schema([("k", pa.string()), ("v", pa.int64())]),
+            outputs=to_arrow_schema(OUTPUT, timezone="UTC"),
+            states=declared(processor, mode),
+            mode=mode,
+        )
 
     def request(self, now_ms, watermark_ms):
         def chain(group):
@@ -86,19 +99,23 @@ class Slots:
             for g in range(GROUPS)
         }
         return Request(
-            secrets.token_hex(16), watermark_ms * 1000, groups, chain, timestamp_ms=now_ms
+            secrets.token_hex(16),
+            watermark_ms * 1000,
+            groups,
+            chain,
+            timestamp_ms=now_ms,
+            time_limit_s=self.limit_s,
         )
 
     def serve(self, rows, now_ms=0, watermark_ms=0, initial=()):
         # a task gets an object of its own, as PySpark's workers do
-        self.spec.processor.processor = self.make()
-        operator = ProcessorOperator(self.spec)
+        operator = ProcessorOperator(dataclasses.replace(self.spec, processor=self.make()))
+        there = dict(zip("kvt", zip(*rows, strict=True) if rows else ([], [], []), strict=True))
+        inputs = enumerate(self.spec.processor.inputs)
         columns = {
             GROUP: pa.array([group_of(r[0]) for r in rows], pa.int32()),
             "k0": pa.array([r[0].encode() for r in rows], pa.binary()),
-            "v0": pa.array([r[0] for r in rows], pa.string()),
-            "v1": pa.array([r[1] for r in rows], pa.int64()),
-            "v2": pa.array([r[2] for r in rows], pa.string()),
+            **{f"v{i}": pa.array(there[column.name], column.type) for i, column in inputs},
             RECORDS: pa.array([1] * len(rows), pa.int64()),
         }
         before = None
@@ -267,3 +284,230 @@ def test_timers_fire_after_the_rows_of_their_batch(seed, mode):
                 {(k, what, -1 if what[0] == "[" else n): c for (k, what, n), c in got.items()}
             )
         assert got == expected
+
+
+class Brief(StatefulProcessor):
+    """Says what is there before it writes it again, each with a time to live of 100 ms."""
+
+    def init(self, handle):
+        self.value = handle.getValueState("value", struct("n bigint"), 100)
+        self.items = handle.getListState("items", struct("n bigint"), 100)
+        self.pairs = handle.getMapState("pairs", struct("text string"), struct("n bigint"), 100)
+
+    def handleInputRows(self, key, rows, timerValues):
+        items = [n for (n,) in self.items.get()]
+        pairs = sorted(text for (text,) in self.pairs.keys())
+        yield Row(k=key[0], what=f"{self.value.get()} {items} {pairs}", n=0)
+        for row in rows:
+            if row.t == "value":
+                self.value.update((row.v,))
+            self.items.appendValue((row.v,))
+            self.pairs.updateValue((row.t,), (row.v,))
+
+
+def test_state_is_unseen_once_its_time_to_live_is_over():
+    slots = Slots(Brief, TimeMode.PROCESSING)
+    said = []
+    for now_ms, word, number in [
+        (0, "value", 1),
+        (50, "b", 2),
+        (99, "c", 3),
+        (120, "d", 4),
+        (400, "e", 5),
+    ]:
+        ((_, what, _),) = slots.serve([("a", number, word)], now_ms)
+        said.append(what)
+    assert said == [
+        "None [] []",
+        "(1,) [1] ['value']",
+        "(1,) [1, 2] ['b', 'value']",
+        # what was written at 0 ended at 100
+        "None [2, 3] ['b', 'c']",
+        "None [] []",
+    ]
+
+
+def test_state_that_has_ended_is_removed_without_a_record():
+    slots = Slots(Brief, TimeMode.PROCESSING)
+    slots.serve([(key, 1, "value") for key in "abc"], 0)
+    due = [at_us for at_us in slots.due_us.values() if at_us < 2**62]
+    assert due == [100_000] * 3
+    assert 0 < sum(section.rows[:, 0].sum() for s in slots.sections.values() for section in s)
+    slots.serve([], 99)
+    slots.serve([], 5000)
+    for sections in slots.sections.values():
+        live = {}
+        for section in sections:
+            live = {} if section.full else live
+            for row in section.rows.tolist():
+                live[tuple(row[1:5])] = row[0]
+        assert not any(live.values())
+
+
+class Wrong(StatefulProcessor):
+    """Fails in the way that its first record names."""
+
+    def init(self, handle):
+        self.count = handle.getValueState("count", struct("n bigint"))
+        self.seen = handle.getMapState("seen", struct("text string"), struct("n bigint"))
+
+    def handleInputRows(self, key, rows, timerValues):
+        self.count.update((1,))
+        for row in rows:
+            if row.t == "raise":
+                raise ValueError(f"secret {row}")
+            if row.t == "hang":
+                while True:
+                    pass
+            if row.t == "state":
+                self.count.update(("secret",))
+            if row.t == "width":
+                self.count.update((1, 2))
+            if row.t == "key":
+                self.seen.updateValue((b"\xff secret",), (1,))
+            if row.t == "column":
+                yield Row(k=key[0], what="x", n="secret")
+            if row.t == "kind":
+                yield {"k": "secret"}
+            if row.t == "name":
+                yield Row(k="a", what="fine")
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            "raise",
+            "Wrong with 1 keys: handleInputRows, at record 2 of 2 of key 1 of 1: ValueError in",
+        ),
+        ("hang", "more than the 0.2 s of headgate.processorTimeLimit"),
+        ("state", 'column "n" of state "count" is int64, and value 1 of 1 is of type str'),
+        ("width", 'a value of state "count" must be a tuple of 1 .n., got 2 values'),
+        ("key", 'column "text" of state "seen" is string, and value 1 of 1 is of type bytes'),
+        ("column", 'column "n" of the output of Wrong is int64, and value 1 of 1 is of type str'),
+        ("kind", "Wrong put out a dict; it must put out Row.k, what, n."),
+    ],
+)
+def test_a_failure_names_its_place_and_never_the_record(how, message):
+    slots = Slots(Wrong, limit_s=0.2)
+    slots.serve([("a", 1, "fine")])
+    tokens = dict(slots.tokens)
+    with pytest.raises(ProcessorError, match=message) as caught:
+        slots.serve([("a", 1, "fine"), ("a", 2, how)])
+    assert "secret" not in str(caught.value)
+    assert caught.value.__suppress_context__
+    # nothing of the step is committed, and the next one finds the state before it
+    assert slots.tokens == tokens
+    slots.serve([("a", 1, "name")])
+
+
+def test_an_output_column_that_a_row_lacks_is_null():
+    slots = Slots(Wrong)
+    assert slots.serve([("a", 1, "name")]) == Counter([("a", "fine", None)])
+
+
+class Nested(StatefulProcessor):
+    """Keeps a value of every kind of type."""
+
+    def init(self, handle):
+        fields = [T.StructField(f"c{i}", kind) for i, kind in enumerate(NESTED)]
+        self.value = handle.getValueState("value", T.StructType(fields))
+
+    def handleInputRows(self, key, rows, timerValues):
+        yield Row(k=key[0], what=repr(self.value.get()), n=0)
+        self.value.update(tuple(NESTED.values()))
+
+
+NESTED = {
+    T.ByteType(): -5,
+    T.DoubleType(): 0.5,
+    T.BooleanType(): True,
+    T.DateType(): dt.date(1969, 12, 31),
+    T.TimestampType(): dt.datetime(2026, 1, 2, 3, 4, 5, 6),
+    T.TimestampNTZType(): dt.datetime(2026, 1, 2, 3, 4, 5, 6),
+    T.DecimalType(30, 4): Decimal("123456789012345678901234.5678"),
+    T.BinaryType(): b"\x00\xff",
+    T.ArrayType(T.ArrayType(T.StringType())): [["a", None], [], None],
+    T.MapType(T.StringType(), T.DateType()): [("x", dt.date(2026, 1, 1)), ("y", None)],
+    struct("text string, n bigint"): {"text": "é", "n": None},
+    T.LongType(): None,
+}
+
+
+def test_state_holds_values_of_all_types():
+    slots = Slots(Nested)
+    slots.serve([("a", 1, "x")])
+    slots.forget()
+    assert slots.serve([("a", 1, "x")]) == Counter([("a", repr(tuple(NESTED.values())), 0)])
+
+
+class Clock(ArrowProcessor):
+    """Keeps the words of a key, and says them all some time after the first."""
+
+    keys = pa.schema([("k", pa.string())])
+    inputs = pa.schema([("v", pa.int64()), ("t", pa.string())])
+    states = MappingProxyType(
+        {"words": (pa.schema([("t", pa.string())]), pa.schema([("v", pa.int64())]), 10_000)}
+    )
+
+    def handleBatch(self, keys, batch, state, timers):
+        known = set(timers.registered.of.tolist())
+        fresh = [key for key in range(keys.num_rows) if key not in known]
+        at_ms = np.full(len(fresh), timers.timestamp_ms + 100)
+        timers.register(np.array(fresh, np.int64), at_ms)
+        state.put("words", batch.of, batch.rows)
+        return said(keys, state["words"], "before")
+
+    def handleExpired(self, keys, expired, state, timers):
+        state.clear("words", np.arange(keys.num_rows))
+        return said(keys, state["words"], "all")
+
+
+def said(keys, words, what):
+    texts = [[] for _ in range(keys.num_rows)]
+    for of, row in zip(words.of, words.rows.to_pylist(), strict=True):
+        texts[of].append(f"{row['t']}={row['v']}")
+    names = keys.column("k").to_pylist()
+    rows = [
+        {"k": key, "what": f"{what} {sorted(found)}", "n": 0}
+        for key, found in zip(names, texts, strict=True)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(OUTPUT))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_arrow_processor_with_timers_does_in_slots_what_it_does_in_the_tester(seed):
+    rng = random.Random(seed)
+    tester = TwsTester(Clock(), timeMode="ProcessingTime")
+    slots, now_ms = Slots(Clock, TimeMode.PROCESSING), 0
+    for _ in range(12):
+        now_ms += rng.randrange(1, 80)
+        # one row per key and batch: what several rows of one key put wins in the order they came
+        rows = [
+            (key, rng.randrange(100), rng.choice("xyz")) for key in "abcd" if rng.random() < 0.5
+        ]
+        tester._currentProcessingTimeMs = now_ms
+        expected = of_tester(tester, rows)
+        expected += Counter((row.k, row.what, row.n) for row in tester._handleExpiredTimers())
+        assert slots.serve(rows, now_ms) == expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "ttl_ms", "mode", "message"),
+    [
+        (struct("n bigint"), 5, TimeMode.EVENT, 'state "s" of Odd has a time to live, which needs'),
+        (struct("n bigint"), -5, TimeMode.PROCESSING, "a time to live of -5 ms"),
+        (T.LongType(), None, TimeMode.NONE, 'state "s" of Odd needs a struct'),
+        (T.StructType([T.StructField("n", T.NullType())]), None, TimeMode.NONE, "cannot keep"),
+    ],
+)
+def test_a_declaration_that_cannot_be_kept_is_refused(schema, ttl_ms, mode, message):
+    class Odd(StatefulProcessor):
+        def init(self, handle):
+            handle.getValueState("s", schema, ttl_ms)
+
+        def handleInputRows(self, key, rows, timerValues):
+            return iter([])
+
+    with pytest.raises(UnsupportedQuery, match=message):
+        declared(Odd(), mode)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headgate.operators import codec
 from headgate.operators.entries import Columns, EntryLayout
-from headgate.operators.leaves import to_leaf
+from headgate.operators.leaves import one_batch, to_leaf
 from headgate.operators.numbering import Distinct
 from headgate.operators.processor import Changes, Keyed
 from headgate.operators.spec import Kind
@@ -144,7 +144,7 @@ def _together(
         return _NONE, pa.RecordBatch.from_pylist([], schema=schema)
     of = np.concatenate([of for of, _ in parts])
     batches = [rows for _, rows in parts]
-    return of, pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    return of, one_batch(batches)
 
 
 def _last_of_each(of: I64, keys: int) -> I64:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from headgate.operators.packed import pack, packable, unpack
@@ -46,6 +48,15 @@ def from_leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return unpack(column, kind)
     return column.cast(pa.int32()).cast(kind) if pa.types.is_date32(kind) else column.cast(kind)
+
+
+def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches of one schema, at least one, as one batch."""
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    columns = [pa.concat_arrays([b.column(i) for b in batches]) for i in range(first.num_columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=first.schema)
 
 
 def _is_text(kind: pa.DataType) -> bool:

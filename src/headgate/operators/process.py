@@ -30,7 +30,7 @@ from headgate.operators.entries import (
     row_keys,
 )
 from headgate.operators.failure import explained
-from headgate.operators.leaves import from_leaf
+from headgate.operators.leaves import from_leaf, one_batch
 from headgate.operators.numbering import Distinct
 from headgate.operators.processor import (
     TIMERS,
@@ -221,7 +221,7 @@ class ProcessorOperator:
             )
         if not output:
             return pa.RecordBatch.from_pylist([], schema=self.schema())
-        return pa.Table.from_batches(output).combine_chunks().to_batches()[0]
+        return one_batch(output)
 
     def _rows_round(
         self,
@@ -279,7 +279,7 @@ class ProcessorOperator:
         found = [Distinct(rows[:, 1 : 1 + layout.variable_at]) for rows in fired]
         keys = _Keys([x.rows for x in found])
         given = self.spec.processor.keys
-        of_keys = pa.Table.from_batches(
+        of_keys = one_batch(
             [decoded_keys(layout, d.table, x.rows, given) for d, x in zip(due, found, strict=True)]
         )
         of = _joined([b + x.of for b, x in zip(keys.base, found, strict=False)])
@@ -292,8 +292,7 @@ class ProcessorOperator:
             timers.delete(expired.of, at_ms[order])  # what the call registers comes after it
             return self.spec.processor.handleExpired(keys, expired, state, timers)
 
-        batch = of_keys.combine_chunks().to_batches()
-        return self._round(step, due, keys, batch[0], call)
+        return self._round(step, due, keys, of_keys, call)
 
     def _round(
         self,

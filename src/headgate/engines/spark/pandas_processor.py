@@ -19,6 +19,7 @@ from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversio
 
 from headgate.core.errors import ProcessorError
 from headgate.engines.spark.user_processor import RowProcessor
+from headgate.operators.leaves import one_batch
 from headgate.operators.processor import Keyed
 
 _SETTINGS = {
@@ -107,4 +108,4 @@ class PandasProcessor(RowProcessor):
             batches.append(pa.RecordBatch.from_struct_array(batch.column(0)))
         if not batches:
             return pa.RecordBatch.from_pylist([], schema=self.outputs)
-        return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        return one_batch(batches)

@@ -437,7 +437,7 @@ class Writer:
             msg = f"slots min={least}, start={first}, max={most_slots} are not 1 <= min <= start <= max."
             raise ConfigError(msg)
         options = self._options
-        rate = options.get("headgate.slotRate")
+        rate, limit = options.get("headgate.slotRate"), options.get("headgate.processorTimeLimit")
         return JobConfig(
             name=self._name or "headgate",
             key_groups=self._key_groups,
@@ -454,7 +454,7 @@ class Writer:
             backlog_age_max_s=parse_duration_s(options.get("headgate.backlog.ageMax", "60 s")),
             slot_rate=float(rate) if rate else None,
             delta_ms=DELTA_S * 1e3 if self._slos else 0.0,
-            processor_limit_s=parse_duration_s(options.get("headgate.processorTimeLimit", "0 s")),
+            processor_limit_s=parse_duration_s(limit) if limit else 0.0,
             faults=self._faults,
         )
 
