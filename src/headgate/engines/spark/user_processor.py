@@ -8,6 +8,7 @@ Imported in Python workers.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,7 +112,7 @@ class RowProcessor:
 
     def _given(self, keyed: Keyed, keys: int) -> Callable[[int], Iterator[Any]]:
         """Return a function from a key's position to its rows."""
-        fields = Row(*keyed.rows.schema.names)
+        kind = row_class(keyed.rows.schema.names)
         values = list(zip(*(column.to_pylist() for column in keyed.rows.columns), strict=True))
         starts = keyed.starts(keys).tolist()
         new = tuple.__new__
@@ -120,9 +121,7 @@ class RowProcessor:
             first = starts[key]
             for number in range(first, starts[key + 1]):
                 self._place = f"record {number - first + 1} of {starts[key + 1] - first}"
-                row = new(Row, values[number])
-                row.__fields__ = fields
-                yield row
+                yield new(kind, values[number])
 
         return rows
 
@@ -176,6 +175,20 @@ class RowProcessor:
             self._handle = SlotHandle(variables, self.mode)
             self.processor.init(self._handle)
         return self._handle
+
+
+def row_class(names: list[str]) -> type[Row]:
+    """Return PySpark's Row with these columns, whose values are looked up by name without a search.
+
+    A name that a Row has for something else (``count``) stays that, as in PySpark.
+    """
+    getters = vars(namedtuple("_Getters", [f"c{i}" for i in range(len(names))]))
+    members: dict[str, Any] = {
+        name: getters[f"c{i}"]
+        for i, name in reversed(list(enumerate(names)))
+        if not hasattr(Row, name)
+    }
+    return type("Row", (Row,), {**members, "__fields__": Row(*names)})
 
 
 def _of_rows(rows: list[Any], schema: pa.Schema, what: str) -> pa.RecordBatch:
