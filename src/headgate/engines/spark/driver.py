@@ -8,7 +8,6 @@ an exception out of ``foreachBatch`` ends the query.
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
 from collections.abc import Mapping
@@ -18,10 +17,11 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from headgate.core.errors import CheckpointError, EngineError, HeadgateError, ProcessorError
+from headgate.core.errors import CheckpointError, EngineError
 from headgate.engines.spark import exchange
 from headgate.engines.spark.changes import Changes, Wanted
 from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
+from headgate.engines.spark.failure import is_final, processor_error
 from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.gateway import ArrowMap
 from headgate.engines.spark.job import JobConfig, OperatorState
@@ -438,7 +438,7 @@ class BatchDriver:
                 failed = processor_error(error)
                 if failed is not None:
                     raise failed from None  # it would fail again, and its trace says no more
-                if self.stopping.is_set() or attempt >= self.config.attempts or _final(error):
+                if self.stopping.is_set() or attempt >= self.config.attempts or is_final(error):
                     raise
                 self.recorder.retry(step, attempt, error)
 
@@ -594,22 +594,3 @@ class Phases:
         now = time.perf_counter()
         self.phases_ms[phase] = self.phases_ms.get(phase, 0.0) + (now - self._at) * 1e3
         self._at = now
-
-
-def processor_error(error: Exception) -> ProcessorError | None:
-    """Return the failure of a user's processor that a job ended with, None for any other.
-
-    Spark hands on what a Python worker raised as text only.
-    """
-    found = re.search(rf"{ProcessorError.__module__}\.{ProcessorError.__name__}: (.*)", str(error))
-    return None if found is None else ProcessorError(found[1])
-
-
-_FINAL = ("ARITHMETIC_OVERFLOW", "DIVIDE_BY_ZERO", "CAST_OVERFLOW", "CAST_INVALID_INPUT")
-
-
-def _final(error: Exception) -> bool:
-    """Whether running the batch again cannot help."""
-    if isinstance(error, EngineError):
-        return not error.transient
-    return isinstance(error, HeadgateError) or any(f"[{name}" in str(error) for name in _FINAL)
