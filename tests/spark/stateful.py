@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StatefulProcessor
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-FILES, ROWS = 4, 40
+FILES, ROWS = 3, 40
 
 
 def write_file(folder: Path, number: int) -> None:
@@ -233,3 +233,13 @@ def query(spark: SparkSession, folder: Path, processor: Any, mode: str = "None")
     if isinstance(processor, ViolationsInPandas):
         return grouped.transformWithStateInPandas(processor, processor.output, "update", mode)
     return grouped.transformWithState(processor, processor.output, "update", mode, initial)
+
+
+class Failing(Violations):
+    """`Violations` that fails in the second batch."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        rows = list(rows)
+        if any(row.ts >= START + dt.timedelta(seconds=20) for row in rows):
+            raise ValueError(f"secret {rows}")
+        return super().handleInputRows(key, iter(rows), timerValues)

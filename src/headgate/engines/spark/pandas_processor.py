@@ -57,8 +57,10 @@ class PandasProcessor(RowProcessor):
         """Return Spark's settings that say how frames are made and read."""
         found: dict[str, Any] = {}
         for name, key in _SETTINGS.items():
-            value = spark.conf.get(key, "true" if name in _ON else "false")
-            found[name] = value if name == "timezone" else value == "true"
+            if name == "timezone":
+                found[name] = spark.conf.get(key)
+            else:
+                found[name] = spark.conf.get(key, "true" if name in _ON else "false") == "true"
         return found
 
     def _given(self, keyed: Keyed, keys: int) -> Callable[[int], Iterator[Any]]:
