@@ -2,6 +2,8 @@
 
 ``pytest --jit=0`` runs the kernels as plain Python, as ``HEADGATE_JIT=0`` does: far slower, but a
 failure then shows the line. Without the option the environment decides; the default is to compile.
+
+``pytest --thorough`` also runs tests marked `thorough`: further cases of what one case shows already.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--jit", choices=["0", "1"], help="compile kernels (1) or not (0)")
+    parser.addoption("--thorough", action="store_true", help="run all cases, not one of each kind")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,7 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["HEADGATE_JIT"] = chosen
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--thorough"):
+        further = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=further)
+        items[:] = [item for item in items if item not in further]
     if os.environ.get("HEADGATE_JIT") != "0":
         return
     skip = pytest.mark.skip(reason="tests compiled kernels, and HEADGATE_JIT=0")

@@ -23,11 +23,13 @@ _WHERE = {
     "ArrowProcessor": "headgate.engines.spark.arrow_processor",
     "CheckpointError": "headgate.core.errors",
     "ConfigError": "headgate.core.errors",
+    "Fleet": "headgate.engines.spark.fleet.fleet",
     "HeadgateError": "headgate.core.errors",
     "Query": "headgate.engines.spark.query",
     "Slo": "headgate.core.slo",
     "UnsupportedQuery": "headgate.core.errors",
     "Writer": "headgate.engines.spark.writer",
+    "doctor": "headgate.engines.spark.doctor",
     "explain": "headgate.engines.spark.explain",
     "inspect": "headgate.scenario.inspection",
     "session": "headgate.engines.spark.session",
@@ -39,12 +41,14 @@ __all__ = [
     "ArrowProcessor",
     "CheckpointError",
     "ConfigError",
+    "Fleet",
     "HeadgateError",
     "Query",
     "Slo",
     "UnsupportedQuery",
     "Writer",
     "__version__",
+    "doctor",
     "explain",
     "inspect",
     "session",
@@ -70,7 +74,9 @@ if TYPE_CHECKING:
     from headgate.core.errors import CheckpointError, ConfigError, HeadgateError, UnsupportedQuery
     from headgate.core.slo import Slo
     from headgate.engines.spark.arrow_processor import ArrowProcessor
+    from headgate.engines.spark.doctor import doctor
     from headgate.engines.spark.explain import explain
+    from headgate.engines.spark.fleet.fleet import Fleet
     from headgate.engines.spark.query import Query
     from headgate.engines.spark.session import session
     from headgate.engines.spark.verify import verify

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 import zlib
 from pathlib import Path
+from typing import Any
 
 from headgate.state import changelog
 from headgate.state.checkpoint import Checkpoint
@@ -16,8 +17,9 @@ from headgate.testing.stores import LAYOUT, apply_changes
 OPERATOR = "aggregate-0"
 
 
-def of_two_steps(path: Path) -> Path:
+def of_two_steps(path: Path, migration: dict[str, Any] | None = None) -> Path:
     """Two key groups, of which group 0 has state; a waiting row; Spark committed step 0 only."""
+    moving = {} if migration is None else {"migration": migration}
     checkpoint = Checkpoint(path)
     job = checkpoint.open({"key_groups": 2})
     store = HeapStore(LAYOUT)
@@ -44,7 +46,7 @@ def of_two_steps(path: Path) -> Path:
                 heads={OPERATOR: Heads((token, EMPTY_TOKEN), (step, -1))},
                 sections={OPERATOR: {0: SectionEntry(0, refs[0], step - 1)}},
                 blobs=(BlobEntry(None, "blob", len(blob), zlib.crc32(blob)),),
-                engine={"operators": {OPERATOR: {"rows": [1, 0], "backlog": waiting}}},
+                engine={"operators": {OPERATOR: {"rows": [1, 0], "backlog": waiting, **moving}}},
                 previous=None if previous is None else previous.digest,
                 payloads={"blob": blob},
             )

@@ -8,6 +8,10 @@ import checkpoints
 import pytest
 
 import headgate as hg
+from headgate.core.assignment import Assignment
+from headgate.migration.events import Requested
+from headgate.migration.instructions import Prefetch
+from headgate.migration.protocol import Migration
 from headgate.report.finish import inspection_lines
 from headgate.state.checkpoint import Checkpoint
 
@@ -32,6 +36,20 @@ def test_inspect_says_what_is_there_and_what_a_restart_would_read(tmp_path: Path
     assert (restart["groups"], restart["sections"], restart["rows"]) == (1, 2, 2)
     assert restart["bytes"] > 0
     assert (found["files"]["manifests"], found["files"]["intents"]) == (2, 2)
+
+
+def test_a_migration_under_way_is_shown_with_how_far_each_subscale_is(tmp_path: Path) -> None:
+    protocol = Migration(Assignment((0, 0), 1))
+    target = Assignment((0, 1), 2, 1)
+    given = protocol.handle(Requested(target, ("a", "b"), strategy="subscale"))
+    path = checkpoints.of_two_steps(tmp_path / "ck", {"protocol": protocol.to_dict()})
+    found = hg.inspect(path)["operators"]["aggregate-0"]["migration"]
+    assert [type(one) for one in given] == [Prefetch]
+    assert (found["strategy"], found["slots_from"], found["slots_to"]) == ("subscale", 1, 2)
+    assert found["groups_by_phase"] == {"prefetch": 1}
+    lines = inspection_lines(hg.inspect(path))
+    assert "migration  subscale, 1 to 2 slots; key groups: 1 prefetch" in lines
+    assert any("slot 0 to 1, prefetch, 0 of 1 key groups done" in line for line in lines)
 
 
 def test_a_step_that_was_begun_is_named(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ def test_a_setting_out_of_range_is_refused(
 
 def test_a_workload_gets_its_own_options() -> None:
     assert Scenario("nexmark-q5", rate=2e4, seed=7).build_options() == {"seed": 7, "rate": 20000}
+    sine = "sine(base=100, amplitude=650, period=60s)"
+    assert Scenario("nexmark-q5", rate=sine).build_options()["rate"] == sine
     assert Scenario("stock-exchange", rate=5.0).build_options() == {"seed": 1, "rate": 5}
     assert Scenario("word-count").build_options() == {"seed": 1}
     assert Scenario("sdsc", speed=3600.0).build_options() == {"speed": 3600.0}

@@ -8,10 +8,24 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from headgate.control.estimators.forecast import Forecaster, HoltWinters, Naive, Regression
+from headgate.control.estimators.forecast import (
+    Blend,
+    Forecaster,
+    HoltWinters,
+    Naive,
+    Regression,
+    Smoothed,
+    daily_blend,
+)
 from headgate.core.errors import ConfigError, NotReady
 
-ALL: list[Callable[[], Forecaster]] = [Naive, Regression, lambda: HoltWinters(4)]
+ALL: list[Callable[[], Forecaster]] = [
+    Naive,
+    Regression,
+    lambda: HoltWinters(4),
+    lambda: Smoothed(0.3),
+    lambda: daily_blend(4),
+]
 
 
 def mean_error(forecaster: Forecaster, values: list[float], skip: int) -> float:
@@ -137,3 +151,36 @@ def test_parameters_out_of_range_are_refused(change: dict[str, float]) -> None:
         HoltWinters(**({"period": 4} | change))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="window=1"):
         Regression(1)
+
+
+def test_a_smoothed_level_beats_the_naive_floor_on_noise() -> None:
+    values = [1000.0 + 100.0 * v for v in np.random.default_rng(3).normal(0.0, 1.0, 300)]
+    assert mean_error(Smoothed(0.2), values, 20) < 0.85 * mean_error(Naive(), values, 20)
+
+
+def test_a_blend_is_close_to_the_best_of_its_forecasts_whatever_the_stream() -> None:
+    noise = [1000.0 + 100.0 * v for v in np.random.default_rng(3).normal(0.0, 1.0, 240)]
+    for values in (noise, days(10), days(10, noise=60.0)):
+        best = min(
+            mean_error(each, values, 72)
+            for each in (Naive(), Smoothed(0.35), Smoothed(0.6), HoltWinters(24))
+        )
+        assert mean_error(daily_blend(24), values, 72) < 1.1 * best + 1e-3
+        assert mean_error(daily_blend(24), values, 72) < mean_error(Naive(), values, 72)
+
+
+def test_a_blend_changes_over_when_the_stream_does() -> None:
+    #  a level with noise, then a straight rise
+    noisy = [100.0 + v for v in np.random.default_rng(3).normal(0.0, 9.0, 80)]
+    blend = Blend([Smoothed(0.1), Naive()])
+    for value in noisy:
+        blend.observe(value)
+    assert abs(blend.forecast() - 100.0) < 6.0
+    for value in range(100, 2000, 20):
+        blend.observe(float(value))
+    assert blend.forecast() == pytest.approx(1980.0, abs=1.0)
+
+
+def test_a_blend_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="forecasters=0"):
+        Blend([])

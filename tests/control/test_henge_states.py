@@ -79,6 +79,20 @@ def test_a_drop_after_the_reduction_means_reversion() -> None:
     assert cluster.henge.state is State.CONVERGED
 
 
+@pytest.mark.parametrize(("rate", "action"), [(100.0, Action.REVERSION), (110.0, None)])
+def test_a_drop_of_a_job_whose_input_changed_is_not_blamed_on_the_action(
+    rate: float, action: Action | None
+) -> None:
+    #  "a" hardly gains; meanwhile "b" becomes late, and only in one case its input tells why
+    jobs = {"a": Job(constant(2.0), priority=20.0), "b": Job(constant(0.5), constant(0.2))}
+    cluster = Cluster(jobs)
+    cluster.until_action()
+    jobs["b"] = Job(constant(1.5), constant(0.2), input_rate=rate)
+    cluster.jobs["b"] = jobs["b"]
+    following = cluster.run(8)
+    assert (following[0][1].action if following else None) is action
+
+
 def test_a_reversion_restores_the_best_configuration_on_record_of_all_jobs() -> None:
     #  "a" meets its SLO with 21 slots, "bad" then makes things worse.
     jobs = spoiler() | {"a": Job(by_slots(12.0), priority=30.0)}

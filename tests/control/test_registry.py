@@ -9,7 +9,7 @@ from headgate.core.errors import ConfigError
 
 
 def test_the_names_of_all_policies_are_known() -> None:
-    expected = ("dhalion", "drs", "drs-lb", "ds2", "static", "streamswitch", "threshold")
+    expected = ("dhalion", "drs", "drs-lb", "ds2", "static", "streamswitch", "threshold", "unified")
     assert names() == expected
 
 

@@ -358,3 +358,47 @@ def test_a_margin_out_of_range_is_refused(epsilon: float) -> None:
 
 def test_its_name_shows_the_margin() -> None:
     assert StreamSwitch(0.25).name == "streamswitch(0.25)"
+
+
+def leap(operator: OperatorView, steps: int = 8) -> Decision:
+    """Return a checked decision of several unit strategies."""
+    observation = seen(0.0, counts=operator)
+    decision = StreamSwitch(0.2, steps=steps).decide(observation)
+    check(observation, decision)
+    return decision
+
+
+def test_with_several_steps_one_change_brings_all_the_slots_that_a_load_needs() -> None:
+    operator = view([100.0] * 40, 1000.0, latency_s=0.5)
+    change = leap(operator).changes["counts"]
+    assert change.kind is Kind.SCALE_OUT
+    rates = np.bincount(change.assignment.slot_of, weights=operator.group_rate)
+    assert (rates < 800.0).all()
+    assert change.survivors == (0, 1) + (None,) * (change.assignment.slots - 2)
+
+
+def test_several_steps_are_the_unit_strategies_one_after_the_other() -> None:
+    """Both slots are slow: one is scaled out, and then the other one gives it some of its own."""
+    operator = view([70.0] * 24, 1000.0, latency_s=0.5)
+    once = decide(operator).changes["counts"]
+    both = leap(operator).changes["counts"]
+    assert leap(operator, steps=1).changes["counts"] == once
+    assert (both.kind, both.assignment.slots) == (Kind.SCALE_OUT, 3)
+    assert both.assignment.groups_of(2) == once.assignment.groups_of(2)
+    assert len(both.assignment.groups_of(1)) < len(once.assignment.groups_of(1))
+    rates = np.bincount(both.assignment.slot_of, weights=operator.group_rate)
+    assert (rates < 800.0).all()
+
+
+def test_several_steps_inward_merge_for_as_long_as_all_stay_good() -> None:
+    operator = view([20.0] * 40, 1000.0, slots=8, latency_s=0.01)
+    change = leap(operator).changes["counts"]
+    assert change.kind is Kind.SCALE_IN
+    assert change.assignment.slots == 2
+    assert len(set(change.survivors)) == 2
+    assert "6 slots are good" not in leap(operator).reason
+    assert "with 5 more moves, 2 slots" in leap(operator).reason
+
+
+def test_its_name_shows_several_steps() -> None:
+    assert StreamSwitch(0.2, steps=8).name == "streamswitch(0.2, steps=8)"

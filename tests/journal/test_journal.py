@@ -18,8 +18,10 @@ from headgate.journal import (
     ControlAct,
     Decided,
     Event,
+    ExecutorChange,
     JournalWriter,
     Latency,
+    MigrationStep,
     NotReadyToDecide,
     Observed,
     OperatorInfo,
@@ -36,8 +38,16 @@ from headgate.journal import (
 )
 from headgate.journal.codec import encode
 from headgate.journal.document import field_docs, journal_page
-from headgate.journal.schema import KINDS, NESTED
+from headgate.journal.fleet import (
+    FleetDecided,
+    FleetJobChanged,
+    FleetJobState,
+    FleetRound,
+    FleetStart,
+)
+from headgate.journal.schema import KINDS, NESTED, VERSION
 
+JOB = FleetJobState("q5", "running", 30.0, 35.0, False, (0.9,), {"aggregate-0": 3})
 PAGE = Path(__file__).parents[2] / "docs" / "journal.md"
 START = Start(
     job="7f",
@@ -101,6 +111,13 @@ EVENTS: list[Event] = [
     Applied("aggregate-0", "scale-out", 3, 120.5, 2370),
     NotReadyToDecide("aggregate-0", "3 of 20 ticks have passed", 2380),
     ControlAct("freeze", "user", "INC-1", "until thawed", None, 2390),
+    ExecutorChange("asked", 3, 2, 1, 3, 2, 30_000.0, "the cluster gave 1 of 2", 2395),
+    MigrationStep(5, "aggregate-0", "caught up", 1, (3, 4), 0, 2, 640, at_ms=2150),
+    MigrationStep(5, "aggregate-0", "failed", strategy="fluid", why="no room", at_ms=2160),
+    FleetStart("henge", 8, 10.0, VERSION, 2400),
+    FleetRound(10.0, (JOB,), 30.0, 35.0, 3, 8, True, 2410),
+    FleetDecided("henge", "reduce", "b", "q5 has more than it needs", True, at_ms=2420),
+    FleetJobChanged("q5", "removed", "asked for", 2430),
 ]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headgate.core.errors import ConfigError, ProtocolError
 from headgate.core.jit import jit
-from headgate.operators.join import band as module
+from headgate.operators.join import match as module
 from headgate.operators.join.band import (
     Band,
     BandIndex,

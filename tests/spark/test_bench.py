@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from headgate.core.errors import ConfigError, EngineError
-from headgate.engines.spark.bench import aggregate, common, flink, overhead
+from headgate.engines.spark.bench import (
+    aggregate,
+    cluster_kill,
+    common,
+    flink,
+    overhead,
+    repartition,
+    steady,
+    wide,
+)
 from headgate.engines.spark.bench.common import Answer, Input, WrongAnswer
 from headgate.engines.spark.bench.native import BASELINES
 
@@ -215,8 +226,70 @@ def test_without_flink_its_baseline_says_why(monkeypatch):
         (aggregate.run, {"engines": ("spark-rocks",)}, "spark-rocksdb"),
         (overhead.run, {"rounds": 0}, "rounds"),
         (overhead.run, {"sides": ("bear",)}, "sides"),
+        (cluster_kill.run, {"victims": "driver,cat"}, "cat"),
+        (repartition.run, {"state": "100"}, "no unit"),
+        (repartition.run, {"to_partitions": 8}, "ask for another"),
+        (steady.run, {"store_delay": "50"}, "no unit"),
     ],
 )
 def test_a_parameter_out_of_place_is_refused(run, given, said):
     with pytest.raises(ConfigError, match=said):
         run(**given)
+
+
+def test_kills_on_a_cluster_hit_every_victim_at_every_moment():
+    chosen = cluster_kill.ClusterKillParameters(count=12, at="random,migration:routed,assignment")
+    planned = cluster_kill.strikes(chosen)
+    assert len({(one.victim, one.at) for one in planned}) == 12
+    assert planned == cluster_kill.strikes(chosen), "a seed is a run"
+    assert planned != cluster_kill.strikes(replace(chosen, seed=1))
+
+
+def test_a_kill_waits_for_its_event_of_the_journal():
+    routed = cluster_kill.Strike("driver", "migration:routed", 0.0, 0.0)
+    assert routed.waits_for({"event": "migration", "what": "routed"})
+    assert not routed.waits_for({"event": "migration", "what": "started"})
+    assert not routed.waits_for({"event": "batch"})
+    assert cluster_kill.Strike("driver", "batch", 0.0, 0.0).waits_for({"event": "batch"})
+
+
+def test_steady_counts_objects_and_tasks_that_read_their_state():
+    batches = [
+        {"at_ms": 2_000.0, "duration_ms": 500.0, "slots": 4},
+        {"at_ms": 3_000.0, "duration_ms": 500.0, "slots": 4},
+    ]
+
+    def call(act, kind, at_ms, pid=1):
+        return {"act": act, "kind": kind, "at_ms": at_ms, "pid": pid}
+
+    calls = [
+        call("write", "intents", 1_600),
+        call("write", "intents", 2_600),
+        call("write", "manifests", 2_700),
+        call("read", "manifests", 1_700, pid=7),
+        call("read", "changelog", 1_750, pid=7),
+        call("read", "changelog", 2_800, pid=7),
+        call("read", "backlog", 2_800, pid=8),
+        call("read", "manifests", 2_800, pid=9),
+        call("write", "manifests", 1_400),
+        call("write", "manifests", 3_100),
+    ]
+    found = steady.counted(calls, batches, driver=9)
+    assert found["objects"] == {"intents": 1.0, "manifests": 0.5}
+    assert found["reads"] == 1.5
+    assert found["found_share"] == 1 - 2 / 8
+
+
+def test_a_wide_input_fills_every_key_once_and_knows_its_answer(tmp_path):
+    data = wide.WideInput(keys=100, rows_per_batch=10, seed=3)
+    assert data.fill(tmp_path) == 1
+    data.touch(tmp_path, 0)
+    data.touch(tmp_path, 1)
+    keys = np.concatenate([pq.read_table(f)["k"].to_numpy() for f in tmp_path.glob("*.parquet")])
+    values, counts = np.unique(keys, return_counts=True)
+    exact = data.answer(2)
+    assert len(values) == 100
+    touched = np.isin(values, exact.keys)
+    assert counts[touched].tolist() == exact.counts.tolist()
+    assert set(counts[~touched]) == {1}
+    assert exact.sums.tolist() == (exact.counts * (exact.keys % 1_000)).tolist()

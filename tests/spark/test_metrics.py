@@ -11,12 +11,12 @@ from headgate.control.success import success_rates
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
-from headgate.engines.spark import steering
-from headgate.engines.spark.floor import STEPS_MIN, SparkFloor
 from headgate.engines.spark.metrics import OperatorCounters, SparkMetrics
 from headgate.engines.spark.reports import Report
 from headgate.engines.spark.success import SuccessRate
 from headgate.engines.spark.useful import CostFit, UsefulTime
+from headgate.loop import steering
+from headgate.loop.batch_floor import STEPS_MIN, BatchFloor
 from headgate.operators.counts import Binned, Counts
 
 GROUPS = 4
@@ -205,26 +205,26 @@ def steps(floor, count, latency_s, busy_s=0.01, *, waiting=False, period_s=0.4, 
 
 
 def test_the_floor_is_the_latency_of_steps_with_nothing_to_do():
-    floor = SparkFloor()
+    floor = BatchFloor()
     steps(floor, STEPS_MIN, 0.5)
     assert floor.value_s == 0.5
 
 
 def test_steps_in_which_records_waited_tell_nothing_of_the_floor():
-    floor = SparkFloor()
+    floor = BatchFloor()
     steps(floor, STEPS_MIN, 0.5)
     steps(floor, 20, 0.1, waiting=True, start=STEPS_MIN)
     assert floor.value_s == 0.5
 
 
 def test_too_few_steps_give_no_floor():
-    floor = SparkFloor()
+    floor = BatchFloor()
     steps(floor, STEPS_MIN - 1, 0.5)
     assert floor.value_s == 0.0
 
 
 def test_a_job_that_is_never_idle_has_a_floor_from_its_batches():
-    floor = SparkFloor()
+    floor = BatchFloor()
     steps(floor, 40, 9.0, busy_s=0.3, waiting=True)
     assert floor.value_s == pytest.approx(1.5 * 0.1)
 

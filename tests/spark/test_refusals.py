@@ -87,11 +87,24 @@ def _with_state(spark: SparkSession) -> DataFrame:
     )
 
 
-def _joined(spark: SparkSession) -> DataFrame:
-    left, right = rate(spark).alias("l"), rate(spark).alias("r")
-    same = F.expr("l.value = r.value and l.timestamp = r.timestamp")
-    joined = left.join(right, same).select("l.timestamp", "l.value")
-    return joined.groupBy(F.window("timestamp", "5 seconds")).count()
+def _joined(condition: str, how: str) -> Callable[[SparkSession], DataFrame]:
+    """Return a join of two streams with columns t, v and t2, v2."""
+
+    def build(spark: SparkSession) -> DataFrame:
+        left = rate(spark).withColumnsRenamed({"timestamp": "t", "value": "v"})
+        right = rate(spark).withColumnsRenamed({"timestamp": "t2", "value": "v2"})
+        return left.join(right, F.expr(condition), how)
+
+    return build
+
+
+def _joined_above(spark: SparkSession) -> DataFrame:
+    counts = rate(spark).groupBy(F.window("timestamp", "5 seconds").alias("w")).count()
+    other = rate(spark).select(F.window("timestamp", "5 seconds").alias("w2"), "value")
+    return counts.join(other, F.expr("w = w2"))
+
+
+_IN_TIME = "t2 between t and t + interval 5 seconds"
 
 
 UNSUPPORTED: dict[str, tuple[Callable[[SparkSession], DataFrame], str, str]] = {
@@ -110,17 +123,31 @@ UNSUPPORTED: dict[str, tuple[Callable[[SparkSession], DataFrame], str, str]] = {
         "complete",
         "approx_count_distinct",
     ),
-    "duplicates": (lambda s: rate(s).dropDuplicates(["value"]), "append", "Deduplicate"),
-    "duplicates below": (
-        lambda s: rate(s).dropDuplicates(["value"]).groupBy("value").count(),
+    "distinct rows": (lambda s: rate(s).distinct(), "append", "(?i)distinct"),
+    "left anti join": (
+        _joined(f"v = v2 and {_IN_TIME}", "left_anti"),
         "append",
-        "(?i)deduplicate|append",
+        "(?i)left anti",
     ),
-    "join": (_joined, "append", "stream-stream join"),
-    "session window": (
-        lambda s: rate(s).groupBy(F.session_window("timestamp", "5 seconds")).count(),
+    "outer join on more than comparisons": (
+        _joined(f"v = v2 and {_IN_TIME} and v + v2 > 3", "left_outer"),
         "append",
-        "(?i)session",
+        r"left outer join on .*v2.* > .*3",
+    ),
+    "outer join without an equality": (
+        _joined(_IN_TIME, "left_outer"),
+        "append",
+        "(?i)equality|equi",
+    ),
+    "join above an aggregate": (_joined_above, "append", "what a stateful operator puts out"),
+    "session window with many gaps": (
+        lambda s: (
+            rate(s)
+            .groupBy(F.session_window("timestamp", F.expr("make_dt_interval(0, 0, 0, value)")))
+            .count()
+        ),
+        "append",
+        "gap differs",
     ),
     "array key": (
         lambda s: rate(s).groupBy(F.array("value")).count(),

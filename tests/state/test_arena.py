@@ -74,6 +74,20 @@ def test_a_locked_file_is_left_to_its_holder(history: History, directory: Path):
     assert read(other, history) == WANTED
 
 
+def test_a_table_that_is_forgotten_is_built_anew_and_one_in_use_stays(
+    history: History, directory: Path
+):
+    holder, other = ArenaStore(directory, LAYOUT), ArenaStore(directory, LAYOUT)
+    holder.acquire(GROUP, history.token, history.chain)
+    for store in (other, holder):
+        store.forget(GROUP)
+        assert main_file(directory).exists()
+    holder.release(GROUP)
+    other.forget(GROUP)
+    assert list(directory.iterdir()) == []
+    assert read(holder, history) == read(other, history) == WANTED
+
+
 def test_a_holder_that_grows_after_it_was_replaced_takes_nothing_back(
     history: History, directory: Path
 ):
@@ -251,6 +265,17 @@ def test_runs_in_use_are_kept_and_others_swept(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e" * 32, "somebody_elses"]
     with pytest.raises(StateError, match="not a run"):
         join_run(tmp_path, "../x")
+
+
+def test_an_arena_is_named_once_for_all_who_share_it(tmp_path: Path):
+    tmp_path.chmod(0o700)
+    (tmp_path / "other").mkdir(mode=0o700)
+    run = open_run(tmp_path)
+    joined, elsewhere = join_run(tmp_path, run.run_id), join_run(tmp_path / "other", run.run_id)
+    assert run.arena == joined.arena == run.arena
+    assert elsewhere.arena != run.arena
+    for one in (run, joined, elsewhere):
+        one.close()
 
 
 def test_the_arena_root_must_be_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

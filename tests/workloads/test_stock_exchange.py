@@ -53,8 +53,17 @@ def test_rows_are_scheduled_by_the_rate():
     assert scheduled == [BASE_US + 1000 * (i + 1) for i in range(10)]
 
 
+def test_a_rush_gives_the_quietest_stock_its_share_from_its_beginning_on():
+    stock = orders(config(rush_share=0.3, rush_from_s=5.0), 0, 10_000, 0).column("stock")
+    rushed = stock.to_numpy() == 1155
+    assert rushed[:4900].mean() < 0.01
+    # a cancellation among the first repeats an order from before the rush
+    assert 0.2 < rushed[5000:].mean() < 0.33
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"stocks": 0}, {"accounts": 0}, {"exponent": -1.0}, {"cancels": 1.0}]
+    "wrong",
+    [{"stocks": 0}, {"accounts": 0}, {"exponent": -1.0}, {"cancels": 1.0}, {"rush_share": 1.1}],
 )
 def test_a_setting_out_of_range_is_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from headgate.core.errors import ConfigError
+from headgate.workloads.draws import zipf_shares
 from headgate.workloads.stock_exchange_rates import StockExchange
 from headgate.workloads.traces import (
     Trace,
@@ -16,7 +17,6 @@ from headgate.workloads.traces import (
     groups_of_keys,
     read_keyed,
     read_totals,
-    zipf_shares,
 )
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

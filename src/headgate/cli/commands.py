@@ -14,8 +14,9 @@ from rich.console import Console
 from headgate import __version__
 from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer, error_code, exit_code
-from headgate.cli.input import parse_options, parse_scale_at
+from headgate.cli.input import number_or_text, parse_options, parse_scale_at
 from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError
 from headgate.journal import locate
 from headgate.journal.writer import wall_clock_ms
 from headgate.report.display import Display
@@ -50,8 +51,12 @@ class Benchmark(StrEnum):
     OVERHEAD = "overhead"
     KILL = "kill"
     ISOLATION = "isolation"
+    REPARTITION = "repartition"
     SLO = "slo"
     OPERATORS = "operators"
+    FLEET = "fleet"
+    STEADY = "steady"
+    RESCALE = "rescale"
 
 
 _COUNTED = {
@@ -59,8 +64,11 @@ _COUNTED = {
     Benchmark.OVERHEAD: "batches",
     Benchmark.KILL: "count",
     Benchmark.ISOLATION: "count",
+    Benchmark.STEADY: "batches",
     Benchmark.SLO: "seconds",
     Benchmark.OPERATORS: "repeats",
+    Benchmark.FLEET: "jobs",
+    Benchmark.RESCALE: "repeats",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
 
@@ -69,7 +77,8 @@ _COUNTED = {
 def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     workload: Workload,
     rate: Annotated[
-        float | None, typer.Option(help="Records per second (generated workloads).")
+        str | None,
+        typer.Option(help="Records per second, or such as 'sine(...)' (generated workloads)."),
     ] = None,
     speed: Annotated[float | None, typer.Option(help="Speed-up of a trace (sdsc).")] = None,
     duration: Annotated[
@@ -101,6 +110,14 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     slot_rate: Annotated[
         float | None, typer.Option(help="Experiment: records a slot serves per second.")
     ] = None,
+    migration: Annotated[
+        str | None,
+        typer.Option(help="How slots change, such as 'subscale(per_host=4)' or 'fluid'."),
+    ] = None,
+    floor: Annotated[
+        str | None,
+        typer.Option(help="Experiment: latency floor such as '0 s', not the measured one."),
+    ] = None,
     require_slo: Annotated[
         bool, typer.Option("--require-slo", help="Exit with 4 if the SLO was missed.")
     ] = False,
@@ -127,7 +144,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     def work() -> dict[str, Any]:
         scenario = scenarios.Scenario(
             workload=workload,
-            rate=rate,
+            rate=number_or_text(rate),
             speed=speed,
             duration_s=parse_duration_s(duration),
             slots=slots,
@@ -139,6 +156,8 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             advise=advise,
             slots_max=slots_max,
             slot_rate=slot_rate,
+            migration=migration,
+            floor=floor,
             require_slo=require_slo,
             seed=seed,
             verify=verify,
@@ -229,23 +248,48 @@ def verify(
 
 
 @app.command(epilog=EXIT_CODES)
-def bench(
+def bench(  # noqa: PLR0913, PLR0917 - as run
     name: Annotated[Benchmark, typer.Argument(help="Which benchmark.")],
     as_json: Json = False,
     count: Annotated[
         int | None, typer.Option(min=1, help="Repetitions, batches or kills; see docs.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the load.")] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="repartition, rescale, steady: size of the state."),
+    ] = None,
     only: Annotated[
-        str | None, typer.Option(help="One part of the benchmark (operators: processor).")
+        str | None,
+        typer.Option(
+            help="rescale: decoupling, scheduling, subscale, all, none; with commas. operators: processor."
+        ),
+    ] = None,
+    store_delay: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="steady: what a call to the store takes more."),
+    ] = None,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="kill: on a cluster, workers and executors too.")
+    ] = False,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Another parameter of it; repeatable."),
     ] = None,
     debug: Debug = False,
 ) -> None:
     """Measure headgate on this machine, side by side with what it is compared with."""
 
     def work() -> dict[str, Any]:
-        module = engine_module(f"headgate.engines.spark.bench.{name.value}")
-        given = {_COUNTED[name]: count, "seed": seed, "only": only}
+        if cluster and name is not Benchmark.KILL:
+            msg = f"--cluster is for bench kill; bench {name.value} chooses its own cluster."
+            raise ConfigError(msg)
+        module = engine_module(
+            f"headgate.engines.spark.bench.{'cluster_kill' if cluster else name.value}"
+        )
+        counted = {_COUNTED[name]: count} if name in _COUNTED else {"count": count}
+        sizes = {"state": state, "store_delay": store_delay, "only": only}
+        given = {**counted, "seed": seed, **sizes, **parse_options(option or ())}
         return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
 
     answer(work, _plain_items, as_json=as_json, debug=debug)

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
+from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer
 from headgate.cli.commands import app
+from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
 from headgate.experiments import registry
@@ -39,7 +40,7 @@ def figure(
         bool, typer.Option("--quick", help="Shorter and fewer runs; the result says by how much.")
     ] = False,
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory of the real traces.")
+        Path | None, typer.Option(metavar="DIR", help="Directory of what the figure reads.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
     debug: Debug = False,
@@ -122,6 +123,56 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
     answer(work, _lines, as_json=as_json, debug=debug)
 
 
+@app.command(epilog=EXIT_CODES)
+def replay(  # noqa: PLR0913, PLR0917 - a command line has many options
+    checkpoint: Checkpoint,
+    since: Annotated[
+        str | None, typer.Option(help="Only what ended within this time before the end.")
+    ] = None,
+    slots_max: Annotated[int | None, typer.Option(help="What if: most slots.")] = None,
+    policy: Annotated[str | None, typer.Option(help="What if: another policy.")] = None,
+    slo: Annotated[str | None, typer.Option(help="What if: another SLO.")] = None,
+    like: Annotated[
+        Path | None, typer.Option(help="Take what batches cost from this checkpoint's run.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 1,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say what a recorded run would have been with fewer slots, another policy or SLO.
+
+    Also simulates the run as it was, and prints by how much the model is wrong about it.
+    """
+
+    def work() -> dict[str, Any]:
+        recorded = importlib.import_module("headgate.experiments.replay")
+        return dict(
+            recorded.replay(
+                checkpoint,
+                since_s=None if since is None else parse_duration_s(since),
+                slots_max=slots_max,
+                policy_text=policy,
+                slo_text=slo,
+                like=like,
+                seed=seed,
+            )
+        )
+
+    answer(work, _replay_lines, as_json=as_json, debug=debug)
+
+
+def _replay_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the runs side by side, and the error of the model."""
+    runs = [{"run": name, **result[name]} for name in ("real", "model", "what_if") if result[name]]
+    for run in runs:
+        changes = run.pop("changes")
+        run["changes"] = ", ".join(f"{n} {kind}" for kind, n in changes.items()) or "none"
+    error = result["error"]
+    points = error["success_points"]
+    about = "unknown" if points is None else f"{points:+.2f} points of success"
+    return [*table(runs), f"model's error: {about}, {error['slots_percent']:+.1f} % of slots"]
+
+
 def _lines(result: Mapping[str, Any]) -> list[str]:
     """Return the plain values of a result, and its rows as a table; --json prints all of it."""
     plain = {
@@ -134,10 +185,10 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
         f"{key:<{width}}  {value if isinstance(value, str) else json.dumps(value)}"
         for key, value in plain.items()
     ]
-    return [*lines, *_table(result.get("rows", []))]
+    return [*lines, *table(result.get("rows", []))]
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return flat dicts with the same keys as the lines of a table, numbers to the right."""
     if not rows:
         return []

@@ -56,3 +56,13 @@ def _literal(text: str) -> int | float | bool | str:
     except ValueError:
         return text
     return value if isinstance(value, int | float) else text
+
+
+def number_or_text(text: str | None) -> float | str | None:
+    """Return a number where `text` is one, else the text."""
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 
 from headgate.control.policies.dhalion import Dhalion
@@ -12,8 +11,10 @@ from headgate.control.policies.ds2 import Ds2
 from headgate.control.policies.static import Static
 from headgate.control.policies.streamswitch import StreamSwitch
 from headgate.control.policies.threshold import Threshold
+from headgate.control.policies.unified import Unified
 from headgate.control.policy import Policy
-from headgate.core.errors import ConfigError, nearest
+from headgate.core.call import Call
+from headgate.core.errors import ConfigError
 
 _POLICIES: Mapping[str, Callable[..., Policy]] = {
     "dhalion": Dhalion,
@@ -23,9 +24,8 @@ _POLICIES: Mapping[str, Callable[..., Policy]] = {
     "static": Static,
     "streamswitch": StreamSwitch,
     "threshold": Threshold,
+    "unified": Unified,
 }
-
-_CALL = re.compile(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
 def names() -> tuple[str, ...]:
@@ -48,45 +48,16 @@ def policy(text: str) -> Policy:
         No policy or parameter has that name, a value is no number or out of range, or `text` is
         not written like a call.
     """
-    match = _CALL.fullmatch(text)
-    if match is None:
-        msg = f'cannot read the policy "{text}"; write a name and parameters: streamswitch(0.2).'
-        raise ConfigError(msg)
-    name, arguments = match[1], match[2] or ""
-    if name not in _POLICIES:
-        hint = nearest(name, _POLICIES) or f"; known: {', '.join(_POLICIES)}"
-        msg = f'unknown policy "{name}"{hint}.'
-        raise ConfigError(msg)
-    make = _POLICIES[name]
+    call = Call.parse(text, "policy", _POLICIES, "streamswitch(0.2)")
+    make = _POLICIES[call.name]
     types = {
         parameter.name: int if "int" in str(parameter.annotation) else float
         for parameter in inspect.signature(make).parameters.values()
     }
-    return make(**_values(name, arguments, types))
-
-
-def _values(
-    policy_name: str, arguments: str, types: Mapping[str, type[int] | type[float]]
-) -> dict[str, float]:
-    """Return the value of each parameter that is given in `arguments`."""
-    values: dict[str, float] = {}
-    parts = arguments.split(",") if arguments.strip() else []
-    for place, part in enumerate(parts):
-        key, equals, value = (piece.strip() for piece in part.rpartition("="))
-        if not equals:
-            if place >= len(types):
-                msg = f"{policy_name} takes {len(types)} parameters: {', '.join(types)}."
-                raise ConfigError(msg)
-            key = list(types)[place]
-        if key not in types:
-            hint = nearest(key, types) or f"; it takes {', '.join(types) or 'none'}"
-            msg = f'{policy_name} has no parameter "{key}"{hint}.'
-            raise ConfigError(msg)
-        if key in values:
-            msg = f"{policy_name}: {key} is given twice; give it once."
-            raise ConfigError(msg)
-        values[key] = _number(policy_name, key, value, types[key])
-    return values
+    values = call.values(list(types))
+    return make(
+        **{key: _number(call.name, key, value, types[key]) for key, value in values.items()}
+    )
 
 
 def _number(policy_name: str, key: str, value: str, kind: type[int] | type[float]) -> float:

@@ -7,7 +7,7 @@ projected latency, and where that is infinite by load. Ties go by number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from headgate.core.assignment import Assignment
 
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+_NO_SLOT_YET = -1
+"""Identity of a slot that is only thought of."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,37 @@ def change_of(view: OperatorView, strategy: Strategy) -> Change:
     return Change(
         strategy.kind, assignment, strategy.survivors, strategy.source, strategy.destination
     )
+
+
+def view_after(view: OperatorView, strategy: Strategy) -> OperatorView:
+    """Return what would be seen had `strategy` been carried out, with all rates as they are.
+
+    Records that wait move with their key groups: a new slot is as late as its source, and one that
+    another merges into as late as the later of the two.
+    """
+    change = change_of(view, strategy)
+    kept = [strategy.source if old is None else old for old in strategy.survivors]
+    latency_s = view.latency_s.copy()
+    if strategy.kind is Kind.SCALE_IN:
+        ends = latency_s[[strategy.source, strategy.destination]]
+        latency_s[strategy.destination] = np.fmax(*ends)
+    return replace(
+        view,
+        assignment=replace(change.assignment, epoch=view.assignment.epoch),
+        slot_ids=tuple(
+            _NO_SLOT_YET if old is None else view.slot_ids[old] for old in strategy.survivors
+        ),
+        latency_s=latency_s[kept],
+        service_rate=view.service_rate[kept],
+        utilisation=view.utilisation[kept],
+    )
+
+
+def joined(first: Change, second: Change) -> Change:
+    """Return one change for two: `second` was made for what `first` leads to, in the same epoch."""
+    kind = first.kind if second.kind is Kind.BALANCE else second.kind
+    survivors = tuple(None if slot is None else first.survivors[slot] for slot in second.survivors)
+    return replace(first, kind=kind, assignment=second.assignment, survivors=survivors)
 
 
 def best_prefix(

@@ -19,7 +19,7 @@ _SECONDS_OF_UNIT = {
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)")
 
 
-def parse_duration_s(text: str) -> float:
+def parse_duration_s(text: str, *, zero: bool = False) -> float:
     """Return the length of a duration written with its unit.
 
     Parameters
@@ -27,11 +27,13 @@ def parse_duration_s(text: str) -> float:
     text : str
         A number and a unit, such as ``60s``, ``800 ms``, ``2 min``, ``1h``; or several of them, as
         ``1 min 30 s``. Spark's own words (``second``, ``minutes`` ...) are understood.
+    zero : bool
+        Whether a length of zero is allowed.
 
     Returns
     -------
     float
-        Seconds; > 0 and finite.
+        Seconds; > 0, or 0 where that is allowed; finite.
 
     Raises
     ------
@@ -50,7 +52,7 @@ def parse_duration_s(text: str) -> float:
         position = part.end()
         while position < len(stripped) and stripped[position].isspace():
             position += 1
-    if not (total_s > 0.0 and math.isfinite(total_s)):
+    if not ((total_s > 0.0 or zero) and math.isfinite(total_s)):
         msg = f'duration "{text}" is not above zero and finite; write it as "60 s".'
         raise ConfigError(msg)
     return total_s

@@ -120,6 +120,13 @@ class Slo:
         return self.statistic in LATENCIES
 
     @property
+    def quantile(self) -> float:
+        """The share of records that a percentile is about: 0.95 of ``p95``, 1 of ``max``."""
+        assert self.is_latency
+        assert self.statistic != "mean"
+        return 1.0 if self.statistic == "max" else float(self.statistic.removeprefix("p")) / 100.0
+
+    @property
     def operator(self) -> str | None:
         """The one operator it is about, if it is about one."""
         return self.scope.removeprefix(_OPERATOR) if self.scope.startswith(_OPERATOR) else None

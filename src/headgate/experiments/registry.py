@@ -24,7 +24,7 @@ class Request:
     quick : bool
         Whether to scale its length, and the number of its runs, down.
     data : Path or None
-        The directory of the real traces, for a figure that reads them.
+        The directory of what a figure reads: the real traces, or runs on Spark.
     """
 
     quick: bool = False
@@ -53,16 +53,30 @@ class Entry:
     module : str
         Below `headgate.experiments`.
     title : str
-    reads_data : bool
-        Whether it needs `Request.data`.
+    reads : str
+        What is in the directory that it needs as `Request.data`; empty where it needs none.
     """
 
     module: str
     title: str
-    reads_data: bool = False
+    reads: str = ""
 
 
 _FIGURES: Mapping[str, Entry] = {
+    "henge-1": Entry("henge.fig01", "utility against resources"),
+    "henge-9": Entry("henge.fig09", "nine jobs by priority, ten with a hybrid SLO (9, 10)"),
+    "henge-11": Entry("henge.fig11", "two spikes of the input"),
+    "henge-12": Entry("henge.fig12", "two days of web servers' loads", reads="the real traces"),
+    "henge-13": Entry("henge.fig13", "production jobs on a cluster too small; a reversion"),
+    "henge-14": Entry("henge.fig14", "other processes take the cores; a reduction"),
+    "henge-15": Entry("henge.fig15", "twenty more jobs every two hours"),
+    "henge-16": Entry("henge.fig16", "forty jobs on ten to forty machines"),
+    "henge-17": Entry("henge.fig17", "statistics cut off"),
+    "henge-18": Entry("henge.fig18", "joins that keep records"),
+    "henge-table-4": Entry("henge.table4", "stateful and stateless word counts"),
+    "henge-rivals": Entry("henge.rivals", "beside equal shares and first come, first served"),
+    "henge-parameters": Entry("henge.parameters", "the five parameters"),
+    "henge-rounds": Entry("henge.rounds", "what a round of a hundred jobs costs"),
     "streamswitch-5": Entry("streamswitch.fig05", "success against slots, four families"),
     "streamswitch-6": Entry("streamswitch.fig06", "four hours on Samza and Flink (6, 18)"),
     "streamswitch-7": Entry("streamswitch.fig07", "single decisions and what they move (7-9)"),
@@ -71,10 +85,37 @@ _FIGURES: Mapping[str, Entry] = {
     "streamswitch-14": Entry("streamswitch.fig14", "success and switching time (14, 15)"),
     "streamswitch-16": Entry("streamswitch.fig16", "an end-to-end bound, split over two operators"),
     "streamswitch-17": Entry("streamswitch.fig17", "figure 5 under longer bounds and windows"),
-    "traces": Entry("traces", "every policy on two real traces of requests", reads_data=True),
+    "psps-table-2": Entry("psps.table02", "three operators in a row: events and replicas"),
+    "psps-table-4": Entry("psps.table04", "the length of an interval"),
+    "psps-table-5": Entry("psps.table05", "the age at which an event is dropped"),
+    "psps-table-6": Entry("psps.table06", "how many events may wait"),
+    "psps-table-7": Entry("psps.table07", "load-aware grouping against shuffle"),
+    "psps-table-8": Entry("psps.table08", "fixed numbers of replicas (figures 8, 9)"),
+    "psps-table-9": Entry("psps.table09", "tweets that were not smoothed"),
+    "psps-table-10": Entry("psps.table10", "DABS, which restarts (figures 10, 11)"),
+    "psps-table-11": Entry("psps.table11", "eight operators with a split"),
+    "psps-table-12": Entry("psps.table12", "DNS traffic (figure 14)"),
+    "psps-forecast": Entry(
+        "psps.forecast", "forecasts of the input of two web servers", reads="the real traces"
+    ),
+    "streamswitch-spark": Entry(
+        "streamswitch.spark",
+        "figures 5 and 6 on Spark, and predicted",
+        reads="what bench slo keeps",
+    ),
+    "traces": Entry(
+        "traces", "every policy on two real traces of requests", reads="the real traces"
+    ),
 }
 
 _SHOWN_WITH: Mapping[str, str] = {
+    "henge-10": "henge-9",
+    "henge-table-3": "henge-13",
+    "psps-8": "psps-table-8",
+    "psps-9": "psps-table-8",
+    "psps-10": "psps-table-10",
+    "psps-11": "psps-table-10",
+    "psps-14": "psps-table-12",
     "streamswitch-8": "streamswitch-7",
     "streamswitch-9": "streamswitch-7",
     "streamswitch-11": "streamswitch-10",
@@ -111,10 +152,9 @@ def run(name: str, request: Request) -> dict[str, Any]:
         No figure has that name, or it needs the directory of the traces, or does not.
     """
     name, entry = _get(name)
-    if entry.reads_data != (request.data is not None):
-        remedy = "name their directory with --data" if entry.reads_data else "leave out --data"
-        verb = "reads the real traces" if entry.reads_data else "reads no files"
-        msg = f"figure {name} {verb}; {remedy}."
+    if bool(entry.reads) != (request.data is not None):
+        remedy = "name its directory with --data" if entry.reads else "leave out --data"
+        msg = f"figure {name} reads {entry.reads or 'no files'}; {remedy}."
         raise ConfigError(msg)
     start_s = time.perf_counter()
     found = load(name).run(request)

@@ -20,7 +20,8 @@ from headgate.core.slo import parse_slo
 from headgate.experiments.registry import Request
 from headgate.experiments.simulate import WhatIf, simulate
 from headgate.report.plot import panels
-from headgate.workloads.traces import Trace, group_shares, read_totals, zipf_shares
+from headgate.workloads.draws import zipf_shares
+from headgate.workloads.traces import Trace, group_shares, read_totals
 
 if TYPE_CHECKING:
     from headgate.report.plot import Figure

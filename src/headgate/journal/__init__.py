@@ -1,12 +1,20 @@
 """The record of a run: one JSON object a line, appended and never changed.
 
-Belongs here: what a line means (schema), writing one (writer), reading them back, also while they
-are being written (reader), and the latency histogram that lines carry (histogram). Does not belong
-here: what a reader makes of them (report), anything of Spark. Imports `headgate.core` only.
+Belongs here: what a line means (schema; fleet for those about many jobs), writing one (writer),
+reading them back, also while they are being written (reader), and the latency histogram that lines
+carry (histogram). Does not belong here: what a reader makes of them (report), anything of Spark.
+Imports `headgate.core` only.
 """
 
 from __future__ import annotations
 
+from headgate.journal.fleet import (
+    FleetDecided,
+    FleetJobChanged,
+    FleetJobState,
+    FleetRound,
+    FleetStart,
+)
 from headgate.journal.reader import follow, locate, read
 from headgate.journal.schema import (
     Applied,
@@ -15,7 +23,9 @@ from headgate.journal.schema import (
     ControlAct,
     Decided,
     Event,
+    ExecutorChange,
     Latency,
+    MigrationStep,
     NotReadyToDecide,
     Observed,
     OperatorInfo,
@@ -36,8 +46,15 @@ __all__ = [
     "ControlAct",
     "Decided",
     "Event",
+    "ExecutorChange",
+    "FleetDecided",
+    "FleetJobChanged",
+    "FleetJobState",
+    "FleetRound",
+    "FleetStart",
     "JournalWriter",
     "Latency",
+    "MigrationStep",
     "NotReadyToDecide",
     "Observed",
     "OperatorInfo",

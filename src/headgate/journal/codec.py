@@ -50,7 +50,7 @@ def decode(line: bytes, *, where: str) -> Event | None:
         kind = KINDS.get(fields["event"])
         if kind is None:
             return None
-        if fields["event"] == "start" and fields["version"] != VERSION:
+        if fields["event"] in ("start", "fleet-start") and fields["version"] != VERSION:
             msg = (
                 f"{where} has journal version {fields['version']}, this headgate reads {VERSION}; "
                 "use the headgate that wrote it."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headgate.core.errors import CheckpointError
 from headgate.journal.codec import decode
+from headgate.journal.fleet import FleetStart
 from headgate.journal.schema import Event, Start, Stop
 
 JOURNAL_PLACES = ("headgate/journal.jsonl", "journal.jsonl", "headgate/run.jsonl", "run.jsonl")
@@ -58,7 +59,7 @@ class Tail:
                 self._offset_bytes += len(line)
                 self._line += 1
                 event = decode(line, where=f"{self.path} line {self._line}")
-                if self._line == 1 and not isinstance(event, Start):
+                if self._line == 1 and not isinstance(event, Start | FleetStart):
                     msg = f"{self.path} does not begin with a start event; it is not a journal."
                     raise CheckpointError(msg)
                 if event is not None:

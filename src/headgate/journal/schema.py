@@ -10,6 +10,13 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from headgate.journal.fleet import (
+    FleetDecided,
+    FleetJobChanged,
+    FleetJobState,
+    FleetRound,
+    FleetStart,
+)
 from headgate.journal.histogram import Sparse
 
 VERSION = 1
@@ -150,6 +157,17 @@ class Observed:
 
 
 @dataclass(frozen=True)
+class Arrivals:
+    """New records of one operator that reads a source, late ones left out."""
+
+    operator: str
+    """The operator."""
+
+    by_group: tuple[tuple[int, int], ...]
+    """[key group, records], ascending; groups without any are left out."""
+
+
+@dataclass(frozen=True)
 class Wish:
     """What a decision wants of one operator."""
 
@@ -266,6 +284,9 @@ class Batch:
     hottest: tuple[tuple[int, int], ...] = ()
     """The key groups that served most, as [key group, records], descending."""
 
+    arrivals: tuple[Arrivals, ...] = ()
+    """What arrived, by key group; empty where nothing did, or no SLO asks for counts."""
+
     state_rows: int = 0
     """Rows of state, all operators."""
 
@@ -323,6 +344,47 @@ class AssignmentChange:
 
     slot_of: tuple[int, ...] = ()
     """The slot of each key group from now on; empty in journals of an earlier release."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class MigrationStep:
+    """A migration between hosts went one step on."""
+
+    KIND: ClassVar[str] = "migration"
+
+    step: int
+    """The batch that begins."""
+
+    operator: str
+    """The operator."""
+
+    what: str
+    """Of the whole: requested, superseded, refused, finished or failed. Of a subscale: started, held,
+    caught up, routed, installed or released."""
+
+    subscale: int | None = None
+    """Number of the subscale within the migration; null for the whole."""
+
+    groups: tuple[int, ...] = ()
+    """Key groups concerned."""
+
+    source: int | None = None
+    """Slot they leave; null for the whole."""
+
+    destination: int | None = None
+    """Slot they go to; null for the whole."""
+
+    bytes_moved: int = 0
+    """State brought to the new host for these groups so far, in bytes."""
+
+    strategy: str = ""
+    """How it is carried out; stated by a request."""
+
+    why: str = ""
+    """Why it was refused or failed."""
 
     at_ms: int = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
@@ -476,10 +538,45 @@ class ControlAct:
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
+@dataclass(frozen=True)
+class ExecutorChange:
+    """Executors were asked for since slots exceed the cores, or given back since slots left them."""
+
+    KIND: ClassVar[str] = "executors"
+
+    act: str
+    """``asked`` or ``gave back``."""
+
+    slots: int
+    """Slots that the queries of the application have or want, together."""
+
+    cores: int
+    """Cores that tasks can use from now on."""
+
+    executors_before: int
+    """Executors there were."""
+
+    executors_wanted: int
+    """Executors there shall be."""
+
+    executors_after: int
+    """Executors there are."""
+
+    took_ms: float
+    """Time until they were there and their workers ready, or until it was given up, in ms."""
+
+    why: str = ""
+    """What the cluster did not give, or which executors were given back."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
 Event = (
     Start
     | Batch
     | AssignmentChange
+    | MigrationStep
     | Retry
     | Stop
     | Restart
@@ -487,11 +584,16 @@ Event = (
     | Applied
     | NotReadyToDecide
     | ControlAct
+    | FleetStart
+    | FleetRound
+    | FleetDecided
+    | FleetJobChanged
+    | ExecutorChange
 )
 """Any line of a journal."""
 
 KINDS: dict[str, type[Event]] = {kind.KIND: kind for kind in typing.get_args(Event)}
 """Kinds by the text of their ``"event"`` field."""
 
-NESTED = (OperatorInfo, Latency, SlotStats, SloState, Observed, Wish)
+NESTED = (OperatorInfo, Latency, SlotStats, SloState, Observed, Wish, FleetJobState)
 """Objects that appear inside events."""

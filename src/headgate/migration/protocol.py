@@ -447,9 +447,9 @@ class Migration:
         """Return all of it as plain data."""
         return {
             "strategy": str(self.strategy) if self.strategy else "",
-            "current": _plain(self.current),
-            "target": _plain(self.target),
-            "superseded": [_plain(assignment) for assignment in self.superseded],
+            "current": plain(self.current),
+            "target": plain(self.target),
+            "superseded": [plain(assignment) for assignment in self.superseded],
             "failed": self.failed,
             "owners": list(self.owners),
             "hosts": list(self.hosts),
@@ -463,10 +463,10 @@ class Migration:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Migration:
         """Return what `to_dict` wrote; `resume` goes on with it."""
-        migration = cls(_assignment(data["current"]))
+        migration = cls(assignment_of(data["current"]))
         migration.strategy = registry.strategy(data["strategy"]) if data["strategy"] else None
-        migration.target = _assignment(data["target"])
-        migration.superseded = [_assignment(assignment) for assignment in data["superseded"]]
+        migration.target = assignment_of(data["target"])
+        migration.superseded = [assignment_of(assignment) for assignment in data["superseded"]]
         migration.failed = data["failed"]
         migration.owners = list(data["owners"])
         migration.hosts = tuple(data["hosts"])
@@ -479,7 +479,8 @@ class Migration:
         return migration
 
 
-def _plain(assignment: Assignment) -> dict[str, Any]:
+def plain(assignment: Assignment) -> dict[str, Any]:
+    """Return an assignment as plain data; see `assignment_of`."""
     return {
         "slot_of": list(assignment.slot_of),
         "slots": assignment.slots,
@@ -487,5 +488,6 @@ def _plain(assignment: Assignment) -> dict[str, Any]:
     }
 
 
-def _assignment(data: Mapping[str, Any]) -> Assignment:
+def assignment_of(data: Mapping[str, Any]) -> Assignment:
+    """Return what `plain` made of an assignment."""
     return Assignment(tuple(data["slot_of"]), data["slots"], data["epoch"])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 
-from headgate.core.errors import ConfigError, nearest
+from headgate.core.call import Call
+from headgate.core.errors import ConfigError
 from headgate.migration.plan import Plan
 from headgate.migration.strategies.all_at_once import AllAtOnce
 from headgate.migration.strategies.base import Base
@@ -21,7 +21,6 @@ _STRATEGIES: Mapping[str, type[Base]] = {
     kind.name: kind for kind in (AllAtOnce, Fluid, OnDemand, Shared, StopRestart, Subscales)
 }
 
-_CALL = re.compile(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _SWITCH = {"true": True, "false": False}
 
 
@@ -49,36 +48,23 @@ def strategy(text: str) -> Strategy:
         No strategy or parameter has that name, a value is of the wrong kind or out of range, or
         `text` is not written like a call.
     """
-    match = _CALL.fullmatch(text)
-    if match is None:
-        msg = f'cannot read the strategy "{text}"; write for example subscale(per_host=2).'
-        raise ConfigError(msg)
-    name, arguments = match[1], match[2] or ""
-    if name not in _STRATEGIES:
-        hint = nearest(name, _STRATEGIES) or f"; known: {', '.join(_STRATEGIES)}."
-        msg = f'unknown strategy "{name}"{hint}'
-        raise ConfigError(msg)
-    return _STRATEGIES[name](**_values(name, arguments))
+    call = Call.parse(text, "strategy", _STRATEGIES, "subscale(per_host=2)")
+    kind = _STRATEGIES[call.name]
+    defaults = {field.name: field.default for field in fields(kind)}
+    values = call.values(list(defaults))
+    return kind(
+        **{key: _value(call.name, key, value, defaults[key]) for key, value in values.items()}
+    )
 
 
-def _values(name: str, arguments: str) -> dict[str, bool | int]:
-    """Return the value of each parameter that is given in `arguments`."""
-    defaults = {field.name: field.default for field in fields(_STRATEGIES[name])}
-    values: dict[str, bool | int] = {}
-    for part in arguments.split(",") if arguments.strip() else []:
-        key, _, value = (piece.strip() for piece in part.partition("="))
-        if key not in defaults:
-            hint = nearest(key, defaults) or f"; it takes {', '.join(defaults) or 'none'}."
-            msg = f'{name} has no parameter "{key}"{hint}'
+def _value(name: str, key: str, text: str, default: object) -> bool | int:
+    """Return the value of a parameter: a switch or a whole number, as its default is."""
+    if isinstance(default, bool):
+        if text not in _SWITCH:
+            msg = f"{name}: {key}={text} is no switch; write {key}=true or {key}=false."
             raise ConfigError(msg)
-        if isinstance(defaults[key], bool):
-            if value not in _SWITCH:
-                msg = f"{name}: {key}={value} is no switch; write {key}=true or {key}=false."
-                raise ConfigError(msg)
-            values[key] = _SWITCH[value]
-        elif not value.isdecimal():
-            msg = f"{name}: {key}={value} is no whole number; write for example {key}=2."
-            raise ConfigError(msg)
-        else:
-            values[key] = int(value)
-    return values
+        return _SWITCH[text]
+    if not text.isdecimal():
+        msg = f"{name}: {key}={text} is no whole number; write for example {key}=2."
+        raise ConfigError(msg)
+    return int(text)

@@ -28,6 +28,15 @@ def arrow_type(leaf: Leaf) -> pa.DataType:
     return pa.binary()
 
 
+def positions(leaves: Sequence[Leaf]) -> tuple[tuple[int, ...], int]:
+    """Return the word of each leaf behind a word of null bits, and how many words that makes."""
+    at, found = 1, []
+    for leaf in leaves:
+        found.append(at)
+        at += leaf.words
+    return tuple(found), at
+
+
 @dataclass(frozen=True)
 class Strings:
     """Byte strings of a batch; string i is ``data[offsets[i]:offsets[i + 1]]``."""

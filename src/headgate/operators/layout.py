@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from headgate.operators.codec import positions
 from headgate.operators.spec import AggregateSpec, Kind, Leaf, Op
 from headgate.state.ports import TableLayout
 
@@ -55,13 +56,13 @@ class RowLayout:
 
 def row_layout(spec: AggregateSpec) -> RowLayout:
     """Return where everything in `spec` lies."""
-    key_at, at = _positions(spec.keys)
+    key_at, at = positions(spec.keys)
     time_at = -1
     if spec.time is not None:
         time_at, at = at, at + 1
     key_words = at
     value_leaves = tuple(leaf for a in spec.aggregates for leaf in a.all_leaves)
-    value_at, value_words = _positions(value_leaves)
+    value_at, value_words = positions(value_leaves)
     leaves = np.array(
         [
             (word, leaf.words, int(leaf.kind), bit)
@@ -95,14 +96,6 @@ def row_layout(spec: AggregateSpec) -> RowLayout:
         ops=np.array(ops, dtype=np.int64).reshape(-1, 6),
         string_words=tuple(strings),
     )
-
-
-def _positions(leaves: tuple[Leaf, ...]) -> tuple[tuple[int, ...], int]:
-    at, positions = 1, []
-    for leaf in leaves:
-        positions.append(at)
-        at += leaf.words
-    return tuple(positions), at
 
 
 def _starts_at_zero(op: Op, leaf_index: int) -> bool:

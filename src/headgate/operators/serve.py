@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ import pyarrow as pa
 from headgate.operators import counts
 from headgate.operators.aggregate import NEVER_US, AggregateOperator, Batch, Results
 from headgate.operators.build import Operator
+from headgate.operators.groupwise import Groupwise
 from headgate.operators.spec import OutputMode
 from headgate.state.ports import EMPTY_TOKEN, I64, Chain, Section, Store, Table
 
@@ -77,6 +78,8 @@ class Request:
         When the step began; the same in every attempt. A processor's processing time.
     time_limit_s : float
         How long one call of a processor may take; 0 for any time.
+    held : frozenset of int
+        Key groups of which nothing is served: their records join the backlog, their watermark stays.
     """
 
     token: str
@@ -89,6 +92,7 @@ class Request:
     bound_ms: float = 0.0
     timestamp_ms: int = 0
     time_limit_s: float = 0.0
+    held: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -238,11 +242,17 @@ def serve(
         An aggregate cannot hold its value (overflow), or a processor gave back what does not fit.
     """
     began_ms = now_ms()
-    emitted = _emitted_by_group(request.groups)
     arriving = _by_group(arriving)
+    emitted = _emitted_by_group(request.groups)
+    if isinstance(operator, Groupwise) and operator.shared:
+        # records of all groups come; nothing ever waits, so all groups have emitted the same
+        groups_seen = _column(arriving, GROUP)
+        emitted = np.full(
+            max(len(emitted), int(groups_seen.max(initial=0)) + 1), emitted.max(initial=0)
+        )
     served, arriving = _turn_away(operator, arriving, emitted)
     both, waited = _behind_backlog(arriving, backlog)
-    now = _within_quota(_column(both, GROUP), request.quota_records, request.turn)
+    now = _servable(_column(both, GROUP), request)
     chosen = both if now.all() else both.filter(pa.array(now)).combine_chunks()
     served.waiting = both.filter(pa.array(~now & ~waited))
     served.taken = _counts(_column(both, GROUP)[now & waited])
@@ -253,15 +263,21 @@ def serve(
     watermarks_us = {}
     for group, state in request.groups.items():
         start, stop = int(starts[group]), int(starts[group + 1])
-        watermarks_us[group] = max(state.emitted_us, min(request.watermark_us, int(held[group])))
+        allowed_us = state.emitted_us if group in request.held else request.watermark_us
+        watermarks_us[group] = max(state.emitted_us, min(allowed_us, int(held[group])))
         if stop > start:
             served.served_by_group[group] = int(weights[start:stop].sum())
     served.holds_us = min(watermarks_us.values(), default=served.holds_us)
-    step = Step(store, request, served, on_group)
+    if isinstance(operator, Groupwise):
+        served.holds_us = operator.holds_us(served.holds_us)
+    step = Step(store, _without_held(operator, request), served, on_group)
+    ready_us = {group: watermarks_us[group] for group in step.request.groups}
     if isinstance(operator, AggregateOperator):
-        served.output = _aggregate(operator, step, chosen, starts, watermarks_us)
+        served.output = _aggregate(operator, step, chosen, starts, ready_us)
+    elif isinstance(operator, Groupwise):
+        served.output = operator.run(step, chosen, starts, ready_us)
     else:
-        served.output = operator.run(step, chosen, starts, watermarks_us, _initial(initial, starts))
+        served.output = operator.run(step, chosen, starts, ready_us, _initial(initial, starts))
     served.served_rows = len(groups)
     served.served_records = int(weights.sum())
     if request.delta_ms or ARRIVED_FIRST in chosen.column_names:
@@ -443,6 +459,27 @@ def _behind_backlog(
 def _counts(groups: I64) -> dict[int, int]:
     found, counts = np.unique(groups, return_counts=True)
     return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def _without_held(operator: Operator, request: Request) -> Request:
+    """Return `request` without the groups that are held, whose state may be on another host.
+
+    Complete mode shows every group in every step, so there they are read where they are not.
+    """
+    complete = isinstance(operator, AggregateOperator) and operator.spec.mode is OutputMode.COMPLETE
+    if complete or not request.held:
+        return request
+    ready = {g: state for g, state in request.groups.items() if g not in request.held}
+    return replace(request, groups=ready)
+
+
+def _servable(groups: I64, request: Request) -> npt.NDArray[np.bool_]:
+    """Return which rows (sorted by group) are served now: none of a held group, and within the quota."""
+    if not request.held:
+        return _within_quota(groups, request.quota_records, request.turn)
+    ready = ~np.isin(groups, np.fromiter(request.held, np.int64))
+    ready[ready] = _within_quota(groups[ready], request.quota_records, request.turn)
+    return ready
 
 
 def _within_quota(groups: I64, quota: int | None, turn: int) -> npt.NDArray[np.bool_]:

@@ -137,6 +137,9 @@ class TimeKey:
         Start of some window, microseconds.
     expires : bool
         False where the query has no watermark: rows stay for ever.
+    session : bool
+        True for session windows: `size_us` is the gap, and a record carries its own time. The first
+        aggregate of the spec is the greatest end.
 
     References
     ----------
@@ -147,6 +150,7 @@ class TimeKey:
     advance_us: int
     offset_us: int = 0
     expires: bool = True
+    session: bool = False
 
     @property
     def slice_us(self) -> int:
@@ -194,11 +198,6 @@ class AggregateSpec:
                     "split the query."
                 )
                 raise UnsupportedQuery(msg)
-
-    @property
-    def by_clock(self) -> bool:
-        """Whether what is due is due by the batch's time stamp; an aggregate's is by the watermark."""
-        return False
 
     def to_json(self) -> dict[str, Any]:
         """Return the part of the spec that a checkpoint's state depends on."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headgate.operators.aggregate import AggregateOperator
-from headgate.operators.build import Spec, operator_of
+from headgate.operators.build import Operator, Spec, operator_of
 from headgate.operators.process import ProcessorOperator
 from headgate.operators.serve import GROUP, RECORDS, GroupState, Request, serve
 from headgate.state import kernels
@@ -16,7 +15,7 @@ from headgate.state.ports import EMPTY_TOKEN, Section
 def warm(spec: Spec) -> None:
     """Have every kernel compiled, or loaded from its cache.
 
-    An aggregate is run on two rows in the heap. A processor is called without a row: only its author
+    Operators are run on two rows in the heap. A processor is called without a row: only its author
     knows which rows it can take.
     """
     operator = operator_of(spec)
@@ -24,17 +23,15 @@ def warm(spec: Spec) -> None:
     if isinstance(operator, ProcessorOperator):
         operator.rehearse()
     else:
-        _warm_aggregate(operator)
+        _serve_two_rows(operator)
 
 
-def _warm_aggregate(operator: AggregateOperator) -> None:
+def _serve_two_rows(operator: Operator) -> None:
     store = HeapStore(operator.layout.table)
-    schema = operator.schema()
+    schema = operator.input_schema()
     columns = {GROUP: pa.array([0, 0], pa.int32()), RECORDS: pa.array([1, 1])}
     columns |= {
-        f.name: pa.array([0, 0], pa.int64()).cast(f.type)
-        if not _bytes(f)
-        else pa.array([b"a", b"b"])
+        f.name: pa.array([b"a", b"b"]) if pa.types.is_binary(f.type) else _two(f.type)
         for f in schema
     }
     arriving = pa.table(columns)
@@ -43,14 +40,17 @@ def _warm_aggregate(operator: AggregateOperator) -> None:
     for number, watermark_us in ((1, 0), (2, far_us)):
         groups = {0: GroupState(token, 0, 0, snapshot=number > 1)}
         token = f"{number:032x}"
-        serve(
-            operator, store, Request(token, watermark_us, groups, lambda _: _no_sections), arriving
-        )
+        request = Request(token, watermark_us, groups, lambda _: _no_sections)
+        serve(operator, store, request, arriving)
 
 
 def _no_sections(_: str) -> list[Section]:
     return []
 
 
-def _bytes(field: pa.Field) -> bool:
-    return bool(pa.types.is_binary(field.type))
+def _two(kind: pa.DataType) -> pa.Array:
+    """Return two numbers, or two nulls of a type that only passes by."""
+    try:
+        return pa.array([0, 1], pa.int64()).cast(kind)
+    except pa.ArrowException:
+        return pa.nulls(2, kind)

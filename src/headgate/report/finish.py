@@ -71,6 +71,8 @@ def inspection_lines(found: dict[str, Any]) -> list[str]:
             f"operator   {name}: {operator['slots']} slots, {operator['groups_with_state']} of "
             f"{operator['groups']} key groups have state, {operator['entries']:,} entries"
         )
+        if "migration" in operator:
+            lines += _migration_lines(operator["migration"])
     restart = found["restart"]
     lines.append(f"restart    would {restart['does']}")
     if restart["groups"]:
@@ -83,6 +85,22 @@ def inspection_lines(found: dict[str, Any]) -> list[str]:
     checked = "every file was read" if found["checked"] else "--verify reads every file"
     lines.append(f"sound      {'yes' if found['sound'] else 'NO'} ({checked})")
     return lines + [f"problem    {problem}" for problem in found["problems"]]
+
+
+def _migration_lines(found: dict[str, Any]) -> list[str]:
+    """Return how far a running migration is; `found` as `headgate.inspect` has it."""
+    phases = ", ".join(f"{groups} {phase}" for phase, groups in found["groups_by_phase"].items())
+    back = f"; going back: {found['going_back']}" if found["going_back"] else ""
+    lines = [
+        f"migration  {found['strategy']}, {found['slots_from']} to {found['slots_to']} slots; "
+        f"key groups: {phases}{back}"
+    ]
+    return lines + [
+        f"           subscale {one['subscale']}: slot {one['source']} to {one['destination']}, "
+        f"{one['phase']}, {len(one['groups_answered'])} of {len(one['groups'])} key groups done"
+        for one in found["subscales"]
+        if one["phase"] not in ("pending", "done")
+    ]
 
 
 def verified_text(result: dict[str, Any]) -> str:

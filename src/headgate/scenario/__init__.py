@@ -1,24 +1,27 @@
 """Composition: a workload on the Spark engine, for a while, with changes of slots on the way.
 
-Belongs here: what is run (description), running it (run), every call into the engine (spark), what
-a run leaves behind (inspection). Does not belong here: how anything is computed or drawn. The
-engine is imported when a scenario runs, not before: the command line must start, explain itself and
-read journals without Spark.
+Belongs here: what is run (description, fleet_file), running it (run, fleet), every call into the
+engine (spark), what a run leaves behind (inspection). Does not belong here: how anything is computed
+or drawn. The engine is imported when a scenario runs, not before: the command line must start,
+explain itself and read journals without Spark.
 """
 
 from __future__ import annotations
 
 from headgate.scenario.control import ask
 from headgate.scenario.description import Scenario, recorded, to_verify
+from headgate.scenario.fleet import check_fleet, run_fleet_file
 from headgate.scenario.inspection import inspect
 from headgate.scenario.run import explain_workload, run_scenario, verify_scenario
 
 __all__ = [
     "Scenario",
     "ask",
+    "check_fleet",
     "explain_workload",
     "inspect",
     "recorded",
+    "run_fleet_file",
     "run_scenario",
     "to_verify",
     "verify_scenario",

@@ -15,6 +15,8 @@ from headgate.core.assignment import check_slots
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
+from headgate.migration.registry import strategy
+from headgate.workloads.rates import parse_rate
 
 RECORD = "scenario.json"
 """File in the checkpoint with the settings of ``headgate run``; Spark ignores it."""
@@ -31,8 +33,9 @@ class Scenario:
     workload: str
     """Name of a built-in workload, or ``module:function`` for ``function(spark) -> DataFrame``."""
 
-    rate: float | None = None
-    """Records per second, > 0; None for the workload's own. Generated workloads only."""
+    rate: float | str | None = None
+    """Records per second, > 0, or a rate function as `headgate.workloads.rates.parse_rate` reads it;
+    None for the workload's own. Generated workloads only."""
 
     speed: float | None = None
     """How many times faster than recorded a trace is played, > 0; None for 1. Traces only."""
@@ -67,6 +70,12 @@ class Scenario:
     slot_rate: float | None = None
     """Experiment: records that a slot serves per second of wall time, > 0; None for no limit."""
 
+    migration: str | None = None
+    """How a change of slots is carried out, as ``subscale(per_host=4)``; None for the default."""
+
+    floor: str | None = None
+    """Experiment: the latency floor, such as ``0 s``, in place of the measured one."""
+
     require_slo: bool = False
     """Count a missed SLO as a failure."""
 
@@ -91,7 +100,9 @@ class Scenario:
     def __post_init__(self) -> None:
         for name in ("rate", "speed", "duration_s", "slot_rate"):
             value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
+            if isinstance(value, str):
+                parse_rate(value)
+            elif value is not None and not (value > 0 and math.isfinite(value)):
                 msg = f"{name}={value:g} is out of range; use a number above 0."
                 raise ConfigError(msg)
         if self.key_groups < 1:
@@ -108,10 +119,14 @@ class Scenario:
                 raise ConfigError(msg)
         if self.budget is not None:
             parse_duration_s(self.budget)
+        if self.floor is not None:
+            parse_duration_s(self.floor, zero=True)
         if self.slots_max is not None:
             check_slots(self.slots_max, self.key_groups)
         for slo in self.slo:
             parse_slo(slo)
+        if self.migration is not None:
+            strategy(self.migration)
         if self.require_slo and not self.slo:
             msg = "an SLO is required but none is given; add --slo TEXT."
             raise ConfigError(msg)
@@ -134,7 +149,9 @@ class Scenario:
         if self.workload.startswith(GENERATED):
             given["seed"] = self.seed
         if self.rate is not None:
-            given["rate"] = int(self.rate) if float(self.rate).is_integer() else self.rate
+            rate = self.rate
+            whole = not isinstance(rate, str) and float(rate).is_integer()
+            given["rate"] = int(rate) if whole else rate
         if self.speed is not None:
             given["speed"] = self.speed
         return {**given, **self.options}

@@ -31,7 +31,9 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
     dict
         checkpoint, job, query (what must never change); step, spark_batch, epoch, watermark_us of
         the newest manifest; operators: per operator slots, groups, groups_with_state, entries,
-        backlog_rows; restart: what a start would do and read (does, groups, sections, rows,
+        backlog_rows and, while one is under way, migration (strategy, slots_from, slots_to,
+        going_back, groups_by_phase, subscales: groups, source, destination, phase and which groups
+        have answered in it); restart: what a start would do and read (does, groups, sections, rows,
         bytes); files and bytes per directory; problems: one sentence each; sound; checked: whether
         every file was read.
 
@@ -87,6 +89,8 @@ def _described(latest: Manifest) -> dict[str, Any]:
             "entries": sum(own.get("rows", ())),
             "backlog_rows": sum(segment[2] for segments in waiting for segment in segments),
         }
+        if "migration" in own:
+            operators[name]["migration"] = _migration(own["migration"]["protocol"])
     return {
         "step": latest.step,
         "spark_batch": latest.spark_batch,
@@ -94,6 +98,32 @@ def _described(latest: Manifest) -> dict[str, Any]:
         "watermark_us": latest.watermarks["evict_us"],
         "backlog_rows": sum(operator["backlog_rows"] for operator in operators.values()),
         "operators": operators,
+    }
+
+
+def _migration(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how far a migration is, from what its manifest carries."""
+    subscales = protocol["subscales"]
+    return {
+        "strategy": protocol["strategy"],
+        "slots_from": protocol["current"]["slots"],
+        "slots_to": protocol["target"]["slots"],
+        "going_back": protocol["failed"],
+        "groups_by_phase": {
+            phase: sum(len(one["groups"]) for one in subscales if one["phase"] == phase)
+            for phase in dict.fromkeys(one["phase"] for one in subscales)
+        },
+        "subscales": [
+            {
+                "subscale": one["number"],
+                "groups": one["groups"],
+                "source": one["source"],
+                "destination": one["destination"],
+                "phase": one["phase"],
+                "groups_answered": one["answered"],
+            }
+            for one in subscales
+        ],
     }
 
 

@@ -94,7 +94,7 @@ def run_scenario(
     """
     placed = scenario.placed()
     used = engine or SparkEngine()
-    with _interrupts() as interrupted:
+    with interrupts() as interrupted:
         try:
             query = used.start(placed)
             journal = Path(query.journal)
@@ -200,7 +200,7 @@ def _result(
 
 
 @contextmanager
-def _interrupts() -> Iterator[threading.Event]:
+def interrupts() -> Iterator[threading.Event]:
     """Yield an event that the first SIGINT sets; the second raises KeyboardInterrupt.
 
     PySpark's own handler, which the engine keeps away, cancels the running batch: the query would

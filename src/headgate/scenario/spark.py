@@ -32,8 +32,8 @@ class SparkEngine:
     def start(self, scenario: Scenario) -> Query:
         """Start the scenario's query."""
         hg = engine_module("headgate")
-        workload = self._workload(scenario.workload)
-        frame = workload.build(self._session(), **_build_options(workload, scenario))
+        workload = self.workload(scenario.workload)
+        frame = workload.build(self.session(), **_build_options(workload, scenario))
         writer = (
             hg.writeStream(frame)
             .slots(max=scenario.slots_max or "auto", start=scenario.slots)
@@ -51,8 +51,12 @@ class SparkEngine:
             writer = writer.slo(*scenario.slo).advise(scenario.advise)
         if scenario.policy is not None:
             writer = writer.policy(scenario.policy)
+        if scenario.migration is not None:
+            writer = writer.migration(scenario.migration)
         if scenario.slot_rate is not None:
             writer = writer.option("headgate.slotRate", scenario.slot_rate)
+        if scenario.floor is not None:
+            writer = writer.option("headgate.floor", scenario.floor)
         if workload.arrival is not None:
             writer = writer.option("headgate.arrival", workload.arrival)
         query: Query = writer.start()
@@ -61,8 +65,8 @@ class SparkEngine:
     def verify(self, scenario: Scenario) -> Mapping[str, Any]:
         """Compare the output with Spark's batch answer."""
         verify = engine_module("headgate.engines.spark.verify").verify
-        workload = self._workload(scenario.workload)
-        spark = self._session()
+        workload = self.workload(scenario.workload)
+        spark = self.session()
         options = _build_options(workload, scenario)
         # Read with the query's own schema: CSV and JSON have none, an empty output has no file.
         reader = spark.read.schema(workload.build(spark, **options).schema)
@@ -79,8 +83,8 @@ class SparkEngine:
 
     def explain(self, scenario: Scenario) -> str:
         """Return what would run elastically."""
-        workload = self._workload(scenario.workload)
-        frame = workload.build(self._session(), **_build_options(workload, scenario))
+        workload = self.workload(scenario.workload)
+        frame = workload.build(self.session(), **_build_options(workload, scenario))
         return str(engine_module("headgate").explain(frame))
 
     def close(self) -> None:
@@ -89,14 +93,15 @@ class SparkEngine:
             self._spark.stop()
             self._spark = None
 
-    def _session(self) -> Any:
+    def session(self) -> Any:
+        """Return the session, made when it is first needed."""
         if self._spark is None:
             with _own_interrupts():
                 self._spark = engine_module("headgate.engines.spark.session").session()
             engine_module("headgate.engines.spark.sources").register(self._spark)
         return self._spark
 
-    def _workload(self, name: str) -> Any:
+    def workload(self, name: str) -> Any:
         """Return a built-in workload, or the user's function in the same form."""
         if ":" in name:
             return UserWorkload(user_function(name))

@@ -8,6 +8,7 @@ nobody else will read.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -69,6 +70,20 @@ class ArenaStore(Store):
         """Unlock the group's file; without a commit it stays dirty, and is not used again."""
         self._file(group).unlock()
         del self._held[group]
+
+    def forget(self, group: int) -> None:
+        """Remove the group's table from this host; one that somebody has locked stays.
+
+        A slot that takes it up meanwhile works on in a file without a name, and the next one builds
+        it anew: that costs time, never an answer.
+        """
+        path = f"{self._prefix}{group}"
+        file = None if group in self._held else take(path, self._layout)
+        if file is not None:
+            for name in (path, f"{path}.{file.nonce:016x}.undo"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name)
+            file.drop()
 
     def close(self) -> None:
         """Release everything and drop this process's mappings of the directory."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import uuid
 import zlib
 from collections import OrderedDict
@@ -27,6 +28,7 @@ from headgate.state.changelog import Blob, decode, open_blob
 from headgate.state.files import (
     checked_file_name,
     make_directory,
+    names_in,
     read_bytes,
     unwritable,
     write_bytes,
@@ -130,7 +132,7 @@ class Checkpoint:
         return found
 
     def _create_identity(self, identity: Mapping[str, Any]) -> None:
-        if os.listdir(self.root / "manifests"):
+        if names_in(self.root / "manifests"):
             msg = f"{self.root} has manifests but no identity.json: restore it from a copy"
             raise CheckpointError(msg)
         content = {"format": FORMAT, "job": str(uuid.uuid4()), "query": identity}
@@ -168,7 +170,7 @@ class Checkpoint:
     def steps(self) -> list[int]:
         """Return the steps that have a manifest, ascending."""
         try:
-            names = os.listdir(self.root / "manifests")
+            names = names_in(self.root / "manifests")
         except OSError as error:
             msg = f"{self.path} is not a checkpoint of headgate ({error.strerror}): check the path"
             raise CheckpointError(msg) from error
@@ -328,27 +330,30 @@ class Checkpoint:
 
 
 class _Recent(Generic[Value]):
-    """What was read last, up to a number of bytes."""
+    """What was read last, up to a number of bytes; safe to use from several threads."""
 
     def __init__(self, byte_limit: int) -> None:
         self._limit = byte_limit
+        self._lock = threading.Lock()
         self._bytes = 0
         self._kept: OrderedDict[object, tuple[Value, int]] = OrderedDict()
 
     def get(self, key: object) -> Value | None:
-        found = self._kept.get(key)
-        if found is None:
-            return None
-        self._kept.move_to_end(key)
-        return found[0]
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                return None
+            self._kept.move_to_end(key)
+            return found[0]
 
     def put(self, key: object, value: Value, byte_count: int) -> None:
-        if key in self._kept:
-            self._bytes -= self._kept.pop(key)[1]
-        self._kept[key] = (value, byte_count)
-        self._bytes += byte_count
-        while self._bytes > self._limit and len(self._kept) > 1:
-            self._bytes -= self._kept.popitem(last=False)[1][1]
+        with self._lock:
+            if key in self._kept:
+                self._bytes -= self._kept.pop(key)[1]
+            self._kept[key] = (value, byte_count)
+            self._bytes += byte_count
+            while self._bytes > self._limit and len(self._kept) > 1:
+                self._bytes -= self._kept.popitem(last=False)[1][1]
 
 
 def _compare(old: object, new: object, where: str) -> None:

@@ -13,7 +13,6 @@ is code, and a request that cannot be read is refused.
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 import time
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import CheckpointError, ConfigError
-from headgate.state.files import make_directory, read_bytes, remove, write_bytes
+from headgate.state.files import make_directory, names_in, read_bytes, remove, write_bytes
 
 ACTS = ("freeze", "thaw", "scale", "rollback")
 
@@ -47,8 +46,8 @@ class Command:
     by, reason : str
         For the journal.
     arguments : mapping
-        Of the act: ``until_s`` (seconds since 1970) of freeze, ``slots`` and ``operator`` of scale,
-        ``epoch`` of rollback.
+        Of the act: ``until_s`` (seconds since 1970) of freeze, ``slots``, ``operator`` and
+        ``partitioning`` of scale, ``epoch`` of rollback.
     """
 
     act: str
@@ -117,7 +116,7 @@ class ControlFiles:
     def pending(self) -> list[Asked]:
         """Return the requests without an answer, oldest first."""
         try:
-            names = sorted(os.listdir(self._path))
+            names = sorted(names_in(self._path))
         except FileNotFoundError:
             return []
         found = []

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headgate.core.errors import CheckpointError
+from headgate.state.store_calls import called
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,3}")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -72,6 +73,7 @@ def read_bytes(directory: Path, name: str) -> bytes:
     ------
     CheckpointError    The file is missing, a link, not a file, or cannot be read.
     """
+    called("read", directory, name)
     try:
         with _opened(directory) as parent:
             descriptor = os.open(name, _READ, dir_fd=parent)
@@ -107,6 +109,7 @@ def write_bytes(
     FileExistsError    It is there already, and not `replace`.
     CheckpointError    It cannot be written.
     """
+    called("write", directory, name, len(data))
     temporary = f".{secrets.token_hex(8)}.tmp"
     try:
         with _opened(directory) as parent:
@@ -143,8 +146,15 @@ def _write_new(parent: int, name: str, data: bytes, *, durable: bool) -> None:
         os.close(descriptor)
 
 
+def names_in(directory: Path) -> list[str]:
+    """Return the names in a directory, in no order; raises OSError where there is none."""
+    called("list", directory)
+    return os.listdir(directory)
+
+
 def remove(directory: Path, name: str) -> bool:
     """Remove a file; False if that was not possible, which is never an error."""
+    called("remove", directory, name)
     try:
         os.unlink(directory / name)
     except OSError:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from headgate.state.files import remove
+from headgate.state.files import names_in, remove
 from headgate.state.manifest import NO_STEP, Manifest, file_name
 
 _SWEEP_EVERY = 64
@@ -62,7 +61,7 @@ class Garbage:
 
     def _load(self, latest: Manifest) -> None:
         """Walk all chains once, reading each manifest they go through once."""
-        names = os.listdir(self._root / "manifests")
+        names = names_in(self._root / "manifests")
         there = {int(name) for name in names if name.isdecimal()}
         self._recent = [latest]
         base = latest
@@ -141,7 +140,7 @@ class Garbage:
         unnamed = set()
         # never "late": `headgate verify` needs every file of it, however old
         for kind in ("changelog", "output", "backlog", "intents", "manifests"):
-            unnamed |= {(kind, name) for name in os.listdir(self._root / kind)} - named
+            unnamed |= {(kind, name) for name in names_in(self._root / kind)} - named
         newest = file_name(self._recent[-1].step)
         unnamed = {(k, n) for k, n in unnamed if k not in ("intents", "manifests") or n < newest}
         gone = [one for one in unnamed & self._suspects if remove(self._root / one[0], one[1])]

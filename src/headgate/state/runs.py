@@ -19,6 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _RUN = re.compile(r"[0-9a-f]{32}(\.new)?")
 _LOCK = "lock"
 _ENDED = "ended"
+_ARENA = "arena.id"
 
 
 def checked_name(name: str, what: str) -> str:
@@ -92,6 +93,24 @@ class Run:
     def run_id(self) -> str:
         """The run's random name: 32 hexadecimal digits."""
         return self.path.name
+
+    @property
+    def arena(self) -> str:
+        """The arena's own random name: the same for all processes that share its memory, and no others.
+
+        A host name would not do: two containers on one machine may share it and no memory, and a
+        host that comes back with an empty memory still bears it.
+        """
+        path = self.path / _ARENA
+        if not path.exists():
+            name = secrets.token_hex(16)
+            fresh = self.path / f"{_ARENA}.{name}"
+            fresh.write_text(name)
+            # linked, not renamed: whoever comes first has named it
+            with contextlib.suppress(FileExistsError):
+                os.link(fresh, path)
+            fresh.unlink()
+        return path.read_text()
 
     def end(self) -> None:
         """Say to the processes that joined it that the run is over; called by its driver."""

@@ -1,6 +1,7 @@
 """A real Spark cluster on one machine: a standalone master and workers, each with its own address.
 
-Workers on distinct loopback addresses look like distinct hosts to Spark.
+Workers on distinct loopback addresses look like distinct hosts to Spark, and each has an arena
+directory of its own, so that they share no state either.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -37,6 +39,8 @@ class StandaloneCluster:
         self._cores = cores
         self._port = _free_port()
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        self._workers_started = 0
         self._log = directory / "cluster.log"
 
     @property
@@ -55,15 +59,39 @@ class StandaloneCluster:
         master = [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(self._port)]
         self._start([*master, "--webui-port", "0"])
         for host in self._hosts:
-            sizes = ["--cores", str(self._cores), "--memory", "1g", "--webui-port", "0"]
-            work = ["--work-dir", str(self._directory / f"work-{host}")]
-            self._start([f"{deploy}.worker.Worker", "--host", host, *sizes, *work, self.master])
+            self._start_worker(host)
         self._await_workers()
         return self
 
-    def _start(self, arguments: Sequence[str]) -> None:
+    def _start_worker(self, host: str) -> None:
+        sizes = ["--cores", str(self._cores), "--memory", "1g", "--webui-port", "0"]
+        work = ["--work-dir", str(self._directory / f"work-{host}")]
+        arena = self._directory / f"arena-{host}"
+        arena.mkdir(mode=0o700, exist_ok=True)
+        worker = ["org.apache.spark.deploy.worker.Worker", "--host", host, *sizes, *work]
+        command = [*worker, self.master]
+        self._workers[host] = self._start(command, HEADGATE_ARENA_DIR=str(arena))
+        self._workers_started += 1
+
+    def kill_worker(self, host: str) -> None:
+        """Kill a host's Spark worker with SIGKILL; its executors end with it, the next moment."""
+        self._workers[host].kill()
+        self._workers[host].wait()
+
+    def restart_worker(self, host: str) -> None:
+        """Start a host's Spark worker anew and wait until it has registered."""
+        self._start_worker(host)
+        self._await_workers()
+
+    def _start(self, arguments: Sequence[str], **more: str) -> subprocess.Popen[bytes]:
         home = _spark_home()
-        environment = os.environ | {"SPARK_HOME": str(home), "SPARK_NO_DAEMONIZE": "1"}
+        settings = {
+            "SPARK_HOME": str(home),
+            "SPARK_NO_DAEMONIZE": "1",
+            # the master gives an application up after ten executors that ended in a row
+            "SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1",
+        }
+        environment = os.environ | settings | more
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 [str(home / "bin" / "spark-class"), *arguments],
@@ -74,10 +102,11 @@ class StandaloneCluster:
                 start_new_session=True,
             )
         self._processes.append(process)
+        return process
 
     def _await_workers(self) -> None:
         deadline = time.monotonic() + _WAIT_S
-        while self._log.read_bytes().count(b"Registering worker") < len(self._hosts):
+        while self._log.read_bytes().count(b"Registering worker") < self._workers_started:
             if time.monotonic() > deadline:
                 self.close()
                 msg = f"the cluster did not start within {_WAIT_S:g} s; see {self._log}."
@@ -86,17 +115,20 @@ class StandaloneCluster:
 
     def executor_pids(self) -> list[int]:
         """Return the process ids of the executors' JVMs of this cluster."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdecimal():
-                continue
-            try:
-                command = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if "CoarseGrainedExecutorBackend" in command and any(h in command for h in self._hosts):
-                found.append(int(entry.name))
-        return sorted(found)
+        # other clusters may use the same addresses; what a worker starts stays in its session
+        sessions = {process.pid for process in self._processes}
+        return [
+            one.pid
+            for one in _running()
+            if one.session in sessions and "CoarseGrainedExecutorBackend" in one.command
+        ]
+
+    def python_worker_pids(self) -> list[int]:
+        """Return the process ids of the Python workers of its executors, their daemons left out."""
+        executors = set(self.executor_pids())
+        running = _running()
+        daemons = {one.pid for one in running if one.parent in executors}
+        return [one.pid for one in running if one.parent in daemons]
 
     def close(self) -> None:
         """Kill everything that was started."""
@@ -117,6 +149,30 @@ class StandaloneCluster:
     ) -> None:
         """Stop the cluster."""
         self.close()
+
+
+@dataclass(frozen=True)
+class _Process:
+    pid: int
+    parent: int
+    session: int
+    command: str
+
+
+def _running() -> list[_Process]:
+    """Return what runs on this machine, by process id."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().decode(errors="replace")
+            # behind the name in parentheses: state, parent, group, session
+            after = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        found.append(_Process(int(entry.name), int(after[1]), int(after[3]), command))
+    return sorted(found, key=lambda one: one.pid)
 
 
 def _spark_home() -> Path:

@@ -90,9 +90,16 @@ def unit(bits: U64) -> F64:
     return share
 
 
-@lru_cache(maxsize=16)
 def zipf_shares(count: int, exponent: float) -> F64:
-    """Return the cumulative shares of ranks 0 to `count` - 1: rank k weighs ``1/(k + 1)^exponent``."""
-    shares = np.cumsum(np.arange(1, count + 1, dtype=np.float64) ** -exponent)
-    cumulative: F64 = shares / shares[-1]
-    return cumulative
+    """Return the share of ranks 0 to `count` - 1: rank k weighs ``1/(k + 1)^exponent``."""
+    weight = np.arange(1, count + 1, dtype=np.float64) ** -exponent
+    shares: F64 = weight / weight.sum()
+    return shares
+
+
+@lru_cache(maxsize=16)
+def zipf_edges(count: int, exponent: float) -> F64:
+    """Return the cumulative shares of the same ranks, ending with 1."""
+    cumulative = np.cumsum(np.arange(1, count + 1, dtype=np.float64) ** -exponent)
+    edges: F64 = cumulative / cumulative[-1]
+    return edges

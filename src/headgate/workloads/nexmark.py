@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.core.errors import ConfigError, nearest
-from headgate.workloads.draws import I64, U64, Draw, below, unit, zipf_shares
+from headgate.workloads.draws import I64, U64, Draw, below, unit, zipf_edges
 from headgate.workloads.rates import ConstantRate, RateFunction
 
 __all__ = ["COLUMNS", "NexmarkConfig", "check_columns", "due", "events", "schema"]
@@ -205,7 +205,7 @@ def _price(draw: Draw, field: str) -> I64:
 def _bid_auction(s: _Slice) -> I64:
     config, bits = s.config, s.draw.bits("bid.auction")
     if config.skew > 0.0:
-        shares = zipf_shares(config.in_flight_auctions, config.skew)
+        shares = zipf_edges(config.in_flight_auctions, config.skew)
         rank = np.minimum(np.searchsorted(shares, unit(bits), side="right"), len(shares) - 1)
         bidder: I64 = FIRST_ID + np.maximum(s.last_auction // HOT_STEP * HOT_STEP - rank, 0)
         return bidder

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.core.errors import ConfigError
-from headgate.workloads.draws import Draw, zipf_shares
+from headgate.workloads.draws import Draw, zipf_edges
 from headgate.workloads.rates import RateFunction, SineRate
 
 __all__ = ["SCHEMA", "SentenceConfig", "sentences"]
@@ -85,7 +85,7 @@ def sentences(config: SentenceConfig, start: int, stop: int, base_us: int) -> pa
     ends = np.cumsum(lengths)
     place = np.arange(len(first)) - np.repeat(ends - lengths, lengths)
     share = Draw.of(config.seed, first + place, _FIELDS).unit("word")
-    rank = np.searchsorted(zipf_shares(config.words, config.exponent), share, side="right")
+    rank = np.searchsorted(zipf_edges(config.words, config.exponent), share, side="right")
     words = _vocabulary(config.words).take(pa.array(np.minimum(rank, config.words - 1)))
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     text = pc.binary_join(pa.ListArray.from_arrays(offsets, words), " ")

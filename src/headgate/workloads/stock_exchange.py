@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.core.errors import ConfigError
-from headgate.workloads.draws import F64, I64, Draw, zipf_shares
+from headgate.workloads.draws import F64, I64, Draw, zipf_edges
 from headgate.workloads.rates import ExchangeRate, RateFunction
 
 __all__ = ["SCHEMA", "ExchangeConfig", "orders"]
@@ -45,7 +45,7 @@ met at once: about one new order in four crosses the other side. Chosen, not tun
 CANCEL_REACH = 20_000
 """A cancellation names one of this many orders before it. Chosen, not tuned."""
 
-_FIELDS = ("stock", "side", "limit", "lots", "account", "cancel", "cancelled")
+_FIELDS = ("stock", "side", "limit", "lots", "account", "cancel", "cancelled", "rush")
 """Fields that draw, in an order that is part of the format."""
 
 SCHEMA = pa.schema(
@@ -91,13 +91,22 @@ class ExchangeConfig:
     cancels: float = 0.15
     """Share of rows that cancel; 0 to below 1. Chosen, not tuned."""
 
+    rush_share: float = 0.0
+    """Share of the orders that are for the last, else quietest stock during a rush; 0 to 1."""
+
+    rush_from_s: float = 0.0
+    """When the rush begins, seconds after the start; >= 0. It does not end."""
+
     def __post_init__(self) -> None:
-        for name, least in (("stocks", 1), ("accounts", 1), ("exponent", 0)):
+        for name, least in (("stocks", 1), ("accounts", 1), ("exponent", 0), ("rush_from_s", 0)):
             if not getattr(self, name) >= least:
                 msg = f"{name} of stock_exchange is {getattr(self, name)}; give {least} or more."
                 raise ConfigError(msg)
         if not 0.0 <= self.cancels < 1.0:
             msg = f"cancels of stock_exchange is {self.cancels}; give a share from 0 to below 1."
+            raise ConfigError(msg)
+        if not 0.0 <= self.rush_share <= 1.0:
+            msg = f"rush_share of stock_exchange is {self.rush_share}; give a share from 0 to 1."
             raise ConfigError(msg)
 
 
@@ -173,9 +182,13 @@ class _Orders:
         self._config = config
         self._number = number
         self.draw = Draw.of(config.seed, number, _FIELDS)
-        shares = zipf_shares(config.stocks, config.exponent)
+        shares = zipf_edges(config.stocks, config.exponent)
         rank = np.searchsorted(shares, self.draw.unit("stock"), side="right")
         self.stock: I64 = np.minimum(rank, config.stocks - 1)
+        if config.rush_share > 0.0:
+            rushing = config.rate.time_of(number) >= config.rush_from_s
+            rushing &= self.draw.unit("rush") < config.rush_share
+            self.stock[rushing] = config.stocks - 1
         self.buys: npt.NDArray[np.bool_] = self.draw.below("side", 2) == 1
 
     def limit(self) -> I64:

@@ -56,13 +56,6 @@ class Trace:
         return int(self.counts.sum())
 
 
-def zipf_shares(keys: int, exponent: float) -> F64:
-    """Return the share of each of `keys` keys, the heaviest first: proportional to rank^-exponent."""
-    weight = np.arange(1, keys + 1, dtype=np.float64) ** -exponent
-    shares: F64 = weight / weight.sum()
-    return shares
-
-
 def groups_of_keys(keys: npt.ArrayLike, key_groups: int) -> I64:
     """Return the key group of each integer key: a fixed hash, modulo `key_groups`.
 

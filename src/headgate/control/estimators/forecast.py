@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -96,6 +97,38 @@ class Regression:
             return float(values[0])
         slope, start = np.polyfit(np.arange(count), values, 1)
         return max(0.0, float(start + slope * (count - 1 + ahead)))
+
+
+class Smoothed:
+    """An exponentially smoothed level: for a stream whose noise outweighs its changes.
+
+    Parameters
+    ----------
+    alpha : float
+        Weight of a new value, in [0, 1].
+    """
+
+    def __init__(self, alpha: float) -> None:
+        check_range("smoothed", "alpha", alpha, 0.0, 1.0)
+        self._alpha = alpha
+        self._level: float | None = None
+
+    @property
+    def name(self) -> str:
+        """``smoothed(0.35)``."""
+        return f"smoothed({self._alpha:g})"
+
+    def observe(self, value: float) -> None:
+        """Take the value; a missing one changes nothing."""
+        if _present(value):
+            level = value if self._level is None else self._level
+            self._level = level + self._alpha * (value - level)
+
+    def forecast(self, ahead: int = 1) -> float:
+        """Return the level."""
+        if self._level is None:
+            raise _nothing_seen()
+        return self._level
 
 
 class HoltWinters:
@@ -193,6 +226,82 @@ class HoltWinters:
         self._season = (periods - line.reshape(2, self._period)).mean(axis=0)
         self._level = float(line[-1])
         self._first.clear()
+
+
+class Blend:
+    """Several forecasts, each weighted by how well it did lately.
+
+    A weight is one over a high power of the forecast's mean absolute error, in which older errors
+    are forgotten exponentially: nearly all of the blend is the forecast that did best lately. Noise
+    needs a smoother level than bursts do, and which of the two a stream has changes with the hour.
+
+    Parameters
+    ----------
+    forecasters : sequence of Forecaster
+        At least one; a `Naive` among them keeps the blend from falling far below that floor.
+    memory : float
+        What is left of an error's weight after one interval, in [0, 1). Chosen, not tuned.
+    power : float
+        Of the error; > 0. Tuned with the smoothing of `daily_blend` on the World Cup 1998 and on two
+        days of 1995: 2 does no better there than the last value, 12 six to fourteen percent better.
+
+    References
+    ----------
+    Bates and Granger 1969 (inverse squared errors). PSPS VI wants the input forecast by a model.
+    """
+
+    def __init__(
+        self, forecasters: Sequence[Forecaster], memory: float = 0.95, power: float = 12.0
+    ) -> None:
+        check_range("blend", "forecasters", len(forecasters), 1)
+        check_range("blend", "power", power, 0.0, above=True)
+        check_range("blend", "memory", memory, 0.0, 1.0)
+        self._forecasters = list(forecasters)
+        self._memory = memory
+        self._power = power
+        self._errors: F64 = np.zeros(len(forecasters))
+        self._seen = 0
+
+    @property
+    def name(self) -> str:
+        """``blend(naive, holt-winters(24))``."""
+        return f"blend({', '.join(each.name for each in self._forecasters)})"
+
+    def observe(self, value: float) -> None:
+        """Judge each forecast by the value, and show it to all of them."""
+        if self._seen and _present(value):
+            missed = np.abs(self._forecasts(1) - value)
+            self._errors = self._memory * self._errors + (1.0 - self._memory) * missed
+        for each in self._forecasters:
+            each.observe(value)
+        self._seen += _present(value)
+
+    def forecast(self, ahead: int = 1) -> float:
+        """Return the weighted mean of the forecasts."""
+        if not self._seen:
+            raise _nothing_seen()
+        forecasts = self._forecasts(ahead)
+        least = self._errors.min()
+        if least == 0.0:
+            weights = (self._errors == 0.0).astype(np.float64)
+        else:
+            weights = (least / self._errors) ** self._power
+        return float(weights @ forecasts / weights.sum())
+
+    def _forecasts(self, ahead: int) -> F64:
+        return np.array([each.forecast(ahead) for each in self._forecasters])
+
+
+def daily_blend(period: int | None) -> Blend:
+    """Return a blend for the load of a site: last value, two smoothed levels, and a season.
+
+    Parameters
+    ----------
+    period : int or None
+        Intervals per day; None for a stream of which no two days are known, so no season.
+    """
+    levels: list[Forecaster] = [Naive(), Smoothed(0.6), Smoothed(0.35)]
+    return Blend(levels if period is None else [*levels, HoltWinters(period)])
 
 
 def _present(value: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -99,6 +99,10 @@ class HengeParameters:
     input_change: float = 0.1
     """A larger change of a job's input allows another reduction; >= 0. Chosen, not tuned."""
 
+    input_steady: float = 0.02
+    """A job whose input changed by more while an action took effect says nothing about it; >= 0.
+    Chosen, not tuned."""
+
     patience_rounds: int = 2
     """Rounds in a row for which a miss or a drop must last to count, so that a burst within one
     sub-window causes no action (Henge 6); >= 1."""
@@ -111,7 +115,9 @@ class HengeParameters:
             check_range("henge", name, getattr(self, name), 0.0, above=True)
         for name in ("reduction", "drop"):
             check_range("henge", name, getattr(self, name), 0.0, 0.99, above=True)
-        for name in ("observe_s", "fresh_s", "settle_s", "gain", "blacklist_s", "input_change"):
+        for name in ("observe_s", "fresh_s", "settle_s", "gain", "blacklist_s"):
+            check_range("henge", name, getattr(self, name), 0.0)
+        for name in ("input_change", "input_steady"):
             check_range("henge", name, getattr(self, name), 0.0)
         check_range("henge", "settle_tolerance", self.settle_tolerance, 0.0, 0.99)
         check_range("henge", "settle_max_s", self.settle_max_s, self.settle_s)
@@ -152,13 +158,12 @@ class Indicators:
 
 @dataclass(frozen=True)
 class _Pending:
-    """An action whose effect has not been judged."""
+    """An action whose effect has not been judged; `jobs_before` is what was seen when it was taken."""
 
     action: Action
     jobs: tuple[str, ...]
     since_s: float
-    objective: float
-    job_utility: float = 0.0
+    jobs_before: Mapping[str, FleetJob]
     fits: bool = True
 
 
@@ -191,6 +196,8 @@ class Henge:
       left, a reduction or reversion follows at once.
     - A job that misses its SLO without a congested operator below its maximum is passed over. If
       that leaves no candidate, no action can help: the cluster converges on its best record.
+    - A drop after a reconfiguration is that of the jobs whose input stayed as it was: what the
+      others lost may be due to their load, and then what is on record no longer applies.
     - Forgetting history includes the blacklist. Jobs, their operators, intents or
       priorities, or the budget changing counts as a change of workload: history is forgotten.
     - A job that has never reported is left out until it does. A job that stops reporting stops all
@@ -319,9 +326,13 @@ class Henge:
 
     def _objective(self, view: FleetView) -> float:
         """Return what is maximised."""
+        return self._worth(view.jobs.values())
+
+    def _worth(self, jobs: Iterable[FleetJob]) -> float:
+        """Return what is maximised, of some jobs."""
         if self._p.goal is Goal.TOTAL:
-            return _total(view)[0]
-        return min(job.attained / job.utility.maximum for job in view.jobs.values())
+            return sum(job.attained for job in jobs)
+        return min((job.attained / job.utility.maximum for job in jobs), default=0.0)
 
     def _missing(self, view: FleetView) -> list[str]:
         """Return the jobs that have missed their SLO for long enough, those to help first."""
@@ -385,9 +396,7 @@ class Henge:
             f"{name} has {job.attained:g} of {job.utility.maximum:g} utility and congested "
             f"operators: {listed}."
         )
-        pending = _Pending(
-            Action.RECONFIGURATION, (name,), view.time_s, self._objective(view), job.attained, fits
-        )
+        pending = _Pending(Action.RECONFIGURATION, (name,), view.time_s, view.jobs, fits)
         rule = "miss -> reconfiguration"
         return self._start(view, pending, FleetDecision(pending.action, changes, reason, rule))
 
@@ -417,16 +426,36 @@ class Henge:
             return _nothing("converged", "Converged on the best configuration on record.")
         if pending.action is Action.REDUCTION:
             return self._act(view)
-        now = self._objective(view)
-        if now < pending.objective * (1.0 - self._p.settle_tolerance):
-            why = f"Utility fell from {pending.objective:g} to {now:g} after {pending.jobs[0]}'s slots"
+        before, now = self._steady(view, pending)
+        if now < before * (1.0 - self._p.settle_tolerance):
+            why = f"Utility fell from {before:g} to {now:g} after {pending.jobs[0]}'s slots"
             congested = view.congested or not pending.fits
             return self._relieve(view, "drop", why, congested=congested)
+        whole = self._worth(pending.jobs_before.values())
+        if self._objective(view) < whole * (1.0 - self._p.settle_tolerance):
+            # Lost with the input: what is on record is of another workload (5.3).
+            self._history.clear()
+            self._record(view)
         job = view.jobs[pending.jobs[0]]
-        gained = job.attained > 0.0 and job.attained >= pending.job_utility * (1.0 + self._p.gain)
+        had = pending.jobs_before[pending.jobs[0]].attained
+        gained = job.attained > 0.0 and job.attained >= had * (1.0 + self._p.gain)
         if not job.met and not gained:
             self._blacklist[pending.jobs[0]] = view.time_s + self._p.blacklist_s
         return self._act(view)
+
+    def _steady(self, view: FleetView, pending: _Pending) -> tuple[float, float]:
+        """Return what the jobs with a steady input were worth before an action, and are now."""
+        before = pending.jobs_before
+        names = [
+            name
+            for name, job in view.jobs.items()
+            if abs(job.input_rate - before[name].input_rate)
+            <= self._p.input_steady * before[name].input_rate
+        ]
+        return (
+            self._worth(before[name] for name in names),
+            self._worth(view.jobs[name] for name in names),
+        )
 
     def _settled(self, view: FleetView, pending: _Pending) -> bool:
         """Return whether utilities no longer move because of the last action."""
@@ -443,7 +472,7 @@ class Henge:
         if not changes:
             return self._revert(view, rule, why)
         self._rates_reduced = {name: job.input_rate for name, job in view.jobs.items()}
-        pending = _Pending(Action.REDUCTION, tuple(changes), view.time_s, self._objective(view))
+        pending = _Pending(Action.REDUCTION, tuple(changes), view.time_s, view.jobs)
         reason = f"{why}, and the cluster is congested: {', '.join(changes)} give slots back."
         decision = FleetDecision(Action.REDUCTION, changes, reason, f"{rule} -> reduction")
         return self._start(view, pending, decision)
@@ -474,7 +503,7 @@ class Henge:
         self._converge(view)
         if best is None or not changes:
             return _nothing(f"{rule} -> converged", f"{why}; the configuration is the best known.")
-        pending = _Pending(Action.REVERSION, tuple(changes), view.time_s, now)
+        pending = _Pending(Action.REVERSION, tuple(changes), view.time_s, view.jobs)
         reason = f"{why}; back to the configuration that was worth {best.objective:g}."
         decision = FleetDecision(Action.REVERSION, changes, reason, f"{rule} -> reversion")
         return self._start(view, pending, decision)

@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.decision import Change, Decision
+from headgate.control.decision import Change, Decision, Kind
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.projection import F64, pressure, projected_latency_s
@@ -20,12 +20,15 @@ from headgate.control.strategies import (
     best_scale_in,
     best_scale_out,
     change_of,
+    joined,
+    view_after,
 )
 
 I64 = npt.NDArray[np.int64]
 
 _EPSILON_MAX = 0.99
 # The paper says below 1; with so little left, any load is too much.
+_STEPS_MAX = 1024
 
 
 class Health(IntEnum):
@@ -47,7 +50,7 @@ class _Diagnosis:
 
 
 class StreamSwitch:
-    """Move the key groups of one slot per cycle: balance, else scale out; scale in when all is well.
+    """Move the key groups of one slot at a time: balance, else scale out; scale in when all is well.
 
     A slot is *severe* if its latency l_i is above the alert threshold l **and** its projected
     latency L_i is above the bound L, *good* if neither is, else *moderate*. An operator is severe
@@ -66,6 +69,10 @@ class StreamSwitch:
     epsilon : float
         Safety margin in [0, 0.99]: the share of a slot's service rate that is not to be used. More is
         safer and needs more slots; 0.2 is the paper's baseline.
+    steps : int
+        Unit strategies per decision, from 1, which is the paper's. With more, the next is chosen as
+        if the last had been carried out, for as long as there is one in the same direction: a load
+        that needs six more slots has them after one change instead of six.
 
     References
     ----------
@@ -82,17 +89,20 @@ class StreamSwitch:
     - with as many slots as there may be, a balance is taken if it cures its source.
     """
 
-    def __init__(self, epsilon: float = 0.2) -> None:
+    def __init__(self, epsilon: float = 0.2, steps: int = 1) -> None:
         check_range("streamswitch", "epsilon", epsilon, 0.0, _EPSILON_MAX)
+        check_range("streamswitch", "steps", steps, 1, _STEPS_MAX)
         self._epsilon = epsilon
+        self._steps = int(steps)
 
     @property
     def name(self) -> str:
-        """``streamswitch(0.2)``."""
-        return f"streamswitch({self._epsilon:g})"
+        """``streamswitch(0.2)``, or ``streamswitch(0.2, steps=8)``."""
+        steps = f", steps={self._steps}" if self._steps > 1 else ""
+        return f"streamswitch({self._epsilon:g}{steps})"
 
     def decide(self, observation: Observation) -> Decision:
-        """Return at most one unit strategy per operator."""
+        """Return at most one change per operator."""
         changes: dict[str, Change] = {}
         reasons: list[str] = []
         rules: dict[str, None] = {}
@@ -101,12 +111,13 @@ class StreamSwitch:
         acts = any(diagnosis.strategy for diagnosis in diagnoses.values())
         for name, diagnosis in diagnoses.items():
             numbers |= {f"{name}.{key}": value for key, value in diagnosis.numbers.items()}
+            reason = diagnosis.reason
             if diagnosis.strategy is not None:
-                changes[name] = change_of(observation.operators[name], diagnosis.strategy)
+                changes[name], reason = self._go_on(observation.operators[name], diagnosis)
             elif acts:
                 continue
             rules[diagnosis.rule] = None
-            reasons.append(f"{name}: {diagnosis.reason}.")
+            reasons.append(f"{name}: {reason}.")
         return Decision(changes, " ".join(reasons), ", ".join(rules), numbers)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
@@ -115,28 +126,48 @@ class StreamSwitch:
     def slot_failed(self, operator: str, slot_id: int) -> None:
         """Keep nothing: the next observation shows it."""
 
+    def _go_on(self, view: OperatorView, diagnosis: _Diagnosis) -> tuple[Change, str]:
+        """Return the change of a diagnosis and of those that would follow it, and why."""
+        assert diagnosis.strategy is not None
+        strategy, taken = diagnosis.strategy, 1
+        change = change_of(view, strategy)
+        inward = strategy.kind is Kind.SCALE_IN
+        while taken < self._steps:
+            view = view_after(view, strategy)
+            following = self._diagnose(view).strategy
+            if following is None or (following.kind is Kind.SCALE_IN) is not inward:
+                break
+            strategy, taken = following, taken + 1
+            change = joined(change, change_of(view, strategy))
+        if taken == 1:
+            return change, diagnosis.reason
+        more = "1 more move" if taken == 2 else f"{taken - 1} more moves"  # noqa: PLR2004
+        return change, f"{diagnosis.reason}; with {more}, {change.assignment.slots} slots"
+
     def _diagnose(self, view: OperatorView) -> _Diagnosis:
         rates = view.slot_rate
         projected = projected_latency_s(rates, view.service_rate, self._epsilon)
         health = healthiness(view, latency_seen_s(view), projected)
-        worst = pressure(rates, view.service_rate, self._epsilon)
         overall = int(health.max())  # NumPy compares with plain numbers ten times faster
-        worst_slot = int(np.argmax(np.where(health == overall, worst, -np.inf)))
+        good = overall == Health.GOOD
+        # Where all are good all projections are finite, and say the same as pressures.
+        worst = projected if good else pressure(rates, view.service_rate, self._epsilon)
+        worst_slot = int(np.argmax(worst if good else np.where(health == overall, worst, -np.inf)))
         numbers = _numbers(view, worst_slot, float(rates[worst_slot]), float(projected[worst_slot]))
-        about = _about(view, worst_slot, numbers)
         if view.floor_s >= view.bound_s:
             reason = (
                 f"the bound of {view.bound_s:g} s is not above the floor of {view.floor_s:.3g} s"
             )
             return _Diagnosis("unreachable", reason, numbers)
-        if overall == Health.SEVERE:
-            # Largest pressure first; ties by number.
-            severe = np.flatnonzero(health == overall)
-            order = severe[np.argsort(-worst[severe], kind="stable")]
-            return self._relieve(view, order.tolist(), numbers, about)
-        if overall == Health.GOOD:
+        if good:
             return self._save(view, rates, numbers)
-        return _Diagnosis("moderate", f"{about} is moderate; nothing to do", numbers)
+        about = _about(view, worst_slot, numbers)
+        if overall == Health.MODERATE:
+            return _Diagnosis("moderate", f"{about} is moderate; nothing to do", numbers)
+        # Largest pressure first; ties by number.
+        severe = np.flatnonzero(health == overall)
+        order = severe[np.argsort(-worst[severe], kind="stable")]
+        return self._relieve(view, order.tolist(), numbers, about)
 
     def _relieve(
         self, view: OperatorView, severe: list[int], numbers: dict[str, float], about: str

@@ -15,6 +15,7 @@ from headgate.core.assignment import Assignment
 from headgate.engines.sim.model import MicroBatch, OperatorModel
 from headgate.engines.sim.operators import SimulatedOperator
 from headgate.engines.sim.streams import Inflow
+from headgate.loop.batch_floor import BatchFloor
 from headgate.operators.serve import fair_shares
 
 F64 = npt.NDArray[np.float64]
@@ -22,6 +23,9 @@ I64 = npt.NDArray[np.int64]
 
 _TICK_S = 1.0
 """An engine with nothing to do begins an empty batch after so long, as headgate's tick source does."""
+
+_BURST_S = 10.0
+"""The most that a slot at a fixed rate makes up for after a pause, as in headgate on Spark."""
 
 
 class BatchOperator(SimulatedOperator):
@@ -32,6 +36,13 @@ class BatchOperator(SimulatedOperator):
     name, model, inflow, generator, ticks, delta_s
         As `SimulatedOperator`.
     engine : MicroBatch
+
+    Attributes
+    ----------
+    busy_s : float
+        How long the slowest slot of the last batch took.
+    left : int
+        Records that waited when the last batch had ended.
     """
 
     def __init__(
@@ -51,6 +62,9 @@ class BatchOperator(SimulatedOperator):
         self._wanted: tuple[Change, F64, float] | None = None
         self._just_moved: tuple[int, ...] = ()
         self._step = 0
+        self._served_s = 0.0
+        self.busy_s = 0.0
+        self.left = 0
         # Useful time, by the tick in which a task ended and the slot's identity.
         self._useful_s: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         # What held from when, as far as it has not been told yet; and what was told last.
@@ -112,25 +126,42 @@ class BatchOperator(SimulatedOperator):
             (completion, origin) of each record served, ascending.
         """
         self._close_steps(start_s)
+        limited = self._limit(start_s)
+        self.busy_s = 0.0
         out = np.empty((self.queues.held, 2))
         count = 0
         free_s = [start_s] * self._engine.cores
         for slot in range(self.queues.slots):
             core = free_s.index(min(free_s))
-            taken, demand_s = self.queues.take(slot, self._shares(slot, start_s, turn))
+            taken, demand_s = self.queues.take(slot, self._shares(slot, start_s, turn, limited))
             serving_s = demand_s / self.queues.speed(slot)
             moved = sum(self.queues.assignment.slot_of[g] == slot for g in self._just_moved)
             fixed_s = self._engine.task_s + moved * self._engine.moved_group_s
             free_s[core] += fixed_s + serving_s
+            self.busy_s = max(self.busy_s, fixed_s + serving_s)
             tick = _tick_of(free_s[core], self.measures.delta_s)
             self.queues.complete(taken, free_s[core], self.measures.row(tick), out, count)
             count += len(taken)
             self._learn(slot, len(taken), serving_s)
-            self._useful_s[tick][self.slot_ids[slot]] += serving_s * stretch
+            useful_s = serving_s * stretch if limited is None else len(taken) / self._slot_rate
+            self._useful_s[tick][self.slot_ids[slot]] += useful_s
         out = out[:count]
         return max(free_s), out[np.argsort(out[:, 0], kind="stable")]
 
-    def _shares(self, slot: int, now_s: float, turn: int) -> I64:
+    @property
+    def _slot_rate(self) -> float:
+        """Records per second that a slot may serve; infinite without a limit."""
+        limited = self._engine.slot_rate_per_s if not self.model.parents else None
+        return math.inf if limited is None else limited
+
+    def _limit(self, now_s: float) -> int | None:
+        """Return the quota of every slot under a limit by time; None without one."""
+        elapsed_s, self._served_s = now_s - self._served_s, now_s
+        if math.isinf(self._slot_rate):
+            return None
+        return max(1, int(self._slot_rate * min(elapsed_s, _BURST_S)))
+
+    def _shares(self, slot: int, now_s: float, turn: int, limited: int | None) -> I64:
         """Return how many records of each key group a slot serves, int64[G]."""
         engine, queues = self._engine, self.queues
         groups = np.array(queues.assignment.groups_of(slot), dtype=np.int64)
@@ -138,11 +169,14 @@ class BatchOperator(SimulatedOperator):
         mine = groups[backlog[groups] > 0]
         shares = np.zeros_like(backlog)
         shares[mine] = backlog[mine]
-        if math.isinf(engine.budget_s):
+        if limited is not None:
+            quota, overdue = limited, False
+        elif math.isinf(engine.budget_s):
             return shares
-        rate = self._rate[self.slot_ids[slot]]
-        quota = max(1, int(rate * engine.budget_s / self.waves))
-        overdue = now_s - queues.oldest_s(slot) > engine.backlog_age_max_s
+        else:
+            rate = self._rate[self.slot_ids[slot]]
+            quota = max(1, int(rate * engine.budget_s / self.waves))
+            overdue = now_s - queues.oldest_s(slot) > engine.backlog_age_max_s
         if int(shares.sum()) > quota and not overdue:
             shares[mine] = fair_shares(backlog[mine], quota, turn)
         return shares
@@ -218,8 +252,14 @@ class MicroBatchEngine:
         self._next_begin_s = 0.0
         self._turn = 0
         self._told = 0
+        self._floor = BatchFloor()
         self._begin_s = 0.0
         self.time_s = 0.0
+
+    @property
+    def floor_s(self) -> float:
+        """The measured latency floor in seconds; 0 while too little is known."""
+        return self._floor.value_s
 
     def advance(self) -> list[tuple[str, float]]:
         """Live through one batch; without any record, through one second of waiting.
@@ -264,16 +304,26 @@ class MicroBatchEngine:
         model, operators = self._model, self.operators
         full_s = model.plan_s + model.commit_s + len(operators) * (model.task_s + model.budget_s)
         outputs: dict[str, F64] = {}
-        at_s = begin_s + model.plan_s
+        at_s = begin_s + model.planning_s(self._turn)
         for name, operator in operators.items():
             if operator.model.parents:
                 operator.arrive(at_s, [outputs[parent] for parent in operator.model.parents])
             stretch = float(operator.waves)
             if not math.isinf(model.budget_s):
                 stretch *= max(full_s, model.trigger_s) / model.budget_s
+            waited = operator.left > 0
             at_s, outputs[name] = operator.serve(at_s, self._turn, stretch)
+            if not operator.model.parents:
+                self._measure_floor(operator, begin_s, outputs[name], waited=waited)
         self._turn += 1
         return at_s + model.commit_s
+
+    def _measure_floor(
+        self, operator: BatchOperator, begin_s: float, out: F64, *, waited: bool
+    ) -> None:
+        operator.left = operator.queues.held
+        latency_s = float((out[:, 0] - out[:, 1]).mean()) if len(out) else None
+        self._floor.add(begin_s * 1e3, latency_s, operator.busy_s, waited or operator.left > 0)
 
     def finish(self) -> None:
         """End the run: take in what came after the last boundary, to be counted as waiting."""

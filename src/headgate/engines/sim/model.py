@@ -179,6 +179,18 @@ class MicroBatch:
     initial_rate_per_s: float = 100_000.0
     """What is assumed of a slot that has served nothing yet, records per second; > 0."""
 
+    slot_rate_per_s: float | None = None
+    """Records per second that every slot serves, as in an experiment with more slots than cores: a
+    quota by the time since the last batch, in place of a budget, and useful time of served / rate;
+    > 0. None: slots serve as fast as they can."""
+
+    warm_up_s: tuple[float, ...] = ()
+    """What each of the first batches takes longer to plan, seconds; >= 0."""
+
+    jitter_s: tuple[float, ...] = ()
+    """What the batches after these take longer (or less) to plan, one after the other and over again,
+    seconds; empty: nothing."""
+
     poll_s: float = 0.01
     """How long an engine with nothing to do waits before it looks again, seconds; > 0."""
 
@@ -187,7 +199,23 @@ class MicroBatch:
             check_range("micro batch", name, getattr(self, name), 0.0)
         for name in ("budget_s", "poll_s", "backlog_age_max_s", "initial_rate_per_s"):
             check_range("micro batch", name, getattr(self, name), 0.0, above=True)
+        if self.slot_rate_per_s is not None:
+            check_range("micro batch", "slot_rate_per_s", self.slot_rate_per_s, 0.0, above=True)
+        for extra_s in self.warm_up_s:
+            check_range("micro batch", "warm_up_s", extra_s, 0.0)
+        for extra_s in self.jitter_s:
+            check_range("micro batch", "jitter_s", extra_s, -math.inf)
         check_range("micro batch", "cores", self.cores, 1)
+
+    def planning_s(self, batch: int) -> float:
+        """Return how long batch number `batch`, from 0, is planned."""
+        warm = len(self.warm_up_s)
+        extra_s = 0.0
+        if batch < warm:
+            extra_s = self.warm_up_s[batch]
+        elif self.jitter_s:
+            extra_s = self.jitter_s[(batch - warm) % len(self.jitter_s)]
+        return max(0.0, self.plan_s + extra_s)
 
 
 @dataclass(frozen=True)

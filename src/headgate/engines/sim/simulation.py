@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -81,6 +81,9 @@ class Simulation:
         None for continuous mode. Else the loop runs once per batch.
     end_to_end_s : float or None
         As `Observation.end_to_end_s`.
+    settings_at : callable or None
+        Micro-batch mode: returns the settings of an operator that reads a source, from its name and
+        the latency floor in seconds that the engine has measured. Asked after every batch.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Simulation:
         delta_s: float = 0.1,
         micro_batch: MicroBatch | None = None,
         end_to_end_s: float | None = None,
+        settings_at: Callable[[str, float], OperatorSettings] | None = None,
     ) -> None:
         if not (delta_s > 0.0 and math.isfinite(delta_s)):
             msg = f"delta_s of a simulation is {delta_s:g}; give seconds above zero."
@@ -107,6 +111,7 @@ class Simulation:
         self._delta_s = delta_s
         self._micro_batch = micro_batch
         self._end_to_end_s = end_to_end_s
+        self._settings_at = settings_at
 
     def run(self, until_s: float) -> RunResult:
         """Run from 0 to `until_s`, rounded up to whole ticks, and return what happened.
@@ -130,6 +135,9 @@ class Simulation:
         while engine.time_s < ticks * delta_s - _ROUNDING:
             for name, time_s in engine.advance():
                 loop.applied(name, time_s)
+            if self._settings_at is not None and isinstance(engine, MicroBatchEngine):
+                for name in self._job.sources:
+                    loop.configure(name, self._settings_at(name, engine.floor_s))
             loop.cycle(engine.time_s)
         engine.finish()
         return RunResult(

@@ -38,6 +38,7 @@ from headgate.engines.spark.plan import Operator, Routed, raw_schema
 from headgate.engines.spark.windows import (
     check_window,
     find_window,
+    session_gap_us,
     time_column_of,
     window_numbers,
 )
@@ -72,6 +73,8 @@ class AggregateReader:
                 keys += self._key(expression, start)
             spans.append((start, len(keys)))
         functions = AggregateFunctions(self)
+        if time is not None and time.session:
+            functions.add_end(F.unix_micros(self._column(time_index).getField("end")))
         for expression in self.output:
             functions.collect(expression)
         spec = AggregateSpec(
@@ -99,6 +102,9 @@ class AggregateReader:
             arrival=self._arrival(),
         )
 
+    def _column(self, index: int) -> Column:
+        return column(self.spark, self.grouping[index])
+
     def _position(self, time_index: int) -> int | None:
         if time_index < 0:
             return None
@@ -110,7 +116,8 @@ class AggregateReader:
         names = [sql_text(e) for i, e in enumerate(self.grouping) if i != time_index]
         text = f"Aggregate keys {', '.join(names) or '(none)'}"
         if time is not None and time.size_us:
-            text += f"; window {seconds(time.size_us)}"
+            what = "session with a gap of" if time.session else "window"
+            text += f"; {what} {seconds(time.size_us)}"
             if time.sliced:
                 text += f" / {seconds(time.advance_us)} as slices of {seconds(time.slice_us)}"
         elif time is not None:
@@ -153,10 +160,10 @@ class AggregateReader:
         return -1, None, None
 
     def _window(self, attribute: Jvm, expires: bool) -> tuple[TimeKey, Column] | None:
-        if attribute.metadata().contains(SESSION_WINDOW):
-            msg = f"cannot run a session window elastically; group by F.window(...), {WAY_OUT}."
-            raise UnsupportedQuery(msg)
         start = F.unix_micros(column(self.spark, attribute).getField("start"))
+        if attribute.metadata().contains(SESSION_WINDOW):
+            gap_us = session_gap_us(self.spark, self.child, attribute)
+            return TimeKey(gap_us, gap_us, expires=expires, session=True), start
         if self.upstream is not None:
             # a window that an operator below put out: it is grouped by, not cut again
             time = self.upstream.spec.time
@@ -273,6 +280,8 @@ def _time_value(time: TimeKey | None, kind: T.DataType) -> Column:
     end = F.call_function("timestamp_micros", F.col("t"))
     if not isinstance(kind, T.StructType):
         return F.when(F.col("t") != F.lit(NO_TIME_US), end)
-    start = F.call_function("timestamp_micros", F.col("t") - F.lit(time.size_us))
+    # a session's first value is its start
+    start_us = F.col("v0") if time.session else F.col("t") - F.lit(time.size_us)
+    start = F.call_function("timestamp_micros", start_us)
     # nullable unless the user's plan says otherwise, which `_typed` then declares
     return F.when(F.col("t").isNotNull(), F.struct(start.alias("start"), end.alias("end")))

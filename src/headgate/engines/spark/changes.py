@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headgate.core.assignment import Assignment, rescale
-from headgate.core.errors import ConfigError
+from headgate.core.errors import ConfigError, nearest
 from headgate.engines.spark.job import OperatorState
+from headgate.migration.plan import uniform
+
+_PLANNERS = {"minimal": rescale, "uniform": uniform}
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,12 @@ class Changes:
         By operator; changed by `take` only.
     slots_max : int
         The most slots that may be asked for.
+
+    Attributes
+    ----------
+    ready : callable
+        Given the slots that a change needs, returns whether it may come into force; it waits
+        otherwise. By default it always may.
     """
 
     def __init__(self, states: Mapping[str, OperatorState], slots_max: int) -> None:
@@ -52,6 +61,8 @@ class Changes:
         self._wanted: dict[str, Wanted] = {}
         self._frozen_until_s: float | None = None
         self._held: dict[int, dict[str, Assignment]] = {}
+        self.ready: Callable[[int], bool] = lambda slots: True
+        self._heading: dict[str, Assignment] = {}
         self.remember(self.epoch, {name: s.assignment for name, s in states.items()})
 
     @property
@@ -81,19 +92,31 @@ class Changes:
             return {name: state.assignment for name, state in self._states.items()}
 
     def newest(self, operator: str) -> Assignment:
-        """Return what will be in force at the next boundary."""
+        """Return what will be in force at the next boundary, or when a migration has ended."""
         with self._lock:
             wanted = self._wanted.get(operator)
-            return wanted.assignment if wanted else self._states[operator].assignment
+            if wanted:
+                return wanted.assignment
+            return self._heading.get(operator, self._states[operator].assignment)
 
-    def scaled(self, slots: int, operator: str | None = None) -> dict[str, Assignment]:
+    def scaled(
+        self, slots: int, operator: str | None = None, partitioning: str = "minimal"
+    ) -> dict[str, Assignment]:
         """Return assignments with `slots` slots for one operator or for all.
+
+        Parameters
+        ----------
+        partitioning : str
+            ``minimal`` moves the fewest key groups, ``uniform`` gives contiguous ranges.
 
         Raises
         ------
         ConfigError
-            `slots` is out of range.
+            `slots` is out of range, or there is no such partitioning.
         """
+        if partitioning not in _PLANNERS:
+            msg = f'unknown partitioning "{partitioning}"{nearest(partitioning, _PLANNERS)}.'
+            raise ConfigError(msg)
         if slots > self._slots_max:
             msg = (
                 f"slots={slots} exceeds slots max={self._slots_max}; raise it with "
@@ -101,7 +124,8 @@ class Changes:
             )
             raise ConfigError(msg)
         names = [operator] if operator else list(self._states)
-        return {name: rescale(self.newest(name), slots) for name in names}
+        planned = _PLANNERS[partitioning]
+        return {name: planned(self.newest(name), slots) for name in names}
 
     def check_operator(self, operator: str | None) -> None:
         """Raise ConfigError if there is nothing to change, or not that operator."""
@@ -163,7 +187,8 @@ class Changes:
         with self._lock:
             held = self._states[operator].assignment
             fits = wanted.assignment.epoch == held.epoch + 1
-            if self.frozen or not fits or operator in self._wanted:
+            busy = operator in self._wanted or operator in self._heading
+            if self.frozen or not fits or busy:
                 return False
             self._wanted[operator] = wanted
             return True
@@ -171,15 +196,64 @@ class Changes:
     @property
     def pending(self) -> bool:
         """Whether something will change at the next boundary."""
-        return bool(self._wanted)
-
-    def take(self) -> dict[str, tuple[Assignment, Wanted]]:
-        """Put what is wanted in force; return, per operator, what held before and what holds now."""
         with self._lock:
-            wanted, self._wanted = self._wanted, {}
+            return self._may_change()
+
+    def _may_change(self) -> bool:
+        """Return whether something is wanted, and does not wait for executors."""
+        if not self._wanted:
+            return False
+        return self.ready(max(self.newest(name).slots for name in self._states))
+
+    def wanted(self, operator: str) -> Wanted | None:
+        """Return what is wanted of an operator, and neither in force, under way nor waiting."""
+        with self._lock:
+            return self._wanted.get(operator) if self._may_change() else None
+
+    def claim(self, operator: str, target: Assignment) -> None:
+        """Take what is wanted of an operator into a migration's hands, which heads for `target`."""
+        with self._lock:
+            del self._wanted[operator]
+            self._heading[operator] = target
+
+    def heads_for(self, operator: str, target: Assignment) -> None:
+        """Take note of where a migration that an earlier run began is going."""
+        with self._lock:
+            self._heading[operator] = target
+
+    def ended(self, operator: str) -> None:
+        """Take note that an operator's migration has ended."""
+        with self._lock:
+            self._heading.pop(operator, None)
+
+    def put(
+        self,
+        operator: str,
+        slot_of: Sequence[int],
+        slots: int,
+        survivors: Sequence[int | None] = (),
+    ) -> Assignment:
+        """Put an assignment in force under the next epoch; return it."""
+        with self._lock:
+            new = Assignment(tuple(slot_of), slots, self.epoch + 1)
+            self._states[operator].assign(new, survivors)
+            self.remember(new.epoch, {operator: new})
+            return new
+
+    def take(self, kept: Collection[str] = ()) -> dict[str, tuple[Assignment, Wanted]]:
+        """Put what is wanted in force; return, per operator, what held before and what holds now.
+
+        Parameters
+        ----------
+        kept : collection of str
+            Operators that are left alone: their changes are carried out by a migration.
+        """
+        with self._lock:
+            if not self._may_change():
+                return {}
             epoch, taken = self.epoch + 1, {}
-            for name, one in wanted.items():
-                state = self._states[name]
+            for name in [name for name in self._wanted if name not in kept]:
+                one, state = self._wanted.pop(name), self._states[name]
                 new = replace(one, assignment=replace(one.assignment, epoch=epoch))
                 taken[name] = (state.assignment, new)
                 state.assign(new.assignment, new.survivors)

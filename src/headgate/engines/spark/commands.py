@@ -12,11 +12,11 @@ from typing import Any
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import ConfigError, HeadgateError
 from headgate.core.slo import parse_slo
-from headgate.engines.spark import steering
 from headgate.engines.spark.changes import Changes
 from headgate.engines.spark.control import Controller
 from headgate.journal import reader
 from headgate.journal.schema import AssignmentChange, ControlAct, Event, Start
+from headgate.loop import steering
 from headgate.state.control import Command, ControlFiles
 
 FREEZE = "HEADGATE_FREEZE"
@@ -132,7 +132,9 @@ class Commands:
         operator = command.arguments.get("operator")
         changes = self._changes
         changes.check_operator(operator)
-        changes.ask(changes.scaled(slots, operator), command.by, command.reason)
+        partitioning = command.arguments.get("partitioning", "minimal")
+        wanted = changes.scaled(slots, operator, partitioning)
+        changes.ask(wanted, command.by, command.reason)
         return f"{slots} slots" + (f" of {operator}" if operator else "")
 
     def _slo(self, command: Command) -> str:

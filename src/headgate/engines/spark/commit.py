@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,8 +58,12 @@ def next_manifest(
     states: Mapping[str, OperatorState],
     reports: Sequence[Report],
     latest: Manifest | None,
+    migration: Callable[[str], dict[str, Any] | None] = lambda _: None,
 ) -> Manifest:
-    """Return the manifest of a step, and bring `states` to where the step leaves them."""
+    """Return the manifest of a step, and bring `states` to where the step leaves them.
+
+    `migration` returns what is to be kept of an operator's migration; None where there is none.
+    """
     parts = _Parts(sections={name: {} for name in states})
     parts.late = list(latest.engine.get("late", ())) if latest else []
     now_ms = int(time.time() * 1000)
@@ -84,7 +88,10 @@ def next_manifest(
         blobs=tuple(parts.blobs),
         files=tuple(parts.files.values()),
         engine={
-            "operators": {name: s.engine_facts() for name, s in states.items()},
+            "operators": {
+                name: s.engine_facts() | ({"migration": m} if (m := migration(name)) else {})
+                for name, s in states.items()
+            },
             "outputs": parts.outputs.entries,
             # Spark's file sink wants its batches numbered without gaps, so only deliveries count
             "sink_batch": before + 1 if delivered else before,

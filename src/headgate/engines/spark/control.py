@@ -22,17 +22,17 @@ from headgate.control.sample import Sample
 from headgate.core.assignment import spread
 from headgate.core.errors import ConfigError
 from headgate.core.slo import END_TO_END, Slo
-from headgate.engines.spark import steering
 from headgate.engines.spark.actuator import SparkActuator
 from headgate.engines.spark.changes import Changes, Wanted
 from headgate.engines.spark.decisions import DecisionWriter
-from headgate.engines.spark.floor import SparkFloor
 from headgate.engines.spark.job import JobConfig, OperatorState
 from headgate.engines.spark.metrics import SparkMetrics
 from headgate.engines.spark.reports import Report
 from headgate.engines.spark.success import SuccessRate
 from headgate.engines.spark.useful import UsefulTime
 from headgate.journal.schema import Decided, Event, SloState
+from headgate.loop import steering
+from headgate.loop.batch_floor import BatchFloor
 from headgate.loop.loop import ControlLoop, State
 
 DELTA_S = 0.1
@@ -54,6 +54,8 @@ class ControlConfig:
     slots_min, slots_max : int
     advise : bool
         Decide and write down, and change nothing.
+    floor_s : float or None
+        Experiment: the latency floor in place of the measured one.
     """
 
     slos: tuple[Slo, ...]
@@ -61,6 +63,7 @@ class ControlConfig:
     slots_min: int = 1
     slots_max: int = 1
     advise: bool = False
+    floor_s: float | None = None
 
 
 @dataclass
@@ -139,7 +142,7 @@ class Controller:
         self._loop.advise(config.advise)
         # those that read other operators wait for no batch: the loop measures them
         self._first = [name for name in self._targets if not parents.get(name)]
-        self._floor = SparkFloor()
+        self._floor = BatchFloor()
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="headgate-control", daemon=True)
         self._due = False
@@ -150,10 +153,13 @@ class Controller:
 
     # -- the batches' side ------------------------------------------------------------------------
 
-    def assigned(self, operator: str, wanted: Wanted) -> None:
-        """Take note that the step about to begin runs under a new assignment."""
+    def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
+        """Take note that the step about to begin runs under a new assignment.
+
+        Not `final`: it is on the way to the one that was wanted.
+        """
         at_ms = time.time() * 1e3
-        self._events.put(lambda: self._on_assigned(operator, wanted, at_ms))
+        self._events.put(lambda: self._on_assigned(operator, wanted, at_ms, final=final))
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
         """Take note of a committed step; parameters as of `SparkMetrics.committed`."""
@@ -239,10 +245,12 @@ class Controller:
                 self._failed = why
                 self._writer.not_ready("", why)
 
-    def _on_assigned(self, operator: str, wanted: Wanted, at_ms: float) -> None:
+    def _on_assigned(self, operator: str, wanted: Wanted, at_ms: float, *, final: bool) -> None:
         if operator not in self._targets:
             return
         self._metrics.assigned(operator, wanted.assignment, wanted.survivors, at_ms)
+        if not final:
+            return
         if wanted.decided:
             self._loop.applied(operator, self._now_s())
         elif self._loop.state(operator) is State.CHANGING:
@@ -263,7 +271,8 @@ class Controller:
             max((r.useful_ms for r in reports), default=0.0) / 1e3,
             any(r.waiting_records or r.taken for r in first),
         )
-        floor_s = self._floor.value_s
+        given_s = self._config.floor_s
+        floor_s = self._floor.value_s if given_s is None else given_s
         for name in self._first:
             self._configure(name, floor_s)
 

@@ -10,31 +10,37 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from headgate.core.errors import CheckpointError, EngineError
+from headgate.core.errors import EngineError
 from headgate.engines.spark import exchange
-from headgate.engines.spark.changes import Changes, Wanted
+from headgate.engines.spark.changes import Changes
 from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
+from headgate.engines.spark.errand import Errands
 from headgate.engines.spark.failure import is_final, processor_error
 from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.gateway import ArrowMap
 from headgate.engines.spark.job import JobConfig, OperatorState
+from headgate.engines.spark.migrations import Migrations
 from headgate.engines.spark.output import Outputs, Results
+from headgate.engines.spark.phases import Beside, Phases
 from headgate.engines.spark.placement import Placement
 from headgate.engines.spark.plan import Operator, Query
+from headgate.engines.spark.porter import Porter
+from headgate.engines.spark.ports import Commands, Observer
 from headgate.engines.spark.preaggregate import Preaggregation
 from headgate.engines.spark.record import Recorder
+from headgate.engines.spark.recovery import check_continues, check_same_data
 from headgate.engines.spark.reports import Report, ReportChannel, consistent
 from headgate.engines.spark.sinks import Sink
 from headgate.engines.spark.slot import STEP_PROPERTY, SlotTask
 from headgate.engines.spark.sparklog import SparkLog
-from headgate.journal.schema import SloState
+from headgate.operators.processor import ProcessorSpec
 from headgate.state.arena import Run
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
@@ -47,32 +53,6 @@ _QUIET_S = 0.8
 _HEARTBEAT_STEPS = 40
 """Quiet batches after which a manifest is written all the same: Spark keeps 100 batches of offsets, and
 a restart must be able to tell quiet batches from lost ones."""
-
-
-class Commands(Protocol):
-    """What people ask of the job while it runs."""
-
-    def poll(self) -> None:
-        """Carry out what was asked for since the last batch."""
-
-
-class Observer(Protocol):
-    """What is told about the steps of a job while it runs; no call may take long."""
-
-    def assigned(self, operator: str, wanted: Wanted) -> None:
-        """Take note that the step about to begin runs under a new assignment."""
-
-    def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
-        """Take note of a committed step; parameters as of `Controller.committed`."""
-
-    def quiet(self, horizon_ms: float) -> None:
-        """Take note of a batch with nothing to do."""
-
-    def bound_ms(self, operator: str) -> float:
-        """Return the latency that an operator's records are counted against; 0 for none."""
-
-    def state(self) -> SloState:
-        """Return what the next batch line says of the SLO."""
 
 
 class BatchDriver:
@@ -125,7 +105,9 @@ class BatchDriver:
         self.changes = Changes(self.states, config.slots_max)
         self.observer: Observer | None = None
         self.commands: Commands | None = None
+        self.after_step: Callable[[], None] = lambda: None
         self._read_ms = self._served_ms = time.time() * 1e3
+        self._intents, self._garbage = Beside("headgate-intents"), Beside("headgate-garbage")
         self._batch_session: SparkSession | None = None
         self._quiet_batches = 0
         self._timestamp_ms = 0
@@ -149,6 +131,17 @@ class BatchDriver:
         }
         self._results = Results(spark, query)
         self._placements = {op.id: Placement(spark) for op in query.operators}
+        self._porter = Porter(self._errands)
+        self.migrations = Migrations(
+            # of a shared operator every slot has every record: none could wait for one key group
+            {op.id: self.states[op.id] for op in query.operators if not op.shared},
+            self.changes,
+            self._placements,
+            self._porter,
+            config.migration,
+            recorder.write,
+        )
+        self._resume_migrations()
 
     def _states(self) -> dict[str, OperatorState]:
         config = self.config
@@ -159,6 +152,16 @@ class BatchDriver:
             op.id: OperatorState.fresh(config.slots, config.key_groups)
             for op in self.query.operators
         }
+
+    def _resume_migrations(self) -> None:
+        facts = self.latest.engine["operators"] if self.latest is not None else {}
+        for name in self.states:
+            if facts and facts[name].get("migration"):
+                self.migrations.restore(name, facts[name]["migration"])
+
+    def _errands(self) -> Errands:
+        specs = {op.id: op.spec for op in self.query.operators}
+        return Errands(self.spark, specs, self._places(), self.config.name)
 
     def _make_tasks(self) -> dict[str, SlotTask]:
         tasks = {}
@@ -174,6 +177,19 @@ class BatchDriver:
     def _into_sink(self) -> bool:
         """Whether the job that computes a step writes it too."""
         return self.sink.inside and len(self.query.chains) == 1
+
+    def hosts_in_use(self) -> set[str]:
+        """Return the hosts that slots are placed on; none where Spark places them."""
+        placed = [(n, self._placements[n]) for n in self.states if self._placements[n].active]
+        return {h for n, one in placed for h in one.hosts_of(self.slots_in_use(n))}
+
+    def slots_in_use(self, operator: str) -> int:
+        """Return how many slots an operator has, or will have when what moves has moved."""
+        return max(self.states[operator].assignment.slots, self.changes.newest(operator).slots)
+
+    def set_cores(self, cores: int) -> None:
+        """Reckon with another number of cores from the next step on."""
+        self._cores = max(1, cores)
 
     def set_budget(self, budget_s: float | None) -> None:
         """Give slots another time budget from the next step on."""
@@ -234,15 +250,15 @@ class BatchDriver:
         if self.latest is not None and self._recovering:
             self._recovering = False
             if self.latest.spark_batch == batch_id:
-                self._check_same_data(batch_id, sources)
+                check_same_data(self.checkpoint.path, self.latest, batch_id, sources)
                 # the step was committed, its output perhaps not: the same bytes once more
                 self._deliver(self.latest)
                 self._last_sources = sources
                 return
-            self._check_continues(batch_id)
+            check_continues(self.checkpoint.path, self.latest, batch_id, self.log)
         quiet = sources == self._last_sources
         self._last_sources = sources
-        if quiet and not self._due(watermark_us, arrived_ms) and not self.changes.pending:
+        if quiet and not self._due(watermark_us, arrived_ms) and not self._changing:
             self._quiet_batches += 1
             self.settled_batch = self.batches_begun
             self._served_ms = arrived_ms
@@ -258,10 +274,15 @@ class BatchDriver:
         """Go on with what waits while the source is quiet: the next batch only comes with a tick."""
         until = time.monotonic() + _QUIET_S
         while time.monotonic() < until and not self.stopping.is_set():
-            if not any(state.backlog for state in self.states.values()):
+            if not self._changing and not any(s.backlog for s in self.states.values()):
                 return
             now_ms = time.time() * 1e3
             self._step(self._nothing(), batch_id, watermark_us, budget=True, started_ms=now_ms)
+
+    @property
+    def _changing(self) -> bool:
+        """Whether assignments change at the next boundaries, so that these must come."""
+        return self.changes.pending or self.migrations.running
 
     def _nothing(self) -> DataFrame:
         """Return a batch without rows."""
@@ -294,6 +315,11 @@ class BatchDriver:
             batch_id, now_ms = self.latest.spark_batch, time.time() * 1e3
             self._step(self._nothing(), batch_id, watermark_us, budget=False, started_ms=now_ms)
 
+    def close(self) -> None:
+        """Finish what goes on beside the batches; there will be none any more."""
+        self._intents.close()
+        self._garbage.close()
+
     def redeliver_drained(self) -> None:
         """At the start: deliver what a drain had committed, if the driver died before its sink."""
         latest = self.latest
@@ -306,44 +332,13 @@ class BatchDriver:
     def _due(self, watermark_us: int, clock_ms: float) -> bool:
         """Whether there is work without any new record."""
         for operator in self.query.operators:
-            state = self.states[operator.id]
-            now_us = clock_ms * 1e3 if operator.spec.by_clock else watermark_us
+            state, spec = self.states[operator.id], operator.spec
+            now_us = watermark_us - operator.behind_us
+            if isinstance(spec, ProcessorSpec) and spec.by_clock:
+                now_us = int(clock_ms * 1e3)
             if state.backlog or min(state.due_us) <= now_us:
                 return True
         return False
-
-    def _check_same_data(self, batch_id: int, sources: list[str]) -> None:
-        """Refuse a batch that bears the committed one's number and covers other data."""
-        latest = self.latest
-        assert latest is not None
-        if sources != latest.engine["sources"]:
-            msg = (
-                f"Spark's log has other data for batch {batch_id} than headgate's manifest; the "
-                f"checkpoint {self.checkpoint.path} was altered. Restore it from a copy, or use a "
-                "new one."
-            )
-            raise CheckpointError(msg)
-
-    def _check_continues(self, batch_id: int) -> None:
-        """Refuse a Spark checkpoint that went on without us, or that was put back."""
-        latest = self.latest
-        assert latest is not None
-        if batch_id < latest.spark_batch:
-            msg = (
-                f"Spark's log begins batch {batch_id}, headgate's state is of batch "
-                f"{latest.spark_batch}; the checkpoint {self.checkpoint.path} was altered. Restore "
-                "it from a copy, or use a new one."
-            )
-            raise CheckpointError(msg)
-        for missing in range(latest.spark_batch + 1, batch_id):
-            offsets = self.log.offsets(missing)
-            if offsets is not None and offsets != latest.engine["sources"]:
-                msg = (
-                    f"Spark's log has batch {missing} with data that no manifest of headgate "
-                    f"covers; the checkpoint {self.checkpoint.path} was altered. Restore it from "
-                    "a copy."
-                )
-                raise CheckpointError(msg)
 
     def _step(
         self,
@@ -363,12 +358,14 @@ class BatchDriver:
         self._take_wanted(step)
         clock = Phases()
         quotas = self._quotas(started_ms) if budget else dict.fromkeys(self.states)
-        self.checkpoint.write_intent(step, self._intent(step, batch_id, watermark_us, quotas))
+        intent = self._intent(step, batch_id, watermark_us, quotas)
+        self._intents.do(lambda: self.checkpoint.write_intent(step, intent))
         crash_point("after-intent", step)
         clock.lap("plan")
         reports, attempts = self._attempts(batch, step, watermark_us, quotas, clock)
         clock.lap("slots")
         crash_point("before-manifest", step)
+        self._intents.wait()
         manifest = self._commit(step, batch_id, watermark_us, reports, drain=not budget)
         crash_point("after-manifest", step)
         clock.lap("manifest")
@@ -385,10 +382,11 @@ class BatchDriver:
         )
         if self.observer is not None:
             self.observer.committed(reports, started_ms, self._read_ms)
+        self.after_step()
         for name, preaggregation in self._preaggregation.items():
             mine = [r for r in reports if r.operator == name]
             preaggregation.learn(mine, self._cores)
-        self.checkpoint.collect_garbage(manifest)
+        self._garbage.do(lambda: self.checkpoint.collect_garbage(manifest))
 
     def _quotas(self, now_ms: float) -> dict[str, list[int] | None]:
         """Return how many rows each slot of each operator may serve in the step that begins."""
@@ -397,17 +395,27 @@ class BatchDriver:
         quotas: dict[str, list[int] | None] = {}
         for operator in self.query.operators:
             state = self.states[operator.id]
-            if rate is not None and operator.upstream is None:
+            if operator.shared:
+                # a copy waits in no slot's backlog: it would have to move with all key groups
+                quotas[operator.id] = None
+            elif rate is not None and operator.upstream is None:
                 quotas[operator.id] = state.limited(rate, elapsed_s)
             else:
                 quotas[operator.id] = state.quotas(self.config, self._cores, int(now_ms))
         return quotas
 
     def _take_wanted(self, step: int) -> None:
-        for name, (before, new) in self.changes.take().items():
+        asked = [name for name in self.states if self.changes.wanted(name) is not None]
+        governed = [name for name in asked if self.migrations.governs(name)]
+        for name, (before, new) in self.changes.take(governed).items():
             self.recorder.assignment(step, name, before, new)
             if self.observer is not None:
                 self.observer.assigned(name, new)
+        for name, one in self.migrations.begin(step).items():
+            if one.final:
+                self.recorder.assignment(step, name, one.before, one.wanted, one.moved_bytes)
+            if self.observer is not None:
+                self.observer.assigned(name, one.wanted, final=one.final)
 
     def _intent(
         self, step: int, batch_id: int, watermark_us: int, quotas: Mapping[str, Any]
@@ -500,7 +508,7 @@ class BatchDriver:
             if operator.upstream is not None:
                 frame = self._relays[operator.id].apply(frame)
             assignment = self.states[operator.id].assignment
-            frame = exchange.to_slots(frame, assignment)
+            frame = exchange.to_slots(frame, assignment, shared=operator.shared)
             frame = self._placements[operator.id].pin(frame, assignment.slots)
             frame = self._slots[operator.id].apply(frame)
         return frame
@@ -526,11 +534,10 @@ class BatchDriver:
         return {
             "step": step,
             "attempt": attempt,
-            "arena_root": str(self.run.path.parent),
-            "run_id": self.run.run_id,
-            "checkpoint": str(self.checkpoint.path),
+            **self._places(),
             "watermark_us": watermark_us,
             "slot_of": state.assignment.slot_of,
+            "held": sorted(state.held),
             "tokens": state.tokens,
             "steps": state.steps,
             "snapshot_every": self.config.snapshot_every,
@@ -548,6 +555,16 @@ class BatchDriver:
             **state.engine_facts(),
         }
 
+    def _places(self) -> dict[str, Any]:
+        """Return where tasks find state: the arena and the checkpoint."""
+        local = str(self.spark.sparkContext.master).startswith("local")
+        return {
+            # workers on other hosts have arenas of their own
+            "arena_root": str(self.run.path.parent) if local else None,
+            "run_id": self.run.run_id,
+            "checkpoint": str(self.checkpoint.path),
+        }
+
     # -- commit and delivery ----------------------------------------------------------------------
 
     def _commit(
@@ -563,8 +580,9 @@ class BatchDriver:
             drain=drain,
             wants_empty=self.sink.wants_empty,
         )
-        manifest = next_manifest(facts, self.states, reports, self.latest)
+        manifest = next_manifest(facts, self.states, reports, self.latest, self.migrations.to_dict)
         self.latest = self.checkpoint.commit(manifest)
+        self.migrations.committed(step)
         return self.latest
 
     def _deliver(self, manifest: Manifest) -> int:
@@ -580,17 +598,3 @@ class BatchDriver:
         self.sink.write(batch_id, batch)
         clock.lap("sink")
         self.recorder.stateless(batch_id, clock.phases_ms)
-
-
-class Phases:
-    """Where the time of a batch goes."""
-
-    def __init__(self) -> None:
-        self.phases_ms: dict[str, float] = {}
-        self._at = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        """Charge the time since the last lap to `phase`."""
-        now = time.perf_counter()
-        self.phases_ms[phase] = self.phases_ms.get(phase, 0.0) + (now - self._at) * 1e3
-        self._at = now

@@ -34,6 +34,9 @@ from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS
 MARKER_TO, MARKER_TOKEN, MARKER_US = "m_to", "m_token", "m_us"
 INITIAL = "i"
 """True in rows of a processor's initial state, null in all others."""
+_COPY_FOR = "copy_for"
+"""Column of the slot that a copy of a shared record is for."""
+
 MARKERS = T.StructType(
     [
         T.StructField(MARKER_TO, T.IntegerType()),
@@ -61,8 +64,8 @@ def _group(operator: Operator, key_groups: int) -> Column:
     """Return the key group: by the key, or by the window where that is the whole key."""
     by = [routed.value for routed in operator.keys]
     time = operator.spec.time
-    if not by and operator.slice_start is not None and time is not None and not time.sliced:
-        by = [operator.slice_start]
+    if not by and operator.slice_start is not None and time is not None:
+        by = [] if time.sliced or time.session else [operator.slice_start]
     if not by:
         return F.lit(0)
     return _group_of(by, key_groups)
@@ -128,8 +131,23 @@ def slot_column(assignment: Assignment) -> Column:
     return F.expr(f"element_at(array({slots}), {GROUP} + 1)")
 
 
-def to_slots(frame: DataFrame, assignment: Assignment) -> DataFrame:
-    """Return `frame` with one partition per slot; marker rows go where they say."""
+def to_slots(frame: DataFrame, assignment: Assignment, *, shared: bool = False) -> DataFrame:
+    """Return `frame` with one partition per slot; marker rows go where they say.
+
+    Parameters
+    ----------
+    shared : bool
+        Every slot gets every record; it counts as one where it is stored, as none elsewhere.
+    """
+    if shared:
+        # any group may store it; drawn by place and content, so that equal records spread, too
+        drawn = F.xxhash64(F.monotonically_increasing_id(), *frame.columns)
+        group = F.pmod(drawn, F.lit(len(assignment.slot_of))).cast("int")
+        slots = F.array(*[F.lit(slot) for slot in range(assignment.slots)])
+        copies = frame.withColumn(GROUP, group).withColumn(_COPY_FOR, F.explode(slots))
+        stored = slot_column(assignment) == F.col(_COPY_FOR)
+        copies = copies.withColumn(RECORDS, F.when(stored, F.col(RECORDS)).otherwise(F.lit(0)))
+        return copies.repartitionById(assignment.slots, _COPY_FOR).drop(_COPY_FOR)
     target = slot_column(assignment)
     if MARKER_TO in frame.columns:
         target = F.coalesce(F.col(MARKER_TO), target)

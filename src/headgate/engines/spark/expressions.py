@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
-from headgate.engines.spark.gateway import Jvm, class_name, each, seq
+from headgate.engines.spark.gateway import Jvm, class_name, column, data_type, each, seq
+from headgate.operators.spec import NO_TIME_US
 
 WATERMARK = "spark.watermarkDelayMs"
 """Metadata key of a column that carries event time under a watermark."""
@@ -42,6 +45,14 @@ def sql_text(expression: Jvm) -> str:
 def seconds(micros: int) -> str:
     """Return microseconds as seconds, for people."""
     return f"{micros / 1e6:g} s"
+
+
+def event_time_us(spark: SparkSession, attribute: Jvm) -> Column:
+    """Return a column under a watermark as Spark compares it: a time, or the end of a window; in us."""
+    time = column(spark, attribute)
+    if isinstance(data_type(attribute.dataType()), T.StructType):
+        time = time.getField("end")
+    return F.coalesce(F.unix_micros(time), F.lit(NO_TIME_US))
 
 
 def calls_aggregate(expression: Jvm) -> bool:

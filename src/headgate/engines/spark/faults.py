@@ -25,6 +25,12 @@ POINTS = ("after-intent", "before-manifest", "after-manifest", "after-sink")
 """Where a driver can be made to die; between *after-manifest* and *after-sink* a step is committed
 and perhaps not delivered."""
 
+MIGRATION_POINTS = tuple(
+    f"migration-{what}"
+    for what in ("started", "held", "caught-up", "routed", "installed", "released")
+)
+"""Likewise, as a subscale of a migration passes; ``STEP`` counts from 0 how often that has happened."""
+
 _WITHIN_POINTS = 40
 """``random:SEED`` dies at one of the first so many points that are reached."""
 
@@ -115,17 +121,18 @@ def crash_point(point: str, step: int) -> None:
     Parameters
     ----------
     point : str
-        One of `POINTS`.
+        One of `POINTS` or `MIGRATION_POINTS`.
     step : int
+        Or the count, of a migration's point.
     """
     wanted = os.environ.get(CRASH)
     if not wanted:
         return
     global _passed  # noqa: PLW0603 -- points are counted over the life of the driver
-    _passed += 1
     where, number, whom = _parsed(wanted)
+    _passed += point in POINTS
     if where == "random":
-        here = _passed == random.Random(number).randint(1, _WITHIN_POINTS)
+        here = point in POINTS and _passed == random.Random(number).randint(1, _WITHIN_POINTS)
     else:
         here = (where, number) == (point, step)
     if here:
@@ -136,7 +143,7 @@ def _parsed(wanted: str) -> tuple[str, int, str]:
     where, _, rest = wanted.partition(":")
     number, _, whom = rest.partition(":")
     if (
-        where not in (*POINTS, "random")
+        where not in (*POINTS, *MIGRATION_POINTS, "random")
         or not number.isdecimal()
         or whom not in ("", "driver", "group")
     ):

@@ -52,6 +52,11 @@ class AggregateFunctions:
         self._known: list[tuple[Jvm, list[str]]] = []
         self._ansi = self.spark.conf.get("spark.sql.ansi.enabled") == "true"
 
+    def add_end(self, end_us: Column) -> None:
+        """Add a session's end, which comes before all aggregates; call this first."""
+        self._value(Leaf(Kind.INTEGER), end_us)
+        self.aggregates.append(Aggregate(Op.MAX, (Leaf(Kind.INTEGER),)))
+
     def collect(self, expression: Jvm) -> None:
         """Add every aggregate function inside `expression`."""
         if class_name(expression) == "AggregateExpression":

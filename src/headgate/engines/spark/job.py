@@ -52,6 +52,9 @@ class JobConfig:
         Length of the time slots that the control loop counts in; 0 where there is none.
     processor_limit_s : float
         How long one call of a processor may take; 0 for any time.
+    migration : str
+        Strategy for changes of assignment, as `headgate.migration.registry.strategy` reads it; empty:
+        the default for each change.
     faults : list of dict
         What `headgate.testing.faults` injects; empty outside tests.
     """
@@ -71,6 +74,7 @@ class JobConfig:
     slot_rate: float | None = None
     delta_ms: float = 0.0
     processor_limit_s: float = 0.0
+    migration: str = ""
     faults: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -94,6 +98,9 @@ class OperatorState:
         Waiting records, oldest first.
     rate_per_s : dict of int to float
         Rows each slot serves per second of useful time; absent where nothing is known.
+    held : frozenset of int
+        Key groups that are not served at present because a migration has them; not written down,
+        since it follows from the migration.
     """
 
     assignment: Assignment
@@ -105,6 +112,7 @@ class OperatorState:
     rows: list[int]
     backlog: dict[int, list[Segment]] = field(default_factory=dict)
     rate_per_s: dict[int, float] = field(default_factory=dict)
+    held: frozenset[int] = frozenset()
 
     @classmethod
     def fresh(cls, slots: int, key_groups: int) -> OperatorState:
@@ -169,7 +177,8 @@ class OperatorState:
             segment = [report.waiting.name, start, count, now_ms]
             self.backlog.setdefault(group, []).append(segment)
         for group in self.assignment.groups_of(report.slot):
-            if group not in report.groups and group not in self.backlog:
+            idle = group not in report.groups and group not in self.backlog
+            if idle and group not in self.held:
                 # it had nothing to emit up to here, which is as good as having emitted it
                 self.emitted_us[group] = max(self.emitted_us[group], report.watermark_us)
         self._learn_rate(report)

@@ -16,15 +16,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.engines.spark.aggregate import AggregateReader
+from headgate.engines.spark.deduplicate import NODES as DUPLICATES
+from headgate.engines.spark.deduplicate import DeduplicateReader
 from headgate.engines.spark.expressions import WAY_OUT
 from headgate.engines.spark.gateway import Jvm, analysed, class_name, each, jvm, seq
+from headgate.engines.spark.join import JoinReader, is_stream_join
 from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.processor import NODE as PROCESSOR
 from headgate.engines.spark.processor import ProcessorReader
 from headgate.operators.processor import ProcessorSpec
 from headgate.operators.spec import OutputMode
 
-_STATEFUL = ("Aggregate", PROCESSOR)
+_STATEFUL = ("Aggregate", PROCESSOR, *DUPLICATES)
+"""Nodes that become an operator where they read a stream; a join of two streams does, too."""
+
 _ABOVE = {"Project", "Filter", "SubqueryAlias", "View", "Union", "ResolvedHint"}
 _ABOVE_COMPLETE = {"Sort", "GlobalLimit", "LocalLimit"}
 _BELOW = {
@@ -74,7 +79,7 @@ def read(df: DataFrame, mode: str, arrival: str | None = None) -> Query:
         msg = "this DataFrame is not streaming; read its source with spark.readStream."
         raise UnsupportedQuery(msg)
     _check_with_spark(spark, plan, mode)
-    reader = QueryReader(spark, OutputMode[mode.upper()], arrival)
+    reader = QueryReader(plan, spark, OutputMode[mode.upper()], arrival)
     above = reader.above(plan)
     return Query(reader.operators, above, df.schema, reader.mode, reader.notes)
 
@@ -98,13 +103,20 @@ def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:
 
 def _is_stateful(plan: Jvm) -> bool:
     """Return whether a node that becomes an operator is in `plan`."""
-    return class_name(plan) in _STATEFUL or any(_is_stateful(c) for c in each(plan.children()))
+    if not plan.isStreaming():
+        return False
+    if class_name(plan) in _STATEFUL or is_stream_join(plan):
+        return True
+    return any(_is_stateful(c) for c in each(plan.children()))
 
 
 class QueryReader:
     """Walks the plan once."""
 
-    def __init__(self, spark: SparkSession, mode: OutputMode, arrival: str | None) -> None:
+    def __init__(
+        self, plan: Jvm, spark: SparkSession, mode: OutputMode, arrival: str | None
+    ) -> None:
+        self.plan = plan
         self.spark = spark
         self.mode = mode
         self.arrival = arrival
@@ -118,6 +130,10 @@ class QueryReader:
             return self._operator(plan).output_plan
         if name == PROCESSOR:
             return self._processor(plan).output_plan
+        if name in DUPLICATES and plan.isStreaming():
+            return self._deduplicate(plan).output_plan
+        if is_stream_join(plan):
+            return self._join(plan).output_plan
         if not _is_stateful(plan):
             self._check_below(plan)
             return plan
@@ -142,49 +158,86 @@ class QueryReader:
             return
         name = class_name(plan)
         streaming = [child for child in each(plan.children()) if child.isStreaming()]
-        if name not in _BELOW or (name == "Join" and len(streaming) > 1):
-            what = "a stream-stream join" if name == "Join" else _describe(plan)
-            msg = f"cannot run {what} elastically; drop it, {WAY_OUT}."
+        if name not in _BELOW:
+            msg = f"cannot run {_describe(plan)} elastically; drop it, {WAY_OUT}."
             raise UnsupportedQuery(msg)
         for child in streaming:
             self._check_below(child)
 
     def _operator(self, aggregate: Jvm) -> Operator:
-        child = aggregate.child()
-        upstream = None
-        if _is_stateful(child):
-            before = len(self.operators)
-            child = self.above(child)
-            if len(self.operators) - before > 1 and _direct(self.operators[before:]) > 1:
-                msg = f"cannot aggregate over a union of aggregates; write it as two queries, {WAY_OUT}."
-                raise UnsupportedQuery(msg)
-            upstream = self.operators[-1]
-            if isinstance(upstream.spec, ProcessorSpec):
-                msg = f"cannot aggregate over a processor; write it as two queries, {WAY_OUT}."
-                raise UnsupportedQuery(msg)
-            # Spark widens what a stateful operator reads from another to nullable; the batch answer
-            # does not, and neither does our plan of the upstream operator.
-            rules = jvm(self.spark).org.apache.spark.sql.catalyst.analysis
-            narrow = getattr(getattr(rules, "UpdateAttributeNullability$"), "MODULE$")
-            aggregate = narrow.apply(aggregate.withNewChildren(seq(self.spark, [child])))
-            child = aggregate.child()
-        else:
-            self._check_below(child)
-        operator = AggregateReader(self, aggregate, child, upstream).read()
+        node, upstream = self._over(aggregate)
+        operator = AggregateReader(self, node, node.child(), upstream).read()
         self.operators.append(operator)
         return operator
 
-    def _processor(self, node: Jvm) -> Operator:
-        if _is_stateful(node.child()):
-            msg = f"cannot run a processor over another stateful operator; write two queries, {WAY_OUT}."
-            raise UnsupportedQuery(msg)
-        self._check_below(node.child())
-        if node.hasInitialState() and node.initialState().isStreaming():
-            msg = f"the initial state of a processor must be a batch, {WAY_OUT}."
-            raise UnsupportedQuery(msg)
-        operator = ProcessorReader(self, node).read()
+    def _deduplicate(self, node: Jvm) -> Operator:
+        node, upstream = self._over(node)
+        operator = DeduplicateReader(self, node, node.child(), upstream).read()
         self.operators.append(operator)
         return operator
+
+    def _join(self, node: Jvm) -> Operator:
+        for child in each(node.children()):
+            if _is_stateful(child):
+                msg = (
+                    "cannot join what a stateful operator puts out with a stream; write it as two "
+                    f"queries, {WAY_OUT}."
+                )
+                raise UnsupportedQuery(msg)
+            self._check_below(child)
+        operator = JoinReader(self, node, _used_above(self.plan, node)).read()
+        self.operators.append(operator)
+        return operator
+
+    def _over(self, node: Jvm) -> tuple[Jvm, Operator | None]:
+        """Return a node over what headgate puts below it, and the operator it then reads."""
+        child = node.child()
+        if not _is_stateful(child):
+            self._check_below(child)
+            return node, None
+        before = len(self.operators)
+        child = self.above(child)
+        if len(self.operators) - before > 1 and _direct(self.operators[before:]) > 1:
+            msg = (
+                f"cannot run {class_name(node)} over a union of stateful operators; write it as two "
+                f"queries, {WAY_OUT}."
+            )
+            raise UnsupportedQuery(msg)
+        upstream = self.operators[-1]
+        if isinstance(upstream.spec, ProcessorSpec):
+            msg = f"cannot run {class_name(node)} over a processor; write it as two queries, {WAY_OUT}."
+            raise UnsupportedQuery(msg)
+        # Spark widens what a stateful operator reads from another to nullable; the batch answer
+        # does not, and neither does our plan of the upstream operator.
+        rules = jvm(self.spark).org.apache.spark.sql.catalyst.analysis
+        narrow = getattr(getattr(rules, "UpdateAttributeNullability$"), "MODULE$")
+        # a processor has a second child, its initial state
+        children = [child, *list(each(node.children()))[1:]]
+        return narrow.apply(node.withNewChildren(seq(self.spark, children))), upstream
+
+    def _processor(self, node: Jvm) -> Operator:
+        node, upstream = self._over(node)
+        if node.hasInitialState() and (upstream is not None or node.initialState().isStreaming()):
+            msg = (
+                "cannot run a processor with an initial state that is a stream, or over another "
+                f"stateful operator; write two queries, {WAY_OUT}."
+            )
+            raise UnsupportedQuery(msg)
+        operator = ProcessorReader(self, node, upstream).read()
+        self.operators.append(operator)
+        return operator
+
+
+def _used_above(plan: Jvm, node: Jvm) -> set[str]:
+    """Return the ids of all attributes that `plan` puts out or refers to, `node` and below left out."""
+    used = {a.exprId().toString() for a in each(plan.output())}
+    pending = [plan]
+    while pending:
+        one = pending.pop()
+        if not one.equals(node):
+            used |= {a.exprId().toString() for a in each(one.references().toSeq())}
+            pending += each(one.children())
+    return used
 
 
 def _direct(operators: list[Operator]) -> int:

@@ -18,6 +18,7 @@ from headgate.engines.spark.gateway import Jvm, java_class, seq
 
 _UNION = "org.apache.spark.rdd.SQLPartitioningAwareUnionRDD"
 _LOCALITY_WAIT = "spark.locality.wait"
+_FEWEST_HOSTS = 2
 _WAIT = "300ms"
 """How long a task waits for a core of its host; Spark's 3 s would be a batch's whole budget."""
 
@@ -28,31 +29,51 @@ class Placement:
     Parameters
     ----------
     spark : SparkSession
-
-    Attributes
-    ----------
-    active : bool
-        Whether slots are placed: there are several hosts, and the private classes work.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._host_of: dict[int, str] = {}
-        self.active = len(self._hosts()) > 1 and self._works()
+        self._usable: bool | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether slots are placed: there are several hosts, and the private classes work.
+
+        Asked anew each time, since executors come and go; the classes are tried once.
+        """
+        return self._places(self._hosts())
+
+    def _places(self, hosts: Sequence[str]) -> bool:
+        if len(hosts) < _FEWEST_HOSTS:
+            return False
+        if self._usable is None:
+            self._usable = self._works(hosts)
+        return self._usable
 
     def pin(self, frame: DataFrame, slots: int) -> DataFrame:
         """Return `frame`, one partition per slot, with each partition bound to its slot's host."""
-        if not self.active:
-            return frame
-        wishes = self._wishes(slots, self._hosts())
-        return self._pinned(frame, wishes) if wishes else frame
+        hosts = self._hosts()
+        # a single host is noted, too: slots stay there when others come
+        wishes = self._wishes(slots, hosts)
+        return pinned(frame, wishes) if self._places(hosts) else frame
+
+    def hosts_of(self, slots: int) -> list[str]:
+        """Return the host that each of `slots` slots is wished to; none if no host lives."""
+        return self._wishes(slots, self._hosts())
+
+    def renumber(self, numbers: Sequence[int]) -> None:
+        """Let slot i take over the wish of the slot that was ``numbers[i]`` until now."""
+        known = self._host_of
+        self._host_of = {i: known[old] for i, old in enumerate(numbers) if old in known}
 
     def _wishes(self, slots: int, hosts: Sequence[str]) -> list[str]:
         """Return a living host per slot: the one it had, else the one with the fewest slots."""
         if not hosts:
             return []
-        kept = {s: h for s, h in self._host_of.items() if s < slots and h in hosts}
-        load = Counter(kept.values())
+        # a slot that is gone keeps its wish: while slots move, some are asked for before they are used
+        kept = {s: h for s, h in self._host_of.items() if h in hosts}
+        load = Counter(host for slot, host in kept.items() if slot < slots)
         for slot in range(slots):
             if slot not in kept:
                 kept[slot] = min(hosts, key=lambda host: (load[host], host))
@@ -71,28 +92,27 @@ class Placement:
         living = {i.host() for i in infos if (i.host(), str(i.port())) != (driver, port)}
         return sorted(living - {driver}) or sorted(living)
 
-    def _works(self) -> bool:
+    def _works(self, hosts: Sequence[str]) -> bool:
         try:
-            probe = self._spark.range(0, 1, 1, 1)
-            self._pinned(probe, self._wishes(1, self._hosts())).count()
+            pinned(self._spark.range(0, 1, 1, 1), hosts[:1]).count()
             conf = self._spark.sparkContext._jsc.sc().conf()
             if not conf.contains(_LOCALITY_WAIT):
                 conf.set(_LOCALITY_WAIT, _WAIT)
         except (Py4JError, TypeError):
             return False
-        finally:
-            self._host_of = {}
         return True
 
-    def _pinned(self, frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
-        spark = frame.sparkSession
-        context: Jvm = spark.sparkContext._jsc.sc()
-        tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
-        pair = java_class(spark, "scala.Tuple2")
-        wishes = [pair(str(i), seq(spark, [host])) for i, host in enumerate(hosts)]
-        empty = context.makeRDD(seq(spark, wishes), tag).sample(False, 0.0, 1)
-        rows = frame._jdf.queryExecution().toRdd()
-        union = java_class(spark, _UNION)
-        pinned = union(context, seq(spark, [empty, empty, rows]), len(hosts), tag)
-        made = spark._jsparkSession.internalCreateDataFrame(pinned, frame._jdf.schema(), False)
-        return DataFrame(made, spark)
+
+def pinned(frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
+    """Return `frame`, partition i of which wishes to run on ``hosts[i]``."""
+    spark = frame.sparkSession
+    context: Jvm = spark.sparkContext._jsc.sc()
+    tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
+    pair = java_class(spark, "scala.Tuple2")
+    wishes = [pair(str(i), seq(spark, [host])) for i, host in enumerate(hosts)]
+    empty = context.makeRDD(seq(spark, wishes), tag).sample(False, 0.0, 1)
+    rows = frame._jdf.queryExecution().toRdd()
+    union = java_class(spark, _UNION)
+    together = union(context, seq(spark, [empty, empty, rows]), len(hosts), tag)
+    made = spark._jsparkSession.internalCreateDataFrame(together, frame._jdf.schema(), False)
+    return DataFrame(made, spark)

@@ -10,7 +10,9 @@ from pyspark.sql import types as T
 
 from headgate.engines.spark import types
 from headgate.engines.spark.gateway import Jvm
+from headgate.operators.aggregate import NEVER_US
 from headgate.operators.build import Spec
+from headgate.operators.join.spec import JoinSpec
 from headgate.operators.spec import AggregateSpec, Leaf, OutputMode
 
 
@@ -64,7 +66,7 @@ class Operator:
     Attributes
     ----------
     id : str
-        ``aggregate-0`` or ``processor-0``, counted from the source upwards.
+        ``aggregate-0``, ``join-0`` ..., counted from the source upwards.
     what : str
         For people: keys, window, aggregates.
     level : int
@@ -112,6 +114,20 @@ class Operator:
     time_output: int | None = None
     arrival: Column | None = None
     initial: InitialState | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether every slot gets every record, and one of them stores it."""
+        return isinstance(self.spec, JoinSpec) and self.spec.shared
+
+    @property
+    def behind_us(self) -> int:
+        """How far its watermark is behind the job's: a join below puts out older records, too."""
+        if self.upstream is None:
+            return 0
+        spec = self.upstream.spec
+        holds_us = spec.holds_us if isinstance(spec, JoinSpec) else 0
+        return self.upstream.behind_us + (int(NEVER_US) // 2 if holds_us is None else -holds_us)
 
 
 @dataclass

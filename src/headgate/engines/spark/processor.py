@@ -53,8 +53,9 @@ _PANDAS = (
 class ProcessorReader:
     """Reads one node."""
 
-    def __init__(self, reader: QueryReader, node: Jvm) -> None:
+    def __init__(self, reader: QueryReader, node: Jvm, upstream: Operator | None = None) -> None:
         self.reader = reader
+        self.upstream = upstream
         self.spark = reader.spark
         self.node = node
         self.child = node.child()
@@ -84,8 +85,8 @@ class ProcessorReader:
         return Operator(
             id=f"processor-{len(self.reader.operators)}",
             what=f"{type(user).__name__} keys {', '.join(names)}",
-            level=0,
-            upstream=None,
+            level=0 if self.upstream is None else self.upstream.level + 1,
+            upstream=self.upstream,
             spec=spec,
             input_plan=self.child,
             keys=keys,
@@ -200,7 +201,7 @@ class ProcessorReader:
 
     def _arrival(self) -> Column | None:
         found = self.inputs.get(self.reader.arrival or "")
-        return None if found is None else column(self.spark, found)
+        return None if found is None or self.upstream is not None else column(self.spark, found)
 
 
 def _struct(attributes: Any) -> T.StructType:

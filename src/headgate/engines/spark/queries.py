@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from headgate.core.errors import ConfigError
 from headgate.engines.spark.matcher import TRADES, Matcher
+from headgate.engines.spark.sellers import AVERAGES, LastAuctions
 from headgate.workloads import order_book
 
 __all__ = [
@@ -27,8 +28,12 @@ __all__ = [
     "q0",
     "q1",
     "q2",
+    "q3",
+    "q4",
     "q5",
+    "q6",
     "q7",
+    "q8",
     "sdsc",
     "stock_exchange",
     "word_count",
@@ -37,6 +42,12 @@ __all__ = [
 WATERMARK_BIDS = "4 seconds"
 """As in Flink's NEXMark; above the generator's greatest delay of 3 s, so that nothing is late."""
 
+LONGEST_AUCTION = "2 minutes"
+"""Bids are joined to auctions that opened at most this long before, which bounds what is kept. Every
+auction of the generator is shorter down to about 30 events/s."""
+
+_EVENT_TYPES = {"person": 0, "auction": 1, "bid": 2}
+
 _BID = "event_type,bid.auction,bid.bidder,bid.price,bid.dateTime,scheduled"
 
 
@@ -44,6 +55,16 @@ def _bids(spark: SparkSession, columns: str, options: Mapping[str, str]) -> Data
     """Return the bids, one column per field, with `scheduled`."""
     reader = spark.readStream.format("nexmark").options(**{"columns": columns, **options})
     return reader.load().where("event_type = 2").select("bid.*", "scheduled")
+
+
+def _events(
+    spark: SparkSession, kind: str, fields: tuple[str, ...], options: Mapping[str, str]
+) -> DataFrame:
+    """Return the people, auctions or bids, one column per field, with `scheduled`."""
+    columns = ",".join(["event_type", *(f"{kind}.{field}" for field in fields), "scheduled"])
+    reader = spark.readStream.format("nexmark").options(**{"columns": columns, **options})
+    events = reader.load().where(f"event_type = {_EVENT_TYPES[kind]}")
+    return events.select(f"{kind}.*", "scheduled")
 
 
 def q0(spark: SparkSession, **options: str) -> DataFrame:
@@ -62,6 +83,50 @@ def q2(spark: SparkSession, **options: str) -> DataFrame:
     """Return auction and price of bids on every 123rd auction. Stateless."""
     bids = _bids(spark, "event_type,bid.auction,bid.price,scheduled", options)
     return bids.where("auction % 123 = 0")
+
+
+def q3(spark: SparkSession, **options: str) -> DataFrame:
+    """Return auctions of category 10 by sellers in Oregon, Idaho or California.
+
+    Columns name, city, state, auction. A join of two streams without any time: all is kept for ever.
+    """
+    people = _events(spark, "person", ("id", "name", "city", "state"), options)
+    people = people.where("state in ('OR', 'ID', 'CA')")
+    auctions = _events(spark, "auction", ("id", "seller", "category"), options)
+    auctions = auctions.where("category = 10").select(
+        F.col("id").alias("auction"), "seller", "scheduled"
+    )
+    joined = people.join(auctions, F.expr("id = seller"))
+    return joined.select("name", "city", "state", "auction")
+
+
+def _closed_auctions(spark: SparkSession, longest: str, options: Mapping[str, str]) -> DataFrame:
+    """Return auction, opened, seller, category and the price of each auction that had a bid in time."""
+    fields = ("id", "dateTime", "expires", "seller", "category")
+    auctions = _events(spark, "auction", fields, options).withWatermark("dateTime", WATERMARK_BIDS)
+    auctions = auctions.withColumnRenamed("dateTime", "opened")
+    bids = _events(spark, "bid", ("auction", "price", "dateTime"), options)
+    bids = bids.withWatermark("dateTime", WATERMARK_BIDS)
+    in_time = (
+        "id = auction and dateTime between opened and expires "
+        f"and dateTime <= opened + interval {longest}"
+    )
+    offers = auctions.join(bids, F.expr(in_time))
+    return offers.groupBy("auction", "opened", "seller", "category").agg(
+        F.max("price").alias("price")
+    )
+
+
+def q4(spark: SparkSession, longest: str = LONGEST_AUCTION, **options: str) -> DataFrame:
+    """Return the average price per category of the auctions that opened in each window of 10 s.
+
+    Columns window, category, average. NEXMark averages over all auctions ever, which append mode
+    cannot put out; here each auction counts in the window in which it opened. A join and two
+    aggregates.
+    """
+    closed = _closed_auctions(spark, longest, options)
+    per_category = closed.groupBy(F.window("opened", "10 seconds"), "category")
+    return per_category.agg(F.avg("price").alias("average"))
 
 
 def q5(spark: SparkSession, **options: str) -> DataFrame:
@@ -83,6 +148,17 @@ def q5(spark: SparkSession, **options: str) -> DataFrame:
         .agg(top)
         .select("window", (-F.col("top.minus_auction")).alias("auction"), "top.bids")
     )
+
+
+def q6(spark: SparkSession, longest: str = LONGEST_AUCTION, **options: str) -> DataFrame:
+    """Return for each closed auction the average price of its seller's last ten.
+
+    Columns seller, auction, average. "Last" is by when an auction opened: results of a window come in
+    the order of event time, not of closing. A join, an aggregate and a processor.
+    """
+    closed = _closed_auctions(spark, longest, options).drop("category")
+    by_seller = closed.groupBy("seller")
+    return by_seller.transformWithState(LastAuctions(), AVERAGES, "append", "None")
 
 
 def q7(spark: SparkSession, **options: str) -> DataFrame:
@@ -110,6 +186,22 @@ def q7(spark: SparkSession, **options: str) -> DataFrame:
             "top.price",
         )
     )
+
+
+def q8(spark: SparkSession, **options: str) -> DataFrame:
+    """Return who came and opened an auction in the same window of 10 s.
+
+    Columns window, id, name; a person comes out once. A left semi join on equal windows.
+    """
+    people = _events(spark, "person", ("id", "name", "dateTime"), options)
+    people = people.withWatermark("dateTime", WATERMARK_BIDS)
+    window = F.window("dateTime", "10 seconds")
+    people = people.select(window.alias("window"), "id", "name", "scheduled")
+    auctions = _events(spark, "auction", ("seller", "dateTime"), options)
+    auctions = auctions.withWatermark("dateTime", WATERMARK_BIDS)
+    auctions = auctions.select(window.alias("opened_in"), "seller", "scheduled")
+    same = F.expr("id = seller and window = opened_in")
+    return people.join(auctions, same, "left_semi").drop("scheduled")
 
 
 def sdsc(spark: SparkSession, **options: str) -> DataFrame:
@@ -230,8 +322,14 @@ _ALL = (
     Workload("nexmark-q0", q0, "all bids as they are", _NEXMARK_OPTIONS, stateful=False),
     Workload("nexmark-q1", q1, "bids with the price in euros", _NEXMARK_OPTIONS, stateful=False),
     Workload("nexmark-q2", q2, "bids on every 123rd auction", _NEXMARK_OPTIONS, stateful=False),
+    Workload("nexmark-q3", q3, "auctions by sellers of three states, a join", _NEXMARK_OPTIONS),
+    Workload("nexmark-q4", q4, "average price per category and 10 s", _NEXMARK_OPTIONS),
     Workload("nexmark-q5", q5, "hottest auction per 10 s, every 2 s", _NEXMARK_OPTIONS),
+    Workload(
+        "nexmark-q6", q6, "average price of each seller's last ten auctions", _NEXMARK_OPTIONS
+    ),
     Workload("nexmark-q7", q7, "highest bid per 10 s", _NEXMARK_OPTIONS),
+    Workload("nexmark-q8", q8, "new people who sell within 10 s, a semi join", _NEXMARK_OPTIONS),
     Workload(
         "sdsc",
         sdsc,

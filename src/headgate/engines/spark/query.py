@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -63,9 +63,17 @@ class Query:
         return self._driver.recorder.path
 
     def scale(
-        self, slots: int, *, operator: str | None = None, by: str = "user", reason: str = ""
+        self,
+        slots: int,
+        *,
+        operator: str | None = None,
+        partitioning: Literal["minimal", "uniform"] = "minimal",
+        by: str = "user",
+        reason: str = "",
     ) -> None:
-        """Change the number of slots at the next batch boundary.
+        """Change the number of slots from the next batch boundary on.
+
+        Within a host that is all; state that changes host moves as `Writer.migration` says.
 
         Parameters
         ----------
@@ -73,6 +81,9 @@ class Query:
             1 to the number of key groups.
         operator : str, optional
             One operator's id; all operators when absent.
+        partitioning : "minimal" or "uniform"
+            Move as few key groups as balance allows, or give each slot a contiguous range of them, as
+            Flink does.
         by, reason : str
             For the journal.
 
@@ -83,7 +94,7 @@ class Query:
         """
         changes = self._driver.changes
         changes.check_operator(operator)
-        changes.ask(changes.scaled(slots, operator), by, reason)
+        changes.ask(changes.scaled(slots, operator, partitioning), by, reason)
 
     def remap(
         self,
@@ -142,6 +153,10 @@ class Query:
     def decisions(self) -> list[Decided]:
         """Return the last decisions of the query's policy, oldest first."""
         return self._controller.decisions() if self._controller is not None else []
+
+    def _progress(self) -> tuple[int, bool]:
+        """Return how many batches were begun, and whether none is under way."""
+        return self._driver.batches_begun, self._driver.idle.is_set()
 
     def drain(self, timeout_s: float = 60.0) -> None:
         """Wait until everything that has arrived is served and all that is due is out.
@@ -291,6 +306,7 @@ class Query:
         asked = self._driver.stopping.is_set()
         reason = "failed" if failure else "stopped" if asked else "source ended"
         try:
+            self._driver.migrations.stop()
             if self._controller is not None:
                 self._controller.stop()
             self._driver.recorder.stop(reason, failure)

@@ -10,6 +10,7 @@ from headgate.engines.spark.changes import Wanted
 from headgate.engines.spark.reports import Report
 from headgate.journal import histogram
 from headgate.journal.schema import (
+    Arrivals,
     AssignmentChange,
     Batch,
     Event,
@@ -61,7 +62,9 @@ class Recorder:
             step = driver.latest.step
             self.write(Restart(step=step + 1, recovered_from=step))
 
-    def assignment(self, step: int, operator: str, before: Assignment, new: Wanted) -> None:
+    def assignment(
+        self, step: int, operator: str, before: Assignment, new: Wanted, moved_bytes: int = 0
+    ) -> None:
         """Write that a new assignment takes effect."""
         after = new.assignment
         number = {old: slot for slot, old in enumerate(new.survivors) if old is not None}
@@ -75,7 +78,7 @@ class Recorder:
                 slots_before=before.slots,
                 slots_after=after.slots,
                 groups_moved=moved,
-                bytes_moved=0,
+                bytes_moved=moved_bytes,
                 by=new.by,
                 reason=new.reason,
                 operator=operator,
@@ -127,6 +130,7 @@ class Recorder:
             watermark_us=manifest.watermarks["evict_us"] or None,
             slot_stats=_slot_stats(driver, entering),
             hottest=tuple(hottest[:_HOTTEST]),
+            arrivals=_arrivals(entering),
             state_rows=sum(sum(s.rows) for s in driver.states.values()),
             state_bytes=sum(_entry_bytes(driver, op.id) for op in driver.query.operators),
             changelog_bytes=changelog_bytes,
@@ -183,6 +187,18 @@ def _latency(reports: list[Report], merged: histogram.Sparse) -> Latency | None:
         p99=p99,
         max=round(max(r.latency_max_ms for r in reports), 3),
     )
+
+
+def _arrivals(entering: list[Report]) -> tuple[Arrivals, ...]:
+    """Return what arrived by key group, of the operators that count it."""
+    found: dict[str, dict[int, int]] = {}
+    for report in entering:
+        if report.counts is not None:
+            by_group = found.setdefault(report.operator, {})
+            new = report.counts.arrivals
+            for group, records in zip(new.group.tolist(), new.records.tolist(), strict=True):
+                by_group[group] = by_group.get(group, 0) + int(records)
+    return tuple(Arrivals(name, tuple(sorted(by.items()))) for name, by in found.items() if by)
 
 
 def _slot_stats(driver: BatchDriver, entering: list[Report]) -> tuple[SlotStats, ...]:

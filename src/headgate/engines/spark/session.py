@@ -74,6 +74,8 @@ _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",
+    # For the jobs of a fleet, each in a pool of its own; without pools it is first in, first out.
+    "spark.scheduler.mode": "FAIR",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }

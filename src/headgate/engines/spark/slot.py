@@ -10,7 +10,6 @@ import uuid
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,10 @@ from headgate.core.errors import ProcessorError
 from headgate.engines.spark.exchange import INITIAL, MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.engines.spark.faults import SlotFaults
 from headgate.engines.spark.reports import Payload, Report
+from headgate.engines.spark.worker import checkpoint_at, operator_named, run_named, store_of
 from headgate.journal.histogram import counts_of, sparse_of
 from headgate.operators.aggregate import NEVER_US
-from headgate.operators.build import Operator, Spec, operator_of
+from headgate.operators.build import Operator, Spec
 from headgate.operators.process import ProcessorOperator
 from headgate.operators.serve import (
     GROUP,
@@ -35,7 +35,6 @@ from headgate.operators.serve import (
     stamped,
 )
 from headgate.state import changelog
-from headgate.state.arena import ArenaStore, Run, join_run
 from headgate.state.checkpoint import Checkpoint, due_for_snapshot
 from headgate.state.ports import Chain
 
@@ -46,10 +45,6 @@ INLINE_BYTES = 256 * 1024
 """Up to here bytes travel in the report, and the driver writes one bundle for all slots."""
 
 _frozen = False
-_operators: dict[str, Operator] = {}
-_runs: dict[str, Run] = {}
-_stores: dict[tuple[str, str], ArenaStore] = {}
-_checkpoints: dict[tuple[str, str], Checkpoint] = {}
 
 
 @dataclass(frozen=True)
@@ -81,13 +76,14 @@ class SlotTask:
         assert context is not None
         facts = Facts(json.loads(context.getLocalProperty(STEP_PROPERTY + self.operator) or "{}"))
         slot = context.partitionId()
-        operator = _operator(self.operator, self.spec)
+        operator = operator_named(self.operator, self.spec)
         arrived = list(batches)
         read = time.perf_counter()
         arriving, consumed, watermark_us = _split_markers(arrived, operator, facts)
         token = uuid.uuid4().hex
-        store = _store(facts.arena_root, facts.run_id, self.operator, operator)
-        checkpoint = _checkpoint(facts.checkpoint, facts.run_id)
+        run = run_named(facts.arena_root, facts.run_id)
+        store = store_of(run, self.operator, operator)
+        checkpoint = checkpoint_at(facts.checkpoint, facts.run_id)
         faults = SlotFaults(facts.faults, slot, facts.step, facts.attempt)
         request = facts.request(slot, token, watermark_us, checkpoint, self.operator)
         backlog = facts.backlog(slot, checkpoint)
@@ -132,7 +128,7 @@ class Facts:
         self._facts = facts
         self.step: int = facts["step"]
         self.attempt: int = facts["attempt"]
-        self.arena_root: str = facts["arena_root"]
+        self.arena_root: str | None = facts["arena_root"]
         self.run_id: str = facts["run_id"]
         self.checkpoint: str = facts["checkpoint"]
         self.watermark_us: int = facts["watermark_us"]
@@ -153,14 +149,16 @@ class Facts:
         facts = self._facts
         tokens, steps = facts["tokens"], facts["steps"]
         emitted, due, fresh = facts["emitted_us"], facts["due_us"], facts["full_steps"]
-        every = facts["snapshot_every"]
+        every, held = facts["snapshot_every"], frozenset(facts["held"])
         groups = {
             g: GroupState(
                 tokens[g],
                 emitted[g],
                 due[g],
                 # a group whose newest section is a full one has nothing to gain from another
-                snapshot=steps[g] > fresh[g] and due_for_snapshot(g, self.step, every),
+                snapshot=(
+                    g not in held and steps[g] > fresh[g] and due_for_snapshot(g, self.step, every)
+                ),
             )
             for g in self.groups_of(slot)
         }
@@ -181,14 +179,18 @@ class Facts:
             bound_ms=facts["bound_ms"],
             timestamp_ms=facts["timestamp_ms"],
             time_limit_s=facts["time_limit_s"],
+            held=held & groups.keys(),
         )
 
     def backlog(self, slot: int, checkpoint: Checkpoint) -> pa.Table | None:
-        """Return the records that wait for the slot's groups, oldest first per group."""
+        """Return the records that wait for the slot's groups that are served, oldest first per group."""
         waiting: dict[str, list[list[Any]]] = self._facts["backlog"]
         parts = []
         read: dict[str, pa.Table] = {}  # a file holds segments of many groups
+        held = frozenset(self._facts["held"])
         for group in self.groups_of(slot):
+            if group in held:
+                continue
             for name, start, count, _ in waiting.get(str(group), ()):
                 if name not in read:
                     read[name] = _read_table(checkpoint, "backlog", name)
@@ -196,42 +198,6 @@ class Facts:
         if not parts:
             return None
         return pa.concat_tables(parts, promote_options="default")
-
-
-def _operator(name: str, spec: Spec) -> Operator:
-    known = _operators.get(name)
-    if known is None or known.spec != spec:
-        known = _operators[name] = operator_of(spec)
-    return known
-
-
-def _store(root: str, run_id: str, name: str, operator: Operator) -> ArenaStore:
-    key = (run_id, name)
-    if key not in _stores:
-        if run_id not in _runs:
-            _leave_ended_runs()
-            # held as long as the run lasts: the lock keeps a sweep away from this host's files
-            _runs[run_id] = join_run(Path(root), run_id)
-        _stores[key] = ArenaStore(_runs[run_id].path / name, operator.layout.table)
-    return _stores[key]
-
-
-def _leave_ended_runs() -> None:
-    """Give up the memory of runs whose driver is done; the last to leave removes it."""
-    for run_id in [r for r, run in _runs.items() if run.ended]:
-        for key in [k for k in _stores if k[0] == run_id]:
-            _stores.pop(key).close()
-        _runs.pop(run_id).close()
-
-
-def _checkpoint(path: str, run_id: str) -> Checkpoint:
-    """Return this run's view of a checkpoint; another run's caches may be of one that was replaced."""
-    key = (path, run_id)
-    if key not in _checkpoints:
-        for old in [k for k in _checkpoints if k[0] == path]:
-            del _checkpoints[old]
-        _checkpoints[key] = Checkpoint(Path(path))
-    return _checkpoints[key]
 
 
 def _split_markers(

@@ -263,6 +263,8 @@ _EXCHANGE: _Options = {
     "exponent": _REAL,
     "accounts": _integer(1),
     "cancels": _REAL,
+    "rush_share": _REAL,
+    "rush_from_s": _REAL,
 }
 
 _SENTENCES: _Options = {

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from headgate.core.slo import EACH_OPERATOR, LATENCIES, Slo
+from headgate.core.slo import EACH_OPERATOR, Slo
 
 F64 = npt.NDArray[np.float64]
 
@@ -79,7 +79,7 @@ class SuccessRate:
     def _holds(self, records: F64, total: F64) -> npt.NDArray[np.bool_]:
         if self._slo.statistic == "mean":
             return total <= self._slo.bound * 1e3 * records
-        return total >= quantile_of(self._slo) * records
+        return total >= self._slo.quantile * records
 
     def _pooled(self, values: F64) -> F64:
         return values if len(self.windows) == self._groups else values.sum(keepdims=True)
@@ -95,9 +95,3 @@ class SuccessRate:
         shares = self.shares()
         least = int(np.argmin(shares))
         return float(shares[least]), int(np.flatnonzero(self.windows)[least])
-
-
-def quantile_of(slo: Slo) -> float:
-    """Return the share of records that a percentile is about: 0.95 of ``p95``, 1 of ``max``."""
-    assert slo.statistic in LATENCIES
-    return 1.0 if slo.statistic == "max" else float(slo.statistic.removeprefix("p")) / 100.0

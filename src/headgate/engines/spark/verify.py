@@ -29,18 +29,21 @@ class BatchSession:
     Parameters
     ----------
     spark : SparkSession
-    until : str or None
-        End offset (JSON) of a source that takes an ``until`` option.
+    until : list of (str or None)
+        End offset (JSON) of each source that takes an ``until`` option, in the order of the query.
     """
 
-    def __init__(self, spark: SparkSession, until: str | None) -> None:
+    def __init__(self, spark: SparkSession, until: list[str | None]) -> None:
         self._spark = spark
-        self._until = until
+        self._until = list(until)
 
     @property
     def readStream(self) -> Any:
-        """A batch reader in place of the streaming reader."""
-        return _BatchReader(self._spark, self._until)
+        """A batch reader in place of the streaming reader; the next one is of the next source."""
+        until = self._until[0] if self._until else None
+        if len(self._until) > 1:
+            self._until.pop(0)
+        return _BatchReader(self._spark, until)
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the session's."""
@@ -116,7 +119,7 @@ def verify(
         raise CheckpointError(msg)
     # a stateless query has no manifest; what it wrote is what its journal says
     until = last_batch if latest is None else latest.spark_batch
-    session = BatchSession(spark, end_offset(Path(checkpoint), until))
+    session = BatchSession(spark, end_offsets(Path(checkpoint), until))
     expected = (reference or build)(session, **dict(options or {}))
     if mode == "append" and latest is not None:
         query = read(build(spark, **dict(options or {})), mode)
@@ -124,14 +127,14 @@ def verify(
     return compare(expected, output) | {"dropped": {"late": late, "null_keys": 0}}
 
 
-def end_offset(location: Path, batch: int) -> str | None:
-    """Return the first source's end offset of a Spark batch, as JSON."""
+def end_offsets(location: Path, batch: int) -> list[str | None]:
+    """Return the end offsets of a Spark batch, as JSON, by source."""
     path = location / "offsets" / str(batch)
     if not path.exists():
-        return None
+        return [None]
     # the format's version, Spark's metadata, then one line per source
     _, _, *sources = path.read_text().splitlines()
-    return sources[0] if sources and sources[0] != "-" else None
+    return [None if source == "-" else source for source in sources]
 
 
 def _journalled(journal: Path) -> tuple[int, int | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from py4j.java_gateway import get_field
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -34,6 +35,43 @@ def find_window(plan: Jvm, attribute: Jvm) -> tuple[Jvm, Jvm] | None:
             return None
         plan = children[0]
 
+
+def session_gap_us(spark: SparkSession, plan: Jvm, attribute: Jvm) -> int:
+    """Return the gap of the session window that made `attribute`, in microseconds.
+
+    Raises
+    ------
+    UnsupportedQuery
+        It is not the same for all records.
+    """
+    found = find_window(plan, attribute)
+    interval = None if found is None else _added_interval(found[1])
+    if interval is None or not interval.foldable():
+        msg = (
+            "cannot run a session window whose gap differs from record to record; give it a fixed gap, "
+            f"{WAY_OUT}."
+        )
+        raise UnsupportedQuery(msg)
+    value = interval.eval(None)
+    months, days, micros = (get_field(value, n) for n in ("months", "days", "microseconds"))
+    if months or days * _DAY_US + micros <= 0:
+        msg = f"cannot run a session window with a gap of {value.toString()}; give it in days or less."
+        raise UnsupportedQuery(msg)
+    return int(days * _DAY_US + micros)
+
+
+def _added_interval(expression: Jvm) -> Jvm | None:
+    """Return what is added to a time in `expression`."""
+    if class_name(expression) in ("TimestampAddInterval", "TimeAdd"):
+        return list(each(expression.children()))[1]
+    for child in each(expression.children()):
+        found = _added_interval(child)
+        if found is not None:
+            return found
+    return None
+
+
+_DAY_US = 86_400_000_000
 
 _NUMBERS = re.compile(
     r"- (?P<offset>-?\d+)\) % (?P<advance>\d+)\).*\+ (?P<size>\d+)\), LongType, \w+\)\)*$"

@@ -17,7 +17,8 @@ from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, nearest
 from headgate.core.slo import Slo, parse_slo
 from headgate.engines.spark import session as sessions
-from headgate.engines.spark import sinks, steering
+from headgate.engines.spark import sinks
+from headgate.engines.spark.allocation import follow_slots
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
@@ -27,9 +28,12 @@ from headgate.engines.spark.job import JobConfig
 from headgate.engines.spark.lock import CheckpointLock
 from headgate.engines.spark.logical import read
 from headgate.engines.spark.plan import Query as Plan
+from headgate.engines.spark.ports import Observer
 from headgate.engines.spark.query import Query
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.warmup import warm_workers
+from headgate.loop import steering
+from headgate.migration import registry as strategies
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import ControlFiles
@@ -45,7 +49,9 @@ _OWN_OPTIONS = {
     "headgate.processorTimeLimit": "a call of a processor that takes longer fails, a duration",
     "headgate.backlog.bytesMax": "above this a slot serves past its budget",
     "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
+    "headgate.executors": "follow: asked for and given back as slots change; or keep",
     "headgate.slotRate": "experiment: records that a slot serves per second of wall time",
+    "headgate.floor": "experiment: the latency floor, a duration, in place of the measured one",
 }
 
 
@@ -89,7 +95,10 @@ class Writer:
         self._policy: Policy | None = None
         self._advise = False
         self._fallback = "error"
+        self._migration = ""
         self._faults: list[dict[str, Any]] = []
+        # What is told about its batches: the query's own loop, and around it what a fleet puts there.
+        self._watch: Callable[[Observer | None, BatchDriver], Observer | None] = lambda own, _: own
 
     # -- PySpark's --------------------------------------------------------------------------------
 
@@ -242,6 +251,20 @@ class Writer:
         self._advise = advise
         return self
 
+    def migration(self, strategy: str) -> Writer:
+        """Set how a change of assignment is carried out: ``"subscale"``, ``"fluid(...)"`` and others.
+
+        By default state that stays on its host is only handed over (``"shared"``), and what changes
+        host goes by ``"subscale"``; see `headgate.migration.registry`.
+
+        Raises
+        ------
+        ConfigError
+            No strategy has that name, or a parameter is unknown or out of range.
+        """
+        self._migration = str(strategies.strategy(strategy))
+        return self
+
     def fallback(self, to: Literal["error", "spark"]) -> Writer:
         """Say what happens to a query that cannot run elastically: refuse it, or plain Spark."""
         if to not in ("error", "spark"):
@@ -345,7 +368,7 @@ class Writer:
             frame = streaming_input(spark, plan, config.key_groups)
             driver.input_schema = frame.schema
             controller = self._controller(plan, driver, recorder)
-            driver.observer = controller
+            driver.observer = self._watch(controller, driver)
             commands = Commands(
                 ControlFiles(checkpoint.root),
                 driver.changes,
@@ -357,6 +380,9 @@ class Writer:
             driver.commands = commands
             driver.rehearse()
             warm_workers(spark, [op.spec for op in plan.operators])
+            leave_executors = follow_slots(
+                spark, driver, recorder.write, self._options.get("headgate.executors", "follow")
+            )
             recorder.start(driver, self._options.get("headgate.workload"), self._parameters(config))
             driver.redeliver_drained()
             if controller is not None:
@@ -375,7 +401,9 @@ class Writer:
         opened = run
 
         def release() -> None:
+            driver.close()
             lock.release()
+            leave_executors()
             opened.end()
             opened.close()
 
@@ -398,12 +426,14 @@ class Writer:
         at_most = job.slots_max
         if most == "auto" and job.slot_rate is None:
             at_most = max(job.slots, min(cores, job.slots_max))
+        floor = self._options.get("headgate.floor")
         config = ControlConfig(
             slos=self._slos,
             policy=self._policy or _policy("streamswitch", {}),
             slots_min=least,
             slots_max=at_most,
             advise=self._advise,
+            floor_s=None if floor is None else parse_duration_s(floor, zero=True),
         )
         parents = {op.id: (op.upstream.id,) for op in plan.operators if op.upstream is not None}
         return Controller(
@@ -455,6 +485,7 @@ class Writer:
             slot_rate=float(rate) if rate else None,
             delta_ms=DELTA_S * 1e3 if self._slos else 0.0,
             processor_limit_s=parse_duration_s(limit) if limit else 0.0,
+            migration=self._migration,
             faults=self._faults,
         )
 
@@ -467,6 +498,7 @@ class Writer:
             | control
             | {
                 "policy": policy if self._slos else "static",
+                "cores": self._df.sparkSession.sparkContext.defaultParallelism,
                 "trigger": self._trigger,
                 "format": self._format,
             }

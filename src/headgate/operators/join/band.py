@@ -21,14 +21,10 @@ import numpy.typing as npt
 
 from headgate.core.errors import ConfigError, ProtocolError
 from headgate.operators.join.kernels import compare_bands, compare_theta, look_up_bands
+from headgate.operators.join.match import Pairs, collect
 from headgate.state.ports import I64
 
 Column = npt.NDArray[Any]
-Pairs = tuple[I64, I64]
-"""Positions of the probe and of the stored record of each pair, ordered by both."""
-
-_PAIRS_FIRST = 1024
-"""Room for pairs at the start; doubled when it is full."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,7 @@ def compare_all(probe: Records, stored: Records, band: Band) -> Pairs:
             start, probes, found,
         )  # fmt: skip
 
-    return _collect(step, probe.times.size)
+    return collect(step, probe.times.size)
 
 
 class BandIndex:
@@ -128,7 +124,7 @@ class BandIndex:
                 band.reach, start, probes, found,
             )  # fmt: skip
 
-        probes, found = _collect(step, probe.times.size)
+        probes, found = collect(step, probe.times.size)
         by_both = np.lexsort((found, probes))
         return probes[by_both], found[by_both]
 
@@ -156,7 +152,7 @@ def compare_theta_all(
             match, probe_times, probe, stored_times, stored, reach, start, probes, found
         )
 
-    return _collect(step, probe_times.size)
+    return collect(step, probe_times.size)
 
 
 def _bounds(probe: Records, stored: Records, band: Band) -> tuple[Column, Column, Column, Column]:
@@ -180,19 +176,3 @@ def _bound(probe: Column, stored: Column, width: float) -> tuple[Column, Column]
         )
     msg = "integers of 2**52 and more, or floats against integers, do not fit a band; cast a side."
     raise ProtocolError(msg)
-
-
-def _collect(step: Callable[[int, I64, I64], tuple[int, int]], probe_count: int) -> Pairs:
-    """Run a kernel until it has done all probe records, with more room each time it stops."""
-    room, start = _PAIRS_FIRST, 0
-    probes: list[I64] = []
-    found: list[I64] = []
-    while start < probe_count:
-        probe_out, stored_out = np.empty(room, np.int64), np.empty(room, np.int64)
-        count, start = step(start, probe_out, stored_out)
-        probes.append(probe_out[:count])
-        found.append(stored_out[:count])
-        room *= 2
-    if not probes:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    return np.concatenate(probes), np.concatenate(found)

@@ -1,4 +1,4 @@
-"""Distinct rows of words."""
+"""Distinct rows of words, and which rows are among them."""
 
 from __future__ import annotations
 
@@ -46,3 +46,14 @@ def number(rows: I64, hashes: I64, index: I64, first: I64, of: I64) -> int:
             index[position] = count
         of[i] = index[position] - 1
     return count
+
+
+@jit
+def look_up(rows: I64, hashes: I64, known: I64, index: I64, of: I64) -> None:
+    """Write the number of each row among `known` (int64[k, w], as `number` numbered them), or -1."""
+    mask = len(index) - 1
+    for i in range(len(rows)):
+        position = hashes[i] & mask
+        while index[position] != 0 and not _same(rows, i, known, index[position] - 1):
+            position = (position + 1) & mask
+        of[i] = index[position] - 1

@@ -150,18 +150,31 @@ class Answer:
 
 
 def parameters(kind: type[P], given: Mapping[str, Any]) -> P:
-    """Return `kind` made of the parameters `given`.
+    """Return `kind` made of the parameters `given`; text is read as a number where one is wanted.
 
     Raises
     ------
-    ConfigError    A name is unknown; the message has the nearest one.
+    ConfigError
+        A name is unknown (the message has the nearest one), or a text is not the number wanted.
     """
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
     for name in given:
-        if name not in known:
-            msg = f"{kind.__name__} has no parameter {name!r}{nearest(name, known)}"
+        if name not in defaults:
+            msg = f"{kind.__name__} has no parameter {name!r}{nearest(name, defaults)}"
             raise ConfigError(msg)
-    return kind(**given)
+    return kind(**{name: _typed(name, value, defaults[name]) for name, value in given.items()})
+
+
+def _typed(name: str, value: Any, default: Any) -> Any:
+    """Return a text as the type that `default` has; anything else as it is."""
+    if not isinstance(value, str) or isinstance(default, str):
+        return value
+    try:
+        return type(default)(value)
+    except ValueError:
+        what = "a whole number" if isinstance(default, int) else "a number"
+        msg = f"{name}={value} is not {what}; write for example {name}={default}."
+        raise ConfigError(msg) from None
 
 
 def require(condition: bool, message: str) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.slo import ALERT_S, END_TO_END, Slo
-from headgate.engines.spark.success import quantile_of
 from headgate.loop.settings import OperatorSettings
 
 BUDGET_SHARE = 0.8
@@ -38,7 +37,7 @@ class Target:
         slo = self.slo
         if slo.statistic == "mean":
             return slo.bound
-        share = min(quantile_of(slo), _SHARE_MAX)
+        share = min(slo.quantile, _SHARE_MAX)
         floor_s = min(floor_s, slo.bound / 2)
         return floor_s + (slo.bound - floor_s) / max(1.0, math.log(1.0 / (1.0 - share)))
 

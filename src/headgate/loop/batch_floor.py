@@ -1,4 +1,4 @@
-"""The latency that a job on Spark has however little it has to do."""
+"""The latency that a job in micro-batches has however little it has to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS_MIN = 20
 """Steps before a floor is believed: one that is too high would stop a policy. Chosen, not tuned."""
 
 
-class SparkFloor:
+class BatchFloor:
     """Measures the floor of the operators that read the source.
 
     It is the mean latency of steps in which nothing waited and slots had hardly anything to do, a low

@@ -1,0 +1,49 @@
+"""The command that looks at a cluster before a job runs there."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
+from headgate.cli.commands import app
+from headgate.core.size import format_bytes
+from headgate.scenario.spark import engine_module
+
+
+@app.command(epilog=EXIT_CODES)
+def doctor(
+    master: Annotated[
+        str | None, typer.Option(help="Spark master; default: $SPARK_MASTER, else local[*].")
+    ] = None,
+    state: Annotated[
+        str, typer.Option(help="State that a host must be able to hold, with its unit.")
+    ] = "1 GB",
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Directory that driver and executors must see alike.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check every executor of a cluster, and say what is wrong; exits with 1 if anything is."""
+
+    def work() -> dict[str, Any]:
+        module = engine_module("headgate.engines.spark.doctor")
+        return dict(module.run(master, state=state, checkpoint=checkpoint))
+
+    answer(work, doctor_lines, as_json=as_json, debug=debug)
+
+
+def doctor_lines(result: dict[str, Any]) -> list[str]:
+    """Return what `doctor` found as lines of text."""
+    lines = [
+        f"executor  {one['executor']} on {one['host']}: "
+        f"{format_bytes(one['arena_free_bytes'])} free in {one['arena'] or 'no directory'}, "
+        f"{format_bytes(one['disk_free_bytes'])} in {one['disk']}"
+        for one in result["executors"]
+    ]
+    lines += [f"problem   {text}" for text in result["problems"]]
+    lines += [f"advice    {text}" for text in result["advice"]]
+    lines += [f"unchecked {text}" for text in result["unchecked"]]
+    return [*lines, "sound     yes" if result["sound"] else "sound     no"]

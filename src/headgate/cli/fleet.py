@@ -1,0 +1,103 @@
+"""The commands about many jobs under one budget."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headgate import scenario as scenarios
+from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
+from headgate.cli.commands import app
+from headgate.cli.figures import table
+from headgate.core.duration import parse_duration_s
+from headgate.report.fleet import fleet_status
+
+fleet = typer.Typer(
+    help="Many jobs under one budget of slots.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(fleet, name="fleet")
+
+Description = Annotated[Path, typer.Argument(metavar="FILE.toml", help="What runs.")]
+
+
+@fleet.command(epilog=EXIT_CODES)
+def check(file: Description, as_json: Json = False, debug: Debug = False) -> None:
+    """Check a fleet's description without a cluster, and say what it would run."""
+    answer(lambda: scenarios.check_fleet(file), _lines, as_json=as_json, debug=debug)
+
+
+@fleet.command(epilog=EXIT_CODES)
+def run(
+    file: Description,
+    duration: Annotated[
+        str, typer.Option(help="How long from the last job's start on, with its unit.")
+    ] = "60s",
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Decide, write down why, and change nothing.")
+    ] = False,
+    only_check: Annotated[
+        bool, typer.Option("--check", help="Check the description, and run nothing.")
+    ] = False,
+    work: Annotated[
+        Path | None, typer.Option(help="Directory of journal, outputs and checkpoints.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run the jobs of a description in one Spark application, and print what happened."""
+
+    def work_on() -> dict[str, Any]:
+        if only_check:
+            return scenarios.check_fleet(file)
+        return scenarios.run_fleet_file(
+            file,
+            duration_s=parse_duration_s(duration),
+            advise=advise,
+            work=work,
+            on_progress=_progress,
+        )
+
+    answer(work_on, _lines, as_json=as_json, debug=debug)
+
+
+@fleet.command(epilog=EXIT_CODES)
+def status(
+    journal: Annotated[Path, typer.Argument(help="The fleet's journal, or its directory.")],
+    since: Annotated[
+        str | None, typer.Option(help="Only what happened in the last, such as 1h.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say who took slots from whom, with the utility before and after; also of a dead fleet."""
+
+    def work() -> dict[str, Any]:
+        return fleet_status(journal, None if since is None else parse_duration_s(since))
+
+    answer(work, _lines, as_json=as_json, debug=debug)
+
+
+def _progress(running: Any) -> None:
+    rounds = running.rounds
+    if rounds:
+        last = rounds[-1]
+        sys.stderr.write(
+            f"{last.time_s:7.1f} s  utility {last.utility:g} of {last.utility_max:g}  "
+            f"slots {last.slots} of {last.slots_max}  actions {len(running.actions)}\n"
+        )
+        sys.stderr.flush()
+
+
+def _lines(result: Mapping[str, Any]) -> list[str]:
+    """Return a result's plain values, then its rows as a table."""
+    plain = {k: v for k, v in result.items() if isinstance(v, str | int | float) or k == "touched"}
+    width = max(map(len, plain), default=0)
+    lines = [
+        f"{k:<{width}}  {v if isinstance(v, str) else json.dumps(v)}" for k, v in plain.items()
+    ]
+    return [*lines, *table(result.get("rows", []))]

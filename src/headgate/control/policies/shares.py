@@ -1,0 +1,118 @@
+"""Rivals of a policy that knows utilities: nothing at all, equal shares, first come first served."""
+
+from __future__ import annotations
+
+from headgate.control.fleet_slots import difference, extra_slots, fitted
+from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetView
+from headgate.control.limits import check_range
+from headgate.control.policies.henge import HengeParameters
+
+
+class Unmanaged:
+    """Jobs keep the slots they came with: Storm's default scheduler."""
+
+    @property
+    def name(self) -> str:
+        """``unmanaged``."""
+        return "unmanaged"
+
+    def decide(self, view: FleetView) -> FleetDecision:
+        """Return nothing."""
+        return FleetDecision(rule="unmanaged")
+
+
+class EqualShares:
+    """Every job gets the same share of the budget.
+
+    Within a job, each operator has at least one slot and the rest goes where the work is: in
+    proportion to the slots that are busy, of which a saturated operator counts as twice as many.
+
+    Parameters
+    ----------
+    every_s : float
+        Time between two divisions, in seconds; > 0. Chosen so that a division is seen to work.
+    """
+
+    def __init__(self, every_s: float = 120.0) -> None:
+        check_range("equal-shares", "every_s", every_s, 0.0, above=True)
+        self._every_s = every_s
+        self._next_s = 0.0
+
+    @property
+    def name(self) -> str:
+        """``equal-shares``."""
+        return "equal-shares"
+
+    def decide(self, view: FleetView) -> FleetDecision:
+        """Return each job's share, divided over its operators, at the end of every period."""
+        if view.time_s < self._next_s or not view.jobs:
+            return FleetDecision(rule="between divisions")
+        self._next_s = view.time_s + self._every_s
+        share = view.slots_max // len(view.jobs)
+        wanted = {name: _divided(job, share) for name, job in view.jobs.items()}
+        changes = difference(view.slots, wanted)
+        reason = f"{share} slots for each of {len(view.jobs)} jobs."
+        return FleetDecision(Action.RECONFIGURATION, changes, reason, "equal shares")
+
+
+class FirstCome:
+    """Jobs get what they want in the order in which they were submitted, until nothing is left.
+
+    What a job wants is what Henge would give it. Nobody gives anything back.
+
+    Parameters
+    ----------
+    parameters : HengeParameters
+        Round, threshold, slots per unit and time to settle are used.
+    """
+
+    def __init__(self, parameters: HengeParameters | None = None) -> None:
+        self._p = parameters or HengeParameters()
+        self._wait_until_s = 0.0
+
+    @property
+    def name(self) -> str:
+        """``first-come``."""
+        return "first-come"
+
+    def decide(self, view: FleetView) -> FleetDecision:
+        """Return more slots for the first job that misses its SLO, if there are any."""
+        if view.time_s < self._wait_until_s:
+            return FleetDecision(rule="settling")
+        for name, job in view.jobs.items():
+            given = {} if job.met else fitted(self._wanted(job), view.slots_free)
+            if given:
+                self._wait_until_s = view.time_s + self._p.settle_s
+                slots = {op: job.operators[op].slots + n for op, n in given.items()}
+                reason = f"{name} was submitted first of those that want slots."
+                return FleetDecision(Action.RECONFIGURATION, {name: slots}, reason, "first come")
+        return FleetDecision(rule="nothing to give")
+
+    def _wanted(self, job: FleetJob) -> dict[str, int]:
+        wanted = {}
+        for name, operator in job.operators.items():
+            extra = extra_slots(
+                operator.capacity, self._p.congestion_threshold, self._p.slots_per_unit
+            )
+            wanted[name] = max(0, min(extra, operator.slots_max - operator.slots))
+        return wanted
+
+
+_SATURATED = 0.95
+
+
+def _divided(job: FleetJob, share: int) -> dict[str, int]:
+    """Return `share` slots divided over the operators of a job: one each, the rest by work."""
+    operators = job.operators
+    busy = {
+        name: op.slots * op.capacity * (2.0 if op.capacity > _SATURATED else 1.0)
+        for name, op in operators.items()
+    }
+    total = sum(busy.values()) or 1.0
+    rest = max(0, share - len(operators))
+    exact = {name: rest * work / total for name, work in busy.items()}
+    given = {name: int(exact[name]) for name in operators}
+    by_remainder = sorted(operators, key=lambda name: (given[name] - exact[name], name))
+    for name in by_remainder[: rest - sum(given.values()) if sum(busy.values()) else 0]:
+        given[name] += 1
+    return {name: min(1 + given[name], operators[name].slots_max) for name in operators}

@@ -1,0 +1,83 @@
+"""Names with parameters as users write them: ``streamswitch(0.2, steps=8)``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headgate.core.errors import ConfigError, nearest
+
+_CALL = re.compile(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A name and the texts in the brackets behind it.
+
+    Attributes
+    ----------
+    name : str
+    arguments : tuple of str
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str, what: str, known: Iterable[str], example: str) -> Call:
+        """Return what `text` says.
+
+        Parameters
+        ----------
+        text : str
+        what : str
+            What is named, for messages: ``policy``.
+        known : iterable of str
+            Names that there are.
+        example : str
+            A call as it should be written, for messages.
+
+        Raises
+        ------
+        ConfigError
+            `text` is not written like a call, or its name is unknown.
+        """
+        match = _CALL.fullmatch(text)
+        if match is None:
+            msg = f'cannot read the {what} "{text}"; write for example {example}.'
+            raise ConfigError(msg)
+        names = list(known)
+        if match[1] not in names:
+            hint = nearest(match[1], names) or f"; known: {', '.join(names)}"
+            msg = f'unknown {what} "{match[1]}"{hint}.'
+            raise ConfigError(msg)
+        inside = match[2] or ""
+        return cls(match[1], tuple(inside.split(",")) if inside.strip() else ())
+
+    def values(self, parameters: Sequence[str]) -> dict[str, str]:
+        """Return the text given for each of `parameters`, by place or by name.
+
+        Raises
+        ------
+        ConfigError
+            There are too many, one is unknown, or given twice.
+        """
+        values: dict[str, str] = {}
+        for place, argument in enumerate(self.arguments):
+            key, equals, value = (piece.strip() for piece in argument.rpartition("="))
+            if not equals:
+                if place >= len(parameters):
+                    takes = f"{len(parameters)} parameters: {', '.join(parameters)}"
+                    msg = f"{self.name} takes {takes if parameters else 'no parameters'}."
+                    raise ConfigError(msg)
+                key = parameters[place]
+            if key not in parameters:
+                hint = nearest(key, parameters) or f"; it takes {', '.join(parameters) or 'none'}"
+                msg = f'{self.name} has no parameter "{key}"{hint}.'
+                raise ConfigError(msg)
+            if key in values:
+                msg = f"{self.name}: {key} is given twice; give it once."
+                raise ConfigError(msg)
+            values[key] = value
+        return values

@@ -1,0 +1,47 @@
+"""From the SLOs of a job, as users write them, to what they are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.core.errors import ConfigError
+from headgate.core.slo import Slo
+from headgate.core.utility import Intent, Knee, Metric, Shape, Utility
+
+MAX_PERCENTILE = 99.9
+"""What the statistic *max* is judged by: the one slowest record says nothing about a job."""
+
+
+def intent_of(slo: Slo, shape: Shape | None = None) -> Intent:
+    """Return the intent of one SLO: its metric, its threshold, and what missing it costs."""
+    metric = Metric.LATENCY if slo.is_latency else Metric(slo.statistic)
+    return Intent(metric, slo.bound, shape or Knee(), _percentile(slo))
+
+
+def _percentile(slo: Slo) -> float | None:
+    if not slo.is_latency or slo.statistic == "mean":
+        return None
+    return MAX_PERCENTILE if slo.statistic == "max" else float(slo.statistic.removeprefix("p"))
+
+
+def utility_of(slos: Sequence[Slo], priority: float, shape: Shape | None = None) -> Utility:
+    """Return what a job is worth: its priority times how far its SLOs are met.
+
+    Parameters
+    ----------
+    slos : sequence of Slo
+        One, or several for a hybrid, which is worth the mean of them.
+    priority : float
+        Its utility when all are met; > 0.
+    shape : Shape, optional
+        The knee where none is given.
+
+    Raises
+    ------
+    ConfigError
+        There is no SLO, or the priority or the shape is out of range.
+    """
+    if not slos:
+        msg = 'a job of a fleet needs an SLO; add .slo("mean < 1 s over 1 s") to its writer.'
+        raise ConfigError(msg)
+    return Utility(priority, tuple(intent_of(slo, shape) for slo in slos))

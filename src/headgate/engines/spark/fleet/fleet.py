@@ -1,0 +1,476 @@
+"""`hg.Fleet`: many queries in one Spark application, under one budget of slots."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
+from headgate.control.limits import check_range
+from headgate.control.policies.henge import Henge, HengeParameters
+from headgate.core.errors import ConfigError, HeadgateError, nearest
+from headgate.core.intents import utility_of
+from headgate.core.slo import Slo
+from headgate.core.utility import Shape, Utility
+from headgate.engines.spark.fleet.member import Member, State
+from headgate.engines.spark.fleet.probe import Probe
+from headgate.engines.spark.query import Query
+from headgate.engines.spark.writer import Writer
+from headgate.journal.fleet import (
+    FleetDecided,
+    FleetJobChanged,
+    FleetJobState,
+    FleetRound,
+    FleetStart,
+)
+from headgate.journal.schema import VERSION
+from headgate.journal.writer import JournalWriter
+
+WINDOW_ROUNDS = 6
+"""Rounds that intents are measured over: Henge's minute of six times 10 s."""
+
+_OBSERVE_ROUNDS = 90
+_FRESH_ROUNDS = 30
+_SETTLE_ROUNDS = 6
+_SETTLE_MAX_ROUNDS = 30
+_BLACKLIST_ROUNDS = 360
+"""Henge's 900 s, 5 min, 1 min, 5 min and 1 h in rounds of 10 s, so that they scale with the round."""
+
+_POOL = "spark.scheduler.pool"
+_MINUTE_S = 60.0
+_KEPT_ROUNDS = 10_000
+
+
+def henge(round_s: float, *, observe_s: float | None = None, **changes: Any) -> Henge:
+    """Return Henge with its times in proportion to a round.
+
+    Parameters
+    ----------
+    round_s : float
+        Time between two rounds, in seconds.
+    observe_s : float, optional
+        How long a new fleet is only watched; 90 rounds where it is not given.
+    **changes
+        Other fields of `HengeParameters`.
+    """
+    given = HengeParameters(
+        round_s=round_s,
+        observe_s=_OBSERVE_ROUNDS * round_s if observe_s is None else observe_s,
+        fresh_s=_FRESH_ROUNDS * round_s,
+        settle_s=_SETTLE_ROUNDS * round_s,
+        settle_max_s=_SETTLE_MAX_ROUNDS * round_s,
+        blacklist_s=_BLACKLIST_ROUNDS * round_s,
+    )
+    return Henge(replace(given, **changes))
+
+
+@dataclass(frozen=True)
+class FleetLimits:
+    """How a fleet runs, whatever its policy."""
+
+    slots: int
+    """The budget: slots of all operators of all jobs together; >= 1."""
+
+    round_s: float = 10.0
+    """Time between two rounds, in seconds; > 0. Henge 5.1."""
+
+    actions_per_minute: int = 6
+    """The most actions within a minute; >= 1."""
+
+    hang_s: float = 60.0
+    """How long a job's batch may take before nothing is decided about the job, in seconds; > 0."""
+
+    advise: bool = False
+    """Decide and write down, and change nothing."""
+
+    def __post_init__(self) -> None:
+        check_range("fleet", "slots", self.slots, 1)
+        check_range("fleet", "actions_per_minute", self.actions_per_minute, 1)
+        for name in ("round_s", "hang_s"):
+            check_range("fleet", name, getattr(self, name), 0.0, above=True)
+
+
+@dataclass
+class _Prepared:
+    """A job that was added before the fleet was started."""
+
+    writer: Writer
+    probe: Probe
+    utility: Utility
+
+
+@dataclass
+class _Log:
+    """What the fleet did, for `Fleet.rounds` and `Fleet.actions`."""
+
+    rounds: deque[FleetRound] = field(default_factory=lambda: deque(maxlen=_KEPT_ROUNDS))
+    actions: list[FleetDecided] = field(default_factory=list)
+    took_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_ROUNDS))
+
+
+class Fleet:
+    """Runs many queries under one budget of slots, so that their total utility is as high as it can be.
+
+    Jobs are added and removed before and while the fleet runs. One that fails, hangs or is removed
+    in the middle of an action is set aside, and the others go on.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        With ``spark.scheduler.mode`` FAIR, as `hg.session` makes it: each job gets a pool of its own.
+    slots : int or "auto"
+        The budget; auto is twice the cores granted.
+    round_s : float
+        Time between two decisions, in seconds.
+    policy : FleetPolicy, optional
+        `Henge` by default.
+    journal : path, optional
+        Where rounds and decisions are written, one JSON object a line.
+    actions_per_minute, hang_s, advise
+        As `FleetLimits`.
+
+    Raises
+    ------
+    ConfigError
+        The session schedules first in, first out, or a value is out of range.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        slots: int | str = "auto",
+        *,
+        round_s: float = 10.0,
+        policy: FleetPolicy | None = None,
+        journal: str | Path | None = None,
+        actions_per_minute: int = 6,
+        hang_s: float = 60.0,
+        advise: bool = False,
+    ) -> None:
+        context = spark.sparkContext
+        if context.getConf().get("spark.scheduler.mode", "FIFO") != "FAIR":
+            msg = (
+                "a fleet shares the cores among its jobs, and this session schedules first in, "
+                "first out; make it with hg.session(), or set spark.scheduler.mode to FAIR."
+            )
+            raise ConfigError(msg)
+        self._cores = int(context.defaultParallelism)
+        budget = 2 * self._cores if slots == "auto" else int(slots)
+        self.limits = FleetLimits(budget, round_s, actions_per_minute, hang_s, advise)
+        self.policy = policy or henge(round_s)
+        self._context = context
+        self._journal = JournalWriter(journal) if journal is not None else None
+        self._lock = threading.RLock()
+        self._prepared: dict[str, _Prepared] = {}
+        self._members: dict[str, Member] = {}
+        self._unstarted: dict[str, str] = {}
+        self._log = _Log()
+        self._began_s = time.monotonic()
+        self._acted_s: deque[float] = deque()
+        self._last_rule = ""
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._write(FleetStart(self.policy.name, budget, round_s, VERSION))
+
+    # -- jobs -------------------------------------------------------------------------------------
+
+    def add(self, writer: Writer, priority: float = 1.0, utility: Shape | None = None) -> None:
+        """Submit a job: `hg.writeStream(...)` with a name, an SLO, a sink and a checkpoint.
+
+        Parameters
+        ----------
+        writer : Writer
+            Not started. Its ``slots(start=...)`` is what it begins with.
+        priority : float
+            Its utility when its SLO is met; > 0.
+        utility : Shape, optional
+            What a missed SLO is still worth; the knee by default.
+
+        Raises
+        ------
+        ConfigError
+            It has no name, no SLO or a policy of its own, or a job of that name is there.
+        """
+        probe = Probe(WINDOW_ROUNDS * self.limits.round_s)
+        name, slos = _taken_over(writer, probe)
+        with self._lock:
+            if name in self._members or name in self._prepared:
+                msg = f'a job "{name}" is in the fleet already; give this one another name.'
+                raise ConfigError(msg)
+            prepared = _Prepared(writer, probe, utility_of(slos, priority, utility))
+            self._prepared[name] = prepared
+        if self._thread is not None:
+            self._start(name)
+
+    def remove(self, name: str) -> None:
+        """Take a job out and stop its query; returns at once, and others do not wait for it.
+
+        Raises
+        ------
+        ConfigError
+            No job has that name.
+        """
+        with self._lock:
+            if self._prepared.pop(name, None) is not None:
+                return
+            member = self._get(name)
+        member.stop(lambda why: self._note(member, why))
+        self._note(member, "removed")
+
+    def set_priority(self, name: str, priority: float) -> None:
+        """Give a job another priority; used from the next round on."""
+        self._get(name).set_priority(priority)
+
+    def query(self, name: str) -> Query:
+        """Return the running query of a job."""
+        return self._get(name).query
+
+    @property
+    def jobs(self) -> dict[str, State]:
+        """How each job stands to the fleet."""
+        with self._lock:
+            failed = dict.fromkeys(self._unstarted, State.FAILED)
+            return failed | {name: member.state for name, member in self._members.items()}
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why each job that failed did, in one line."""
+        with self._lock:
+            failed = {n: m.why for n, m in self._members.items() if m.state is State.FAILED}
+            return self._unstarted | failed
+
+    def _get(self, name: str) -> Member:
+        with self._lock:
+            if name not in self._members:
+                hint = nearest(name, self._members) or f"; it has {', '.join(self._members)}"
+                msg = f'no job "{name}" is in the fleet{hint}.'
+                raise ConfigError(msg)
+            return self._members[name]
+
+    def _start(self, name: str) -> None:
+        """Start a job in a pool of its own; one that cannot start raises, and leaves no trace."""
+        prepared = self._prepared.pop(name)
+        # The query's thread inherits the pool of the thread that starts it.
+        before = self._context.getLocalProperty(_POOL)
+        self._context.setLocalProperty(_POOL, name)
+        try:
+            query = prepared.writer.start()
+        finally:
+            self._context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]
+        member = Member(name, query, prepared.probe, prepared.utility, self.limits.hang_s)
+        with self._lock:
+            self._members[name] = member
+        self._note(member, "submitted")
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def start(self) -> Fleet:
+        """Start the jobs that were added, and begin to decide.
+
+        A job that cannot start is written down in `failures`, and the others go on.
+
+        Raises
+        ------
+        HeadgateError
+            Not one of the jobs could start; the first one's reason.
+        """
+        refused: list[HeadgateError] = []
+        for name in list(self._prepared):
+            try:
+                self._start(name)
+            except HeadgateError as error:
+                refused.append(error)
+                self._unstarted[name] = str(error)
+                self._write(FleetJobChanged(name, str(State.FAILED), str(error)))
+        if refused and not self._members:
+            raise refused[0]
+        self._began_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="headgate-fleet", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self, timeout_s: float = 60.0) -> None:
+        """Stop all jobs and the fleet; waits for them at most `timeout_s` in all."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        with self._lock:
+            members = list(self._members.values())
+        for member in members:
+            if member.query.isActive and member.state is not State.LEAVING:
+                member.stop(lambda why, member=member: self._note(member, why))  # type: ignore[misc]
+        until_s = time.monotonic() + timeout_s
+        for member in members:
+            while member.query.isActive and time.monotonic() < until_s:
+                time.sleep(0.05)
+        with self._lock:
+            journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close()
+
+    @property
+    def rounds(self) -> list[FleetRound]:
+        """What each round saw, oldest first; the last 10,000."""
+        return list(self._log.rounds)
+
+    @property
+    def actions(self) -> list[FleetDecided]:
+        """The decisions that acted (or would have, with `advise`), oldest first."""
+        return list(self._log.actions)
+
+    @property
+    def rounds_took_s(self) -> list[float]:
+        """How long each round took, in seconds of wall time, oldest first."""
+        return list(self._log.took_s)
+
+    # -- rounds -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._over.wait(self.limits.round_s):
+            began_s = time.perf_counter()
+            try:
+                self._round()
+                self._log.took_s.append(time.perf_counter() - began_s)
+            except Exception as error:  # the fleet's thread must outlive whatever a round meets
+                self._decided(
+                    FleetDecision(reason=f"{type(error).__name__}: {error}", rule="round failed")
+                )
+
+    def _round(self) -> None:
+        with self._lock:
+            members = dict(self._members)
+        for member in members.values():
+            if member.refresh():
+                self._note(member, member.why)
+        steady = {n: m for n, m in members.items() if m.state is State.RUNNING}
+        view = self._view(members, steady)
+        self._write(self._seen(view, members))
+        late = [name for name, member in steady.items() if member.changing]
+        if late:
+            self._decided(FleetDecision(rule="changing", reason=f"{', '.join(late)} is changing."))
+        elif self._too_many():
+            most = self.limits.actions_per_minute
+            self._decided(FleetDecision(rule="limit", reason=f"{most} actions in this minute."))
+        elif steady:
+            self._act(self.policy.decide(view), steady)
+
+    def _view(self, members: Mapping[str, Member], steady: Mapping[str, Member]) -> FleetView:
+        """Return what the policy may see: jobs that can be decided about, and slots left for them."""
+        held = sum(sum(m.slots.values()) for m in members.values() if m.holds_slots)
+        round_s = self.limits.round_s
+        runnable_s = sum(member.runnable_s(round_s) for member in members.values())
+        congested = runnable_s > self._cores * round_s
+        return FleetView(
+            time.monotonic() - self._began_s,
+            {name: member.view() for name, member in steady.items()},
+            max(0, self.limits.slots - held),
+            hosts=1,
+            hosts_congested=int(congested),
+        )
+
+    def _too_many(self) -> bool:
+        now_s = time.monotonic()
+        while self._acted_s and self._acted_s[0] <= now_s - _MINUTE_S:
+            self._acted_s.popleft()
+        return len(self._acted_s) >= self.limits.actions_per_minute
+
+    def _act(self, decision: FleetDecision, steady: Mapping[str, Member]) -> None:
+        """Write a decision down, and carry it out unless the fleet only advises."""
+        self._decided(decision)
+        if not decision or self.limits.advise:
+            return
+        self._acted_s.append(time.monotonic())
+        for name, slots in decision.slots.items():
+            refused = steady[name].grant(dict(slots), self.policy.name, decision.reason)
+            if refused:
+                self._note(steady[name], refused)
+
+    # -- the journal ------------------------------------------------------------------------------
+
+    def _seen(self, view: FleetView, members: Mapping[str, Member]) -> FleetRound:
+        jobs = []
+        for name, member in members.items():
+            if member.state in (State.GONE, State.FAILED):
+                continue
+            job = view.jobs.get(name)
+            known = job is not None and job.reported
+            jobs.append(
+                FleetJobState(
+                    job=name,
+                    state=str(member.state),
+                    utility=round(job.attained, 6) if job is not None and known else None,
+                    utility_max=member.utility.maximum,
+                    met=job.met if job is not None else False,
+                    values=tuple(round(v, 6) for v in job.values) if job and job.values else (),
+                    slots=member.slots,
+                    capacity={op: round(o.capacity, 4) for op, o in job.operators.items()}
+                    if job is not None
+                    else {},
+                )
+            )
+        known_utilities = [job.utility for job in jobs if job.utility is not None]
+        return FleetRound(
+            time_s=round(view.time_s, 3),
+            jobs=tuple(jobs),
+            utility=round(sum(known_utilities), 6),
+            utility_max=sum(job.utility_max for job in jobs),
+            slots=sum(sum(job.slots.values()) for job in jobs),
+            slots_max=self.limits.slots,
+            congested=view.congested,
+        )
+
+    def _decided(self, decision: FleetDecision) -> None:
+        """Write a decision, unless it does nothing and its like was written before."""
+        acts = bool(decision) and not self.limits.advise
+        event = FleetDecided(
+            policy=self.policy.name,
+            action=str(decision.action),
+            rule=decision.rule,
+            reason=decision.reason,
+            acts=acts,
+            slots={job: dict(slots) for job, slots in decision.slots.items()},
+            numbers=dict(decision.numbers),
+            time_s=round(time.monotonic() - self._began_s, 3),
+        )
+        if decision:
+            self._log.actions.append(event)
+        if decision or decision.rule != self._last_rule:
+            self._write(event)
+        self._last_rule = decision.rule
+
+    def _note(self, member: Member, why: str) -> None:
+        self._write(FleetJobChanged(job=member.name, state=str(member.state), why=why))
+
+    def _write(self, event: FleetStart | FleetRound | FleetDecided | FleetJobChanged) -> None:
+        if isinstance(event, FleetRound):
+            self._log.rounds.append(event)
+        with self._lock:
+            if self._journal is not None:
+                self._journal.write(event)
+
+
+def _taken_over(writer: Writer, probe: Probe) -> tuple[str, tuple[Slo, ...]]:
+    """Put a fleet in charge of a query's slots; return its name and its SLOs.
+
+    Of these it keeps the latencies, to report on them: it is steered by none.
+    """
+    name, policy, slos = writer._name, writer._policy, writer._slos
+    if name is None:
+        msg = 'a job of a fleet needs a name; add .queryName("counts") to its writer.'
+        raise ConfigError(msg)
+    if policy is not None and policy.name != "static":
+        msg = (
+            f'job "{name}" has the policy {policy.name}, and the fleet decides about slots; leave '
+            "out .policy()."
+        )
+        raise ConfigError(msg)
+    writer.policy("static").slo(*(slo for slo in slos if slo.is_latency))
+    writer._watch = probe.around
+    return name, slos

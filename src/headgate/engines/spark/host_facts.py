@@ -1,0 +1,197 @@
+"""What an executor's Python worker can say of itself and its host; `doctor` judges it.
+
+Runs in workers, so it imports the driver's part of nothing. A check that cannot be done says why
+instead of raising: one odd host must not hide what is wrong with the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import mmap
+import os
+import resource
+import secrets
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.core.errors import HeadgateError
+from headgate.state.arena import arena_root
+from headgate.state.arena_file import allocate
+
+PACKAGES = ("pyspark", "pyarrow", "numpy", "numba")
+"""Packages whose versions must be the same everywhere, beside headgate's own."""
+
+_TRIED_BYTES = 1 << 20
+"""What is allocated in the arena as a trial; the smallest tables are smaller."""
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """One Python worker's view of its host.
+
+    Attributes
+    ----------
+    executor, host : str
+        As Spark names them, where the worker can tell.
+    versions : dict of str to (str or None)
+        python, headgate and `PACKAGES`; None where one is not installed.
+    arena : str
+        Directory for state; empty where there is none to be had.
+    arena_problem : str or None
+        Why state cannot live there, in one sentence.
+    arena_bytes, arena_free_bytes : int
+        Size and room of its file system.
+    address_bytes : int or None
+        RLIMIT_AS of a worker, which ``spark.executor.pyspark.memory`` sets; None for no limit.
+    mapped_bytes : int
+        Addresses that the worker uses already.
+    disk : str
+        The first of Spark's local directories.
+    disk_free_bytes : int
+    clock_s : float
+        Wall clock when this was taken, seconds since 1970.
+    checkpoint_problem : str or None
+        Why the checkpoint directory is of no use here; None also where none was asked about.
+    """
+
+    executor: str
+    host: str
+    versions: dict[str, str | None]
+    arena: str
+    arena_problem: str | None
+    arena_bytes: int
+    arena_free_bytes: int
+    address_bytes: int | None
+    mapped_bytes: int
+    disk: str
+    disk_free_bytes: int
+    clock_s: float
+    checkpoint_problem: str | None
+
+
+def look(mark: Path | None = None) -> HostFacts:
+    """Return what this process can say of its host.
+
+    Parameters
+    ----------
+    mark : path, optional
+        A file that the driver has written into the checkpoint directory.
+    """
+    clock_s = time.time()
+    executor, host = _identity()
+    arena, problem = _tried_arena()
+    size, free = _room(arena) if arena else (0, 0)
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    disk = _local_directory()
+    return HostFacts(
+        executor=executor,
+        host=host,
+        versions=_versions(),
+        arena=arena,
+        arena_problem=problem,
+        arena_bytes=size,
+        arena_free_bytes=free,
+        address_bytes=None if limit == resource.RLIM_INFINITY else limit,
+        mapped_bytes=_mapped_bytes(),
+        disk=disk,
+        disk_free_bytes=_room(disk)[1],
+        clock_s=clock_s,
+        checkpoint_problem=None if mark is None else _tried_checkpoint(mark, f"{executor}@{host}"),
+    )
+
+
+def answer_name(mark: Path, who: str) -> Path:
+    """Return the file by which a worker of executor ``who`` answers the driver's `mark`."""
+    return mark.with_name(f"{mark.name}-{who.replace('/', '_')}")
+
+
+def _identity() -> tuple[str, str]:
+    """Return executor id and host from the command line of the JVM that started this worker."""
+    pid = os.getpid()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        while pid > 1:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            if "--executor-id" in words:
+                host = words[words.index("--hostname") + 1]
+                return words[words.index("--executor-id") + 1], host
+            # behind the command's name in parentheses: state, parent
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return "driver", socket.gethostname()
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        # late and by name: the package's front imports the engine, of which this is a part
+        "headgate": str(importlib.import_module("headgate").__version__),
+    }
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _tried_arena() -> tuple[str, str | None]:
+    """Return the arena directory, and why state cannot be put there."""
+    try:
+        root = str(arena_root())
+    except (HeadgateError, OSError) as error:
+        return "", str(error)
+    path = f"{root}/doctor-{secrets.token_hex(8)}"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            # what the arena does before it maps a file: a full tmpfs says so here, and kills later
+            allocate(descriptor, _TRIED_BYTES)
+            with mmap.mmap(descriptor, _TRIED_BYTES) as memory:
+                memory[-1] = 1
+        finally:
+            os.close(descriptor)
+            os.unlink(path)
+    except OSError as error:
+        return root, f"a file of {_TRIED_BYTES} bytes cannot be allocated there ({error.strerror})"
+    return root, None
+
+
+def _tried_checkpoint(mark: Path, who: str) -> str | None:
+    """Read the driver's mark and leave an answer beside it; return what of that did not work."""
+    try:
+        seen = mark.read_bytes()
+    except OSError as error:
+        return f"the driver's file there cannot be read ({error.strerror})"
+    try:
+        answer_name(mark, who).write_bytes(seen)
+    except OSError as error:
+        return f"nothing can be written there ({error.strerror})"
+    return None
+
+
+def _room(directory: str) -> tuple[int, int]:
+    """Return size and free bytes of a directory's file system."""
+    found = os.statvfs(directory)
+    return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
+
+
+def _mapped_bytes() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (OSError, ValueError):
+        return 0
+    return pages * resource.getpagesize()
+
+
+def _local_directory() -> str:
+    """Return where Spark puts shuffle files on this host."""
+    for name in ("SPARK_EXECUTOR_DIRS", "SPARK_LOCAL_DIRS"):
+        first = os.environ.get(name, "").partition(os.pathsep)[0].partition(",")[0]
+        if first and Path(first).is_dir():
+            return first
+    return tempfile.gettempdir()

@@ -1,0 +1,67 @@
+"""What a Python worker keeps between its tasks: operators, arenas of runs, stores, checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headgate.operators.build import Operator, Spec, operator_of
+from headgate.state.arena import ArenaStore, Run, arena_root, join_run, sweep
+from headgate.state.checkpoint import Checkpoint
+
+_operators: dict[str, Operator] = {}
+_runs: dict[str, Run] = {}
+_stores: dict[tuple[str, str], ArenaStore] = {}
+_checkpoints: dict[tuple[str, str], Checkpoint] = {}
+
+
+def operator_named(name: str, spec: Spec) -> Operator:
+    """Return the operator of `spec`, made once."""
+    known = _operators.get(name)
+    if known is None or known.spec != spec:
+        known = _operators[name] = operator_of(spec)
+    return known
+
+
+def run_named(root: str | None, run_id: str) -> Run:
+    """Return this host's directory of a run, joined.
+
+    Parameters
+    ----------
+    root : str or None
+        The driver's arena root where driver and workers share a host; None: this host's own.
+    run_id : str
+    """
+    if run_id not in _runs:
+        _leave_ended_runs()
+        here = arena_root() if root is None else Path(root)
+        # held as long as the run lasts: the lock keeps a sweep away from this host's files
+        _runs[run_id] = join_run(here, run_id)
+        if root is None:
+            sweep(here)  # no driver ever starts on this host to do it
+    return _runs[run_id]
+
+
+def store_of(run: Run, name: str, operator: Operator) -> ArenaStore:
+    """Return the store of an operator's tables in this host's directory of a run."""
+    key = (run.run_id, name)
+    if key not in _stores:
+        _stores[key] = ArenaStore(run.path / name, operator.layout.table)
+    return _stores[key]
+
+
+def _leave_ended_runs() -> None:
+    """Give up the memory of runs whose driver is done; the last to leave removes it."""
+    for run_id in [r for r, run in _runs.items() if run.ended]:
+        for key in [k for k in _stores if k[0] == run_id]:
+            _stores.pop(key).close()
+        _runs.pop(run_id).close()
+
+
+def checkpoint_at(path: str, run_id: str) -> Checkpoint:
+    """Return this run's view of a checkpoint; another run's caches may be of one that was replaced."""
+    key = (path, run_id)
+    if key not in _checkpoints:
+        for old in [k for k in _checkpoints if k[0] == path]:
+            del _checkpoints[old]
+        _checkpoints[key] = Checkpoint(Path(path))
+    return _checkpoints[key]

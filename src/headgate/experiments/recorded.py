@@ -1,0 +1,191 @@
+"""A run on Spark as its journal tells it: what arrived when, and what batches cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.core.errors import ConfigError
+from headgate.engines.sim.model import MicroBatch
+from headgate.journal import locate, read
+from headgate.journal.schema import Batch, Start
+from headgate.workloads.traces import Trace
+
+F64 = npt.NDArray[np.float64]
+
+SLICE_S = 0.1
+"""Resolution of the recorded arrivals in seconds: the control loop's own."""
+
+_WARM_UP_S = 60.0
+"""Time after a start in which the JVM still compiles and batches get shorter; of a short run, half."""
+
+_BATCHES_MIN = 40
+"""Batches without which costs are not told from noise. Chosen, not tuned."""
+
+_TYPICAL = 0.95
+"""Batches that took longer than this share of all are pauses, and do not say what a slot costs."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The last start of a query, up to the end of its journal.
+
+    Attributes
+    ----------
+    start : Start
+    batches : tuple of Batch
+        Oldest first; at least two.
+    """
+
+    start: Start
+    batches: tuple[Batch, ...]
+
+    @classmethod
+    def read(cls, checkpoint: str | os.PathLike[str], since_s: float | None = None) -> Recorded:
+        """Return the recorded run of a checkpoint.
+
+        Parameters
+        ----------
+        checkpoint : path
+            Or a journal.
+        since_s : float, optional
+            Leaves out what ended longer before the last batch, in seconds.
+
+        Raises
+        ------
+        CheckpointError
+            There is no journal, or it is damaged.
+        ConfigError
+            It does not hold what a replay needs.
+        """
+        start: Start | None = None
+        batches: list[Batch] = []
+        for event in read(locate(checkpoint)):
+            if isinstance(event, Start):
+                start, batches = event, []
+            elif isinstance(event, Batch):
+                batches.append(event)
+        if since_s is not None and batches:
+            batches = [b for b in batches if b.at_ms >= batches[-1].at_ms - since_s * 1e3]
+        assert start is not None  # a journal begins with one
+        found = cls(start, tuple(batches))
+        found._check(Path(checkpoint))
+        return found
+
+    def _check(self, where: Path) -> None:
+        if len({a.operator for b in self.batches for a in b.arrivals}) != 1:
+            msg = (
+                f"the journal of {where} has arrivals by key group of no operator, or of several; "
+                "replay a query with one stateful operator, run with an SLO (or .advise())."
+            )
+        elif len(self.batches) < _BATCHES_MIN:
+            msg = (
+                f"the journal of {where} has {len(self.batches)} batches since its last start; "
+                f"replay one with {_BATCHES_MIN} or more."
+            )
+        else:
+            return
+        raise ConfigError(msg)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Settings of the run, as the start event has them."""
+        return self.start.parameters
+
+    @property
+    def began_s(self) -> F64:
+        """When each batch began, seconds since 1970."""
+        return np.array([(b.at_ms - b.duration_ms) / 1e3 for b in self.batches])
+
+    @property
+    def first_s(self) -> float:
+        """When the first record can have arrived: seconds since 1970."""
+        oldest_ms = max((b.latency_ms.max for b in self.batches[:2] if b.latency_ms), default=0.0)
+        return float(self.began_s[0]) - oldest_ms / 1e3
+
+    def trace(self) -> Trace:
+        """Return what arrived by key group, evenly spread over the time between two batches."""
+        ends_s = self.began_s - self.first_s
+        starts_s = np.concatenate([[0.0], ends_s[:-1]])
+        slices = int(np.ceil(ends_s[-1] / SLICE_S)) + 1
+        counts = np.zeros((slices, self.start.key_groups), dtype=np.int64)
+        for batch, start_s, end_s in zip(self.batches, starts_s, ends_s, strict=True):
+            for group, records in (pair for a in batch.arrivals for pair in a.by_group):
+                at_s = start_s + (np.arange(records) + 0.5) / records * (end_s - start_s)
+                np.add.at(counts[:, group], (at_s / SLICE_S).astype(np.int64), 1)
+        return Trace(counts, SLICE_S)
+
+    def engine(self) -> tuple[MicroBatch, float]:
+        """Return what batches cost, and seconds of a core per record.
+
+        A batch takes a fixed time, and so much more per slot and per record: least squares over the
+        batches after a warm-up. What goes before the slots and what comes after them is told
+        by the latency of records that waited for nothing but their batch. By how much batches differ
+        from all that is kept, in their order: whether a slot looks well for a moment depends on it.
+        """
+        parameters = self.parameters
+        cores = int(parameters.get("cores") or os.cpu_count() or 1)
+        began_s = self.began_s
+        period_s = np.diff(began_s)
+        ran_s = began_s - began_s[0]
+        warm = int(np.searchsorted(ran_s, min(_WARM_UP_S, float(ran_s[-1]) / 2)))
+        steady, steady_s = self.batches[warm:-1], period_s[warm:]
+        slots_s = np.array([b.phases_ms.get("slots", 0.0) / 1e3 for b in steady])
+        work = np.array([(b.slots, b.served) for b in steady], dtype=np.float64)
+        stage_s, slot_s, record_s = _fit(work, slots_s)
+        variable_s = work @ np.array([slot_s, record_s])
+        fixed_s = float(np.median(steady_s - variable_s))
+        before_s = min(max(_before_slots(steady, steady_s, variable_s), stage_s), fixed_s)
+        cost_s = np.array([slot_s * b.slots + record_s * b.served for b in self.batches[:-1]])
+        extra_s = period_s - fixed_s - cost_s
+        budget_s = parameters.get("budget_s")
+        limited = parameters.get("slot_rate")
+        engine = MicroBatch(
+            plan_s=before_s,
+            commit_s=fixed_s - before_s,
+            task_s=slot_s * cores,
+            budget_s=float("inf") if budget_s is None or limited else float(budget_s),
+            cores=cores,
+            slot_rate_per_s=None if limited is None else float(limited),
+            warm_up_s=tuple(np.maximum(extra_s[:warm], 0.0).tolist()),
+            jitter_s=tuple(extra_s[warm:].tolist()),
+        )
+        return engine, max(record_s * cores, _RECORD_MIN_S)
+
+
+_RECORD_MIN_S = 1e-7
+"""A record takes some time, however little the fit says."""
+
+
+def _fit(work: F64, slots_s: F64) -> tuple[float, float, float]:
+    """Return the least squares of ``a + b x slots + c x records``, none of them negative."""
+    typical = slots_s <= np.quantile(slots_s, _TYPICAL)
+    columns = np.column_stack([np.ones(int(typical.sum())), work[typical]])
+    used = [0, 1, 2]
+    while True:
+        found, *_ = np.linalg.lstsq(columns[:, used], slots_s[typical], rcond=None)
+        if (found >= 0.0).all():
+            break
+        used.pop(int(np.argmin(found)))
+    fit = np.zeros(3)
+    fit[used] = found
+    return float(fit[0]), float(fit[1]), float(fit[2])
+
+
+def _before_slots(steady: Sequence[Batch], period_s: F64, variable_s: F64) -> float:
+    """Return the time from reading the source to the first slot task.
+
+    A record waits half a period on average for its batch, then this long, then for its slot's turn.
+    """
+    waited_s = [
+        batch.latency_ms.mean / 1e3 - span_s / 2 - slots_s / 2
+        for batch, span_s, slots_s in zip(steady, period_s, variable_s, strict=True)
+        if batch.latency_ms is not None and batch.backlog == 0
+    ]
+    return float(np.median(waited_s)) if waited_s else 0.0

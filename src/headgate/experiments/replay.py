@@ -1,0 +1,195 @@
+"""What a recorded run would have been with fewer slots, another policy or another SLO."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from headgate.control.registry import policy
+from headgate.core.errors import ConfigError
+from headgate.core.slo import Slo, parse_slo
+from headgate.engines.sim.decisions import finite
+from headgate.engines.sim.model import MicroBatch, OperatorModel, ServiceTime
+from headgate.engines.sim.result import RunResult
+from headgate.engines.sim.simulation import SimulatedJob, Simulation
+from headgate.experiments.recorded import SLICE_S, Recorded
+from headgate.journal import locate
+from headgate.loop import steering
+from headgate.loop.settings import OperatorSettings
+from headgate.report.summary import summary
+from headgate.workloads.arrivals import TraceArrivals
+from headgate.workloads.traces import Trace
+
+_OPERATOR = "operator"
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under what a run is simulated.
+
+    Attributes
+    ----------
+    slo : Slo
+    policy : str
+    slots, slots_max : int
+    """
+
+    slo: Slo
+    policy: str
+    slots: int
+    slots_max: int
+
+
+def replay(
+    checkpoint: str | os.PathLike[str],
+    *,
+    since_s: float | None = None,
+    slots_max: int | None = None,
+    policy_text: str | None = None,
+    slo_text: str | None = None,
+    like: str | os.PathLike[str] | None = None,
+    seed: int = 1,
+) -> dict[str, Any]:
+    """Simulate a recorded run as it was and as it might have been.
+
+    Parameters
+    ----------
+    checkpoint : path
+    since_s : float, optional
+        Replay the last so many seconds.
+    slots_max, policy_text, slo_text
+        What is to be different; what is not given stays as recorded.
+    like : path, optional
+        The checkpoint of another run, which says what batches cost; default: the run itself.
+    seed : int
+
+    Returns
+    -------
+    dict
+        ``real``, ``model`` (the same run simulated), ``error`` (of the model: ``success_points``,
+        ``slots_percent``), ``what_if`` (None where nothing is to be different), ``engine``. A run has
+        ``policy``, ``slo``, ``slots_max``, ``success``, ``success_worst``, ``slots_mean``,
+        ``slot_hours``, ``backlog_peak``, ``latency_mean_ms`` and ``changes``.
+
+    Raises
+    ------
+    CheckpointError
+        There is no journal, or it is damaged.
+    ConfigError
+        The journal does not hold what a replay needs, or a policy or SLO is not one.
+    """
+    recorded = Recorded.read(checkpoint, since_s)
+    trace = recorded.trace()
+    engine, record_s = (Recorded.read(like) if like is not None else recorded).engine()
+    was = _conditions(recorded)
+    real = _real(recorded, was, summary(locate(checkpoint)))
+    model = _simulated(trace, engine, record_s, was, seed)
+    asked = replace(
+        was,
+        slots_max=was.slots_max if slots_max is None else slots_max,
+        policy=was.policy if policy_text is None else policy_text,
+        slo=was.slo if slo_text is None else _mean_slo(slo_text),
+    )
+    return {
+        "real": real,
+        "model": model,
+        "error": _error(real, model),
+        "what_if": None if asked == was else _simulated(trace, engine, record_s, asked, seed),
+        "engine": {k: finite(v) if isinstance(v, float) else v for k, v in asdict(engine).items()},
+    }
+
+
+def _conditions(recorded: Recorded) -> Conditions:
+    parameters = recorded.parameters
+    texts = parameters.get("slo", ())
+    if len(texts) != 1:
+        msg = f"the run has {len(texts)} SLOs; replay one with a single SLO."
+        raise ConfigError(msg)
+    return Conditions(
+        slo=_mean_slo(texts[0]),
+        policy=parameters["policy"],
+        slots=recorded.batches[0].slots,
+        slots_max=int(parameters["slots_max"]),
+    )
+
+
+def _mean_slo(text: str) -> Slo:
+    slo = parse_slo(text)
+    if slo.statistic != "mean":
+        msg = f'replay judges the mean latency; "{text}" is about {slo.statistic}.'
+        raise ConfigError(msg)
+    return slo
+
+
+def _real(recorded: Recorded, was: Conditions, found: dict[str, Any]) -> dict[str, Any]:
+    """Return the recorded run; success is that since its start, also where less is replayed."""
+    state = recorded.batches[-1].slo
+    duration_s = (recorded.batches[-1].at_ms - recorded.batches[0].at_ms) / 1e3
+    return _row(was) | {
+        "success": None if state is None else state.success,
+        "success_worst": None if state is None else state.success_worst,
+        "slots_mean": found["slots_mean"],
+        "slot_hours": round(found["slots_mean"] * duration_s / _HOUR_S, 4),
+        "backlog_peak": max(b.backlog for b in recorded.batches),
+        "latency_mean_ms": found["latency_ms"]["mean"],
+        "changes": found["decisions"],
+    }
+
+
+def _simulated(
+    trace: Trace, engine: MicroBatch, record_s: float, given: Conditions, seed: int
+) -> dict[str, Any]:
+    (target,) = steering.targets_of([given.slo], [_OPERATOR]).values()
+
+    def settings_at(_: str, floor_s: float) -> OperatorSettings:
+        return OperatorSettings(
+            bound_s=target.mean_bound_s(floor_s),
+            window_s=given.slo.window_s,
+            slots_max=given.slots_max,
+            alert_s=target.alert_s(floor_s),
+            floor_s=floor_s,
+        )
+
+    groups = int(trace.counts.shape[1])
+    slots = max(1, min(given.slots, given.slots_max, groups))
+    model = OperatorModel(ServiceTime(record_s), key_groups=groups, slots=slots)
+    result = Simulation(
+        SimulatedJob({_OPERATOR: model}, {_OPERATOR: TraceArrivals(trace)}),
+        policy(given.policy),
+        {_OPERATOR: settings_at(_OPERATOR, 0.0)},
+        seed=seed,
+        micro_batch=engine,
+        settings_at=settings_at,
+    ).run(trace.duration_s)
+    return _row(given) | _measured(result)
+
+
+def _measured(result: RunResult) -> dict[str, Any]:
+    measures = result.operators[_OPERATOR]
+    success = result.success(_OPERATOR)
+    return {
+        "success": finite(round(success.mean, 6)),
+        "success_worst": finite(round(float(np.nanmin(success.rate)), 6)),
+        "slots_mean": round(measures.slots_mean, 4),
+        "slot_hours": round(measures.slots_mean * measures.ticks * SLICE_S / _HOUR_S, 4),
+        "backlog_peak": int(result.timeline(_OPERATOR)["backlog"].max()),
+        "latency_mean_ms": finite(round(measures.latency_mean_s * 1e3, 1)),
+        "changes": result.kinds(_OPERATOR),
+    }
+
+
+def _row(given: Conditions) -> dict[str, Any]:
+    return {"policy": given.policy, "slo": str(given.slo), "slots_max": given.slots_max}
+
+
+def _error(real: dict[str, Any], model: dict[str, Any]) -> dict[str, float | None]:
+    """Return how far the model is from the run that it was made from."""
+    known = real["success"] is not None and model["success"] is not None
+    return {
+        "success_points": round((model["success"] - real["success"]) * 100, 3) if known else None,
+        "slots_percent": round((model["slots_mean"] / real["slots_mean"] - 1) * 100, 2),
+    }

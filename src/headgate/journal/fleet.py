@@ -1,0 +1,141 @@
+"""What a line of a fleet's journal means; the journal of each of its jobs is as of `schema`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class FleetStart:
+    """A fleet was made; the first line of its journal."""
+
+    KIND: ClassVar[str] = "fleet-start"
+
+    policy: str
+    """Name of the policy."""
+
+    slots_max: int
+    """The budget."""
+
+    round_s: float
+    """Time between two rounds, in seconds."""
+
+    version: int
+    """Version of the journal's format."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class FleetJobState:
+    """How one job of a fleet stood at the end of a round."""
+
+    job: str
+    """The query's name."""
+
+    state: str
+    """running, hung or leaving."""
+
+    utility: float | None
+    """Utility attained; null while nothing is known."""
+
+    utility_max: float
+    """The job's priority."""
+
+    met: bool
+    """Whether every intent was met."""
+
+    values: tuple[float, ...] = ()
+    """What was measured for each intent: seconds, a share, or records per second."""
+
+    slots: dict[str, int] = field(default_factory=dict)
+    """Slots per operator."""
+
+    capacity: dict[str, float] = field(default_factory=dict)
+    """Share of the time that the busiest slot of each operator worked."""
+
+
+@dataclass(frozen=True)
+class FleetRound:
+    """A fleet looked at its jobs."""
+
+    KIND: ClassVar[str] = "fleet-round"
+
+    time_s: float
+    """Since the fleet was started, in seconds."""
+
+    jobs: tuple[FleetJobState, ...]
+    """Its jobs but those that ended."""
+
+    utility: float
+    """Total utility of the jobs about which something is known."""
+
+    utility_max: float
+    """The most there could be."""
+
+    slots: int
+    """Slots in force, all jobs."""
+
+    slots_max: int
+    """The budget."""
+
+    congested: bool
+    """Whether slot tasks wanted more than the cores."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class FleetDecided:
+    """A fleet's policy decided, or would have; what wants nothing is written once until that changes."""
+
+    KIND: ClassVar[str] = "fleet-decision"
+
+    policy: str
+    """Name of the policy."""
+
+    action: str
+    """nothing, reconfiguration, reduction or reversion."""
+
+    rule: str
+    """The rule that fired."""
+
+    reason: str
+    """Why, in words."""
+
+    acts: bool
+    """Whether it is carried out."""
+
+    slots: dict[str, dict[str, int]] = field(default_factory=dict)
+    """New numbers of slots, by job and operator."""
+
+    numbers: dict[str, float] = field(default_factory=dict)
+    """The policy's own figures."""
+
+    time_s: float = 0.0
+    """Since the fleet was started, in seconds."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class FleetJobChanged:
+    """A job joined a fleet, left it, failed or hung, or refused what the fleet wanted."""
+
+    KIND: ClassVar[str] = "fleet-job"
+
+    job: str
+    """The query's name."""
+
+    state: str
+    """running, hung, failed, leaving or gone."""
+
+    why: str
+    """In words."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""

@@ -1,0 +1,43 @@
+"""The loop of PSPS over pools of replicas: monitor, analyse, plan, execute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPolicy
+
+
+class PoolEngine(Protocol):
+    """What runs the pools."""
+
+    def monitor(self) -> Interval:
+        """Return what happened in the interval that just ended."""
+
+    def resize(self, active: Mapping[str, int]) -> None:
+        """Activate and deactivate replicas of the operators named, from the next interval on."""
+
+    def restart(self, active: Mapping[str, int]) -> None:
+        """Restart the job with these replicas; what is queued is lost."""
+
+
+def run_interval(policy: ReplicaPolicy, engine: PoolEngine) -> ReplicaDecision:
+    """End one interval: measure it, decide, and carry the decision out.
+
+    Parameters
+    ----------
+    policy : ReplicaPolicy
+        Analyses and plans.
+    engine : PoolEngine
+        Monitors and executes.
+
+    References
+    ----------
+    PSPS IV-B, where the four steps are four modules; analysis and plan are one call here, because
+    nothing else reads what lies between them.
+    """
+    decision = policy.decide(engine.monitor())
+    if decision:
+        carry_out = engine.restart if decision.restart else engine.resize
+        carry_out(decision.active)
+    return decision

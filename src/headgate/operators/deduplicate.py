@@ -1,0 +1,139 @@
+"""The first record of each key, and nothing of the others.
+
+A row is ``[meta | key nulls, key words ... | watermark at which the key is forgotten]``; the records
+themselves pass by and are never kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.operators import codec
+from headgate.operators.aggregate import NEVER_US, interned
+from headgate.operators.groupwise import Groupwise, Share, whole
+from headgate.operators.numbering import Distinct
+from headgate.operators.spec import NO_TIME_US, Kind, Leaf, OutputMode, TimeKey
+from headgate.state.ports import Table, TableLayout
+
+if TYPE_CHECKING:
+    from headgate.operators.serve import Request
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DeduplicateSpec:
+    """Records told apart by a key.
+
+    Parameters
+    ----------
+    keys : tuple of Leaf
+    outputs : pyarrow.Schema
+        The columns of a record.
+    time : TimeKey or None
+        Of size 0: the event time of a record. None where the query has no watermark.
+    keep_us : int or None
+        A key is forgotten when the watermark has reached its first record's time plus this; None
+        remembers it for ever.
+    mode : OutputMode
+        APPEND or UPDATE; they mean the same here.
+    """
+
+    keys: tuple[Leaf, ...]
+    outputs: pa.Schema
+    time: TimeKey | None
+    keep_us: int | None
+    mode: OutputMode = OutputMode.APPEND
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the part of the spec that a checkpoint's state depends on."""
+        return {"keys": [[int(x.kind), x.scale] for x in self.keys], "keep_us": self.keep_us}
+
+
+@dataclass(frozen=True)
+class KeyLayout:
+    """Where the leaves of a key lie.
+
+    Attributes
+    ----------
+    table : TableLayout
+    key_at : tuple of int
+        Word of each leaf within the key part.
+    """
+
+    table: TableLayout
+    key_at: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The rows of a step: keys as words, and all of their columns."""
+
+    keys: codec.Words
+    forget_us: I64
+    records: pa.RecordBatch
+
+
+class DeduplicateOperator(Groupwise):
+    """Runs one `DeduplicateSpec`."""
+
+    def __init__(self, spec: DeduplicateSpec) -> None:
+        self.spec = spec
+        key_at, words = codec.positions(spec.keys)
+        self.layout: KeyLayout = KeyLayout(TableLayout(words, (0,)), key_at)
+        self._forget_at = 1 + words
+        self.string_words = tuple(
+            1 + w for w, x in zip(key_at, spec.keys, strict=True) if x.kind is Kind.BYTES
+        )
+
+    @property
+    def _time(self) -> TimeKey | None:
+        return self.spec.time
+
+    def input_schema(self) -> pa.Schema:
+        """Return the schema of arriving columns: ``k0 ..`` as leaves, ``v0 ..`` as they are."""
+        keys = [pa.field(f"k{i}", codec.arrow_type(x)) for i, x in enumerate(self.spec.keys)]
+        time = [pa.field("t", pa.int64())] if self.spec.time is not None else []
+        return pa.schema([*time, *keys, *self.schema()])
+
+    def schema(self) -> pa.Schema:
+        """Return the schema of what is put out: ``v0 ..``."""
+        return pa.schema([pa.field(f"v{i}", x.type) for i, x in enumerate(self.spec.outputs)])
+
+    def _read(self, _: Request, chosen: pa.Table) -> _Work:
+        columns = [whole(chosen.column(f"k{i}")) for i in range(len(self.spec.keys))]
+        layout = self.layout
+        keys = codec.encode(columns, self.spec.keys, layout.key_at, layout.table.key_words)
+        schema = self.schema()
+        values = [whole(chosen.column(x.name)).cast(x.type) for x in schema]
+        records = pa.RecordBatch.from_arrays(values, schema=schema)
+        forget_us = np.full(chosen.num_rows, NEVER_US, dtype=np.int64)
+        if self.spec.keep_us is not None:
+            times_us = chosen.column("t").to_numpy()
+            known = times_us != NO_TIME_US
+            forget_us[known] = times_us[known] + self.spec.keep_us
+        return _Work(keys, forget_us, records)
+
+    def _serve(
+        self, table: Table, work: _Work, share: Share, watermark_us: int
+    ) -> pa.RecordBatch | None:
+        put_out, start, stop = None, share.start, share.stop
+        if stop > start:
+            keys = Distinct(interned(table, work.keys.matrix, work.keys.strings, start, stop))
+            fresh = table.find(keys.rows) < 0
+            first = start + keys.first[fresh]
+            index = table.upsert(keys.rows[fresh])
+            table.rows[index, self._forget_at] = work.forget_us[first]
+            put_out = work.records.take(pa.array(np.sort(first)))
+        live = table.live()
+        table.delete(live[table.rows[live, self._forget_at] <= watermark_us])
+        return put_out
+
+    def _due_us(self, table: Table) -> int:
+        forget_us = table.rows[table.live(), self._forget_at]
+        return int(forget_us.min(initial=NEVER_US))

@@ -1,0 +1,148 @@
+"""Operators whose step is one key group after the other: bring it, serve its rows, remove, commit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.operators.spec import TimeKey
+from headgate.state.ports import Table, TableLayout
+
+if TYPE_CHECKING:
+    from headgate.operators.serve import Request, Step
+
+I64 = npt.NDArray[np.int64]
+
+
+class Layout(Protocol):
+    """What the layouts of all operators have in common."""
+
+    @property
+    def table(self) -> TableLayout:
+        """The shape of a row."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What of a step's rows is one key group's: those from `start` to before `stop`."""
+
+    group: int
+    start: int
+    stop: int
+
+
+class Groupwise(ABC):
+    """An operator over rows of one key group at a time; holds no state of its own.
+
+    Subclasses say what a batch looks like in words (`_read`), what is done with a group's share of it
+    (`_serve`), and when the group has something to do without new rows (`_due_us`).
+    """
+
+    layout: Layout
+    string_words: tuple[int, ...]
+    """Words of a whole row that hold interned strings."""
+
+    @property
+    @abstractmethod
+    def _time(self) -> TimeKey | None:
+        """The event time that makes a record late; None where none can be."""
+
+    @abstractmethod
+    def input_schema(self) -> pa.Schema:
+        """Return the schema of arriving columns."""
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Return the schema of what is put out."""
+
+    @abstractmethod
+    def _read(self, request: Request, chosen: pa.Table) -> Any:
+        """Return the rows of a step as `_serve` wants them."""
+
+    @abstractmethod
+    def _serve(
+        self, table: Table, work: Any, share: Share, watermark_us: int
+    ) -> pa.RecordBatch | None:
+        """Serve a group's rows, remove what `watermark_us` has passed, return what goes out."""
+
+    @abstractmethod
+    def _due_us(self, table: Table) -> int:
+        """Return the watermark at which the group has something to put out or to remove."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether every slot gets every row, and each key group all of its slot's rows."""
+        return False
+
+    @property
+    def expires(self) -> bool:
+        """Whether records can be late."""
+        return self._time is not None and self._time.expires
+
+    def late(self, times_us: I64, watermark_us: int | I64) -> npt.NDArray[np.bool_]:
+        """Return which records are late: the watermark has reached the end of their time."""
+        size_us = 0 if self._time is None else self._time.size_us
+        late: npt.NDArray[np.bool_] = times_us + size_us <= watermark_us
+        return late
+
+    def partly_late(self, times_us: I64, _: int | I64) -> npt.NDArray[np.bool_]:
+        """Return that no record is late for some of its windows only."""
+        return np.zeros(len(times_us), dtype=np.bool_)
+
+    def holds_us(self, watermark_us: int) -> int:
+        """Return the time before which nothing more is put out, once a group stands at a watermark."""
+        return watermark_us
+
+    def run(
+        self, step: Step, chosen: pa.Table, starts: I64, watermarks_us: Mapping[int, int]
+    ) -> pa.RecordBatch:
+        """Serve `chosen`, rows ``starts[g]:starts[g + 1]`` of which are key group g's (or all)."""
+        work = self._read(step.request, chosen)
+        parts = []
+        for group, watermark_us in watermarks_us.items():
+            state = step.request.groups[group]
+            share = Share(group, int(starts[group]), int(starts[group + 1]))
+            if self.shared:
+                share = Share(group, 0, chosen.num_rows)
+            if share.start == share.stop and watermark_us < state.due_us and not state.snapshot:
+                continue
+            table = step.acquire(group)
+            try:
+                table.begin()
+                put_out = self._serve(table, work, share, watermark_us)
+                step.half_written(group)
+                step.commit(
+                    group,
+                    table,
+                    watermark_us=watermark_us,
+                    due_us=self._due_us(table),
+                    strings=self.string_words,
+                )
+            finally:
+                step.release(group)
+            if put_out is not None and put_out.num_rows:
+                parts.append(put_out)
+        return joined(parts, self.schema())
+
+
+def joined(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Return record batches of one schema as one."""
+    if not parts:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    if len(parts) == 1:
+        return parts[0]
+    columns = [pa.concat_arrays([part.column(i) for part in parts]) for i in range(len(schema))]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return one contiguous array."""
+    if isinstance(column, pa.Array):
+        return column
+    return pa.concat_arrays(column.chunks) if column.num_chunks else column.combine_chunks()

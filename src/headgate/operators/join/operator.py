@@ -1,0 +1,380 @@
+"""A join of two streams over the key groups of one slot.
+
+A row is ``[meta | key nulls, key words ..., side, number | nulls, expiry, matched, strings ..., other
+words ...]``: every record that may still meet one is a row, told apart by the number it arrived under.
+`expiry` is the watermark at which no partner can come any more.
+
+References
+----------
+[STRETCH] 2.1 and 4.2: J+ with one window per side and key. Differs: a whole step's records are matched
+at once, first the new left ones against the old right ones, then the new right ones against all left
+ones, which gives each pair exactly once, as serving them one by one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.operators import codec
+from headgate.operators.aggregate import BEFORE_ALL_US, NEVER_US, interned
+from headgate.operators.groupwise import Groupwise, Share, joined, whole
+from headgate.operators.join.match import Keyed, bounds_of, ordered, pairs
+from headgate.operators.join.spec import LEFT, RIGHT, JoinKind, JoinSpec
+from headgate.operators.numbering import Distinct
+from headgate.operators.spec import Kind, Leaf, TimeKey
+from headgate.state.ports import Table, TableLayout
+
+if TYPE_CHECKING:
+    from headgate.operators.serve import Request
+
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+SIDE, MAY_MATCH, EXPIRY, FIRST_LEAF = 0, 1, 2, 3
+"""Positions of the values of an arriving record: its side, whether it may match, its expiry, the leaves
+of the left and then those of the right side."""
+
+_NUMBER_SHIFT = 32
+"""A record's number is that of its step, and below these bits its place among the step's records."""
+
+
+@dataclass(frozen=True)
+class SideLayout:
+    """Where the leaves of one side lie in the value part of a row.
+
+    Attributes
+    ----------
+    at : tuple of int
+        Word of each leaf; strings first, so that no other word of a row ever holds one.
+    """
+
+    leaves: tuple[Leaf, ...]
+    at: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class JoinLayout:
+    """Where everything lies in a row.
+
+    Attributes
+    ----------
+    table : TableLayout
+    key_at : tuple of int
+        Word of each key leaf within the key part.
+    side_at : int
+        Word of the side within the key part; the number follows it.
+    expiry_at, matched_at : int
+        Words of the value part.
+    sides : (SideLayout, SideLayout)
+    string_words : tuple of int
+        Words of a whole row that hold interned strings.
+    """
+
+    table: TableLayout
+    key_at: tuple[int, ...]
+    side_at: int
+    expiry_at: int
+    matched_at: int
+    sides: tuple[SideLayout, SideLayout]
+    string_words: tuple[int, ...]
+
+
+def join_layout(spec: JoinSpec) -> JoinLayout:
+    """Return where everything in `spec` lies."""
+    key_at, side_at = codec.positions(spec.keys)
+    first = 3
+    strings = max(sum(x.kind is Kind.BYTES for x in leaves) for leaves in spec.sides)
+    sides, words = [], first + strings
+    for leaves in spec.sides:
+        string, other, at = first, first + strings, []
+        for leaf in leaves:
+            if leaf.kind is Kind.BYTES:
+                at.append(string)
+                string += 1
+            else:
+                at.append(other)
+                other += leaf.words
+        sides.append(SideLayout(leaves, tuple(at)))
+        words = max(words, other)
+    key_words = side_at + 2
+    of_key = [1 + w for w, x in zip(key_at, spec.keys, strict=True) if x.kind is Kind.BYTES]
+    of_sides = range(1 + key_words + first, 1 + key_words + first + strings)
+    table = TableLayout(key_words, (0,) * words)
+    left, right = sides
+    return JoinLayout(table, key_at, side_at, 1, 2, (left, right), (*of_key, *of_sides))
+
+
+@dataclass(frozen=True)
+class _Arrived:
+    """One side's records of a step.
+
+    Attributes
+    ----------
+    at : int64[n], ascending
+        Their places among all records of the step.
+    keys, values : codec.Words
+    groups : int64[n]
+        Key group of each.
+    may_match : bool[n]
+    expiry_us : int64[n]
+    numbers : int64[n]
+    """
+
+    at: I64
+    keys: codec.Words
+    values: codec.Words
+    groups: I64
+    may_match: Mask
+    expiry_us: I64
+    numbers: I64
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Records of one side in one key group, old ones first.
+
+    Attributes
+    ----------
+    rows : int64[n, width]
+        As in the table; strings are interned.
+    index : int64[m]
+        Where the first m of them, the old ones, are in the table.
+    matched : bool[n]
+        Which have met a record of the other side in this step.
+    """
+
+    rows: I64
+    index: I64
+    matched: Mask
+
+
+class JoinOperator(Groupwise):
+    """Runs one `JoinSpec`."""
+
+    def __init__(self, spec: JoinSpec) -> None:
+        self.spec = spec
+        self.layout: JoinLayout = join_layout(spec)
+        self.string_words = self.layout.string_words
+        self._value_start = 1 + self.layout.table.key_words
+        self._key = slice(1, 1 + self.layout.side_at)
+        self._side_at = 1 + self.layout.side_at
+        self._expiry_at = self._value_start + self.layout.expiry_at
+        self._matched_at = self._value_start + self.layout.matched_at
+
+    @property
+    def _time(self) -> TimeKey | None:
+        return self.spec.time
+
+    @property
+    def shared(self) -> bool:
+        """Whether every slot gets every row: a join without an equality."""
+        return self.spec.shared
+
+    def input_schema(self) -> pa.Schema:
+        """Return the schema of arriving columns: ``t``, ``k0 ..``, ``v0 ..`` (`SIDE` and so on)."""
+        spec = self.spec
+        fields = [pa.field("t", pa.int64())] if spec.time is not None else []
+        fields += [pa.field(f"k{i}", codec.arrow_type(x)) for i, x in enumerate(spec.keys)]
+        integers = (Leaf(Kind.INTEGER),) * FIRST_LEAF
+        values = enumerate([*integers, *spec.sides[LEFT], *spec.sides[RIGHT]])
+        return pa.schema(fields + [pa.field(f"v{i}", codec.arrow_type(x)) for i, x in values])
+
+    def schema(self) -> pa.Schema:
+        """Return the schema of what is put out: ``v0 ..``, left leaves, then right ones."""
+        leaves = [x for side in (LEFT, RIGHT) for x in self._put_out(side)]
+        return pa.schema([pa.field(f"v{i}", codec.arrow_type(x)) for i, x in enumerate(leaves)])
+
+    def _put_out(self, side: int) -> tuple[Leaf, ...]:
+        return self.spec.sides[side][: self.spec.put_out[side]]
+
+    def holds_us(self, watermark_us: int) -> int:
+        """Return the time before which nothing more is put out."""
+        if self.spec.holds_us is None:
+            return BEFORE_ALL_US
+        return watermark_us + self.spec.holds_us
+
+    # -- arriving records ---------------------------------------------------------------------------
+
+    def _read(self, request: Request, chosen: pa.Table) -> tuple[_Arrived, _Arrived]:
+        sides = whole(chosen.column(f"v{SIDE}")).to_numpy()
+        left, right = (self._arrived(request, chosen, sides, side) for side in (LEFT, RIGHT))
+        return left, right
+
+    def _arrived(self, request: Request, chosen: pa.Table, sides: I64, side: int) -> _Arrived:
+        spec, layout = self.spec, self.layout
+        at = np.flatnonzero(sides == side)
+        mine = chosen.take(pa.array(at))
+        first = FIRST_LEAF + (len(spec.sides[LEFT]) if side == RIGHT else 0)
+        values = [whole(mine.column(f"v{first + i}")) for i in range(len(spec.sides[side]))]
+        keys = [whole(mine.column(f"k{i}")) for i in range(len(spec.keys))]
+        here = layout.sides[side]
+        return _Arrived(
+            at,
+            _encoded(keys, spec.keys, layout.key_at, layout.side_at, len(at)),
+            _encoded(values, here.leaves, here.at, len(layout.table.fresh), len(at)),
+            whole(mine.column("g")).to_numpy(),
+            whole(mine.column(f"v{MAY_MATCH}")).to_numpy() != 0,
+            whole(mine.column(f"v{EXPIRY}")).to_numpy(),
+            (request.turn << _NUMBER_SHIFT) + at,
+        )
+
+    def _rows(self, table: Table, side: int, arrived: _Arrived, start: int, stop: int) -> I64:
+        """Return one key group's records of a step as rows."""
+        rows = np.zeros((stop - start, self.layout.table.width), dtype=np.int64)
+        keys, values = arrived.keys, arrived.values
+        rows[:, self._key] = interned(table, keys.matrix, keys.strings, start, stop)
+        rows[:, self._side_at] = side
+        rows[:, self._side_at + 1] = arrived.numbers[start:stop]
+        rows[:, self._value_start :] = interned(table, values.matrix, values.strings, start, stop)
+        rows[:, self._expiry_at] = arrived.expiry_us[start:stop]
+        return rows
+
+    # -- one key group ------------------------------------------------------------------------------
+
+    def _serve(
+        self, table: Table, work: tuple[_Arrived, _Arrived], share: Share, watermark_us: int
+    ) -> pa.RecordBatch | None:
+        parts: list[pa.RecordBatch] = []
+        if share.stop > share.start:
+            parts += self._met(table, work, share)
+        parts += self._expired(table, watermark_us)
+        return joined([part for part in parts if part.num_rows], self.schema())
+
+    def _met(
+        self, table: Table, work: tuple[_Arrived, _Arrived], share: Share
+    ) -> list[pa.RecordBatch]:
+        """Match the arriving records, keep those that may meet others; return what goes out."""
+        new, may, own = [], [], []
+        for side in (LEFT, RIGHT):
+            first, last = np.searchsorted(work[side].at, [share.start, share.stop])
+            new.append(self._rows(table, side, work[side], int(first), int(last)))
+            may.append(work[side].may_match[first:last])
+            own.append(may[side] & (work[side].groups[first:last] == share.group))
+        keys = Distinct(np.concatenate([n[m][:, self._key] for n, m in zip(new, may, strict=True)]))
+        both = [self._with_old(table, keys, side, new[side]) for side in (LEFT, RIGHT)]
+        ready = [self._keyed(keys, side, both[side], may[side]) for side in (LEFT, RIGHT)]
+        left_at, right_at = self._pairs(both, ready, own[LEFT], len(keys.rows))
+        both[LEFT].matched[left_at] = True
+        both[RIGHT].matched[right_at] = True
+        kind = self.spec.kind
+        put_out = [self._padded(table, side, new[side][~may[side]]) for side in kind.padded]
+        if kind is JoinKind.LEFT_SEMI:
+            put_out.append(self._columns(table, both[LEFT].rows[both[LEFT].matched], None))
+        else:
+            lefts, rights = both[LEFT].rows[left_at], both[RIGHT].rows[right_at]
+            put_out.append(self._columns(table, lefts, rights))
+        for side in (LEFT, RIGHT):
+            self._keep(table, side, both[side], own[side])
+        return put_out
+
+    def _with_old(self, table: Table, keys: Distinct, side: int, new: I64) -> _Rows:
+        """Return the records of a side: those in the table whose key arrived, and the new ones."""
+        live = table.live()
+        live = live[table.rows[live, self._side_at] == side]
+        if self.spec.keys:
+            live = live[keys.find(table.rows[live, self._key]) >= 0]
+        rows = np.concatenate([table.rows[live], new])
+        return _Rows(rows, live, np.zeros(len(rows), dtype=np.bool_))
+
+    def _keyed(self, keys: Distinct, side: int, records: _Rows, may_match: Mask) -> Keyed:
+        rows = records.rows
+        of = keys.find(rows[:, self._key])
+        of[len(records.index) :][~may_match] = -1
+        comparisons, here = self.spec.comparisons, self.layout.sides[side]
+        columns = []
+        for comparison in comparisons:
+            leaf = comparison.left if side == LEFT else comparison.right
+            words = np.ascontiguousarray(rows[:, self._value_start + here.at[leaf]])
+            columns.append(ordered(words, here.leaves[leaf].kind))
+        bounds, possible = bounds_of(side, comparisons, columns, len(rows))
+        of[~possible] = -1
+        return Keyed(of, bounds)
+
+    def _pairs(
+        self, both: list[_Rows], ready: list[Keyed], own_left: Mask, keys: int
+    ) -> tuple[I64, I64]:
+        """Return the positions of the left and of the right record of each pair."""
+        old = [len(records.index) for records in both]
+        lefts, rights = ready
+        new_left, old_right = pairs(
+            _part(lefts, old[LEFT], None), _part(rights, 0, old[RIGHT]), keys, probe_side=LEFT
+        )
+        stored = Keyed(lefts.of.copy(), lefts.bounds)
+        stored.of[old[LEFT] :][~own_left] = -1
+        new_right, all_left = pairs(_part(rights, old[RIGHT], None), stored, keys, probe_side=RIGHT)
+        return (
+            np.concatenate([old[LEFT] + new_left, all_left]),
+            np.concatenate([old_right, old[RIGHT] + new_right]),
+        )
+
+    def _keep(self, table: Table, side: int, records: _Rows, stored: Mask) -> None:
+        """Write down which old records have met one, and the new ones that still may."""
+        old, kind = len(records.index), self.spec.kind
+        met, new_met = records.matched[:old], records.matched[old:]
+        key_words = slice(1, self._value_start)
+        if kind is JoinKind.LEFT_SEMI and side == LEFT:
+            table.delete(records.index[met])
+            stored = stored & ~new_met
+        elif side in kind.padded:
+            first = met & (records.rows[:old, self._matched_at] == 0)
+            index = table.upsert(records.rows[:old][first][:, key_words])
+            table.rows[index, self._matched_at] = 1
+        new = records.rows[old:][stored]
+        new[:, self._matched_at] = new_met[stored]
+        index = table.upsert(new[:, key_words])
+        table.rows[index, self._value_start :] = new[:, self._value_start :]
+
+    def _expired(self, table: Table, watermark_us: int) -> list[pa.RecordBatch]:
+        """Remove the records that can meet none any more; return, padded, those that met none."""
+        live = table.live()
+        gone = live[table.rows[live, self._expiry_at] <= watermark_us]
+        put_out = []
+        for side in self.spec.kind.padded:
+            rows = table.rows[gone]
+            alone = (rows[:, self._side_at] == side) & (rows[:, self._matched_at] == 0)
+            put_out.append(self._padded(table, side, rows[alone]))
+        table.delete(gone)
+        return put_out
+
+    def _due_us(self, table: Table) -> int:
+        expiry_us = table.rows[table.live(), self._expiry_at]
+        return int(expiry_us.min(initial=NEVER_US))
+
+    # -- what goes out ------------------------------------------------------------------------------
+
+    def _padded(self, table: Table, side: int, rows: I64) -> pa.RecordBatch:
+        return self._columns(table, *((rows, None) if side == LEFT else (None, rows)))
+
+    def _columns(self, table: Table, lefts: I64 | None, rights: I64 | None) -> pa.RecordBatch:
+        """Return records side by side; None stands for a side that is null."""
+        strings = codec.Strings(*table.strings())
+        given = lefts if lefts is not None else rights
+        assert given is not None
+        columns: list[pa.Array] = []
+        for side, rows in ((LEFT, lefts), (RIGHT, rights)):
+            leaves, here = self._put_out(side), self.layout.sides[side]
+            if rows is None:
+                columns += [pa.nulls(len(given), codec.arrow_type(x)) for x in leaves]
+            else:
+                words = rows[:, self._value_start :]
+                columns += codec.decode(words, leaves, here.at[: len(leaves)], strings)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema())
+
+
+def _part(keyed: Keyed, start: int, stop: int | None) -> Keyed:
+    return Keyed(keyed.of[start:stop], keyed.bounds[:, start:stop])
+
+
+def _encoded(
+    columns: list[pa.Array], leaves: Sequence[Leaf], at: Sequence[int], width: int, count: int
+) -> codec.Words:
+    """Return columns as words; there may be none."""
+    if not columns:
+        return codec.Words(np.zeros((count, width), dtype=np.int64), ())
+    return codec.encode(columns, leaves, at, width)

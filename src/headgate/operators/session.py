@@ -1,0 +1,86 @@
+"""Session windows: records of a key that follow one another within a gap are one window.
+
+A row is that of an aggregate whose time is the session's start and whose first value is its end. A
+record is a session of its own, ``[t, t + gap)``; sessions of a key that touch become one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headgate.operators import codec
+from headgate.operators.aggregate import (
+    NEVER_US,
+    AggregateOperator,
+    Batch,
+    Results,
+    interned,
+)
+from headgate.operators.kernels.sessions import number_sessions
+from headgate.operators.numbering import Distinct
+from headgate.operators.spec import AggregateSpec, OutputMode
+from headgate.state.ports import I64, Table
+
+
+class SessionOperator(AggregateOperator):
+    """Runs an `AggregateSpec` whose time is a session; its first aggregate is the greatest end."""
+
+    def __init__(self, spec: AggregateSpec) -> None:
+        super().__init__(spec)
+        self._end_at = self.layout.value_at[0]
+
+    def merge(self, table: Table, batch: Batch, start: int, stop: int) -> None:
+        """Merge records ``start:stop`` into the sessions that they touch, and those with each other."""
+        layout, time = self.layout, self.layout.time_at
+        keys = interned(table, batch.keys, batch.key_strings, start, stop)
+        values = interned(table, batch.values, batch.value_strings, start, stop)
+        known = Distinct(_timeless(keys, time))
+        live = table.live()
+        of_old = known.find(_timeless(table.rows[live, 1 : 1 + layout.table.key_words], time))
+        old, of_old = live[of_old >= 0], of_old[of_old >= 0]
+        of = np.concatenate([of_old, known.of])
+        keys = np.concatenate([table.rows[old, 1 : self._start], keys])
+        values = np.concatenate([table.rows[old, self._start :], values])
+        order = np.lexsort((keys[:, time], of))
+        session = np.empty(len(order), dtype=np.int64)
+        first = number_sessions(
+            of, keys[:, time].copy(), values[:, self._end_at].copy(), order, session
+        )
+        touched = np.zeros(int(session.max(initial=-1)) + 1, dtype=np.bool_)
+        touched[session[len(old) :]] = True
+        table.delete(old[touched[session[: len(old)]]])
+        mine = order[touched[session[order]]]
+        keys[:, time] = first[session]
+        index = table.upsert(keys[mine])
+        self._merge_into(table, index, np.ascontiguousarray(values[mine]), table)
+
+    def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> Results:
+        """Return the sessions that have ended, and remove them; in complete mode all."""
+        live = table.live()
+        if self.spec.mode is OutputMode.COMPLETE:
+            return self._results(table, live)
+        ended = live[table.rows[live, self._start + self._end_at] <= watermark_us]
+        results = self._results(table, ended)
+        table.delete(ended)
+        return results
+
+    def _results(self, table: Table, index: I64) -> Results:
+        """Return sessions with their end as the time, and their start as the first value."""
+        rows = table.rows[index]
+        keys, values = rows[:, 1 : self._start], rows[:, self._start :]
+        starts = keys[:, self.layout.time_at].copy()
+        keys[:, self.layout.time_at] = values[:, self._end_at]
+        values[:, self._end_at] = starts
+        return Results(keys, values, codec.Strings(*table.strings()))
+
+    def due_us(self, table: Table, watermark_us: int) -> int:
+        """Return when the first session ends."""
+        if not self.expires:
+            return int(NEVER_US)
+        return int(table.rows[table.live(), self._start + self._end_at].min(initial=NEVER_US))
+
+
+def _timeless(keys: I64, time_at: int) -> I64:
+    keys = keys.copy()
+    keys[:, time_at] = 0
+    return keys

@@ -1,0 +1,83 @@
+"""A fleet from its journal alone, running or dead: who took slots from whom, and what it brought."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headgate.core.errors import ConfigError
+from headgate.journal import FleetDecided, FleetJobChanged, FleetRound, read
+
+
+def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
+    """Return the state of a fleet and its actions.
+
+    Parameters
+    ----------
+    journal : Path
+        The journal, or the directory that holds ``fleet.jsonl``.
+    since_s : float, optional
+        Only actions within so many seconds before the newest line; all by default.
+
+    Raises
+    ------
+    ConfigError
+        There is no journal of a fleet.
+    """
+    path = journal / "fleet.jsonl" if journal.is_dir() else journal
+    if not path.is_file():
+        msg = f'there is no fleet\'s journal at "{path}"; name the directory given to --work.'
+        raise ConfigError(msg)
+    rounds: list[FleetRound] = []
+    acts: list[tuple[int, FleetDecided]] = []
+    states: dict[str, str] = {}
+    touched: dict[str, int] = {}
+    for event in read(path):
+        if isinstance(event, FleetRound):
+            rounds.append(event)
+        elif isinstance(event, FleetDecided) and event.slots:
+            acts.append((len(rounds), event))
+            for job in event.slots:
+                touched[job] = touched.get(job, 0) + 1
+        elif isinstance(event, FleetJobChanged):
+            states[event.job] = f"{event.state}: {event.why}" if event.why else event.state
+    if not rounds:
+        msg = f'"{path}" has no round of a fleet; wait for the first, or name another journal.'
+        raise ConfigError(msg)
+    last = rounds[-1]
+    from_s = -1.0 if since_s is None else last.time_s - since_s
+    before = [number for number, _ in acts]
+    after = [*before[1:], len(rounds)]
+    rows = [
+        {
+            "time_s": act.time_s,
+            "action": act.action,
+            "slots": _slots(act),
+            "utility_before": rounds[number - 1].utility if number else None,
+            "utility_after": rounds[end - 1].utility if end > number else None,
+            "reason": act.reason,
+        }
+        for (number, act), end in zip(acts, after, strict=True)
+        if act.time_s >= from_s
+    ]
+    short = [seen for seen in rounds if seen.utility < seen.utility_max]
+    return {
+        "journal": str(path),
+        "time_s": last.time_s,
+        "utility": last.utility,
+        "utility_max": last.utility_max,
+        "slots": last.slots,
+        "slots_max": last.slots_max,
+        "congested": last.congested,
+        "rounds_below_maximum": round(len(short) / len(rounds), 4),
+        "touched": dict(sorted(touched.items(), key=lambda pair: -pair[1])),
+        "states": states,
+        "rows": rows,
+    }
+
+
+def _slots(act: FleetDecided) -> str:
+    return "; ".join(
+        f"{job} " + ", ".join(f"{op} -> {n}" for op, n in slots.items())
+        for job, slots in act.slots.items()
+    )

@@ -1,0 +1,213 @@
+"""A fleet on Spark from its description: start it, let it run for a while, say what happened."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError, EngineError
+from headgate.scenario.fleet_file import FleetFile, JobSettings, read_fleet
+from headgate.scenario.run import interrupts
+from headgate.scenario.spark import SparkEngine, engine_module, user_function
+
+PROGRESS_S = 1.0
+"""How often progress is reported. Chosen, not tuned."""
+
+OnProgress = Callable[[Any], None]
+"""Called with the running fleet."""
+
+_SINK_OWN = ("format", "outputMode", "table")
+
+
+def check_fleet(path: Path) -> dict[str, Any]:
+    """Return what a description would run; needs no cluster.
+
+    Raises
+    ------
+    ConfigError
+        Something in it is wrong, or a user's function cannot be loaded.
+    """
+    described = read_fleet(path)
+    for job in described.jobs.values():
+        if ":" in job.query:
+            user_function(job.query)
+    rows = [
+        {
+            "job": name,
+            "query": job.query,
+            "slo": " and ".join(job.slo),
+            "priority": job.priority,
+            "utility": job.utility,
+            "slots": f"{job.slots.min} to {job.slots.max}, {job.slots.start} at the start",
+        }
+        for name, job in described.jobs.items()
+    ]
+    most = sum(job.slots.max for job in described.jobs.values())
+    return {
+        "file": str(path),
+        "slots": described.fleet.slots,
+        "slots_wanted_at_most": most,
+        "utility_max": sum(job.priority for job in described.jobs.values()),
+        "rows": rows,
+    }
+
+
+def run_fleet_file(
+    path: Path,
+    *,
+    duration_s: float,
+    advise: bool = False,
+    work: Path | None = None,
+    on_progress: OnProgress = lambda fleet: None,
+) -> dict[str, Any]:
+    """Run a description on Spark for a while.
+
+    Parameters
+    ----------
+    path : Path
+        The description.
+    duration_s : float
+        How long, from the start of the last job on.
+    advise : bool
+        Decide and write down, and change nothing.
+    work : Path, optional
+        Where the fleet's journal lies, and whatever the file gives no place; a new temporary
+        directory by default.
+    on_progress : callable
+
+    Returns
+    -------
+    dict
+        utility and utility_max at the end, utility_mean, jobs (by name: utility over time, slots,
+        values, met), actions with their reasons, indicators, journal.
+    """
+    described = read_fleet(path)
+    place = work or Path(tempfile.mkdtemp(prefix="headgate-fleet-"))
+    place.mkdir(parents=True, exist_ok=True)
+    engine = SparkEngine()
+    with interrupts() as interrupted:
+        try:
+            fleet = _fleet(engine, described, place, advise=advise)
+            try:
+                fleet.start()
+                until_s = time.monotonic() + duration_s
+                while time.monotonic() < until_s and not interrupted.is_set():
+                    _raise_if_all_failed(fleet)
+                    on_progress(fleet)
+                    time.sleep(min(PROGRESS_S, max(0.0, until_s - time.monotonic())))
+            finally:
+                fleet.stop()
+        finally:
+            engine.close()
+    return {"file": str(path), "duration_s": duration_s, **fleet_result(fleet), "work": str(place)}
+
+
+def _fleet(engine: SparkEngine, described: FleetFile, place: Path, *, advise: bool) -> Any:
+    """Return a fleet with all jobs of a description, not started."""
+    module = engine_module("headgate.engines.spark.fleet.fleet")
+    settings = described.fleet
+    round_s = parse_duration_s(settings.round)
+    observe_s = parse_duration_s(settings.observe) if settings.observe else None
+    goal = engine_module("headgate.control.policies.henge").Goal(settings.goal)
+    fleet = module.Fleet(
+        engine.session(),
+        settings.slots,
+        round_s=round_s,
+        policy=module.henge(round_s, observe_s=observe_s, goal=goal),
+        journal=place / "fleet.jsonl",
+        actions_per_minute=settings.max_actions_per_minute,
+        hang_s=parse_duration_s(settings.hang),
+        advise=advise,
+    )
+    for name, job in described.jobs.items():
+        fleet.add(_writer(engine, name, job, place), priority=job.priority, utility=job.shape())
+    return fleet
+
+
+def _writer(engine: SparkEngine, name: str, job: JobSettings, place: Path) -> Any:
+    """Return the writer of a job."""
+    workload = engine.workload(job.query)
+    frame = workload.build(engine.session(), **{**workload.options, **_text(job.options)})
+    sink = dict(job.sink)
+    writer = (
+        engine_module("headgate")
+        .writeStream(frame)
+        .queryName(name)
+        .slo(*job.slo)
+        .slots(job.slots.min, job.slots.max, job.slots.start)
+        .keyGroups(job.key_groups)
+        .format(sink.get("format", "parquet"))
+        .outputMode(sink.get("outputMode", workload.output_mode))
+        .option("checkpointLocation", job.checkpoint or str(place / name / "checkpoint"))
+        .option("headgate.workload", job.query)
+    )
+    if "table" in sink:
+        msg = f'job "{name}": a table is not a sink of a fleet yet; give format and path.'
+        raise ConfigError(msg)
+    if "path" not in sink and sink.get("format", "parquet") in ("parquet", "orc", "json", "csv"):
+        sink["path"] = str(place / name / "output")
+    writer = writer.options(**{k: v for k, v in sink.items() if k not in _SINK_OWN})
+    if job.trigger:
+        writer = writer.trigger(**job.trigger)
+    if job.slot_rate is not None:
+        writer = writer.option("headgate.slotRate", job.slot_rate)
+    if workload.arrival is not None:
+        writer = writer.option("headgate.arrival", workload.arrival)
+    return writer
+
+
+def _text(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as Spark's sources take them: numbers and booleans are text."""
+    return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
+
+
+def _raise_if_all_failed(fleet: Any) -> None:
+    states = fleet.jobs
+    if states and all(state in ("failed", "gone") for state in states.values()):
+        msg = f"all jobs of the fleet ended: {', '.join(f'{n} {s}' for n, s in states.items())}."
+        raise EngineError(msg)
+
+
+def fleet_result(fleet: Any) -> dict[str, Any]:
+    """Return what a fleet did: what ``headgate fleet run --json`` prints."""
+    rounds = fleet.rounds
+    jobs: dict[str, dict[str, Any]] = {}
+    for seen in rounds:
+        for job in seen.jobs:
+            kept = jobs.setdefault(job.job, {"utility_max": job.utility_max, "utility": []})
+            kept["utility"].append([seen.time_s, job.utility])
+            kept.update(slots=job.slots, values=list(job.values), met=job.met)
+    for name, state in fleet.jobs.items():
+        jobs.setdefault(name, {"utility": []})["state"] = str(state)
+    for name, why in fleet.failures.items():
+        jobs[name]["failure"] = why
+    known = [seen for seen in rounds if any(job.utility is not None for job in seen.jobs)]
+    shares = [seen.utility / seen.utility_max for seen in known]
+    last = known[-1] if known else None
+    found = getattr(fleet.policy, "indicators", None)
+    return {
+        "policy": fleet.policy.name,
+        "rounds": len(rounds),
+        "utility": last.utility if last else None,
+        "utility_max": last.utility_max if last else None,
+        "satisfaction_mean": round(sum(shares) / len(shares), 4) if shares else None,
+        "slots": last.slots if last else None,
+        "slots_max": fleet.limits.slots,
+        "jobs": jobs,
+        "rows": [
+            {
+                "time_s": act.time_s,
+                "action": act.action,
+                "jobs": ",".join(act.slots),
+                "acts": act.acts,
+                "reason": act.reason,
+            }
+            for act in fleet.actions
+        ],
+        "touched": dict(found.touched) if found is not None else {},
+        "oversubscribed": bool(found.oversubscribed) if found is not None else None,
+    }

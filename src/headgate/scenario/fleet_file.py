@@ -1,0 +1,301 @@
+"""The description of a fleet: a TOML file as typed values, checked without a cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headgate.control.policies.henge import Goal
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError, nearest
+from headgate.core.intents import utility_of
+from headgate.core.slo import parse_slo
+from headgate.core.utility import Custom, Shape, Utility, shape_named
+from headgate.scenario.spark import user_function
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_VARIABLE = "HEADGATE__FLEET__"
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Slots:
+    """How many slots each operator of a job may have."""
+
+    min: int = 1
+    """The fewest; >= 1."""
+
+    max: int = 128
+    """The most; at least `min`."""
+
+    start: int = 1
+    """At the start; `min` to `max`."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min <= self.start <= self.max:
+            msg = (
+                f"slots min={self.min}, start={self.start}, max={self.max} are not "
+                "1 <= min <= start <= max."
+            )
+            raise ConfigError(msg)
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """The table ``[fleet]``."""
+
+    slots: int | str = "auto"
+    """The budget of all jobs together; auto is twice the cores granted."""
+
+    round: str = "10 s"
+    """Time between two decisions."""
+
+    max_actions_per_minute: int = 6
+    """The most actions within a minute; >= 1."""
+
+    observe: str = ""
+    """How long a new fleet is only watched; empty for 90 rounds."""
+
+    hang: str = "60 s"
+    """How long a job's batch may take before nothing is decided about the job."""
+
+    goal: str = "total"
+    """What is maximised: total or max-min."""
+
+    def __post_init__(self) -> None:
+        if self.slots != "auto" and not (isinstance(self.slots, int) and self.slots >= 1):
+            msg = f'fleet slots={self.slots!r} is out of range; use 1 or more, or "auto".'
+            raise ConfigError(msg)
+        if self.max_actions_per_minute < 1:
+            msg = f"max_actions_per_minute={self.max_actions_per_minute} is out of range; use 1."
+            raise ConfigError(msg)
+        if self.goal not in list(Goal):
+            msg = f'unknown goal "{self.goal}"{nearest(self.goal, Goal)}; use total or max-min.'
+            raise ConfigError(msg)
+        for text in filter(None, (self.round, self.observe, self.hang)):
+            parse_duration_s(text)
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """A table ``[jobs.NAME]``; ``[defaults]`` has the same keys but `query`, and `checkpoint_root`."""
+
+    query: str
+    """A built-in workload, or ``module:function`` for ``function(spark, **options) -> DataFrame``."""
+
+    slo: tuple[str, ...] = ()
+    """What it must achieve; several are a hybrid."""
+
+    priority: float = 1.0
+    """Its utility when the SLO is met; > 0."""
+
+    utility: str = "knee"
+    """What a missed SLO is worth: knee, linear, step, lognormal, or ``module:function``."""
+
+    sink: Mapping[str, Any] = field(default_factory=dict)
+    """``format``, ``outputMode``, ``table``, and options of the sink, such as ``path``."""
+
+    checkpoint: str = ""
+    """Its checkpoint; empty for a directory of its name below `checkpoint_root`."""
+
+    slots: Slots = field(default_factory=Slots)
+    """Limits."""
+
+    trigger: Mapping[str, str] = field(default_factory=dict)
+    """As of ``DataStreamWriter.trigger``; processingTime only."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the query's function."""
+
+    key_groups: int = 128
+    """Key groups per operator, fixed in the checkpoint."""
+
+    slot_rate: float | None = None
+    """Experiment: records that a slot serves per second."""
+
+    def __post_init__(self) -> None:
+        if not self.slo:
+            msg = 'there is no SLO; add slo = "mean < 1 s over 1 s".'
+            raise ConfigError(msg)
+        if set(self.trigger) - {"processingTime"}:
+            msg = f"trigger {sorted(self.trigger)} is not for a fleet; use processingTime."
+            raise ConfigError(msg)
+        if self.slots.max > self.key_groups:
+            msg = f"slots max={self.slots.max} exceeds {self.key_groups} key groups; use fewer."
+            raise ConfigError(msg)
+        if self.slot_rate is not None and not self.slot_rate > 0.0:
+            msg = f"slot_rate={self.slot_rate:g} is out of range; use a number above 0."
+            raise ConfigError(msg)
+        self.worth()
+
+    def worth(self) -> Utility:
+        """Return its intents and its priority."""
+        slos = [parse_slo(text) for text in self.slo]
+        return utility_of(slos, self.priority, self.shape())
+
+    def shape(self) -> Shape:
+        """Return the form of its utility."""
+        return (
+            Custom(user_function(self.utility))
+            if ":" in self.utility
+            else shape_named(self.utility)
+        )
+
+
+@dataclass(frozen=True)
+class FleetFile:
+    """A whole description.
+
+    Attributes
+    ----------
+    path : Path
+    fleet : FleetSettings
+    jobs : dict of str to JobSettings
+        In the order of the file.
+    """
+
+    path: Path
+    fleet: FleetSettings
+    jobs: dict[str, JobSettings]
+
+
+def read_fleet(path: Path, environment: Mapping[str, str] | None = None) -> FleetFile:
+    """Return what a file describes.
+
+    Parameters
+    ----------
+    path : Path
+        See docs/guide.md, "Many jobs under one budget".
+    environment : mapping, optional
+        Where ``HEADGATE__FLEET__SLOTS`` and its like are looked up, which win over the file; the
+        process's own by default.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, a key is unknown, or a value is missing, of another type or out of
+        range; names the table and the key.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f'cannot read the fleet "{path}": {error}; name a TOML file.'
+        raise ConfigError(msg) from error
+    except tomllib.TOMLDecodeError as error:
+        msg = f'"{path}" is not TOML: {error}.'
+        raise ConfigError(msg) from error
+    _refuse_unknown("the file", tables, ("fleet", "defaults", "jobs"))
+    settings = dict(_table("fleet", tables.get("fleet", {})))
+    settings |= _from(os.environ if environment is None else environment)
+    fleet = _made(FleetSettings, "fleet", settings)
+    defaults = dict(_table("defaults", tables.get("defaults", {})))
+    root = defaults.pop("checkpoint_root", "")
+    keys = [
+        f.name for f in dataclasses.fields(JobSettings) if f.name not in ("query", "checkpoint")
+    ]
+    _refuse_unknown("[defaults]", defaults, (*keys, "checkpoint_root"))
+    jobs = _table("jobs", tables.get("jobs", {}))
+    if not jobs:
+        msg = f'"{path}" has no job; add a table [jobs.NAME] with query and slo.'
+        raise ConfigError(msg)
+    return FleetFile(
+        path, fleet, {name: _job(name, job, defaults, root) for name, job in jobs.items()}
+    )
+
+
+def _job(name: str, given: Any, defaults: Mapping[str, Any], root: str) -> JobSettings:
+    """Return a job with what ``[defaults]`` says where it says nothing itself."""
+    if not _NAME.fullmatch(name):
+        msg = f'job name "{name}" cannot name files; use 1 to 64 letters, digits, _ and -.'
+        raise ConfigError(msg)
+    where = f"jobs.{name}"
+    own = dict(_table(where, given))
+    for key, value in defaults.items():
+        both = isinstance(value, Mapping) and isinstance(own.get(key), Mapping)
+        own[key] = {**value, **own[key]} if both else own.get(key, value)
+    if "checkpoint" not in own and root:
+        own["checkpoint"] = f"{root}/{name}"
+    if isinstance(own.get("slo"), str):
+        own["slo"] = [own["slo"]]
+    if "slo" in own:
+        own["slo"] = tuple(own["slo"])
+    if "slots" in own:
+        slots = _table(f"{where}.slots", own["slots"])
+        own["slots"] = _made(Slots, f"{where}.slots", {"start": slots.get("min", 1), **slots})
+    if "priority" in own and isinstance(own["priority"], int):
+        own["priority"] = float(own["priority"])
+    return _made(JobSettings, where, own)
+
+
+def _from(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of the fleet that variables give."""
+    found: dict[str, Any] = {}
+    for name, value in environment.items():
+        if name.startswith(_VARIABLE):
+            key = name.removeprefix(_VARIABLE).lower()
+            found[key] = int(value) if value.isdecimal() else value
+    return found
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "max_actions_per_minute": (int,),
+    "key_groups": (int,),
+    "min": (int,),
+    "max": (int,),
+    "start": (int,),
+    "slots": (int, str, Slots),
+    "slo": (tuple,),
+    "priority": (float,),
+    "slot_rate": (int, float),
+    "sink": (dict,),
+    "trigger": (dict,),
+    "options": (dict,),
+}
+"""Types of values; text where a key is not named."""
+
+
+def _made(kind: type[Made], where: str, given: Mapping[str, Any]) -> Made:
+    """Return a dataclass of the values of a table; ConfigError names table and key."""
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    _refuse_unknown(f"[{where}]", given, fields)
+    for key, value in given.items():
+        types = _TYPES.get(key, (str,))
+        if not isinstance(value, types) or isinstance(value, bool):
+            wanted = " or ".join(t.__name__ for t in types)
+            msg = f"[{where}] {key} = {value!r} is not {wanted}; see docs/guide.md for its form."
+            raise ConfigError(msg)
+    required = [n for n, f in fields.items() if _required(f) and n not in given]
+    if required:
+        msg = f"[{where}] lacks {required[0]}; add it."
+        raise ConfigError(msg)
+    try:
+        return kind(**given)
+    except ConfigError as error:
+        msg = f"[{where}] {error}"
+        raise ConfigError(msg) from error
+
+
+def _required(spec: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return spec.default is missing and spec.default_factory is missing
+
+
+def _table(where: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        msg = f"[{where}] is {value!r} and not a table; write [{where}] with its keys below."
+        raise ConfigError(msg)
+    return value
+
+
+def _refuse_unknown(where: str, given: Mapping[str, Any], known: Any) -> None:
+    for key in given:
+        if key not in known:
+            hint = nearest(key, known) or f"; known: {', '.join(known)}."
+            msg = f'{where} has the unknown key "{key}"{hint}'
+            raise ConfigError(msg)

@@ -1,0 +1,46 @@
+"""What a checkpoint store farther away than the local disk would cost; for benchmarks.
+
+Nothing here acts by itself. With ``HEADGATE_STORE_DELAY`` (a duration such as ``50 ms``) every call to
+the checkpoint's store takes that much longer; with ``HEADGATE_STORE_TRACE`` (a path) each call is noted
+there, one line of JSON each. Spark's own logs are written by the JVM and know neither.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from headgate.core.duration import parse_duration_s
+
+DELAY = "HEADGATE_STORE_DELAY"
+TRACE = "HEADGATE_STORE_TRACE"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    delay_s: float
+    trace: str | None
+
+
+@cache
+def _asked() -> _Asked:
+    """Return what the environment of this process asks for; it does not change."""
+    delay = os.environ.get(DELAY)
+    return _Asked(parse_duration_s(delay) if delay else 0.0, os.environ.get(TRACE))
+
+
+def called(act: str, directory: Path, name: str = "", length: int = 0) -> None:
+    """Take note of a call to the store: ``read``, ``write``, ``remove`` or ``list``."""
+    asked = _asked()
+    if asked.trace is not None:
+        note = {"act": act, "kind": directory.name, "name": name, "bytes": length}
+        line = json.dumps(note | {"pid": os.getpid(), "at_ms": round(time.time() * 1e3, 3)})
+        # one write of one line, so that those of several processes do not mix
+        with open(asked.trace, "a", encoding="utf-8", buffering=1) as file:
+            file.write(f"{line}\n")
+    if asked.delay_s:
+        time.sleep(asked.delay_s)

@@ -1,0 +1,160 @@
+"""A fleet's description, and its commands that need no cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headgate.cli import app
+from headgate.core.errors import ConfigError
+from headgate.core.utility import Custom, Linear, Metric
+from headgate.journal import (
+    FleetDecided,
+    FleetJobChanged,
+    FleetJobState,
+    FleetRound,
+    FleetStart,
+    JournalWriter,
+)
+from headgate.journal.schema import VERSION
+from headgate.report.fleet import fleet_status
+from headgate.scenario.fleet_file import Slots, read_fleet
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fleet.toml"
+JOB = """
+[jobs.counts]
+query = "nexmark-q7"
+slo = "mean < 1 s over 1 s"
+"""
+
+
+def described(tmp_path, text, environment=None):
+    path = tmp_path / "fleet.toml"
+    path.write_text(text)
+    return read_fleet(path, environment or {})
+
+
+def test_the_example_has_six_jobs_of_mixed_intents():
+    jobs = read_fleet(EXAMPLE, {}).jobs
+    intents = [job.worth().intents for job in jobs.values()]
+    assert len(jobs) == 6
+    assert {i.metric for each in intents for i in each} == set(Metric)
+    assert any(i.percentile == 95.0 for each in intents for i in each)
+    assert any(len(each) == 2 for each in intents)
+
+
+def test_a_job_takes_from_the_defaults_what_it_does_not_say(tmp_path):
+    text = """
+    [defaults]
+    checkpoint_root = "/data"
+    priority = 3
+    slots = { min = 2, max = 8 }
+    sink = { format = "noop" }
+    """
+    job = described(tmp_path, text + JOB + "slots = { max = 4 }\n").jobs["counts"]
+    assert (job.slots, job.priority) == (Slots(2, 4, 2), 3.0)
+    assert (job.checkpoint, job.sink) == ("/data/counts", {"format": "noop"})
+
+
+def test_the_environment_wins_over_the_file(tmp_path):
+    found = described(tmp_path, "[fleet]\nslots = 8\n" + JOB, {"HEADGATE__FLEET__SLOTS": "32"})
+    assert found.fleet.slots == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[flet]\n" + JOB, r'the file has the unknown key "flet"; did you mean "fleet"\?'),
+        (
+            "[fleet]\nslot = 3\n" + JOB,
+            r'\[fleet\] has the unknown key "slot"; did you mean "slots"\?',
+        ),
+        ("[fleet]\nslots = 0\n" + JOB, r"\[fleet\] fleet slots=0 is out of range"),
+        ('[fleet]\ngoal = "totl"\n' + JOB, r'unknown goal "totl"; did you mean "total"\?'),
+        ('[fleet]\nround = "10"\n' + JOB, r'duration "10" has no unit'),
+        ("[fleet]\nmax_actions_per_minute = 0\n" + JOB, "max_actions_per_minute=0 is out of range"),
+        ("[defaults]\nquery = 'x'\n" + JOB, r'\[defaults\] has the unknown key "query"'),
+        (
+            JOB + "prio = 3\n",
+            r'\[jobs.counts\] has the unknown key "prio"; did you mean "priority"\?',
+        ),
+        (JOB + "priority = 0\n", r"\[jobs.counts\] priority is 0.0; use a number above 0"),
+        (JOB + 'utility = "nee"\n', r'unknown utility "nee"; did you mean "knee"\?'),
+        (JOB + 'key_groups = "many"\n', r"\[jobs.counts\] key_groups = 'many' is not int"),
+        (JOB + "slots = { max = 500 }\n", "slots max=500 exceeds 128 key groups"),
+        (JOB + "slots = { min = 3, max = 2 }\n", "not 1 <= min <= start <= max"),
+        (JOB + "trigger = { once = 'x' }\n", r"trigger \['once'\] is not for a fleet"),
+        (JOB + "slot_rate = -1\n", "slot_rate=-1 is out of range"),
+        ("[jobs.a]\nquery = 'nexmark-q7'\n", r"\[jobs.a\] there is no SLO"),
+        ("[jobs.a]\nslo = 'juice >= 0.9'\n", r"\[jobs.a\] lacks query; add it"),
+        ("[jobs.a]\nquery = 'q'\nslo = 'mean < 3 over 1 s'\n", r"\[jobs.a\] SLO .* no unit"),
+        ("[jobs.'a b']\nquery = 'q'\n", 'job name "a b" cannot name files'),
+        ("jobs = 3\n", r"\[jobs\] is 3 and not a table"),
+        ("[fleet]\n", "has no job"),
+        ("[fleet\n", "is not TOML"),
+    ],
+)
+def test_a_wrong_description_is_refused_in_one_sentence_that_names_the_key(tmp_path, text, says):
+    with pytest.raises(ConfigError, match=says):
+        described(tmp_path, text)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read the fleet"):
+        read_fleet(tmp_path / "none.toml", {})
+
+
+def test_a_users_own_utility_is_loaded_and_checked(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("def half(v): return 1.0 if v <= 1.0 else 0.5\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    job = described(tmp_path, JOB + 'utility = "mine:half"\n').jobs["counts"]
+    assert isinstance(job.shape(), Custom)
+    assert job.worth().current([2.0]) == 0.5
+    linear = described(tmp_path, JOB + 'utility = "linear"\n').jobs["counts"]
+    assert linear.shape() == Linear()
+
+
+@pytest.mark.parametrize("command", [["fleet", "check"], ["fleet", "run", "--check"]])
+def test_check_says_what_would_run_and_needs_no_cluster(command):
+    result = CliRunner().invoke(app, [*command, str(EXAMPLE), "--json"])
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert (found["slots"], len(found["rows"])) == (18, 6)
+
+
+def test_check_refuses_a_function_that_cannot_be_loaded(tmp_path):
+    path = tmp_path / "fleet.toml"
+    path.write_text("[jobs.a]\nquery = 'no.such:thing'\nslo = 'juice >= 0.9'\n")
+    result = CliRunner().invoke(app, ["fleet", "check", str(path)])
+    assert result.exit_code == 2
+    assert "cannot load" in result.output
+
+
+def seen(time_s, utility):
+    job = FleetJobState("a", "running", utility, 10.0, met=utility >= 10.0, slots={"op": 2})
+    return FleetRound(time_s, (job,), utility, 10.0, 2, 8, congested=False)
+
+
+def test_status_says_who_got_slots_with_the_utility_before_and_after(tmp_path):
+    with JournalWriter(tmp_path / "fleet.jsonl") as journal:
+        journal.write(FleetStart("henge", 8, 10.0, VERSION))
+        journal.write(FleetJobChanged("a", "running", "submitted"))
+        journal.write(seen(10.0, 4.0))
+        journal.write(
+            FleetDecided("henge", "reconfiguration", "miss", "a misses", True, {"a": {"op": 5}},
+                         time_s=10.0)
+        )  # fmt: skip
+        journal.write(seen(20.0, 10.0))
+    found = fleet_status(tmp_path)
+    (row,) = found["rows"]
+    assert (row["slots"], row["utility_before"], row["utility_after"]) == ("a op -> 5", 4.0, 10.0)
+    assert found["touched"] == {"a": 1}
+    assert fleet_status(tmp_path, since_s=5.0)["rows"] == []
+
+
+def test_status_without_a_journal_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="there is no fleet's journal"):
+        fleet_status(tmp_path)

@@ -1,0 +1,157 @@
+"""Queries that migrate on a cluster: a driver process of `test_migration`, one line of JSON per run.
+
+``python migration_runs.py MASTER DIRECTORY first`` runs all scenarios and is killed in the last one;
+``... then`` is the driver that goes on with that one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F
+
+import headgate as hg
+from headgate.engines.spark.faults import CRASH
+from headgate.engines.spark.session import session
+
+FILES, FED_AT_FIRST, ROWS, KEYS, GROUPS = 10, 7, 300, 120, 16
+ASK_AT = 2
+WAIT_S = 60
+
+
+def write_input(directory: Path) -> None:
+    """Write a file per batch; from the file after the request on there are new keys."""
+    directory.mkdir()
+    random = np.random.default_rng(7)
+    for index in range(FILES):
+        most = KEYS if index <= ASK_AT else 2 * KEYS
+        keys, values = random.integers(0, most, ROWS), random.integers(0, 1000, ROWS)
+        pq.write_table(
+            pa.table({"key": keys, "value": values}), directory / f"part-{index}.parquet"
+        )
+
+
+def totals(rows):
+    return rows.groupBy("key").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+
+
+class Run:
+    """One query from two slots, asked at its third batch to change."""
+
+    def __init__(self, spark, base, name, strategy=None, at=None, slots=2):
+        self.spark, self.base, self.name = spark, base, name
+        self.given = base / f"in-{name}"
+        self.at = at or {}
+        self.query = None
+        self.rows = {}
+        self.kept = base / f"out-{name}.jsonl"
+        self._feed(range(FED_AT_FIRST))
+        reader = spark.readStream.schema("key long, value long").option("maxFilesPerTrigger", 1)
+        writer = hg.writeStream(totals(reader.parquet(str(self.given)))).slots(start=slots)
+        writer = writer.keyGroups(GROUPS).outputMode("update").foreachBatch(self._keep)
+        writer = writer.option("checkpointLocation", str(base / f"ck-{name}"))
+        self.writer = writer if strategy is None else writer.migration(strategy)
+
+    def _feed(self, indexes):
+        self.given.mkdir(exist_ok=True)
+        for index in indexes:
+            source = self.base / "input" / f"part-{index}.parquet"
+            shutil.copy(source, self.given / f".{source.name}")
+            (self.given / f".{source.name}").rename(self.given / source.name)
+
+    def _keep(self, frame, batch):
+        # kept in a file: a run may be continued by another process
+        with self.kept.open("a") as file:
+            for row in frame.collect():
+                file.write(json.dumps([row.key, row.n, row.total]) + "\n")
+        if batch in self.at and self.query is not None:
+            self.at.pop(batch)(self)
+
+    def events(self, kind):
+        lines = self.query.journal.read_text().splitlines()
+        return [e for e in map(json.loads, lines) if e["event"] == kind]
+
+    def go(self):
+        self.query = self.writer.start()
+        deadline = time.monotonic() + WAIT_S
+        while not self._settled() and time.monotonic() < deadline and self.query.isActive:
+            time.sleep(0.1)
+        self._feed(range(FED_AT_FIRST, FILES))
+        self.query.processAllAvailable()
+        self.query.stop()
+        answer = {}
+        for line in self.kept.read_text().splitlines():
+            key, *rest = json.loads(line)
+            answer[key] = rest
+        expected = totals(self.spark.read.parquet(str(self.base / "input"))).collect()
+        moves = self.events("migration")
+        found = {
+            "name": self.name,
+            "equal": answer == {r.key: [r.n, r.total] for r in expected},
+            "strategy": next((e["strategy"] for e in moves if e["strategy"]), ""),
+            "what": [e["what"] for e in moves],
+            "bytes_moved": sum(e["bytes_moved"] for e in self.events("assignment")),
+            "slots": self.query.assignment()["aggregate-0"].slots,
+            "waited": max(e["backlog"] for e in self.events("batch")),
+            "retries": len(self.events("retry")),
+            "hosts": sorted(set(self.query._driver._placements["aggregate-0"]._host_of.values())),
+            "threads": self.query._driver._porter._thread is not None,
+        }
+        print(json.dumps(found), flush=True)
+
+    def _settled(self):
+        ends = [e["what"] for e in self.events("migration")].count
+        return (
+            not self.at
+            and ends("finished") + ends("failed") >= 1
+            and (
+                not self.query._driver.migrations.running and not self.query._driver.changes.pending
+            )
+        )
+
+
+def scale(slots):
+    return lambda run: run.query.scale(slots)
+
+
+def kill_an_executor(run):
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if "CoarseGrainedExecutorBackend" in command and os.environ["CLUSTER"] in command:
+                os.kill(int(entry.name), signal.SIGKILL)
+                return
+
+
+def main(master: str, base: Path, part: str) -> None:
+    os.environ["CLUSTER"] = master.rpartition(":")[2]
+    spark = session(master, **{"spark.executor.memory": "600m", "spark.sql.shuffle.partitions": 2})
+    if part == "first":
+        write_input(base / "input")
+        for strategy in ("subscale", "all-at-once", "fluid", "on-demand", "stop-restart"):
+            Run(spark, base, strategy, strategy, {ASK_AT: scale(4)}).go()
+        Run(spark, base, "default", None, {ASK_AT: scale(GROUPS)}).go()
+        Run(spark, base, "to-one", None, {ASK_AT: scale(1)}, slots=4).go()
+        twice = {ASK_AT: scale(4), ASK_AT + 1: scale(3)}
+        Run(spark, base, "second-request", "subscale(per_host=1)", twice).go()
+        Run(
+            spark, base, "executor", "all-at-once", {ASK_AT: scale(4), ASK_AT + 2: kill_an_executor}
+        ).go()
+        os.environ[CRASH] = "migration-routed:0"
+        Run(spark, base, "driver", "subscale(per_host=1)", {ASK_AT: scale(4)}).go()
+    else:
+        Run(spark, base, "driver", "subscale(per_host=1)").go()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

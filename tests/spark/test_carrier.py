@@ -1,0 +1,232 @@
+"""What each migration instruction becomes on Spark: groups held, routed, brought and dropped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fake_porter import FakePorter
+
+from headgate.core.assignment import Assignment, spread
+from headgate.engines.spark.carrier import Carrier
+from headgate.engines.spark.job import OperatorState
+from headgate.engines.spark.porter import Urgency
+from headgate.migration import registry
+from headgate.migration.events import Cause, Requested
+from headgate.migration.plan import uniform
+from headgate.migration.protocol import Migration
+
+GROUPS = 12
+HOSTS = ("a", "a", "b", "b")
+
+
+class Job:
+    """A carrier between boundaries, from two slots on one host to four slots on two."""
+
+    def __init__(self, strategy, target=None, porter=None, slots=2):
+        self.state = OperatorState.fresh(slots, GROUPS)
+        self.state.tokens = [f"{g:032x}" for g in range(1, GROUPS + 1)]
+        self.before = self.state.assignment
+        self.porter = porter or FakePorter()
+        self.passed = []
+        self.step = 10
+        self.hosts = HOSTS
+        self.carrier = Carrier(
+            "op", self.state, self.porter, Migration(self.state.assignment), self.passed.append
+        )
+        self.target = target or uniform(self.state.assignment, 4)
+        self.carrier.request(Requested(self.target, HOSTS, Cause.HAND, strategy=strategy))
+
+    @property
+    def moving(self):
+        return self.before.moved(self.target)
+
+    def boundary(self):
+        """Pass one; return which groups are not served in the batch behind it."""
+        owners = self.carrier.pass_boundary(self.step, self.hosts)
+        if owners is not None:
+            self.state.assign(Assignment(tuple(owners), 4, self.state.assignment.epoch + 1))
+        self.step += 1
+        return self.carrier.unserved()
+
+    def run(self, at_once=GROUPS, boundaries=80):
+        """Go on until it rests; return what was not served, batch by batch."""
+        unserved = []
+        for _ in range(boundaries):
+            unserved.append(self.boundary())
+            if not self.carrier.running:
+                return unserved
+            self.carrier.demand()
+            self.porter.work(self.state, self.step - 1, at_once)
+        raise AssertionError("still running")
+
+    def what(self):
+        return [one.what for one in self.passed]
+
+
+@pytest.mark.parametrize("name", [n for n in registry.names() if n != "shared"])
+def test_every_strategy_ends_in_the_wanted_assignment_with_nothing_left(name):
+    job = Job(name)
+    job.run(at_once=1)
+    assert job.state.assignment.slot_of == job.target.slot_of
+    assert job.carrier.unserved() == frozenset()
+    assert job.porter.works == {}
+    assert job.carrier._durable.held == job.carrier._durable.inactive == set()
+
+
+def test_with_subscale_no_group_is_ever_unserved():
+    assert set(Job("subscale").run(at_once=2)) == {frozenset()}
+
+
+def test_all_at_once_holds_what_moves_until_the_last_group_is_there():
+    job = Job("all-at-once")
+    unserved = job.run(at_once=1)
+    between_hosts = {g for g in job.moving if HOSTS[job.target.slot_of[g]] == "b"}
+    assert unserved[0] == frozenset(job.moving)
+    assert all(between_hosts <= found for found in unserved[: len(between_hosts)])
+    assert unserved[-1] == frozenset()
+
+
+def test_fluid_holds_one_group_at_a_time():
+    assert max(len(found) for found in Job("fluid").run()) == 1
+
+
+def test_stop_restart_holds_every_group():
+    assert Job("stop-restart").run(at_once=1)[2] == frozenset(range(GROUPS))
+
+
+def test_on_demand_brings_the_group_first_that_records_wait_for():
+    job = Job("on-demand")
+    job.boundary()
+    last = max(job.moving)
+    job.state.backlog[last] = [["file", 0, 5, 0]]
+    job.carrier.demand()
+    job.boundary()
+    wanted = [g for (_, g, _), w in job.porter.works.items() if w.urgency is Urgency.INSTALL]
+    assert last in wanted
+
+
+def to_a_slot_with_groups_of_its_own(strategy):
+    return Job(strategy, target=spread(4, GROUPS).remap({0: 3}), slots=4)
+
+
+def test_without_record_scheduling_a_slot_with_a_group_on_its_way_serves_nothing():
+    job = to_a_slot_with_groups_of_its_own("subscale(scheduling=false, early_route=true)")
+    assert job.boundary() == {0, *spread(4, GROUPS).groups_of(3)}
+
+
+def test_with_record_scheduling_the_slot_serves_its_other_groups():
+    assert to_a_slot_with_groups_of_its_own("subscale(early_route=true)").boundary() == {0}
+
+
+def test_a_group_is_not_routed_while_its_copy_lags_by_more_than_a_batch():
+    job = Job("subscale")
+    job.boundary()
+    job.porter.work(job.state, job.step - 3)
+    job.state.tokens = [f"{g:032x}" for g in range(100, 100 + GROUPS)]
+    job.boundary()
+    assert "caught up" not in job.what()
+    for work in job.porter.works.values():
+        work.known_step = job.step - 2
+    job.boundary()
+    assert "caught up" in job.what()
+
+
+def test_a_group_is_routed_only_once_no_task_has_its_file_open():
+    job = Job("subscale")
+    job.boundary()
+    job.porter.work(job.state, job.step - 1)
+    moving = {g for _, g, _ in job.porter.works}
+    job.porter.open = set(moving)
+    job.boundary()
+    assert job.state.assignment.slot_of[min(moving)] == spread(2, GROUPS).slot_of[min(moving)]
+    job.porter.open = set()
+    job.run()
+
+
+def test_the_copy_that_the_old_host_keeps_is_dropped():
+    job = Job("subscale")
+    job.run()
+    assert {host for host, _ in job.porter.dropped} == {"a"}
+
+
+def test_a_restart_goes_on_with_what_the_manifest_carries():
+    for boundaries in range(1, 6):
+        job = Job("all-at-once")
+        for _ in range(boundaries):
+            job.boundary()
+            job.porter.work(job.state, job.step - 1, 2)
+        kept = json.loads(json.dumps(job.carrier.to_dict()))
+        job.porter = FakePorter()  # arenas are new, so nothing is there
+        job.hosts = ("c", "c", "d", "d")
+        job.carrier = Carrier.resumed("op", job.state, job.porter, kept, job.passed.append)
+        job.run(at_once=1)
+        assert job.state.assignment.slot_of == job.target.slot_of
+        assert job.carrier.unserved() == frozenset()
+
+
+def test_a_restart_asks_at_once_for_what_was_not_answered():
+    job = Job("subscale")
+    while "installed" not in job.what():
+        job.boundary()
+        for work in job.porter.works.values():
+            if work.urgency is not Urgency.DROP:
+                job.porter.work(job.state, job.step - 1)
+    kept = json.loads(json.dumps(job.carrier.to_dict()))
+    (number, *_) = [one.subscale for one in job.passed if one.what == "installed"]
+    job.passed.clear()
+    job.carrier = Carrier.resumed("op", job.state, FakePorter(), kept, job.passed.append)
+    job.boundary()
+    assert number in [one.subscale for one in job.passed if one.what == "released"]
+
+
+def test_a_second_request_replaces_the_first_at_every_step():
+    for boundaries in range(5):
+        job = Job("subscale")
+        for _ in range(boundaries):
+            job.boundary()
+            job.porter.work(job.state, job.step - 1, 2)
+        if not job.carrier.running:
+            continue
+        job.target = Assignment((0,) * GROUPS, 1, 5)
+        job.carrier.request(Requested(job.target, HOSTS, Cause.HAND))
+        job.run(at_once=1)
+        assert job.state.assignment.slot_of == job.target.slot_of
+        assert job.porter.works == {}
+
+
+def test_a_lost_destination_is_replaced_by_where_its_slots_are_now():
+    job = Job("subscale")
+    job.boundary()
+    job.porter.work(job.state, job.step - 1, 2)
+    job.hosts = ("a", "a", "c", "c")
+    job.run(at_once=1)
+    assert job.state.assignment.slot_of == job.target.slot_of
+    assert job.carrier.unserved() == frozenset()
+
+
+def test_what_fails_three_times_goes_back_to_the_old_assignment():
+    class FullPorter(FakePorter):
+        def work(self, state, step, count=99):
+            super().work(state, step, 0)
+            for (_, _, host), work in self.works.items():
+                if host == "b":
+                    work.problem = "the arena is full"
+
+    job = Job("subscale", porter=FullPorter())
+    job.run()
+    assert job.carrier.protocol.failed == "the arena is full"
+    assert job.state.assignment.slot_of == spread(2, GROUPS).slot_of
+
+
+def test_the_journal_hears_of_each_subscale_in_order():
+    job = Job("subscale")
+    job.run(at_once=3)
+    for number in {one.subscale for one in job.passed}:
+        what = [one.what for one in job.passed if one.subscale == number]
+        across = next(one for one in job.passed if one.subscale == number)
+        if HOSTS[across.source] == HOSTS[across.destination]:
+            assert what == ["started", "routed"]
+        else:
+            assert what == ["started", "caught up", "routed", "installed", "released"]
+    assert max(one.moved_bytes for one in job.passed) > 0

@@ -1,0 +1,120 @@
+"""`doctor` names each planted fault with its value and its remedy, and nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.cli.answer import exit_code
+from headgate.cli.cluster import doctor_lines
+from headgate.engines.spark.doctor import Needs, _outside, _unreachable, doctor, judge
+from headgate.engines.spark.host_facts import HostFacts, look
+
+GB = 10**9
+NEEDS = Needs(state_bytes=3 * GB)
+GOOD = HostFacts(
+    executor="7",
+    host="node-3",
+    versions={"python": "3.11.7", "headgate": "0.1.0", "pyarrow": "26.0.1"},
+    arena="/dev/shm/headgate-0",
+    arena_problem=None,
+    arena_bytes=16 * GB,
+    arena_free_bytes=12 * GB,
+    address_bytes=None,
+    mapped_bytes=GB // 2,
+    disk="/tmp",
+    disk_free_bytes=50 * GB,
+    clock_s=0.0,
+    checkpoint_problem=None,
+)
+
+FAULTS = [
+    (
+        {"arena_free_bytes": 64 * 2**20, "arena_bytes": 64 * 2**20},
+        "67.1 MB of 67.1 MB free in /dev/shm/headgate-0, the state needs 3 GB; mount",
+    ),
+    ({"arena_problem": "is open to others"}, "is open to others; make room"),
+    (
+        {"address_bytes": 2 * GB},
+        "2 GB of addresses, and state and code need 3.5 GB; raise spark.exec",
+    ),
+    ({"versions": GOOD.versions | {"pyarrow": "18.0.0"}}, "has pyarrow 18.0.0, the driver 26.0.1;"),
+    ({"versions": GOOD.versions | {"headgate": None}}, "has headgate not at all, the driver 0.1.0"),
+    ({"versions": GOOD.versions | {"python": "3.12.7"}}, "has python 3.12.7, the driver 3.11.7;"),
+    ({"disk_free_bytes": GB}, "1 GB free in /tmp for shuffles; free 3 GB"),
+    ({"checkpoint_problem": "nothing can be written there"}, "checkpoint directory: nothing can"),
+]
+
+
+@pytest.mark.parametrize(("fault", "says"), FAULTS)
+def test_a_planted_fault_is_named_with_value_and_remedy(fault: dict[str, Any], says: str) -> None:
+    (text,) = judge(replace(GOOD, **fault), 0.0, GOOD, NEEDS)
+    assert text.startswith("executor 7 on node-3 ")
+    assert says in text
+    assert text.endswith(".")
+    assert text.count(". ") == 0, "one sentence"
+
+
+def test_nothing_is_said_of_a_sound_executor_with_another_patch_release_of_python() -> None:
+    other = replace(GOOD, versions=GOOD.versions | {"python": "3.11.9"}, address_bytes=4 * GB)
+    assert judge(other, 0.05, GOOD, NEEDS) == []
+
+
+def test_a_clock_outside_of_the_time_in_which_it_was_read_is_off() -> None:
+    assert _outside(5.0, began_s=4.0, ended_s=6.0) == 0.0
+    (ahead,) = judge(GOOD, _outside(9.0, began_s=4.0, ended_s=6.0), GOOD, NEEDS)
+    (behind,) = judge(GOOD, _outside(2.5, began_s=4.0, ended_s=6.0), GOOD, NEEDS)
+    assert "at least 3 s ahead of the driver's" in ahead
+    assert "at least 1.5 s behind the driver's" in behind
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            "ModuleNotFoundError: No module named 'headgate'\n at x",
+            "no Python module headgate; inst",
+        ),
+        (
+            'java.io.IOException: Cannot run program "/opt/py"',
+            "cannot start /opt/py; set spark.pyspark",
+        ),
+        (
+            "a\norg.apache.spark.SparkException: Job aborted\n at x",
+            "SparkException: Job aborted; look",
+        ),
+    ],
+)
+def test_a_task_that_cannot_run_at_all_is_put_down_to_its_cause(error: str, says: str) -> None:
+    assert says in _unreachable(RuntimeError(error))
+
+
+def test_an_arena_directory_that_is_no_directory_is_told_not_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HEADGATE_ARENA_DIR", str(tmp_path / "file"))
+    facts = look()
+    assert facts.arena == ""
+    assert "cannot keep state" in judge(facts, 0.0, facts, Needs(1))[0]
+
+
+def test_a_session_that_has_room_is_sound_and_one_that_needs_more_is_not(
+    spark: Any, tmp_path: Path
+) -> None:
+    good = doctor(spark, state="1 MB", checkpoint=str(tmp_path / "ck"))
+    assert (good["sound"], good["problems"], exit_code(good)) == (True, [], 0)
+    assert [one["executor"] for one in good["executors"]] == ["driver"]
+    assert list((tmp_path / "ck").iterdir()) == []
+    bad = doctor(spark, state="1000 TB")
+    assert exit_code(bad) == 1
+    assert any("the state needs 1e+03 TB" in line for line in doctor_lines(bad))
+
+
+def test_a_checkpoint_that_the_driver_cannot_write_is_named(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = doctor(spark, state="1 MB", checkpoint=str(tmp_path / "file" / "ck"))
+    assert "the driver cannot write to the checkpoint directory" in found["problems"][0]

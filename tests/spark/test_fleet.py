@@ -1,0 +1,198 @@
+"""A fleet on Spark: slots by a policy, and jobs that fail, hang, come and go beside others.
+
+The policy is scripted, so that what is tested is the fleet; deadlines are generous and no time is
+asserted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql import functions as F
+
+import headgate as hg
+from headgate.control.fleet_view import Action, FleetDecision
+from headgate.core.errors import ConfigError
+from headgate.engines.spark.fleet.member import State
+from headgate.journal import AssignmentChange, FleetDecided, FleetJobChanged, FleetRound, read
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Scripted:
+    """A policy that wants what it is told; keeps what it saw."""
+
+    name = "scripted"
+
+    def __init__(self):
+        self.wants = {}
+        self.views = []
+
+    def decide(self, view):
+        self.views.append(view)
+        wants = {
+            job: slots
+            for job, slots in self.wants.items()
+            if job in view.jobs and view.slots[job] != {**view.slots[job], **slots}
+        }
+        return FleetDecision(Action.RECONFIGURATION, wants, "the test wants it", "script")
+
+
+def writer(spark, folder, name, function=None):
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
+    counts = rows.groupBy((F.col("value") % 7).alias("key")).count()
+    made = (
+        hg.writeStream(counts)
+        .queryName(name)
+        .slo("mean < 30 s over 10 s", "juice >= 0.5 over 1 min")
+        .slots(max=8, start=1)
+        .keyGroups(8)
+        .outputMode("update")
+        .option("checkpointLocation", str(folder / name))
+    )
+    return made.format("noop") if function is None else made.foreachBatch(function)
+
+
+def wait_for(condition, deadline_s=60):
+    until = time.monotonic() + deadline_s
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def fails(frame, batch):
+    msg = "the sink is gone"
+    raise ValueError(msg)
+
+
+@pytest.fixture(scope="module")
+def run(spark, tmp_path_factory):
+    """What one fleet went through: a job fails; another comes, hangs in its second batch, and leaves."""
+    folder = tmp_path_factory.mktemp("fleet")
+    policy, release = Scripted(), threading.Event()
+    journal = folder / "fleet.jsonl"
+    limits = {"round_s": 0.5, "hang_s": 4.0, "actions_per_minute": 3}
+    fleet = hg.Fleet(spark, 8, policy=policy, journal=journal, **limits)
+    fleet.add(writer(spark, folder, "good"), priority=10.0)
+    fleet.add(writer(spark, folder, "bad", fails))
+    found = SimpleNamespace(fleet=fleet, policy=policy)
+
+    def blocks(frame, batch):
+        if batch > 0:
+            release.wait(120)
+
+    try:
+        fleet.start()
+        found.query = fleet.query("good")
+        (operator,) = found.query.assignment()
+        found.operator = operator
+        found.failed = wait_for(lambda: fleet.jobs["bad"] is State.FAILED)
+        policy.wants = {"good": {operator: 3}}
+        found.scaled = wait_for(lambda: found.query.assignment()[operator].slots == 3)
+        fleet.add(writer(spark, folder, "stuck", blocks), priority=5.0)
+        found.joined = wait_for(lambda: any("stuck" in view.jobs for view in policy.views))
+        pools = spark.sparkContext._jsc.sc().getAllPools()
+        found.pools = {pools.apply(i).name() for i in range(pools.size())}
+        found.hung = wait_for(lambda: fleet.jobs["stuck"] is State.HUNG)
+        found.view = policy.views[-1]
+        fleet.remove("stuck")
+        found.leaving = fleet.jobs["stuck"]
+        policy.wants = {"good": {operator: 2}}
+        found.went_on = wait_for(lambda: found.query.assignment()[operator].slots == 2)
+        release.set()
+        found.gone = wait_for(lambda: fleet.jobs["stuck"] is State.GONE)
+        found.freed = wait_for(lambda: policy.views[-1].slots_max == 8)
+        policy.wants = {"good": {operator: 1}}
+        wait_for(lambda: found.query.assignment()[operator].slots == 1)
+        policy.wants = {"good": {operator: 2}}
+        found.limited = wait_for(
+            lambda: any(isinstance(e, FleetDecided) and e.rule == "limit" for e in read(journal))
+        )
+        found.failure = found.query.exception()
+    finally:
+        release.set()
+        fleet.stop()
+    found.events = list(read(journal))
+    return found
+
+
+def test_a_job_gets_the_slots_that_the_policy_grants(run):
+    assert run.scaled
+    changes = [e for e in read(run.query.journal) if isinstance(e, AssignmentChange)]
+    assert (changes[0].slots_after, changes[0].by) == (3, "scripted")
+    assert changes[0].reason == "the test wants it"
+
+
+def test_each_job_has_a_pool_of_its_own(run):
+    assert {"good", "stuck"} <= run.pools
+
+
+def test_a_job_that_fails_is_set_aside_and_its_slots_are_free_again(run):
+    assert run.failed
+    assert "bad" not in run.view.jobs
+    said = [e.why for e in run.events if isinstance(e, FleetJobChanged) and e.state == "failed"]
+    assert said == ["ValueError: the sink is gone"]
+
+
+def test_a_job_that_hangs_keeps_its_slots_and_stops_nobody(run):
+    assert run.hung
+    assert "stuck" not in run.view.jobs
+    assert run.view.slots_max == 8 - 1
+
+
+def test_a_job_may_come_and_leave_while_others_run(run):
+    assert run.joined
+    assert run.leaving is State.LEAVING
+    assert run.went_on
+    assert run.failure is None
+
+
+def test_a_removed_job_that_hangs_gives_its_slots_back_when_it_has_ended(run):
+    assert run.gone
+    assert run.freed
+
+
+def test_the_policy_sees_intents_slots_and_load(run):
+    job = run.view.jobs["good"]
+    assert job.met
+    assert job.values[1] == 1.0
+    assert run.view.slots["good"] == {run.operator: 3}
+    assert 0.0 <= job.operators[run.operator].capacity <= 1.0
+    assert job.input_rate > 0.0
+
+
+def test_actions_per_minute_are_bounded(run):
+    acted = [e for e in run.events if isinstance(e, FleetDecided) and e.slots]
+    assert run.limited
+    assert len(acted) == 3
+
+
+def test_the_journal_has_each_jobs_utility_over_time(run):
+    rounds = [e for e in run.events if isinstance(e, FleetRound)]
+    (last,) = [job for job in rounds[-1].jobs if job.job == "good"]
+    assert (last.utility, last.utility_max) == (10.0, 10.0)
+    assert rounds[-1].slots_max == 8
+
+
+def test_a_session_that_schedules_first_in_first_out_is_refused():
+    conf = SimpleNamespace(get=lambda key, default: default)
+    fifo = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
+    with pytest.raises(ConfigError, match="schedules first in"):
+        hg.Fleet(fifo)
+
+
+def test_a_job_without_a_name_or_with_a_policy_of_its_own_is_refused(run, spark):
+    rows = spark.readStream.format("rate").load().groupBy("value").count()
+    with pytest.raises(ConfigError, match="needs a name"):
+        run.fleet.add(hg.writeStream(rows).slo("juice >= 0.9"))
+    with pytest.raises(ConfigError, match=r"leave out \.policy"):
+        run.fleet.add(hg.writeStream(rows).queryName("own").policy("threshold"))
+    with pytest.raises(ConfigError, match="needs an SLO"):
+        run.fleet.add(hg.writeStream(rows).queryName("none"))
+    with pytest.raises(ConfigError, match='no job "god" is in the fleet; did you mean "good"'):
+        run.fleet.remove("god")

@@ -1,0 +1,186 @@
+"""Executors are asked for before slots exceed cores, and given back after slots have left them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from headgate.core.assignment import spread
+from headgate.engines.spark.changes import Changes
+from headgate.engines.spark.executors import Executor
+from headgate.engines.spark.following import ExecutorFollower, Needs
+from headgate.engines.spark.job import OperatorState
+
+A, B, C = (Executor(str(i), f"node-{i}", cores=1) for i in range(3))
+
+
+class FakePool:
+    """A cluster with some executors free, each with one core."""
+
+    def __init__(self, living: Sequence[Executor], free: Sequence[Executor] = ()) -> None:
+        self.executors = list(living)
+        self.free = list(free)
+        self.asked: list[int] = []
+
+    @property
+    def cores(self) -> int:
+        return sum(one.cores for one in self.executors)
+
+    def living(self) -> list[Executor]:
+        return sorted(self.executors)
+
+    def request(self, total: int) -> bool:
+        self.asked.append(total)
+        while self.free and len(self.executors) < total:
+            self.executors.append(self.free.pop(0))
+        return True
+
+    def give_back(self, executors: Sequence[Executor]) -> bool:
+        self.executors = [one for one in self.executors if one not in executors]
+        return True
+
+
+class Later:
+    """Runs what was started when told to, as a thread would some time."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def __call__(self, work: Callable[[], None]) -> None:
+        self.waiting.append(work)
+
+    def run(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+def follower(
+    pool: FakePool, needs: Needs | None = None, query: str = "q"
+) -> tuple[ExecutorFollower, Later, list[Any], list[int]]:
+    later, journal, warmed = Later(), [], []
+    made = ExecutorFollower(
+        pool,
+        needs or Needs(),
+        query,
+        journal.append,
+        lambda: warmed.append(pool.cores),
+        start=later,
+        sleep=lambda _: None,
+    )
+    return made, later, journal, warmed
+
+
+def test_a_change_waits_until_the_executors_it_needs_are_there_and_warm() -> None:
+    pool = FakePool([A], free=[B, C])
+    made, later, journal, warmed = follower(pool)
+    assert not made.ready(3)
+    assert not made.ready(3), "asked once, not in every batch"
+    later.run()
+    assert made.ready(3)
+    assert (pool.asked, warmed) == ([3], [3])
+    (event,) = journal
+    assert (event.act, event.executors_before, event.executors_after) == ("asked", 1, 3)
+
+
+def test_a_change_within_the_cores_asks_for_nothing() -> None:
+    pool = FakePool([A, B])
+    made, later, _, _ = follower(pool)
+    assert made.ready(2)
+    assert (pool.asked, later.waiting) == ([], [])
+
+
+def test_where_the_cluster_gives_none_slots_share_cores_and_it_is_said_once() -> None:
+    pool = FakePool([A])
+    made, later, journal, warmed = follower(pool)
+    assert not made.ready(3)
+    with pytest.warns(UserWarning, match="gave 0 of 2 executors .* 3 slots share 1 cores; add"):
+        later.run()
+    assert made.ready(3)
+    assert made.ready(4), "soon after a refusal nobody waits again"
+    assert (warmed, journal[0].executors_after) == ([], 1)
+    assert "share 1 cores" in journal[0].why
+
+
+def test_executors_are_given_back_after_slots_have_left_them_and_those_from_the_start_stay() -> (
+    None
+):
+    pool = FakePool([A], free=[B, C])
+    made, later, journal, _ = follower(pool)
+    made.ready(3)
+    later.run()
+    made.settled(3, lambda: ["node-0", "node-1", "node-2"])
+    later.run()
+    assert pool.living() == [A, B, C]
+    assert made.ready(1)
+    later.run()
+    assert pool.living() == [A, B, C], "asked for, not yet in force: slots still run there"
+    made.settled(1, lambda: ["node-1"])
+    later.run()
+    assert pool.living() == [B], "the host with the slot keeps its executor"
+    assert [event.act for event in journal] == ["asked", "gave back"]
+    assert journal[-1].why == "2 on node-2, 0 on node-0"
+
+
+def test_what_the_user_configured_is_kept_and_what_exceeds_it_given_back_at_the_start() -> None:
+    pool = FakePool([A, B, C])
+    made, later, _, _ = follower(pool, Needs(floor=2))
+    made.settled(1, lambda: ["node-0"])
+    later.run()
+    assert pool.living() == [A, B]
+
+
+def test_executors_that_nobody_asked_for_stay() -> None:
+    pool = FakePool([A, B, C])
+    made, later, _, _ = follower(pool)
+    made.settled(3, list)
+    made.settled(1, list)
+    later.run()
+    assert pool.living() == [A, B, C]
+
+
+def test_queries_of_one_application_share_its_executors() -> None:
+    pool, needs = FakePool([A], free=[B, C]), Needs()
+    first, later_1, _, _ = follower(pool, needs, "first")
+    second, later_2, _, _ = follower(pool, needs, "second")
+    first.settled(1, lambda: ["node-0"])
+    later_1.run()
+    assert not second.ready(2), "the one core is the first query's"
+    later_2.run()
+    assert second.ready(2)
+    assert pool.living() == [A, B, C]
+    second.settled(2, lambda: ["node-1", "node-2"])
+    second.leave()
+    later_2.run()
+    assert pool.living() == [A]
+
+
+def test_of_several_executors_on_a_used_host_one_stays() -> None:
+    twins = [Executor("0", "node-0", 1), Executor("1", "node-0", 1), Executor("2", "node-1", 1)]
+    needs = Needs(floor=1, slots={"q": 1}, hosts={"q": frozenset({"node-0"})})
+    assert [one.id for one in needs.surplus(twins)] == ["2", "1"]
+
+
+def test_a_change_that_waits_for_executors_is_not_pending_and_is_taken_when_they_are_there() -> (
+    None
+):
+    states = {"one": OperatorState.fresh(1, 8)}
+    changes = Changes(states, 8)
+    there = [False]
+    changes.ready = lambda slots: there[0] or slots < 3
+    changes.ask({"one": spread(3, 8)}, "user")
+    assert not changes.pending
+    assert changes.take() == {}
+    there[0] = True
+    assert changes.pending
+    assert changes.take()["one"][1].assignment.slots == 3
+
+
+def test_no_warning_comes_where_all_was_given() -> None:
+    made, later, _, _ = follower(FakePool([A], free=[B]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.ready(2)
+        later.run()

@@ -1,0 +1,90 @@
+"""Migrations between hosts that share no memory: the answer stays Spark's, whatever the strategy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headgate as hg
+from headgate.testing.cluster import StandaloneCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SCRIPT = Path(__file__).parent / "migration_runs.py"
+KILLED = -9
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory):
+    """What each run said, what `inspect` said after the driver was killed, and how it ended."""
+    base = tmp_path_factory.mktemp("migration")
+    found = {}
+    with StandaloneCluster(base, workers=2, cores=2) as cluster:
+        for part in ("first", "then"):
+            done = subprocess.run(
+                [sys.executable, str(SCRIPT), cluster.master, str(base), part],
+                capture_output=True,
+                text=True,
+                timeout=400,
+                check=False,
+                start_new_session=True,
+            )
+            lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+            found |= {one["name"]: one for one in map(json.loads, lines)}
+            found[part] = {"code": done.returncode, "said": done.stderr[-3000:]}
+            if part == "first":
+                found["inspected"] = hg.inspect(base / "ck-driver")
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["subscale", "all-at-once", "fluid", "on-demand", "stop-restart", "default", "to-one"]
+)
+def test_the_answer_of_each_strategy_is_sparks(lives, name):
+    assert name in lives, lives["first"]
+    found = lives[name]
+    assert found["equal"], found
+    assert found["what"][-1] == "finished"
+    assert found["bytes_moved"] > 0
+    assert len(found["hosts"]) == 2
+
+
+def test_by_default_state_that_changes_host_goes_by_subscales(lives):
+    assert lives["default"]["strategy"] == "subscale"
+    assert (lives["default"]["slots"], lives["to-one"]["slots"]) == (16, 1)
+
+
+def test_with_subscales_no_record_waits_and_with_the_others_some_do(lives):
+    assert lives["subscale"]["waited"] == 0
+    assert all(lives[name]["waited"] > 0 for name in ("all-at-once", "fluid", "stop-restart"))
+
+
+def test_a_second_request_replaces_the_first(lives):
+    found = lives["second-request"]
+    assert found["equal"], found
+    assert found["slots"] == 3
+    assert "superseded" in found["what"]
+
+
+def test_an_executor_killed_in_a_migration_changes_no_answer(lives):
+    found = lives["executor"]
+    assert found["equal"], found
+    assert found["slots"] == 4
+
+
+def test_a_driver_killed_in_a_migration_is_shown_by_inspect_and_resumed(lives):
+    assert lives["first"]["code"] == KILLED, lives["first"]
+    shown = lives["inspected"]["operators"]["aggregate-0"]["migration"]
+    assert (shown["slots_from"], shown["slots_to"]) == (2, 4)
+    assert sum(shown["groups_by_phase"].values()) > 0
+    assert lives["then"]["code"] == 0, lives["then"]
+    assert lives["driver"]["equal"], lives["driver"]
+    assert lives["driver"]["slots"] == 4
+
+
+def test_nothing_is_left_running_when_no_migration_is(lives):
+    assert not any(one["threads"] for one in lives.values() if "threads" in one)

@@ -1,0 +1,170 @@
+"""From what is wanted to what is in force, with a porter that a test drives."""
+
+from __future__ import annotations
+
+import json
+
+from fake_porter import FakePorter
+
+from headgate.core.assignment import Assignment, spread
+from headgate.engines.spark.changes import Changes, Wanted
+from headgate.engines.spark.job import OperatorState
+from headgate.engines.spark.migrations import Migrations
+from headgate.engines.spark.placement import Placement
+
+GROUPS = 12
+
+
+class FakePlacement(Placement):
+    """Two hosts, or as many as a test says."""
+
+    def __init__(self, hosts=("a", "b")):
+        self._host_of = {}
+        self.hosts = hosts
+
+    @property
+    def active(self):
+        return len(self.hosts) > 1
+
+    def hosts_of(self, slots):
+        return self._wishes(slots, self.hosts)
+
+
+class Job:
+    def __init__(self, slots=2, strategy="", hosts=("a", "b")):
+        self.strategy = strategy
+        self.states = {"op": OperatorState.fresh(slots, GROUPS)}
+        self.state = self.states["op"]
+        self.state.tokens = [f"{g:032x}" for g in range(1, GROUPS + 1)]
+        self.placement = FakePlacement(hosts)
+        self.step = 5
+        self.lines = []
+        self.start()
+
+    def start(self):
+        self.porter = FakePorter()
+        self.changes = Changes(self.states, GROUPS)
+        self.migrations = Migrations(
+            self.states,
+            self.changes,
+            {"op": self.placement},
+            self.porter,
+            self.strategy,
+            self.lines.append,
+        )
+
+    def boundary(self):
+        found = self.migrations.begin(self.step)
+        self.migrations.committed(self.step)
+        self.step += 1
+        return found.get("op")
+
+    def run(self, boundaries=60):
+        for _ in range(boundaries):
+            found = self.boundary()
+            self.porter.work(self.state, self.step - 1, 2)
+            if found is not None and found.final:
+                return found
+        raise AssertionError("still running")
+
+    def said(self):
+        return [line.what for line in self.lines if line.subscale is None]
+
+
+def test_a_request_by_hand_ends_in_force_under_a_new_epoch():
+    job = Job()
+    job.changes.ask(job.changes.scaled(4), "user")
+    final = job.run()
+    assert job.state.assignment.slots == 4
+    assert job.state.assignment.epoch > 0
+    assert final.before == spread(2, GROUPS)
+    assert job.said() == ["requested", "finished"]
+    assert not job.migrations.running
+    assert job.migrations.to_dict("op") is None
+
+
+def test_on_one_host_nothing_is_governed_unless_a_strategy_is_asked_for():
+    assert not Job(hosts=("a",)).migrations.governs("op")
+    assert not Job(hosts=("a",), strategy="shared").migrations.governs("op")
+    assert Job(hosts=("a",), strategy="all-at-once").migrations.governs("op")
+    assert Job().migrations.governs("op")
+
+
+def test_a_request_waits_until_all_hosts_are_known():
+    job = Job()
+    job.porter.reached = False
+    job.changes.ask(job.changes.scaled(4), "user")
+    assert job.boundary() is None
+    assert job.changes.pending
+    job.porter.reached = True
+    job.boundary()
+    assert not job.changes.pending
+    assert job.migrations.running
+
+
+def test_a_strategy_that_cannot_is_refused_and_the_query_goes_on():
+    job = Job(strategy="shared")
+    job.changes.ask(job.changes.scaled(4), "user")
+    assert job.boundary() is None
+    assert job.said() == ["refused"]
+    assert "share no memory" in job.lines[-1].why
+    assert job.state.assignment == spread(2, GROUPS)
+
+
+def test_a_second_request_waits_where_the_first_cannot_be_superseded():
+    job = Job(strategy="fluid")
+    job.changes.ask(job.changes.scaled(4), "user")
+    job.boundary()
+    job.changes.ask(job.changes.scaled(1), "user")
+    job.run()
+    assert job.state.assignment.slots == 4
+    job.run()
+    assert job.state.assignment.slots == 1
+
+
+def test_a_policy_does_not_disturb_a_migration():
+    job = Job()
+    job.changes.ask(job.changes.scaled(4), "user")
+    job.boundary()
+    held = job.state.assignment
+    wanted = Wanted(Assignment(held.slot_of, held.slots, held.epoch + 1), "drs", "", (0, 1))
+    assert not job.changes.propose("op", wanted)
+
+
+def test_a_slot_that_only_gets_another_number_stays_where_it_is():
+    job = Job(slots=4)
+    hosts = job.placement.hosts_of(4)
+    before = job.state.assignment
+    # slot 1 is given up for slot 0; slots 2 and 3 become 1 and 2
+    new = tuple({0: 0, 1: 0, 2: 1, 3: 2}[slot] for slot in before.slot_of)
+    wanted = Wanted(Assignment(new, 3, 1), "drs", "idle", (0, 2, 3), decided=True)
+    assert job.changes.propose("op", wanted)
+    final = job.run()
+    moved = {g for line in job.lines if line.what == "started" for g in line.groups}
+    assert moved == set(before.groups_of(1))
+    assert job.state.assignment.slot_of == new
+    assert job.placement.hosts_of(3) == [hosts[0], hosts[2], hosts[3]]
+    assert final.wanted.survivors == (0, 2, 3)
+    assert final.wanted.decided
+
+
+def test_a_new_driver_goes_on_from_the_manifest():
+    job = Job(strategy="all-at-once")
+    job.changes.ask(job.changes.scaled(4), "user", "load")
+    for _ in range(3):
+        job.boundary()
+    kept = json.loads(json.dumps(job.migrations.to_dict("op")))
+    job.start()
+    job.migrations.restore("op", kept)
+    final = job.run()
+    assert job.state.assignment.slots == 4
+    assert (final.wanted.by, final.wanted.reason) == ("user", "load")
+
+
+def test_what_is_held_is_known_to_the_state():
+    job = Job(strategy="stop-restart")
+    job.changes.ask(job.changes.scaled(4), "user")
+    job.boundary()
+    assert job.state.held == frozenset(range(GROUPS))
+    job.run()
+    assert job.state.held == frozenset()

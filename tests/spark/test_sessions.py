@@ -1,0 +1,71 @@
+"""Session windows, and records with several keys, answer as Spark does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import answers
+import pytest
+import relational
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> SparkSession:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    return spark
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "in"
+    answers.write_files(folder, seed=6)
+    return folder
+
+
+def watermarked(frame: DataFrame) -> DataFrame:
+    return frame.withWatermark("ts", f"{answers.DELAY_S} seconds")
+
+
+def per_key(frame: DataFrame) -> DataFrame:
+    by = watermarked(frame).groupBy(F.session_window("ts", "1 second"), "t", "o")
+    return by.agg(F.count("*").alias("n"), F.sum("m"), F.max("d"), F.avg("i"))
+
+
+def without_key(frame: DataFrame) -> DataFrame:
+    # seconds, so that one session begins where another ends
+    frame = frame.where("id % 6 = 0").withColumn("ts", F.date_trunc("second", "ts"))
+    by = watermarked(frame).groupBy(F.session_window("ts", "1 second").alias("s"))
+    return by.agg(F.count("*").alias("n"), F.min("id")).select("s", "n", "s.start", "min(id)")
+
+
+def letters(frame: DataFrame) -> DataFrame:
+    """Count every letter of a text in every window it comes in: as many keys as letters."""
+    exploded = watermarked(frame).select("ts", F.explode(F.split("t", "")).alias("letter"))
+    windows = exploded.groupBy(F.window("ts", "6 seconds", "2 seconds"), "letter")
+    return windows.agg(F.count("*").alias("n"))
+
+
+def final(rows: list, column: str, files: Path) -> list:
+    until = answers.final_watermark(files).replace(tzinfo=None)
+    return [row for row in rows if row[column].end <= until]
+
+
+QUERIES = {
+    "per key": (per_key, "session_window"),
+    "without key": (without_key, "s"),
+    "several keys per record": (letters, "window"),
+}
+
+
+@pytest.mark.parametrize(("name", "changes"), relational.cases(QUERIES, QUERIES))
+def test_sessions_and_several_keys_per_record_answer_as_spark_does(
+    session: SparkSession, files: Path, tmp_path: Path, name: str, changes: int | None
+) -> None:
+    build, column = QUERIES[name]
+    expected = final(relational.batch_answer(session, build, [files]), column, files)
+    got = relational.put_out(session, build, [files], tmp_path, changes=changes)
+    assert len(expected) > 5
+    assert answers.differences(expected, got) == ""
