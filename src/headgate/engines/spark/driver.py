@@ -331,12 +331,10 @@ class BatchDriver:
 
     def _due(self, watermark_us: int, clock_ms: float) -> bool:
         """Whether there is work without any new record."""
-        for operator in self.query.operators:
-            state, spec = self.states[operator.id], operator.spec
-            now_us = watermark_us - operator.behind_us
-            if isinstance(spec, ProcessorSpec) and spec.by_clock:
-                now_us = int(clock_ms * 1e3)
-            if state.backlog or min(state.due_us) <= now_us:
+        for op in self.query.operators:
+            by_clock = isinstance(op.spec, ProcessorSpec) and op.spec.by_clock
+            now_us = int(clock_ms * 1e3) if by_clock else watermark_us - op.behind_us
+            if self.states[op.id].backlog or min(self.states[op.id].due_us) <= now_us:
                 return True
         return False
 
