@@ -266,7 +266,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
     only: Annotated[
         str | None,
         typer.Option(
-            help="rescale: decoupling, scheduling, subscale, all, none; with commas. operators: processor."
+            help="rescale: decoupling,scheduling,subscale,all,none; operators: processor."
         ),
     ] = None,
     store_delay: Annotated[

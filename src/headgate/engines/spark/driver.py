@@ -17,7 +17,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from headgate.core.errors import EngineError
 from headgate.engines.spark import exchange
 from headgate.engines.spark.changes import Changes
 from headgate.engines.spark.commit import StepFacts, assigned, next_manifest

@@ -163,7 +163,9 @@ def job(cell: Cell) -> Job:
         ),
         OperatorModel("sink", 4, parents=("count",)),
     )
-    return Job(operators, network(1000.0, 12, STATE_UNIT_S / cell.factor), count=cell.count, marker_every=1)
+    return Job(
+        operators, network(1000.0, 12, STATE_UNIT_S / cell.factor), count=cell.count, marker_every=1
+    )
 
 
 def sizes(cell: Cell) -> tuple[float, ...]:
