@@ -10,7 +10,7 @@ more per gate) and the record's size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -86,17 +86,6 @@ class Workload:
     def job(self, seed: int) -> Job:
         """Return the job with the arrivals of a seed."""
         return self.build(self, seed)
-
-    def shorter(self, factor: float, count: int) -> Workload:
-        """Return the same, shorter, with less state and shorter transfers, and larger elements."""
-        return replace(
-            self,
-            state_bytes=self.state_bytes / factor,
-            warm_up_s=self.warm_up_s / factor,
-            after_s=self.after_s / factor,
-            unit_s=self.unit_s / factor,
-            count=self.count * count,
-        )
 
 
 def q7() -> Workload:
