@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from flows import OPERATOR, Trial, run
+from flows import OPERATOR, Trial, run, uniform_request
 from signal_rules import busy
 
 from headgate.core.errors import ConfigError
@@ -117,6 +117,15 @@ def test_stop_restart_serves_nothing_while_the_job_is_down() -> None:
     log = story(StopRestart(restart_s=0.7, store_bytes_per_s=1e6), busy())
     moved_s = log.of("left")[0].at_s
     assert not [e for e in log.of("served") if moved_s - 0.7 < e.at_s < moved_s]
+
+
+def test_a_slot_that_is_deployed_during_a_stop_does_not_wait_for_its_signal() -> None:
+    # One source hears of the stop late: only its signal reaches the slot that the second request adds.
+    trial = busy(slots=2)
+    late = replace(trial, job=replace(trial.job, command_s=(0.0, 0.05)))
+    second = uniform_request(1.01, 4)
+    flow = run(replace(late, requests=(*late.requests, second)), StopRestart(0.2, 1e6))
+    assert len(flow.log.of("released")) == 1
 
 
 def test_an_unknown_method_is_refused_with_the_nearest_name() -> None:

@@ -236,9 +236,7 @@ class Scaling:
     def _go_on(self) -> None:
         if not self.waiting and not self.settling and self._deployed:
             self._finish()
-        elif self._in_round:
-            pass  # the round that is due looks again
-        elif self.waiting:
+        elif self.waiting and not self._in_round:  # else the round that is due looks again
             self._launch()
 
     def _launch(self) -> None:

@@ -164,6 +164,10 @@ class StoppingHandler(Aligning):
         self.undrained: set[Slot] = set()
         """Slots, shared by all, that a stop still waits for; one that is deployed meanwhile is none."""
 
+    def takes_part(self, step: Step) -> bool:
+        """Return whether this slot was there when the stop was asked for."""
+        return self.slot in self.undrained
+
     def aligned(self, step: Step) -> None:
         """Report, and with the last slot write the checkpoint."""
         self.undrained.discard(self.slot)
