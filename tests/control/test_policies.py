@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headgate.control.decision import Kind
 from headgate.control.policies.dhalion import Dhalion
 from headgate.control.policies.ds2 import Ds2
+from headgate.control.policies.predictive import Predictive
 from headgate.control.policies.static import Static
 from headgate.control.policies.threshold import Threshold
 from headgate.control.registry import names, policy
@@ -119,6 +120,62 @@ def test_threshold_decides_nothing_while_no_service_rate_is_known() -> None:
 def test_threshold_wants_its_three_numbers_to_ascend(bad: tuple[float, float, float]) -> None:
     with pytest.raises(ConfigError, match="threshold: low="):
         Threshold(*bad)
+
+
+# predictive
+
+
+def test_predictive_is_threshold_where_nothing_waits_and_no_window_fills() -> None:
+    band = (0.9, 0.7, 0.45)
+    for rate in (1.0, 40.0, 80.0, 95.0, 300.0):
+        observation = seen(0.0, a=view([rate] * 8, slots=4))
+        one, other = Predictive(*band).decide(observation), Threshold(*band).decide(observation)
+        assert one.changes == other.changes
+
+
+def test_predictive_counts_what_waits() -> None:
+    # 1.5 slots of arrivals are 75 % of 2; 500 records to be done in 5 s are one slot more.
+    made = Predictive(catch_up_s=5.0)
+    rates = [37.5] * 4
+    assert not made.decide(seen(0.0, a=view(rates, slots=2)))
+    decision = made.decide(seen(1.0, a=view(rates, slots=2, backlog=125.0)))
+    assert decision.changes["a"].assignment.slots == 4
+    assert decision.numbers["a.pending"] == pytest.approx(1.0)
+
+
+def test_predictive_sees_the_window_fill_after_a_step() -> None:
+    made = Predictive(window_s=10.0, ahead_s=9.0)
+    for second in range(12):
+        assert not made.decide(seen(100.0 + second, a=view([18.75] * 8, slots=2)))
+    # Twice the arrivals: 3 slots now; 10 s at the new rate hold twice what 9 s at the old and 1 s at
+    # the new one do, so 3 x 20 / 11 then: ceil(5.45 / 0.75).
+    risen = made.decide(seen(112.0, a=view([37.5] * 8, slots=2)))
+    assert risen.numbers["a.current"] == pytest.approx(3.0)
+    assert risen.numbers["a.foreseen"] == pytest.approx(3.0 * 20 / 11)
+    assert risen.changes["a"].assignment.slots == 8
+
+
+def test_predictive_lets_slots_go_only_when_their_work_has_gone() -> None:
+    made = Predictive(window_s=10.0, ahead_s=10.0)
+    for second in range(12):
+        made.decide(seen(100.0 + second, a=view([75.0] * 4, slots=4)))
+    # Half the arrivals are 1.5 slots; that they will be 0.75 when the window has emptied is no reason.
+    fallen = made.decide(seen(112.0, a=view([37.5] * 4, slots=4)))
+    assert fallen.changes["a"].assignment.slots == 2
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        ({"window_s": -1.0}, "window_s"),
+        ({"ahead_s": -1.0}, "ahead_s"),
+        ({"catch_up_s": 0.0}, "catch_up_s"),
+        ({"low": 0.9}, "low"),
+    ],
+)
+def test_predictive_refuses_what_is_out_of_range(bad: dict[str, float], named: str) -> None:
+    with pytest.raises(ConfigError, match=f"predictive: {named}="):
+        Predictive(**bad)
 
 
 # ds2

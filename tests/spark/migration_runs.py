@@ -23,7 +23,7 @@ import headgate as hg
 from headgate.engines.spark.faults import CRASH
 from headgate.engines.spark.session import session
 
-FILES, FED_AT_FIRST, ROWS, KEYS, GROUPS = 10, 7, 300, 120, 16
+FILES, FED_AT_FIRST, ROWS, KEYS, GROUPS = 8, 6, 300, 120, 8
 ASK_AT = 2
 WAIT_S = 60
 
@@ -52,13 +52,14 @@ class Run:
         self.given = base / f"in-{name}"
         self.at = at or {}
         self.query = None
-        self.rows = {}
+        self.struck = False
         self.kept = base / f"out-{name}.jsonl"
         self._feed(range(FED_AT_FIRST))
         reader = spark.readStream.schema("key long, value long").option("maxFilesPerTrigger", 1)
         writer = hg.writeStream(totals(reader.parquet(str(self.given)))).slots(start=slots)
         writer = writer.keyGroups(GROUPS).outputMode("update").foreachBatch(self._keep)
         writer = writer.option("checkpointLocation", str(base / f"ck-{name}"))
+        writer = writer.option("headgate.executors", "keep")
         self.writer = writer if strategy is None else writer.migration(strategy)
 
     def _feed(self, indexes):
@@ -73,8 +74,9 @@ class Run:
         with self.kept.open("a") as file:
             for row in frame.collect():
                 file.write(json.dumps([row.key, row.n, row.total]) + "\n")
-        if batch in self.at and self.query is not None:
-            self.at.pop(batch)(self)
+        due = min((number for number in self.at if number <= batch), default=None)
+        if due is not None and self.query is not None:
+            self.at.pop(due)(self)
 
     def events(self, kind):
         lines = self.query.journal.read_text().splitlines()
@@ -82,7 +84,7 @@ class Run:
 
     def go(self):
         self.query = self.writer.start()
-        deadline = time.monotonic() + WAIT_S
+        began, deadline = time.monotonic(), time.monotonic() + WAIT_S
         while not self._settled() and time.monotonic() < deadline and self.query.isActive:
             time.sleep(0.1)
         self._feed(range(FED_AT_FIRST, FILES))
@@ -103,7 +105,9 @@ class Run:
             "slots": self.query.assignment()["aggregate-0"].slots,
             "waited": max(e["backlog"] for e in self.events("batch")),
             "retries": len(self.events("retry")),
-            "hosts": sorted(set(self.query._driver._placements["aggregate-0"]._host_of.values())),
+            "hosts": sorted(self.query._driver._porter.arena_of),
+            "took_s": round(time.monotonic() - began, 1),
+            "struck": self.struck,
             "threads": self.query._driver._porter._thread is not None,
         }
         print(json.dumps(found), flush=True)
@@ -123,17 +127,31 @@ def scale(slots):
     return lambda run: run.query.scale(slots)
 
 
+def while_it_runs(act):
+    """Return `act`, put off batch by batch until a migration is under way."""
+
+    def attempt(run):
+        if run.query._driver.migrations.running:
+            run.struck = True
+            act(run)
+        else:
+            run.at[0] = attempt
+
+    return attempt
+
+
 def kill_an_executor(run):
+    driver = f"@127.0.0.1:{run.spark.sparkContext.getConf().get('spark.driver.port')} "
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            if "CoarseGrainedExecutorBackend" in command and os.environ["CLUSTER"] in command:
+            if "CoarseGrainedExecutorBackend" in command and driver in command:
                 os.kill(int(entry.name), signal.SIGKILL)
                 return
+    raise AssertionError("there is no executor to kill")
 
 
 def main(master: str, base: Path, part: str) -> None:
-    os.environ["CLUSTER"] = master.rpartition(":")[2]
     spark = session(master, **{"spark.executor.memory": "600m", "spark.sql.shuffle.partitions": 2})
     if part == "first":
         write_input(base / "input")
@@ -141,11 +159,10 @@ def main(master: str, base: Path, part: str) -> None:
             Run(spark, base, strategy, strategy, {ASK_AT: scale(4)}).go()
         Run(spark, base, "default", None, {ASK_AT: scale(GROUPS)}).go()
         Run(spark, base, "to-one", None, {ASK_AT: scale(1)}, slots=4).go()
-        twice = {ASK_AT: scale(4), ASK_AT + 1: scale(3)}
+        twice = {ASK_AT: scale(4), ASK_AT + 1: while_it_runs(scale(3))}
         Run(spark, base, "second-request", "subscale(per_host=1)", twice).go()
-        Run(
-            spark, base, "executor", "all-at-once", {ASK_AT: scale(4), ASK_AT + 2: kill_an_executor}
-        ).go()
+        killed = {ASK_AT: scale(4), ASK_AT + 1: while_it_runs(kill_an_executor)}
+        Run(spark, base, "executor", "all-at-once", killed).go()
         os.environ[CRASH] = "migration-routed:0"
         Run(spark, base, "driver", "subscale(per_host=1)", {ASK_AT: scale(4)}).go()
     else:

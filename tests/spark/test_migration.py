@@ -55,7 +55,7 @@ def test_the_answer_of_each_strategy_is_sparks(lives, name):
 
 def test_by_default_state_that_changes_host_goes_by_subscales(lives):
     assert lives["default"]["strategy"] == "subscale"
-    assert (lives["default"]["slots"], lives["to-one"]["slots"]) == (16, 1)
+    assert (lives["default"]["slots"], lives["to-one"]["slots"]) == (8, 1)
 
 
 def test_with_subscales_no_record_waits_and_with_the_others_some_do(lives):
@@ -65,6 +65,7 @@ def test_with_subscales_no_record_waits_and_with_the_others_some_do(lives):
 
 def test_a_second_request_replaces_the_first(lives):
     found = lives["second-request"]
+    assert found["struck"]
     assert found["equal"], found
     assert found["slots"] == 3
     assert "superseded" in found["what"]
@@ -72,6 +73,7 @@ def test_a_second_request_replaces_the_first(lives):
 
 def test_an_executor_killed_in_a_migration_changes_no_answer(lives):
     found = lives["executor"]
+    assert found["struck"]
     assert found["equal"], found
     assert found["slots"] == 4
 

@@ -51,11 +51,14 @@ class Benchmark(StrEnum):
     OVERHEAD = "overhead"
     KILL = "kill"
     ISOLATION = "isolation"
+    REPLICAS = "replicas"
     REPARTITION = "repartition"
     SLO = "slo"
+    OPERATORS = "operators"
     FLEET = "fleet"
     STEADY = "steady"
     RESCALE = "rescale"
+    TUPLE_BUFFER = "tuple-buffer"
 
 
 _COUNTED = {
@@ -63,10 +66,13 @@ _COUNTED = {
     Benchmark.OVERHEAD: "batches",
     Benchmark.KILL: "count",
     Benchmark.ISOLATION: "count",
+    Benchmark.REPLICAS: "seconds",
     Benchmark.STEADY: "batches",
     Benchmark.SLO: "seconds",
+    Benchmark.OPERATORS: "repeats",
     Benchmark.FLEET: "jobs",
     Benchmark.RESCALE: "repeats",
+    Benchmark.TUPLE_BUFFER: "records",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
 
@@ -259,7 +265,9 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(help="rescale: decoupling, scheduling, subscale, all, none; with commas."),
+        typer.Option(
+            help="rescale: decoupling,scheduling,subscale,all,none; operators: processor."
+        ),
     ] = None,
     store_delay: Annotated[
         str | None,
@@ -280,15 +288,20 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
         if cluster and name is not Benchmark.KILL:
             msg = f"--cluster is for bench kill; bench {name.value} chooses its own cluster."
             raise ConfigError(msg)
-        module = engine_module(
-            f"headgate.engines.spark.bench.{'cluster_kill' if cluster else name.value}"
-        )
+        module = engine_module(_bench_module(name, cluster=cluster))
         counted = {_COUNTED[name]: count} if name in _COUNTED else {"count": count}
         sizes = {"state": state, "store_delay": store_delay, "only": only}
         given = {**counted, "seed": seed, **sizes, **parse_options(option or ())}
         return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
 
     answer(work, _plain_items, as_json=as_json, debug=debug)
+
+
+def _bench_module(name: Benchmark, *, cluster: bool) -> str:
+    if name is Benchmark.TUPLE_BUFFER:
+        # Without Spark: it measures processes and shared memory only.
+        return "headgate.experiments.stretch.tuple_buffer"
+    return f"headgate.engines.spark.bench.{'cluster_kill' if cluster else name.value}"
 
 
 @app.command()

@@ -4,28 +4,46 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
+from headgate.control.estimators.forecast import daily_blend
+from headgate.control.policies.dabs import Dabs
 from headgate.control.policies.dhalion import Dhalion
 from headgate.control.policies.drs import Drs, DrsBalanced
 from headgate.control.policies.ds2 import Ds2
+from headgate.control.policies.predictive import Predictive
+from headgate.control.policies.psps import Psps
 from headgate.control.policies.static import Static
 from headgate.control.policies.streamswitch import StreamSwitch
 from headgate.control.policies.threshold import Threshold
 from headgate.control.policies.unified import Unified
 from headgate.control.policy import Policy
+from headgate.control.replicas import ReplicaPolicy
 from headgate.core.call import Call
 from headgate.core.errors import ConfigError
+
+Made = TypeVar("Made")
 
 _POLICIES: Mapping[str, Callable[..., Policy]] = {
     "dhalion": Dhalion,
     "drs": Drs,
     "drs-lb": DrsBalanced,
     "ds2": Ds2,
+    "predictive": Predictive,
     "static": Static,
     "streamswitch": StreamSwitch,
     "threshold": Threshold,
     "unified": Unified,
 }
+
+
+def _psps(blend: int = 0, season: int = 0) -> ReplicaPolicy:
+    """PSPS; with ``blend=1`` a blend of forecasts, with `season` the intervals of its season too."""
+    forecasts = blend or season
+    return Psps(daily_blend(season or None) if forecasts else None)
+
+
+_REPLICA_POLICIES: Mapping[str, Callable[..., ReplicaPolicy]] = {"dabs": Dabs, "psps": _psps}
 
 
 def names() -> tuple[str, ...]:
@@ -48,8 +66,28 @@ def policy(text: str) -> Policy:
         No policy or parameter has that name, a value is no number or out of range, or `text` is
         not written like a call.
     """
-    call = Call.parse(text, "policy", _POLICIES, "streamswitch(0.2)")
-    make = _POLICIES[call.name]
+    return _made(text, _POLICIES, "streamswitch(0.2)")
+
+
+def is_replica_policy(text: str) -> bool:
+    """Return whether `text` names a policy over pools of replicas."""
+    return text.partition("(")[0].strip() in _REPLICA_POLICIES
+
+
+def replica_policy(text: str) -> ReplicaPolicy:
+    """Return the policy over pools of replicas that `text` names: ``psps``, ``dabs(0.8, 0.3)``.
+
+    Raises
+    ------
+    ConfigError
+        As `policy`.
+    """
+    return _made(text, _REPLICA_POLICIES, "psps")
+
+
+def _made(text: str, known: Mapping[str, Callable[..., Made]], example: str) -> Made:
+    call = Call.parse(text, "policy", known, example)
+    make = known[call.name]
     types = {
         parameter.name: int if "int" in str(parameter.annotation) else float
         for parameter in inspect.signature(make).parameters.values()

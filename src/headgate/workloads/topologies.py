@@ -145,9 +145,9 @@ def word_count(*, stateful: bool) -> Topology:
 
     References
     ----------
-    Henge 8.3 [P]; service times, a write of 5 ms and their spread [I].
+    Henge 8.3 [P]; service times, a write of 10 ms and their spread [I].
     """
-    write_s = 0.005 if stateful else 0.0
+    write_s = 0.010 if stateful else 0.0
     count = OperatorShape(
         ("split",), 0.010 + write_s, cpu_s=PASS_S, variation=1.0, slots=4, slots_max=400
     )

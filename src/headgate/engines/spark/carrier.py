@@ -107,7 +107,7 @@ class _Durable:
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> _Durable:
+    def from_dict(cls, data: Mapping[str, Any]) -> _Durable:
         pending = {g: _instruction(g, *rest) for g, *rest in data["pending"]}
         maps = (dict(data[name]) for name in ("fence", "in_force", "deferred_max"))
         fence, in_force, deferred_max = maps

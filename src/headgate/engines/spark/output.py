@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,11 +17,31 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError
 from headgate.engines.spark.gateway import Graft, leaf, of_rows, replace_leaf
-from headgate.engines.spark.plan import Operator, Query
-from headgate.engines.spark.reports import Report
+from headgate.engines.spark.plan import Query
+from headgate.engines.spark.reports import Payload
 from headgate.engines.spark.slot import read_table
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import FileEntry, Manifest
+
+
+class Reported(Protocol):
+    """What of a task's report says what it put out."""
+
+    @property
+    def operator(self) -> str:
+        """The operator's id."""
+
+    @property
+    def token(self) -> str:
+        """Of this execution."""
+
+    @property
+    def output(self) -> Payload | None:
+        """The rows."""
+
+    @property
+    def output_rows(self) -> int:
+        """How many."""
 
 
 @dataclass
@@ -44,7 +64,9 @@ class Outputs:
         """Rows that the slots put out."""
         return sum(entry["rows"] for entry in self.entries)
 
-    def add(self, report: Report, payloads: dict[str, bytes], files: dict[str, FileEntry]) -> None:
+    def add(
+        self, report: Reported, payloads: dict[str, bytes], files: dict[str, FileEntry]
+    ) -> None:
         """Add a slot's output to the manifest in the making."""
         payload = report.output
         assert payload is not None
@@ -111,7 +133,7 @@ class Results:
         frames = []
         for last in self._last:
             mine = [e for e in outputs.entries if e["operator"] == last.id]
-            frames.append(_raw_frame(self._spark, last, mine, outputs.inline, checkpoint))
+            frames.append(raw_frame(self._spark, last.raw_schema, mine, outputs.inline, checkpoint))
         return self._over(frames)
 
     def _over(self, frames: list[DataFrame]) -> DataFrame:
@@ -126,14 +148,14 @@ class Results:
         return of_rows(spark, plan)
 
 
-def _raw_frame(
+def raw_frame(
     spark: SparkSession,
-    operator: Operator,
+    schema: T.StructType,
     entries: list[dict[str, Any]],
     inline: dict[str, bytes],
     checkpoint: Checkpoint,
 ) -> DataFrame:
-    schema = operator.raw_schema
+    """Return the rows of a committed step's outputs."""
     if not entries:
         return spark.createDataFrame([], schema)
     if all("inline" in entry for entry in entries):

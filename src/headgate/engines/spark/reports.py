@@ -7,7 +7,7 @@ stage's second success reports too, so nothing is ever summed before it has been
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark import SparkContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
@@ -106,29 +106,44 @@ class Report:
     counts: Counts | None = None
 
 
-class _Collected(AccumulatorParam[list[Report]]):
+class Tagged(Protocol):
+    """A report as the channel sorts it."""
+
+    @property
+    def step(self) -> int:
+        """Of the job."""
+
+    @property
+    def attempt(self) -> int:
+        """Of the step."""
+
+
+R = TypeVar("R", bound=Tagged)
+
+
+class _Collected(AccumulatorParam[list[Any]]):
     """A list that grows; never a sum."""
 
-    def zero(self, value: list[Report]) -> list[Report]:
+    def zero(self, value: list[Any]) -> list[Any]:
         return []
 
-    def addInPlace(self, value1: list[Report], value2: list[Report]) -> list[Report]:
+    def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:
         value1.extend(value2)
         return value1
 
 
-class ReportChannel:
+class ReportChannel(Generic[R]):
     """One accumulator per query; PySpark keeps every accumulator for ever, so not one per batch."""
 
     def __init__(self, context: SparkContext) -> None:
-        self._accumulator: Accumulator[list[Report]] = context.accumulator([], _Collected())
+        self._accumulator: Accumulator[list[R]] = context.accumulator([], _Collected())
 
     @property
     def sender(self) -> Any:
         """What a task calls ``add([report])`` on."""
         return self._accumulator
 
-    def drain(self, step: int, attempt: int) -> list[Report]:
+    def drain(self, step: int, attempt: int) -> list[R]:
         """Return this attempt's reports and forget all that came until now."""
         reports = self._accumulator.value
         self._accumulator.value = []

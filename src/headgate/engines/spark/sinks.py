@@ -12,6 +12,8 @@ A step's output is the same bytes each time it is delivered, so *skip* loses not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +36,72 @@ class Sink(Protocol):
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write one step's rows."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a writer's results go, in the words of PySpark's ``DataStreamWriter``.
+
+    Attributes
+    ----------
+    file_format, name, table : str or None
+    mode : str
+    partition_by : list of str
+    options : mapping of str to str
+        The sink's own.
+    function : callable or None
+        For ``foreachBatch``.
+    """
+
+    file_format: str | None
+    mode: str
+    name: str | None
+    table: str | None
+    partition_by: list[str]
+    options: Mapping[str, str]
+    function: Callable[[DataFrame, int], None] | None
+
+
+def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
+    """Return the sink of a target; `plan` is that of the results.
+
+    Raises
+    ------
+    ConfigError
+        The format needs a name or a path, or does not take the mode.
+    """
+    if target.function is not None:
+        return FunctionSink(target.function)
+    options, name = dict(target.options), (target.file_format or "").lower()
+    if target.table is None:
+        if name == "console":
+            return ConsoleSink({k.lower(): v for k, v in options.items()})
+        if name == "noop":
+            return NoopSink()
+        if name == "memory":
+            if target.name is None:
+                msg = 'format "memory" needs a table name; add .queryName(...).'
+                raise ConfigError(msg)
+            return MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
+        if name in ("", *FILE_FORMATS):
+            return _file_sink(spark, target, name or "parquet")
+    return WriterSink(
+        target.file_format,
+        target.table if target.table is not None else options.pop("path", None),
+        table=target.table is not None,
+        partition_by=target.partition_by,
+        options=options,
+    )
+
+
+def _file_sink(spark: SparkSession, target: Target, name: str) -> Sink:
+    path = require_path(target.options, name)
+    if target.mode != "append":
+        msg = f'format "{name}" takes append mode only, as in Spark; got {target.mode}.'
+        raise ConfigError(msg)
+    options = {k: v for k, v in target.options.items() if k != "path"}
+    path = str(Path(path).absolute()) if "://" not in path else path
+    return FileSink(spark, name, path, target.partition_by, options)
 
 
 class FileSink:

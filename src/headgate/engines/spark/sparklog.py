@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from pyspark.sql import SparkSession
 
 from headgate.core.errors import EngineError
 from headgate.engines.spark.gateway import Jvm, each
 
+_STOP_WAIT_S = 10.0
 _QUERY_ID = "sql.streaming.queryId"
 
 
@@ -42,6 +44,18 @@ class SparkLog:
     def active(self) -> bool:
         """Whether Spark still counts the query as running."""
         return bool(self._stream().isActive())
+
+    def refuse_batch(self) -> NoReturn:
+        """Raise, once Spark has stopped the query, what makes it forget the batch it has begun.
+
+        Returning would let Spark commit a batch that was never done. Spark takes an exception for the
+        effect of its own stop if the query is terminated and the text names an interrupt.
+        """
+        deadline = time.monotonic() + _STOP_WAIT_S
+        while self.active and time.monotonic() < deadline:
+            time.sleep(0.01)
+        msg = "py4j.protocol.Py4JJavaError: An error occurred while calling stop: "
+        raise EngineError(msg + "java.lang.InterruptedException")
 
     def batch(self, batch_id: int) -> BatchLog:
         """Return what Spark noted when it began a batch."""

@@ -6,13 +6,13 @@ import dataclasses
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 
 from headgate.control import registry
 from headgate.control.policy import Policy
+from headgate.control.replicas import ReplicaPolicy
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, nearest
 from headgate.core.slo import Slo, parse_slo
@@ -23,7 +23,7 @@ from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
 from headgate.engines.spark.exchange import streaming_input
-from headgate.engines.spark.gateway import of_rows, require_classic
+from headgate.engines.spark.gateway import require_classic
 from headgate.engines.spark.job import JobConfig
 from headgate.engines.spark.lock import CheckpointLock
 from headgate.engines.spark.logical import read
@@ -31,9 +31,12 @@ from headgate.engines.spark.plan import Query as Plan
 from headgate.engines.spark.ports import Observer
 from headgate.engines.spark.query import Query
 from headgate.engines.spark.record import Recorder
+from headgate.engines.spark.replicas import start as replicas
+from headgate.engines.spark.replicas.reading import read_pipeline
 from headgate.engines.spark.warmup import warm_workers
 from headgate.loop import steering
 from headgate.migration import registry as strategies
+from headgate.operators.spec import OutputMode
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import ControlFiles
@@ -46,8 +49,11 @@ _OWN_OPTIONS = {
     "headgate.attempts": "executions of a batch before the query fails",
     "headgate.keepLate": "true keeps late records for headgate verify",
     "headgate.workload": "name for the journal",
+    "headgate.processorTimeLimit": "a call of a processor that takes longer fails, a duration",
     "headgate.backlog.bytesMax": "above this a slot serves past its budget",
     "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
+    "headgate.replicas.interval": "pools of replicas: time between two decisions, a duration",
+    "headgate.replicas.restart": "pools of replicas: how long a policy that restarts stops the query",
     "headgate.executors": "follow: asked for and given back as slots change; or keep",
     "headgate.slotRate": "experiment: records that a slot serves per second of wall time",
     "headgate.floor": "experiment: the latency floor, a duration, in place of the measured one",
@@ -92,6 +98,7 @@ class Writer:
         self._budget: str | None = "auto"
         self._slos: tuple[Slo, ...] = ()
         self._policy: Policy | None = None
+        self._replica_policy: ReplicaPolicy | None = None
         self._advise = False
         self._fallback = "error"
         self._migration = ""
@@ -235,13 +242,18 @@ class Writer:
     def policy(self, policy: str | Policy, **parameters: float) -> Writer:
         """Set who decides about slots: a name as ``"streamswitch"``, or a policy of your own.
 
-        The default is ``"streamswitch"`` with an SLO, and ``"static"`` without.
+        The default is ``"streamswitch"`` with an SLO, and ``"static"`` without. ``"psps"`` and
+        ``"dabs"`` run the ``mapInArrow`` stages of a stateless query on pools of replicas.
 
         Raises
         ------
         ConfigError
             No policy has that name, or a parameter is unknown or out of range.
         """
+        if isinstance(policy, str) and registry.is_replica_policy(policy):
+            self._replica_policy = registry.replica_policy(_call(policy, parameters))
+            return self
+        self._replica_policy = None
         self._policy = _policy(policy, parameters) if isinstance(policy, str) else policy
         return self
 
@@ -298,6 +310,10 @@ class Writer:
             The checkpoint belongs to something else, is held, or is damaged.
         """
         self._take_start_arguments(path, format, outputMode, partitionBy, queryName, options)
+        if self._replica_policy is not None:
+            # not a Query: pools have neither assignments nor an SLO to steer by
+            pooled: Query = self._start_pools(self._replica_policy)
+            return pooled
         try:
             plan = read(self._df, self._mode, self._options.get("headgate.arrival"))
         except UnsupportedQuery:
@@ -345,14 +361,41 @@ class Writer:
             writer = writer.foreachBatch(self._function)
         return writer.toTable(self._table) if self._table else writer.start()
 
-    def _start(self, plan: Plan) -> Query:
-        spark = self._df.sparkSession
-        _check_session(spark)
-        config = self._config()
+    def _start_pools(self, policy: ReplicaPolicy) -> Any:
+        """Run the Python stages of a stateless query on pools of replicas."""
+        _check_session(self._df.sparkSession)
+        if self._mode == "complete":
+            msg = (
+                f'{policy.name} runs stateless queries, which have no mode "complete"; use append.'
+            )
+            raise ConfigError(msg)
+        pipeline = read_pipeline(self._df, policy.name, self._options.get("headgate.arrival"))
+        plan = Plan([], pipeline.plan, self._df.schema, OutputMode.APPEND)
+        return replicas.start(
+            self._df,
+            pipeline,
+            replicas.pool_config(
+                self._df.sparkSession, self._slots, self._options, self._budget_s()
+            ),
+            policy,
+            self._sink(plan),
+            location=self._location(),
+            name=self._name,
+            trigger=self._trigger,
+        )
+
+    def _location(self) -> str:
         location = self._options.get("checkpointLocation")
         if not location:
             msg = 'a query needs a place for its state; add .option("checkpointLocation", ...).'
             raise ConfigError(msg)
+        return location
+
+    def _start(self, plan: Plan) -> Query:
+        spark = self._df.sparkSession
+        _check_session(spark)
+        config = self._config()
+        location = self._location()
         checkpoint = Checkpoint(location)
         job = checkpoint.open(_identity(plan, config))
         lock = CheckpointLock(spark, checkpoint.root)
@@ -466,7 +509,7 @@ class Writer:
             msg = f"slots min={least}, start={first}, max={most_slots} are not 1 <= min <= start <= max."
             raise ConfigError(msg)
         options = self._options
-        rate = options.get("headgate.slotRate")
+        rate, limit = options.get("headgate.slotRate"), options.get("headgate.processorTimeLimit")
         return JobConfig(
             name=self._name or "headgate",
             key_groups=self._key_groups,
@@ -483,6 +526,7 @@ class Writer:
             backlog_age_max_s=parse_duration_s(options.get("headgate.backlog.ageMax", "60 s")),
             slot_rate=float(rate) if rate else None,
             delta_ms=DELTA_S * 1e3 if self._slos else 0.0,
+            processor_limit_s=parse_duration_s(limit) if limit else 0.0,
             migration=self._migration,
             faults=self._faults,
         )
@@ -503,55 +547,31 @@ class Writer:
         )
 
     def _sink(self, plan: Plan) -> sinks.Sink:
-        spark = self._df.sparkSession
         options = {
             k: v
             for k, v in self._options.items()
             if not k.startswith("headgate.") and k != "checkpointLocation"
         }
-        if self._function is not None:
-            return sinks.FunctionSink(self._function)
-        name = (self._format or "").lower()
-        if self._table is not None:
-            return sinks.WriterSink(
-                self._format,
-                self._table,
-                table=True,
-                partition_by=self._partition_by,
-                options=options,
-            )
-        if name == "console":
-            return sinks.ConsoleSink({k.lower(): v for k, v in options.items()})
-        if name == "noop":
-            return sinks.NoopSink()
-        if name == "memory":
-            if self._name is None:
-                msg = 'format "memory" needs a table name; add .queryName(...).'
-                raise ConfigError(msg)
-            return sinks.MemorySink(spark, self._name, of_rows(spark, plan.plan), self._mode)
-        if name in ("", *sinks.FILE_FORMATS):
-            return self._file_sink(name or "parquet", options)
-        return sinks.WriterSink(
-            self._format,
-            options.pop("path", None),
-            table=False,
+        target = sinks.Target(
+            file_format=self._format,
+            mode=self._mode,
+            name=self._name,
+            table=self._table,
             partition_by=self._partition_by,
             options=options,
+            function=self._function,
         )
-
-    def _file_sink(self, name: str, options: dict[str, str]) -> sinks.Sink:
-        path = sinks.require_path(options, name)
-        if self._mode != "append":
-            msg = f'format "{name}" takes append mode only, as in Spark; got {self._mode}.'
-            raise ConfigError(msg)
-        options = {k: v for k, v in options.items() if k != "path"}
-        path = str(Path(path).absolute()) if "://" not in path else path
-        return sinks.FileSink(self._df.sparkSession, name, path, self._partition_by, options)
+        return sinks.sink_of(self._df.sparkSession, target, plan.plan)
 
 
 def _policy(name: str, parameters: Mapping[str, float]) -> Policy:
+    return registry.policy(_call(name, parameters))
+
+
+def _call(name: str, parameters: Mapping[str, float]) -> str:
+    """Return a policy as the registry reads it."""
     arguments = ", ".join(f"{key}={value:g}" for key, value in parameters.items())
-    return registry.policy(f"{name}({arguments})" if arguments else name)
+    return f"{name}({arguments})" if arguments else name
 
 
 def _identity(plan: Plan, config: JobConfig) -> dict[str, Any]:

@@ -13,18 +13,13 @@ import numpy.typing as npt
 
 from headgate.engines.sim.model import Distribution, ServiceTime, SlotPool
 from headgate.engines.sim.replicas.model import Edge, PoolJob, StatelessOperator
+from headgate.workloads.bursts import LENGTH_S, replicas_needed
 
 F64 = npt.NDArray[np.float64]
 
-UNTIL_S = 1080.0
-"""Figures 8 to 11 end somewhat above 1,000 s [P]; 36, 18, 9 and 6 whole intervals of table IV."""
+UNTIL_S = LENGTH_S
 
 _STEP_S = 1.0
-_INFLECTIONS = ((6.0, 200.0), (6.5, 510.0), (8.0, 900.0))
-"""(replicas needed, when): inflections at 200, 500 and 900 s [P]; the last is the peak of 8 [P]."""
-
-_WIDTH_S = 45.0
-"""[D] with which one replica processes about the paper's 33 % (table VIII)."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +95,7 @@ def _chain(names: tuple[str, ...], event_s: float, pool: int, replicas: SlotPool
 
 def bursts(until_s: float = UNTIL_S) -> F64:
     """Return the smoothed tweets: replicas that one operator needs, per second."""
-    at_s = np.arange(0.0, until_s, _STEP_S)
-    load = np.ones(len(at_s))
-    for needed, centre_s in _INFLECTIONS:
-        load += (needed - 1.0) * np.exp(-(((at_s - centre_s) / _WIDTH_S) ** 2) / 2.0)
-    return load
+    return replicas_needed(np.arange(0.0, until_s, _STEP_S))
 
 
 def raw_bursts(seed: int, until_s: float = UNTIL_S) -> F64:

@@ -42,6 +42,8 @@ class Load:
     rate_per_s : float or None    Of all sources together, emitted on schedule whatever happens; None:
                               as fast as there is room.
     capacity : int            Records per source the slowest reader may be behind.
+    shared : bool             Whether all readers share one buffer; else each has one of its own, into
+                              which sources copy every record: what shared-nothing must do.
     timeout_s : float         Given up after so long without a record.
     """
 
@@ -50,6 +52,7 @@ class Load:
     block: int = 4096
     rate_per_s: float | None = None
     capacity: int = 65_536
+    shared: bool = True
     timeout_s: float = 60.0
 
 
@@ -90,24 +93,33 @@ def measure(directory: Path, readers: Sequence[int], load: Load) -> list[Measure
 
 
 def _measure_one(directory: Path, readers: int, load: Load) -> Measured:
+    sharing = range(readers) if load.shared else range(1)
     shape = BufferShape(
         (("sent_ns", "i8"), ("payload", "i8")),
         capacity=load.capacity,
         sources_max=load.sources,
-        readers_max=readers,
+        readers_max=len(sharing),
     )
-    path = directory / f"measure-{secrets.randbits(64):016x}"
-    buffer = SharedTupleBuffer.create(path, shape, range(load.sources), range(readers))
-    context = multiprocessing.get_context("spawn")
+    name = f"measure-{secrets.randbits(64):016x}"
+    paths = [directory / f"{name}.{n}" for n in range(1 if load.shared else readers)]
+    buffers = [
+        SharedTupleBuffer.create(path, shape, range(load.sources), sharing) for path in paths
+    ]
+    feeders = [(_feed, paths, source) for source in range(load.sources)]
+    takers = [
+        (_read, paths if load.shared else [paths[reader]], reader if load.shared else 0)
+        for reader in range(readers)
+    ]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # imports once, for all of them
     workers = []
     try:
-        for target, count in ((_read, readers), (_feed, load.sources)):
-            for number in range(count):
-                near, far = context.Pipe()
-                process = context.Process(target=target, args=(path, number, load, far))
-                process.start()
-                far.close()
-                workers.append((process, near))
+        for target, used, number in (*takers, *feeders):
+            near, far = context.Pipe()
+            process = context.Process(target=target, args=(used, number, load, far))
+            process.start()
+            far.close()
+            workers.append((process, near))
         for _, near in workers:
             _receive(near, load)  # it is ready: imports and compiling are not measured
         begin_ns = time.monotonic_ns() + 10_000_000
@@ -120,8 +132,9 @@ def _measure_one(directory: Path, readers: int, load: Load) -> Measured:
             process.join(1.0)
             process.kill()
             process.join()
-        buffer.unlink()
-        buffer.close()
+        for buffer in buffers:
+            buffer.unlink()
+            buffer.close()
     end_ns = max(int(end) for end, _ in results)
     latency_ms = np.concatenate([sample for _, sample in results]) / 1e6
     return Measured(
@@ -144,9 +157,9 @@ def _receive(connection: Connection, load: Load) -> tuple[int, I64]:
     return received
 
 
-def _feed(path: Path, source: int, load: Load, connection: Connection) -> None:
-    """Add `load.records` records whose event time is when they are due, in nanoseconds."""
-    buffer = SharedTupleBuffer.open(path)
+def _feed(paths: Sequence[Path], source: int, load: Load, connection: Connection) -> None:
+    """Add `load.records` records to each buffer; event times are when they are due, in nanoseconds."""
+    buffers = [SharedTupleBuffer.open(path) for path in paths]
     connection.send((0, None))
     begin_ns = connection.recv()
     time.sleep(max(0.0, (begin_ns - time.monotonic_ns()) / 1e9))
@@ -163,9 +176,12 @@ def _feed(path: Path, source: int, load: Load, connection: Connection) -> None:
         times = begin_ns + (number * period_ns).astype(np.int64) if period_ns else None
         sent_ns = np.full(count, now_ns) if times is None else times
         columns = {"sent_ns": sent_ns, "payload": number}
-        done += _put(buffer, backoff, sent_ns, columns, source, load)
-    if not backoff.until(lambda: buffer.advance(_END, source), load.timeout_s):
-        raise EngineError("no reader made room for the end of a source; run it again.")
+        for buffer in buffers:
+            _put(buffer, backoff, sent_ns, columns, source, load)
+        done += count
+    for buffer in buffers:
+        if not backoff.until(lambda: buffer.advance(_END, source), load.timeout_s):  # noqa: B023
+            raise EngineError("no reader made room for the end of a source; run it again.")
     connection.send((0, None))
 
 
@@ -176,16 +192,22 @@ def _put(
     columns: dict[str, I64],
     source: int,
     load: Load,
-) -> int:
-    added = backoff.until(lambda: buffer.add_block(times, columns, source), load.timeout_s)
-    if not added:
-        msg = f"no reader made room for {load.timeout_s} s; run it again with a larger capacity."
-        raise EngineError(msg)
-    return added
+) -> None:
+    at = 0
+    while at < times.size:
+        rest = {name: column[at:] for name, column in columns.items()}
+        added = backoff.until(lambda: buffer.add_block(times[at:], rest, source), load.timeout_s)  # noqa: B023
+        if not added:
+            msg = (
+                f"no reader made room for {load.timeout_s} s; run it again with a larger capacity."
+            )
+            raise EngineError(msg)
+        at += added
 
 
-def _read(path: Path, reader: int, load: Load, connection: Connection) -> None:
+def _read(paths: Sequence[Path], reader: int, load: Load, connection: Connection) -> None:
     """Take everything; report when that was and how old the records were (one in a hundred)."""
+    (path,) = paths
     buffer = SharedTupleBuffer.open(path)
     warm()
     connection.send((0, None))

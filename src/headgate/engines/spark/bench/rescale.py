@@ -275,8 +275,8 @@ def _write_state(directory: Path, chosen: RescaleParameters) -> Path:
 
 def _sums(spark: SparkSession, state: Path, chosen: RescaleParameters) -> DataFrame:
     """Return the keyed sum over the state's rows and over those that come at the rate."""
-    reader = spark.readStream.schema("k long, timestamp timestamp")
-    loaded = reader.option("maxFilesPerTrigger", 1).parquet(str(state))
+    files = spark.readStream.schema("k long, timestamp timestamp")
+    loaded = files.option("maxFilesPerTrigger", 1).parquet(str(state))
     coming = spark.readStream.format("rate").option("rowsPerSecond", chosen.rate).load()
     # an odd multiplier visits the keys in a scattered order, all equally often
     key = F.pmod(F.col("value") * F.lit(2_654_435_761), F.lit(chosen.keys)).alias("k")
@@ -304,6 +304,8 @@ class _Bench:
             .option("checkpointLocation", str(checkpoint))
             .option("headgate.arrival", "timestamp")
             .option("headgate.preaggregate", "off")
+            # the hosts are what they are: slots share cores
+            .option("headgate.executors", "keep")
         )
         return writer.migration(text).start()
 

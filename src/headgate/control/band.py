@@ -1,0 +1,55 @@
+"""The band that an operator's load is kept in, and how many slots bring it back there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from headgate.control.observation import OperatorView
+from headgate.core.errors import ConfigError
+
+_ROUNDING = 1e-9
+"""0.3 x 70 / 0.7 is 30, also in floating point."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """Loads at which slots are added and removed; load is demand over capacity and may exceed 1.
+
+    References
+    ----------
+    STRETCH 8.4, 8.5. Out to ceil(demand / target). In to floor(demand / target), as table 4 has it
+    (70 -> 30 slots), although the text ("keep below the target") asks for the ceiling. Differs: never
+    in to a number whose load would be above `high`, which would scale out again at once (3 slots at
+    44 % would become 1 at 132 %).
+    """
+
+    high: float
+    """Scale out above this load."""
+
+    target: float
+    """The load to arrive at."""
+
+    low: float
+    """Scale in below this load; ``0 < low < target < high``."""
+
+    def check(self, where: str) -> None:
+        """Raise ConfigError, in the name of policy `where`, unless the loads ascend from above 0."""
+        if not 0.0 < self.low < self.target < self.high:
+            msg = (
+                f"{where}: low={self.low!r}, target={self.target!r}, high={self.high!r} do not "
+                "ascend from above 0; use 0 < low < target < high."
+            )
+            raise ConfigError(msg)
+
+    def slots(self, view: OperatorView, demand: float) -> int:
+        """Return the number of slots for `demand`, the slots' worth of work to be done."""
+        load = demand / view.slots
+        # No operator has more slots than key groups: ceil of an absurd demand stays a number.
+        ratio = min(demand / self.target, float(view.assignment.key_groups))
+        if load > self.high:
+            return math.ceil(ratio - _ROUNDING)
+        if load < self.low:
+            least = math.ceil(demand / self.high - _ROUNDING)
+            return max(math.floor(ratio + _ROUNDING), least)
+        return view.slots

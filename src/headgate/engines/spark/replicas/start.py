@@ -1,0 +1,118 @@
+"""From a writer's settings to a running query of pools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.control.replicas import ReplicaPolicy
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError
+from headgate.engines.spark.lock import CheckpointLock
+from headgate.engines.spark.replicas.driver import ReplicaDriver
+from headgate.engines.spark.replicas.pools import PoolConfig
+from headgate.engines.spark.replicas.query import ReplicaQuery
+from headgate.engines.spark.replicas.reading import Pipeline
+from headgate.engines.spark.sinks import Sink
+from headgate.engines.spark.warmup import warm_workers
+from headgate.state.checkpoint import Checkpoint
+
+
+def pool_config(
+    spark: SparkSession,
+    slots: tuple[int, int | str, int | str],
+    options: Mapping[str, str],
+    box_s: float | None,
+) -> PoolConfig:
+    """Return the settings of pools.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    slots : tuple
+        Least, most and first number of replicas; most is "auto" for the cores granted, at least 4,
+        first is "auto" for the least.
+    options : mapping
+        The writer's.
+    box_s : float or None
+        Time a replica may serve per batch.
+
+    Raises
+    ------
+    ConfigError
+        The numbers are not ascending, or an option is no duration.
+    """
+    least, most, first = slots
+    size = max(4, spark.sparkContext.defaultParallelism) if most == "auto" else int(most)
+    start_with = least if first == "auto" else int(first)
+    if not 1 <= least <= start_with <= size:
+        msg = f"slots min={least}, start={start_with}, max={size} are not 1 <= min <= start <= max."
+        raise ConfigError(msg)
+    rate = options.get("headgate.slotRate")
+    return PoolConfig(
+        least=least,
+        most=size,
+        start=start_with,
+        interval_s=parse_duration_s(options.get("headgate.replicas.interval", "10 s")),
+        box_s=box_s,
+        replica_rate=float(rate) if rate else None,
+        restart_s=parse_duration_s(options.get("headgate.replicas.restart", "5 s")),
+        attempts=int(options.get("headgate.attempts", "4")),
+    )
+
+
+def start(
+    df: DataFrame,
+    pipeline: Pipeline,
+    config: PoolConfig,
+    policy: ReplicaPolicy,
+    sink: Sink,
+    *,
+    location: str,
+    name: str | None,
+    trigger: dict[str, Any],
+) -> ReplicaQuery:
+    """Start the query.
+
+    Parameters
+    ----------
+    df : DataFrame
+        The user's.
+    pipeline : Pipeline
+        What was read from it.
+    config : PoolConfig
+    policy : ReplicaPolicy
+    sink : Sink
+    location : str
+        The checkpoint's.
+    name : str or None
+    trigger : dict
+        As PySpark's ``trigger`` takes it.
+
+    Raises
+    ------
+    CheckpointError
+        The checkpoint belongs to something else, is held, or is damaged.
+    """
+    spark = df.sparkSession
+    checkpoint = Checkpoint(location)
+    job = checkpoint.open(
+        {"stages": {stage.id: stage.raw_schema.jsonValue() for stage in pipeline.stages}}
+    )
+    lock = CheckpointLock(spark, checkpoint.root)
+    try:
+        driver = ReplicaDriver(spark, pipeline, config, policy, checkpoint, job, sink)
+        frame = driver.streaming_input()
+        warm_workers(spark, [])
+        driver.redeliver_rest()
+        writer = frame.writeStream.foreachBatch(driver.process)
+        writer = writer.option("checkpointLocation", location)
+        writer = writer.queryName(name) if name else writer
+        writer = writer.trigger(**trigger) if trigger else writer
+        inner = writer.start()
+    except BaseException:
+        lock.release()
+        raise
+    return ReplicaQuery(inner, driver, finite="availableNow" in trigger, release=lock.release)

@@ -1,0 +1,144 @@
+"""Pools on Spark, without Spark: what a replica is given, and what its pool remembers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from headgate.control.estimators.service_time import ServiceTime
+from headgate.control.replicas import ReplicaPool
+from headgate.engines.spark.replicas.pools import PoolConfig, PoolState
+from headgate.engines.spark.replicas.task import ARRIVED, Feed, ReplicaReport
+from headgate.engines.spark.reports import Payload
+
+CONFIG = PoolConfig(least=1, most=4, start=2, interval_s=1.0)
+
+
+def rows(start: int, count: int) -> pa.RecordBatch:
+    arrived = pa.array([None] * count, pa.float64())
+    return pa.record_batch({"v": list(range(start, start + count)), ARRIVED: arrived})
+
+
+def values(batches: list[pa.RecordBatch]) -> list[int]:
+    return [v for batch in batches for v in batch.column("v").to_pylist()]
+
+
+def report(lane: int = 0, taken: int = 0, arrived: int = 0, waiting: int = 0) -> ReplicaReport:
+    return ReplicaReport(
+        step=0,
+        attempt=1,
+        operator="map-0",
+        lane=lane,
+        token="t",
+        taken=taken,
+        arrived=arrived,
+        served=taken + arrived - waiting,
+        waiting_rows=waiting,
+        output=None,
+        waiting=Payload(None, f"file-{lane}", 1, 0) if waiting else None,
+        output_rows=0,
+        useful_s=0.5,
+        histogram=(),
+        latency_sum_ms=0.0,
+    )
+
+
+def test_a_function_is_given_what_waited_before_what_came() -> None:
+    feed = Feed([rows(0, 3)], [rows(3, 3)], None, None, 0.0)
+    assert values(list(feed)) == [0, 1, 2, 3, 4, 5]
+    assert (feed.finish(), feed.served, len(feed.latency_ms)) == ([], 6, 6)
+
+
+def test_beyond_its_quota_what_came_is_left_and_what_waited_stays_where_it_is() -> None:
+    feed = Feed([rows(0, 3)], [rows(3, 3)], 2, None, 7.0)
+    assert values(list(feed)) == [0, 1]
+    left = feed.finish()
+    assert values(left) == [3, 4, 5]
+    assert left[0].column(ARRIVED).to_pylist() == [7.0] * 3
+    assert feed.served == 2
+
+
+def test_a_batch_that_came_may_be_cut() -> None:
+    feed = Feed([rows(0, 3)], [rows(3, 3), rows(6, 2)], 4, None, 0.0)
+    assert values(list(feed)) == [0, 1, 2, 3]
+    assert values(feed.finish()) == [4, 5, 6, 7]
+
+
+def test_a_replica_without_quota_serves_nothing_and_loses_nothing() -> None:
+    feed = Feed([], [rows(0, 3)], 0, None, 0.0)
+    assert list(feed) == []
+    assert values(feed.finish()) == [0, 1, 2]
+
+
+def test_when_the_time_is_up_the_rest_is_left() -> None:
+    feed = Feed([], [rows(0, 3)], None, 0.0, 0.0)
+    assert list(feed) == []
+    assert values(feed.finish()) == [0, 1, 2]
+
+
+def test_what_a_function_does_not_want_is_not_kept() -> None:
+    feed = Feed([], [rows(0, 3), rows(3, 3)], None, None, 0.0)
+    next(feed)
+    assert (feed.finish(), feed.served) == ([], 6)
+
+
+def test_a_deactivated_replica_has_a_task_until_what_it_holds_is_served() -> None:
+    state = PoolState.fresh(CONFIG)
+    state.apply([report(0, arrived=10), report(1, arrived=10, waiting=6)], [0, 1])
+    state.pool = ReplicaPool((True, False, False, False))
+    assert (state.active, state.lanes, state.queued()) == ([0], [0, 1], [0, 6, 0, 0])
+    state.apply([report(0), report(1, taken=4)], [0, 1])
+    assert state.backlog == {1: [["file-1", 4, 2]]}
+    state.apply([report(0), report(1, taken=2)], [0, 1])
+    assert state.lanes == [0]
+
+
+def test_new_rows_go_to_active_replicas_only_and_least_to_one_that_waits() -> None:
+    state = PoolState.fresh(CONFIG)
+    state.pool = ReplicaPool((True, True, True, False))
+    state.backlog = {1: [["f", 0, 40]], 3: [["g", 0, 40]]}
+    state.event = ServiceTime(0.01)
+    taken = Counter(state.order(CONFIG, 60))
+    assert set(taken) == {0, 2}
+    taken = Counter(state.order(CONFIG, 120))
+    assert (taken[0], taken[2]) == (53, 53)
+    assert taken[1] == 14
+
+
+def test_a_long_batch_repeats_an_order_that_stands_for_it() -> None:
+    state = PoolState.fresh(CONFIG)
+    state.event = ServiceTime(0.0001)
+    state.backlog = {0: [["f", 0, 2000]]}
+    order = state.order(CONFIG, 6000)
+    assert len(order) == 512
+    assert Counter(order)[0] / 512 == pytest.approx(2 / 6, abs=0.02)
+
+
+def test_a_pool_comes_back_from_its_manifest() -> None:
+    state = PoolState.fresh(CONFIG)
+    state.apply([report(1, arrived=10, waiting=6)], [0, 1])
+    back = PoolState.recovered(CONFIG, state.facts())
+    assert (back.active, back.backlog) == (state.active, state.backlog)
+    smaller = PoolState.recovered(PoolConfig(least=1, most=1, start=1), state.facts())
+    assert (len(smaller.active), smaller.lanes) == (1, [1])
+
+
+def test_a_restart_forgets_what_waits() -> None:
+    state = PoolState.fresh(CONFIG)
+    state.apply([report(1, arrived=10, waiting=6)], [0, 1])
+    assert (state.forget(), state.queued()) == (6, [0, 0, 0, 0])
+
+
+def test_an_interval_says_what_was_received_served_and_waits_and_begins_anew() -> None:
+    state = PoolState.fresh(CONFIG)
+    assert state.interval(CONFIG, None) is None
+    state.apply([report(1, arrived=10, waiting=5)], [0, 1])
+    seen = state.interval(CONFIG, None)
+    assert seen is not None
+    assert (seen.from_source, seen.processed, seen.queued) == (10.0, 5.0, 5.0)
+    assert (seen.event_s, seen.active, seen.pool) == (0.1, 2, 4)
+    again = state.interval(CONFIG, "map-0")
+    assert again is not None
+    assert (again.received, again.processed) == ({"map-0": 0.0}, 0.0)

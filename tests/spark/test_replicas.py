@@ -1,0 +1,159 @@
+"""Stateless Python stages on pools of replicas: every row once, whatever the pools did meanwhile."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
+
+import headgate as hg
+from headgate.core.errors import ConfigError, UnsupportedQuery
+from headgate.engines.spark.replicas import driver as drivers
+
+pytestmark = pytest.mark.timeout(300)
+
+ROWS = 3000
+
+
+def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.record_batch({"w": pc.multiply(batch.column("v"), 2)})
+
+
+def twice(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put every row out twice, as a flatMap may."""
+    for batch in batches:
+        for _ in range(2):
+            yield pa.record_batch({"x": batch.column("u")})
+
+
+def source(spark, directory, files=6):
+    """A stream of `files` files, one per batch."""
+    folder = directory / "in"
+    folder.mkdir(exist_ok=True)
+    for n in range(files):
+        values = list(range(n * ROWS // files, (n + 1) * ROWS // files))
+        pq.write_table(pa.table({"v": values}), folder / f"{n:03d}.parquet")
+    reader = spark.readStream.schema("v long").option("maxFilesPerTrigger", 1)
+    return reader.parquet(str(folder))
+
+
+def pooled(df, directory, **slots):
+    return (
+        hg.writeStream(df)
+        .policy("psps")
+        .slots(**({"min": 1, "max": 4, "start": 2} | slots))
+        .format("parquet")
+        .option("path", str(directory / "out"))
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .option("headgate.replicas.interval", "1 s")
+    )
+
+
+def put_out(spark, directory, column):
+    rows = spark.read.parquet(str(directory / "out")).collect()
+    return Counter(row[column] for row in rows)
+
+
+def test_a_chain_of_stages_puts_out_what_spark_does(spark, tmp_path):
+    def build(rows):
+        first = rows.where("v % 5 != 0").mapInArrow(doubled, "w long")
+        return first.selectExpr("w + 1 as u").where("u > 9").mapInArrow(twice, "x long")
+
+    query = pooled(build(source(spark, tmp_path)), tmp_path).trigger(availableNow=True).start()
+    query.awaitTermination()
+    batch = build(spark.read.parquet(str(tmp_path / "in"))).collect()
+    assert put_out(spark, tmp_path, "x") == Counter(row["x"] for row in batch)
+    assert len(query.batches()) >= 6
+
+
+def test_nothing_is_lost_while_replicas_come_and_go_and_rows_wait(spark, tmp_path):
+    df = source(spark, tmp_path).mapInArrow(doubled, "w long")
+    writer = pooled(df, tmp_path).option("headgate.slotRate", 400)
+    query = writer.trigger(processingTime="0 seconds").start()
+    dice = random.Random(3)
+    waited = deactivated_with_rows = False
+    until = time.monotonic() + 40
+    while sum(line.emitted for line in query.batches()) < ROWS and time.monotonic() < until:
+        query.activate(dice.randint(1, 4))
+        time.sleep(0.3)
+        lines = query.batches()
+        waited |= any(line.waiting for line in lines)
+        deactivated_with_rows |= any(line.lanes["map-0"] > line.active["map-0"] for line in lines)
+    query.stop()
+    assert put_out(spark, tmp_path, "w") == Counter(2 * v for v in range(ROWS))
+    assert waited
+    assert deactivated_with_rows
+
+
+def test_rows_that_wait_survive_a_restart(spark, tmp_path):
+    df = source(spark, tmp_path).mapInArrow(doubled, "w long")
+    slow = pooled(df, tmp_path).option("headgate.slotRate", 100)
+    query = slow.trigger(processingTime="0 seconds").start()
+    while sum(line.arrived for line in query.batches()) < ROWS / 2:
+        time.sleep(0.05)
+    query.stop()
+    assert query.batches()[-1].waiting > 0
+    rest = pooled(df, tmp_path, max=3).trigger(availableNow=True).start()
+    rest.awaitTermination()
+    assert put_out(spark, tmp_path, "w") == Counter(2 * v for v in range(ROWS))
+
+
+def test_a_failure_between_commit_and_sink_repeats_the_same_rows(spark, tmp_path, monkeypatch):
+    df = source(spark, tmp_path, files=2).mapInArrow(doubled, "w long")
+    failed = []
+
+    def crash(where: str, step: int) -> None:
+        if (where, step) == ("after-manifest", 0) and not failed:
+            failed.append(step)
+            raise ConfigError("planned")
+
+    monkeypatch.setattr(drivers, "crash_point", crash)
+    query = pooled(df, tmp_path).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="planned"):
+        query.awaitTermination()
+    assert failed
+    pooled(df, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    assert put_out(spark, tmp_path, "w") == Counter(2 * v for v in range(ROWS))
+
+
+def test_replicas_follow_the_load(spark, tmp_path):
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 300).load()
+    df = rows.select(F.col("value").alias("v")).mapInArrow(doubled, "w long")
+    writer = pooled(df, tmp_path, start=1).option("headgate.slotRate", 150)
+    query = writer.trigger(processingTime="0 seconds").start()
+    until = time.monotonic() + 30
+    while query.replicas()["map-0"] < 3 and time.monotonic() < until:
+        time.sleep(0.2)
+    query.stop()
+    assert max(line.active["map-0"] for line in query.batches()) >= 2
+    assert "events expected: map-0 1 ->" in query.decisions()[0][1]
+
+
+def test_state_is_refused_in_one_sentence(spark, tmp_path):
+    df = source(spark, tmp_path)
+    counted = df.groupBy("v").count().mapInArrow(twice, "x long")
+    with pytest.raises(
+        UnsupportedQuery, match='cannot run operator "Aggregate", which keeps state'
+    ):
+        pooled(counted, tmp_path).start()
+    with pytest.raises(UnsupportedQuery, match='operator "Deduplicate", which keeps state'):
+        pooled(df.dropDuplicates().mapInArrow(doubled, "w long"), tmp_path).start()
+
+
+def test_a_query_without_a_python_stage_is_refused(spark, tmp_path):
+    with pytest.raises(UnsupportedQuery, match="has no operator to run"):
+        pooled(source(spark, tmp_path), tmp_path).start()
+
+
+def test_more_replicas_than_the_pool_has_are_refused(spark, tmp_path):
+    with pytest.raises(ConfigError, match="min=1, start=5, max=4"):
+        pooled(source(spark, tmp_path).mapInArrow(doubled, "w long"), tmp_path, start=5).start()
