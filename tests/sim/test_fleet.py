@@ -111,6 +111,14 @@ def test_juice_is_the_share_that_is_processed():
     assert measured(simulation) == pytest.approx(0.5, rel=1e-6)
 
 
+def test_throughput_is_what_leaves_the_sinks_per_second():
+    rate = Utility(10.0, (Intent(Metric.THROUGHPUT, 100.0),))
+    simulation = simulated(one_operator(1, 200.0), utility=rate)
+    for _ in range(7):
+        simulation.advance(5.0)
+    assert measured(simulation) == pytest.approx(100.0, rel=0.02)
+
+
 def test_page_load_starts_unable_to_keep_up():
     simulation = simulated(topologies.page_load(), Cluster(hosts=2, noise=0.0))
     simulation.advance(10.0)

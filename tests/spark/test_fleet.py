@@ -113,6 +113,8 @@ def run(spark, tmp_path_factory):
         found.limited = wait_for(
             lambda: any(isinstance(e, FleetDecided) and e.rule == "limit" for e in read(journal))
         )
+        fleet.set_priority("good", 20.0)
+        wait_for(lambda: fleet.rounds[-1].utility == 20.0)
         found.failure = found.query.exception()
     finally:
         release.set()
@@ -172,10 +174,11 @@ def test_actions_per_minute_are_bounded(run):
     assert len(acted) == 3
 
 
-def test_the_journal_has_each_jobs_utility_over_time(run):
+def test_the_journal_has_each_jobs_utility_over_time_with_the_priority_it_had_then(run):
     rounds = [e for e in run.events if isinstance(e, FleetRound)]
-    (last,) = [job for job in rounds[-1].jobs if job.job == "good"]
-    assert (last.utility, last.utility_max) == (10.0, 10.0)
+    seen = [job for each in rounds for job in each.jobs if job.job == "good" and job.utility]
+    assert {job.utility_max for job in seen} == {10.0, 20.0}
+    assert seen[-1].utility == 20.0
     assert rounds[-1].slots_max == 8
 
 

@@ -41,15 +41,15 @@ _POLICIES: Mapping[str, Callable[[], FleetPolicy]] = {
 
 def run(request: Request) -> dict[str, Any]:
     """Return the total utility at the end under each policy."""
-    return measure(1 if request.quick else 3)
+    return measure(1 if request.quick else 3, _LENGTH_S)
 
 
-def measure(orders: int) -> dict[str, Any]:
-    """Return the same over some random orders of submission."""
+def measure(orders: int, length_s: float) -> dict[str, Any]:
+    """Return the same over some random orders of submission, in runs of some length."""
     rows = []
     for name, budget in BUDGETS.items():
         totals = {
-            policy: [_total(make(), budget, seed) for seed in range(1, orders + 1)]
+            policy: [_total(make(), budget, length_s, seed) for seed in range(1, orders + 1)]
             for policy, make in _POLICIES.items()
         }
         mean = {policy: float(np.mean(found)) for policy, found in totals.items()}
@@ -73,7 +73,7 @@ def measure(orders: int) -> dict[str, Any]:
     }
 
 
-def _total(policy: FleetPolicy, budget: int, seed: int) -> float:
+def _total(policy: FleetPolicy, budget: int, length_s: float, seed: int) -> float:
     """Return the mean total utility of the last ten minutes."""
     few = page_load().with_slots(
         {name: 1 for name in page_load().operators if name != "aggregate"} | {"aggregate": 4}
@@ -81,8 +81,8 @@ def _total(policy: FleetPolicy, budget: int, seed: int) -> float:
     order = np.random.default_rng(seed).permutation(_JOBS) + 1
     jobs = {f"T{k}": SimJob(few, within(0.060, 10.0 * k)) for k in order}
     cluster = replace(STORM, slots_max=budget, change=IN_PLACE)
-    found = run_fleet(cluster, jobs, policy, _LENGTH_S, seed=seed)
-    return float(found.total[found.between(_LENGTH_S - 600.0, _LENGTH_S)].mean())
+    found = run_fleet(cluster, jobs, policy, length_s, seed=seed)
+    return float(found.total[found.between(length_s - 600.0, length_s)].mean())
 
 
 def draw(data: Mapping[str, Any]) -> Figure:

@@ -36,8 +36,6 @@ class FleetRun:
 
     Attributes
     ----------
-    names : tuple of str
-        All jobs that ever ran.
     maximum : dict of str to float
         Each job's priority.
     time_s : list of float
@@ -48,8 +46,6 @@ class FleetRun:
         Jobs that met their SLO.
     slots, load, memory : list of float
         Slots granted; runnable slots per core; share of the memory taken.
-    input_per_s : list of dict of str to float
-        Records per second that arrived at each job.
     rules : list of str
         The rule of each round's decision.
     actions : list of Acted
@@ -57,7 +53,6 @@ class FleetRun:
         What each round's decision took, in wall time.
     """
 
-    names: tuple[str, ...]
     maximum: dict[str, float]
     time_s: list[float] = field(default_factory=list)
     utility: list[dict[str, float]] = field(default_factory=list)
@@ -65,7 +60,6 @@ class FleetRun:
     slots: list[float] = field(default_factory=list)
     load: list[float] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
-    input_per_s: list[dict[str, float]] = field(default_factory=list)
     rules: list[str] = field(default_factory=list)
     actions: list[Acted] = field(default_factory=list)
     decide_ms: list[float] = field(default_factory=list)
@@ -129,7 +123,7 @@ def run_fleet(
         Whether no statistics reach the policy at a time, in seconds.
     """
     simulation = FleetSimulation(cluster, seed)
-    run = FleetRun(tuple(jobs), {name: job.utility.maximum for name, job in jobs.items()})
+    run = FleetRun({name: job.utility.maximum for name, job in jobs.items()})
     while simulation.time_s < length_s - 1e-9:
         for name, job in jobs.items():
             held = name in simulation.jobs
@@ -168,4 +162,3 @@ def _note(run: FleetRun, simulation: FleetSimulation, view: FleetView) -> None:
     run.slots.append(view.slots_max - view.slots_free)
     run.load.append(simulation.load)
     run.memory.append(simulation.memory_share)
-    run.input_per_s.append({name: job.input_rate for name, job in view.jobs.items()})

@@ -40,8 +40,12 @@ class _Member:
     hosts : int64[hosts of the job]
         Where its slots lie.
     juice : JuiceWindow
-    finished : deque of (float, float)
-        Records that left a sink and the sum of their latencies, by round.
+    finished : deque of (float, float, float)
+        Records that left a sink, the sum of their latencies, and the round's length in seconds.
+    capacity : float64[operators of the job]
+        Busy share of each operator's slots in the last round.
+    input_rate : float
+        Records per second that arrived in the last round.
     """
 
     job: SimJob
@@ -49,7 +53,7 @@ class _Member:
     edges: list[tuple[str, str]]
     hosts: I64
     juice: JuiceWindow = field(default_factory=lambda: JuiceWindow(WINDOW_ROUNDS))
-    finished: deque[tuple[float, float]] = field(
+    finished: deque[tuple[float, float, float]] = field(
         default_factory=lambda: deque(maxlen=WINDOW_ROUNDS)
     )
     capacity: F64 = field(default_factory=lambda: np.zeros(0))
@@ -200,7 +204,7 @@ class FleetSimulation:
         self.time_s += steps * STEP_S
         self._runnable = self._hosts[:, kernels.RUNNABLE] / seconds
         for (name, member), (count, latency_s) in zip(self._members.items(), done, strict=True):
-            member.finished.append((float(count), float(latency_s)))
+            member.finished.append((float(count), float(latency_s), seconds))
             member.juice.add(self._flows(name, member))
             held = self._slots[member.rows].sum(axis=1)
             busy_s = self._ops[member.rows, kernels.BUSY]
@@ -268,11 +272,11 @@ class FleetSimulation:
         if intent.metric is Metric.JUICE:
             # Fluids are floats: what differs in the ninth digit is all there.
             return round(member.juice.juice(), 9)
-        count = sum(n for n, _ in member.finished)
+        count = sum(n for n, _, _ in member.finished)
         if intent.metric is Metric.THROUGHPUT:
-            return count / (len(member.finished) * 10.0)
+            return count / sum(round_s for _, _, round_s in member.finished)
         if count > 0.0:
-            return sum(latency_s for _, latency_s in member.finished) / count
+            return sum(latency_s for _, latency_s, _ in member.finished) / count
         waiting = float(self._ops[member.rows, kernels.QUEUE].sum())
         return float("inf") if waiting > 0.0 else 0.0
 

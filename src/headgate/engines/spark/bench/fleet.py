@@ -36,7 +36,7 @@ class FleetParameters:
     jobs: int = 20
     """Queries in one driver; >= 2."""
 
-    seconds: float = 90.0
+    seconds: float = 60.0
     """Length of each run, from when its last query has done its warm batches; > 0."""
 
     trigger_s: float = 10.0
