@@ -53,7 +53,7 @@ spark: setup ## the tests that need Spark
 	@$(JAVA) $(PYTEST) -m spark -n 2 --dist loadfile $(ARGS)
 
 laws: setup ## the property tests, with many more examples
-	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/state tests/workloads tests/control tests/laws tests/migration -m "not spark" -n auto $(ARGS)
+	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/state tests/workloads tests/control tests/laws tests/migration tests/dataflow -m "not spark" -n auto $(ARGS)
 
 bench: setup ## the benchmarks, side by side in one run
 	@$(JAVA) $(HEADGATE) bench $(ARGS)

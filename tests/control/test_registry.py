@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.control import registry
 from headgate.control.registry import names, policy
 from headgate.core.errors import ConfigError
 
@@ -64,3 +65,17 @@ def test_the_name_of_a_policy_makes_the_same_policy_again(name: str) -> None:
 def test_a_mistake_is_refused_with_what_to_write_instead(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         policy(text)
+
+
+def test_policies_over_pools_of_replicas_have_names_of_their_own() -> None:
+    assert registry.replica_policy("psps").name == "psps(naive)"
+    assert "holt-winters(288)" in registry.replica_policy("psps(season=288)").name
+    assert registry.replica_policy("psps(blend=1)").name.startswith("psps(blend(naive")
+    assert registry.replica_policy("dabs(0.9, 0.1)").name == "dabs(0.9, 0.1)"
+    assert registry.is_replica_policy(" psps (blend=1)")
+    assert not registry.is_replica_policy("streamswitch")
+
+
+def test_an_unknown_policy_over_pools_is_refused() -> None:
+    with pytest.raises(ConfigError, match="bands"):
+        registry.replica_policy("dabs(bands=1)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class Trial:
 
     job: Job
     requests: tuple[Request, ...]
-    timing: Timing = Timing()
+    timing: Timing = field(default_factory=Timing)
 
 
 def arrivals(

@@ -139,9 +139,10 @@ class Slots:
             mine = arriving.filter(pa.array(np.isin(arriving[GROUP].to_numpy(), owned)))
         token = f"{self.rng.getrandbits(127) + 1:032x}"
         states = {g: replace(self.states[g], snapshot=self.rng.random() < 0.3) for g in owned}
+        held = frozenset(g for g in owned if number < STEPS and self.rng.random() < 0.2)
         request = Request(
             token, watermark, states, lambda g: lambda t: self._chain(g, t),
-            quota_records=None if shared else 20, turn=number,
+            quota_records=None if shared else 20, turn=number, held=held,
         )  # fmt: skip
         waiting = [self.backlog[g] for g in owned if self.backlog[g] is not None]
         served = serve(

@@ -29,7 +29,22 @@ STATES = {
 REVERSED = dict(reversed(STATES.items()))
 
 
-class Latest:
+class Quiet:
+    """A processor without initial state and timers."""
+
+    initial = pa.schema([])
+
+    def handleInitial(self, keys, initial, state, timers):
+        raise AssertionError
+
+    def handleExpired(self, keys, expired, state, timers):
+        raise AssertionError
+
+    def close(self):
+        pass
+
+
+class Latest(Quiet):
     """Counts a key's records, and keeps the newest `kept` values of each of its tags.
 
     A record of value None removes its tag. What goes out is the count and the highest value kept.
@@ -39,7 +54,7 @@ class Latest:
     inputs = pa.schema([("tag", pa.int64()), ("value", pa.float64())])
     states = STATES
 
-    def handleBatch(self, keys, batch, state):
+    def handleBatch(self, keys, batch, state, timers):
         count = dict.fromkeys(range(keys.num_rows), 0)
         for of, row in zip(state["count"].of, state["count"].rows.to_pylist(), strict=True):
             count[of] = row["calls"]
@@ -195,9 +210,9 @@ def test_only_what_a_call_changed_is_logged():
     slots.serve([(("a", 1), tag, 1.0) for tag in range(50)])
     slots.serve([(("a", 1), 7, 2.0), (("a", 1), 8, None)])
     (section,) = [s[-1] for s in slots.sections.values() if s]
-    # the count, a tag put, a tag removed
-    assert len(section.rows) == 3
-    assert sorted(section.rows[:, 0]) == [0, 1, 1]
+    # the count, a tag put, the last tag in the place of one removed, how many tags there are
+    assert len(section.rows) == 5
+    assert sorted(section.rows[:, 0]) == [0, 1, 1, 1, 1]
 
 
 def test_a_group_that_is_due_is_logged_whole_without_a_row():
@@ -205,16 +220,16 @@ def test_a_group_that_is_due_is_logged_whole_without_a_row():
     slots.serve([(("a", 1), tag, 1.0) for tag in range(5)])
     slots.serve([])
     (sections,) = [known for known in slots.sections.values() if known]
-    assert [(section.full, len(section.rows)) for section in sections] == [(False, 6), (True, 6)]
+    assert [(section.full, len(section.rows)) for section in sections] == [(False, 7), (True, 7)]
 
 
 def test_a_call_has_all_keys_of_the_slot_and_each_once():
     calls = []
 
     class Noting(Latest):
-        def handleBatch(self, keys, batch, state):
+        def handleBatch(self, keys, batch, state, timers):
             calls.append((keys, batch))
-            return super().handleBatch(keys, batch, state)
+            return super().handleBatch(keys, batch, state, timers)
 
     slots = Slots()
     slots.operator = ProcessorOperator(ProcessorSpec(KEYS, OUTPUTS, Noting()))
@@ -239,7 +254,7 @@ def test_an_entry_removed_and_put_in_one_call_is_there():
     assert [len(changes.removed), len(changes.put)] == [1, 1]
 
     class Both(Latest):
-        def handleBatch(self, keys, batch, state):
+        def handleBatch(self, keys, batch, state, timers):
             of = np.zeros(keys.num_rows, np.int64)
             entry = columns(["tag", "value"], [(0, 5, 1.0)] * keys.num_rows)
             state.put("tags", of, entry)
@@ -260,12 +275,12 @@ def test_an_entry_removed_and_put_in_one_call_is_there():
 
 def test_output_that_lacks_a_column_is_refused():
     class Short(Latest):
-        def handleBatch(self, keys, batch, state):
-            return super().handleBatch(keys, batch, state).select(["name", "calls"])
+        def handleBatch(self, keys, batch, state, timers):
+            return super().handleBatch(keys, batch, state, timers).select(["name", "calls"])
 
     slots = Slots()
     slots.operator = ProcessorOperator(ProcessorSpec(KEYS, OUTPUTS, Short()))
-    with pytest.raises(EngineError, match='output of Short lacks column "best"'):
+    with pytest.raises(EngineError, match='Short with 1 keys: the output lacks column "best"'):
         slots.serve([(("a", 1), 0, 0.0)])
 
 
@@ -294,7 +309,7 @@ ONE = columns(["tag", "value"], [(0, 5, 1.0)])
     ("entry", "values"),
     [
         (pa.schema([("x", pa.float64())]), pa.schema([])),
-        (pa.schema([]), pa.schema([("x", pa.string())])),
+        (pa.schema([]), pa.schema([("x", pa.null())])),
         (pa.schema([]), pa.schema([("x", pa.timestamp("ns"))])),
     ],
 )
@@ -307,9 +322,9 @@ def test_warming_calls_a_processor_without_keys():
     calls = []
 
     class Noting(Latest):
-        def handleBatch(self, keys, batch, state):
+        def handleBatch(self, keys, batch, state, timers):
             calls.append(keys.num_rows)
-            return super().handleBatch(keys, batch, state)
+            return super().handleBatch(keys, batch, state, timers)
 
     warm(ProcessorSpec(KEYS, OUTPUTS, Noting()))
     assert calls == [0]
@@ -321,5 +336,10 @@ def test_the_identity_of_a_processor_names_its_state_whatever_the_order():
 
     other = ProcessorSpec(KEYS, OUTPUTS, Other())
     assert other.to_json() == SPEC.to_json()
-    assert other.to_json()["states"]["tags"] == [[["tag", "int64"]], [["value", "double"]]]
+    assert other.to_json()["states"]["tags"] == [
+        [["tag", "int64"]],
+        [["value", "double"]],
+        False,
+        False,
+    ]
     assert ProcessorOperator(other).layout == ProcessorOperator(SPEC).layout

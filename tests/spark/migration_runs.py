@@ -23,7 +23,7 @@ import headgate as hg
 from headgate.engines.spark.faults import CRASH
 from headgate.engines.spark.session import session
 
-FILES, FED_AT_FIRST, ROWS, KEYS, GROUPS = 10, 7, 300, 120, 16
+FILES, FED_AT_FIRST, ROWS, KEYS, GROUPS = 8, 6, 300, 120, 8
 ASK_AT = 2
 WAIT_S = 60
 
@@ -84,7 +84,7 @@ class Run:
 
     def go(self):
         self.query = self.writer.start()
-        deadline = time.monotonic() + WAIT_S
+        began, deadline = time.monotonic(), time.monotonic() + WAIT_S
         while not self._settled() and time.monotonic() < deadline and self.query.isActive:
             time.sleep(0.1)
         self._feed(range(FED_AT_FIRST, FILES))
@@ -105,7 +105,8 @@ class Run:
             "slots": self.query.assignment()["aggregate-0"].slots,
             "waited": max(e["backlog"] for e in self.events("batch")),
             "retries": len(self.events("retry")),
-            "hosts": sorted(set(self.query._driver._placements["aggregate-0"]._host_of.values())),
+            "hosts": sorted(self.query._driver._porter.arena_of),
+            "took_s": round(time.monotonic() - began, 1),
             "struck": self.struck,
             "threads": self.query._driver._porter._thread is not None,
         }

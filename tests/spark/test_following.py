@@ -184,3 +184,27 @@ def test_no_warning_comes_where_all_was_given() -> None:
         warnings.simplefilter("error")
         made.ready(2)
         later.run()
+
+
+def test_a_cluster_that_cannot_be_asked_ends_no_query() -> None:
+    class Broken(FakePool):
+        def request(self, total: int) -> bool:
+            msg = "no route"
+            raise OSError(msg)
+
+    made, later, _, _ = follower(Broken([A]))
+    assert not made.ready(2)
+    with pytest.warns(UserWarning, match=r"asked for .* \(no route\); slots share"):
+        later.run()
+    assert made.ready(2)
+
+
+def test_a_query_that_has_ended_writes_nothing_more() -> None:
+    pool = FakePool([A], free=[B])
+    made, later, journal, _ = follower(pool)
+    made.ready(2)
+    later.run()
+    made.leave()
+    later.run()
+    assert pool.living() == [A]
+    assert [event.act for event in journal] == ["asked"]

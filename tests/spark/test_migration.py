@@ -55,7 +55,7 @@ def test_the_answer_of_each_strategy_is_sparks(lives, name):
 
 def test_by_default_state_that_changes_host_goes_by_subscales(lives):
     assert lives["default"]["strategy"] == "subscale"
-    assert (lives["default"]["slots"], lives["to-one"]["slots"]) == (16, 1)
+    assert (lives["default"]["slots"], lives["to-one"]["slots"]) == (8, 1)
 
 
 def test_with_subscales_no_record_waits_and_with_the_others_some_do(lives):

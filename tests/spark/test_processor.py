@@ -178,9 +178,9 @@ def test_the_processor_of_the_guide_adds_up(spark, tmp_path):
 # -- what is refused --------------------------------------------------------------------------------
 
 
-class Plain(StatefulProcessor):
+class Unready(StatefulProcessor):
     def init(self, handle):
-        pass
+        raise KeyError("settings")
 
     def handleInputRows(self, key, rows, timerValues):
         return iter([])
@@ -200,7 +200,7 @@ class TwoKeys(Matcher):
 class Undeclared(hg.ArrowProcessor):
     keys = pa.schema([("stock", pa.int32())])
 
-    def handleBatch(self, keys, batch, state):
+    def handleBatch(self, keys, batch, state, timers):
         return batch.rows
 
 
@@ -213,8 +213,7 @@ def orders(spark):
 @pytest.mark.parametrize(
     ("processor", "mode", "message"),
     [
-        (Plain(), "None", "cannot run Plain elastically; make it a subclass of hg.ArrowProcessor"),
-        (Matcher(), "ProcessingTime", "time mode ProcessingTime"),
+        (Unready(), "None", "Unready.init failed with KeyError"),
         (Missing(), "None", 'Missing reads column "fee", which the stream lacks'),
         (TwoKeys(), "None", "TwoKeys declares the keys stock, account, the query groups by stock"),
         (Undeclared(), "None", "Undeclared declares no inputs"),
@@ -227,9 +226,9 @@ def test_a_processor_that_cannot_run_is_refused(orders, processor, mode, message
     assert hg.explain(frame).startswith("not elastic")
 
 
-def test_a_processor_on_pandas_frames_is_refused(orders):
+def test_an_arrow_processor_on_pandas_frames_is_refused(orders):
     frame = orders.groupBy("stock").transformWithStateInPandas(Matcher(), TRADES, "append", "None")
-    with pytest.raises(UnsupportedQuery, match="with pandas or with an initial state"):
+    with pytest.raises(UnsupportedQuery, match="cannot run Matcher with pandas: it takes Arrow"):
         read(frame, "append")
 
 

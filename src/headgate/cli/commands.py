@@ -54,6 +54,7 @@ class Benchmark(StrEnum):
     REPLICAS = "replicas"
     REPARTITION = "repartition"
     SLO = "slo"
+    OPERATORS = "operators"
     FLEET = "fleet"
     STEADY = "steady"
     RESCALE = "rescale"
@@ -68,6 +69,7 @@ _COUNTED = {
     Benchmark.REPLICAS: "seconds",
     Benchmark.STEADY: "batches",
     Benchmark.SLO: "seconds",
+    Benchmark.OPERATORS: "repeats",
     Benchmark.FLEET: "jobs",
     Benchmark.RESCALE: "repeats",
     Benchmark.TUPLE_BUFFER: "records",
@@ -263,7 +265,9 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(help="rescale: decoupling, scheduling, subscale, all, none; with commas."),
+        typer.Option(
+            help="rescale: decoupling,scheduling,subscale,all,none; operators: processor."
+        ),
     ] = None,
     store_delay: Annotated[
         str | None,

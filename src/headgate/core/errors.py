@@ -9,6 +9,7 @@
     ├── StateError          state that cannot be brought to the token asked for
     ├── ProtocolError       an event that the protocol does not allow
     ├── EngineError         the engine failed; ``transient`` says whether a retry may help
+    │   └── ProcessorError  a user's own processor failed, or gave back what does not fit
     └── NotReady            not a fault: skip this cycle
 
 A message is one sentence that names the thing, the value and the remedy.
@@ -58,6 +59,13 @@ class EngineError(HeadgateError):
     def __init__(self, message: str, *, transient: bool = False) -> None:
         super().__init__(message)
         self.transient = transient
+
+
+class ProcessorError(EngineError):
+    """A user's own processor failed, or gave back what does not fit. Names no record's content."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
 
 
 class NotReady(HeadgateError):

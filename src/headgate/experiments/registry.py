@@ -63,13 +63,6 @@ class Entry:
 
 
 _FIGURES: Mapping[str, Entry] = {
-    "stretch-6": Entry("stretch.fig06", "words and pairs, shared against partitioned (measured)"),
-    "stretch-7": Entry("stretch.fig07", "what sharing and ordering alone can do (measured)"),
-    "stretch-8": Entry("stretch.fig08", "ScaleJoin as an O+ (measured)"),
-    "stretch-9": Entry("stretch.fig09", "reconfiguration times, and what is copied (measured)"),
-    "stretch-10": Entry("stretch.fig10", "one reconfiguration up and down, and table 4"),
-    "stretch-11": Entry("stretch.fig11", "twenty minutes of random phases (11, 12, 16-19)"),
-    "stretch-13": Entry("stretch.fig13", "a day of trades, joined with itself"),
     "streamswitch-5": Entry("streamswitch.fig05", "success against slots, four families"),
     "streamswitch-6": Entry("streamswitch.fig06", "four hours on Samza and Flink (6, 18)"),
     "streamswitch-7": Entry("streamswitch.fig07", "single decisions and what they move (7-9)"),
@@ -78,6 +71,11 @@ _FIGURES: Mapping[str, Entry] = {
     "streamswitch-14": Entry("streamswitch.fig14", "success and switching time (14, 15)"),
     "streamswitch-16": Entry("streamswitch.fig16", "an end-to-end bound, split over two operators"),
     "streamswitch-17": Entry("streamswitch.fig17", "figure 5 under longer bounds and windows"),
+    "streamswitch-spark": Entry(
+        "streamswitch.spark",
+        "figures 5 and 6 on Spark, and predicted",
+        reads="what bench slo keeps",
+    ),
     "henge-1": Entry("henge.fig01", "utility against resources"),
     "henge-9": Entry("henge.fig09", "nine jobs by priority, ten with a hybrid SLO (9, 10)"),
     "henge-11": Entry("henge.fig11", "two spikes of the input"),
@@ -92,6 +90,13 @@ _FIGURES: Mapping[str, Entry] = {
     "henge-rivals": Entry("henge.rivals", "beside equal shares and first come, first served"),
     "henge-parameters": Entry("henge.parameters", "the five parameters"),
     "henge-rounds": Entry("henge.rounds", "what a round of a hundred jobs costs"),
+    "drrs-2": Entry("drrs.fig02", "on-the-fly scaling, and what bounds it"),
+    "drrs-10": Entry("drrs.fig10", "latency while scaling: DRRS, Megaphone, Meces"),
+    "drrs-11": Entry("drrs.fig11", "throughput while scaling"),
+    "drrs-12": Entry("drrs.fig12", "propagation delay and dependency overhead"),
+    "drrs-13": Entry("drrs.fig13", "suspension while scaling"),
+    "drrs-14": Entry("drrs.fig14", "each mechanism of DRRS alone"),
+    "drrs-15": Entry("drrs.fig15", "input rate, size of state and skew"),
     "psps-table-2": Entry("psps.table02", "three operators in a row: events and replicas"),
     "psps-table-4": Entry("psps.table04", "the length of an interval"),
     "psps-table-5": Entry("psps.table05", "the age at which an event is dropped"),
@@ -105,21 +110,16 @@ _FIGURES: Mapping[str, Entry] = {
     "psps-forecast": Entry(
         "psps.forecast", "forecasts of the input of two web servers", reads="the real traces"
     ),
-    "streamswitch-spark": Entry(
-        "streamswitch.spark",
-        "figures 5 and 6 on Spark, and predicted",
-        reads="what bench slo keeps",
-    ),
+    "stretch-6": Entry("stretch.fig06", "words and pairs, shared against partitioned (measured)"),
+    "stretch-7": Entry("stretch.fig07", "what sharing and ordering alone can do (measured)"),
+    "stretch-8": Entry("stretch.fig08", "ScaleJoin as an O+ (measured)"),
+    "stretch-9": Entry("stretch.fig09", "reconfiguration times, and what is copied (measured)"),
+    "stretch-10": Entry("stretch.fig10", "one reconfiguration up and down, and table 4"),
+    "stretch-11": Entry("stretch.fig11", "twenty minutes of random phases (11, 12, 16-19)"),
+    "stretch-13": Entry("stretch.fig13", "a day of trades, joined with itself"),
     "traces": Entry(
         "traces", "every policy on two real traces of requests", reads="the real traces"
     ),
-    "drrs-2": Entry("drrs.fig02", "on-the-fly scaling, and what bounds it"),
-    "drrs-10": Entry("drrs.fig10", "latency while scaling: DRRS, Megaphone, Meces"),
-    "drrs-11": Entry("drrs.fig11", "throughput while scaling"),
-    "drrs-12": Entry("drrs.fig12", "propagation delay and dependency overhead"),
-    "drrs-13": Entry("drrs.fig13", "suspension while scaling"),
-    "drrs-14": Entry("drrs.fig14", "each mechanism of DRRS alone"),
-    "drrs-15": Entry("drrs.fig15", "input rate, size of state and skew"),
 }
 
 _SHOWN_WITH: Mapping[str, str] = {

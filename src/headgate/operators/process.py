@@ -1,90 +1,62 @@
-"""A processor over the key groups of one slot: its entries as rows of their tables.
+"""A processor over the key groups of one slot: its rounds of calls, and its state in their tables.
 
-A row is ``[meta | key nulls, key words ..., variable, entry nulls, entry words ... | value nulls, value
-words ...]``: the key of a row is (key, variable, entry), so that an entry is found, undone and logged by
-itself. All variables share one width; what a variable does not need is 0.
+A step has up to three rounds: the initial state (first step only), the arriving rows, the timers that
+have fired. In each, the entries of the keys concerned are looked up, the processor is called once with
+all of them, and what it changed is written, so that the next round finds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headgate.core.errors import ProcessorError
 from headgate.operators import codec
 from headgate.operators.aggregate import NEVER_US, interned
+from headgate.operators.changes import Before, Writes, writes
+from headgate.operators.entries import (
+    HEAD,
+    EntryLayout,
+    Found,
+    decoded_keys,
+    ended,
+    entry_layout,
+    find,
+    row_keys,
+)
+from headgate.operators.failure import explained
+from headgate.operators.leaves import from_leaf, one_batch
 from headgate.operators.numbering import Distinct
 from headgate.operators.processor import (
+    TIMERS,
     Keyed,
     ProcessorSpec,
     State,
-    Variable,
+    TimeMode,
+    Timers,
     fitted,
-    from_number,
-    number_leaf,
-    to_number,
 )
-from headgate.operators.spec import Kind, Leaf
-from headgate.state.ports import Table, TableLayout
+from headgate.operators.time_limit import TimeLimit
+from headgate.state.ports import Table
 
 if TYPE_CHECKING:
     from headgate.operators.serve import Step
 
 I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Call = Callable[[pa.RecordBatch, State, Timers], pa.RecordBatch | None]
+
+_PURGE_SHARE = 8
+"""Ended entries are removed at most so often per time to live; until then nobody sees them. Chosen."""
 
 
-@dataclass(frozen=True)
-class EntryLayout:
-    """Where everything lies in a row.
-
-    Attributes
-    ----------
-    table : TableLayout
-    key_at : tuple of int
-        Word of each key leaf within the key part.
-    variable_at : int
-        Word of the variable's number within the key part; the words of the key are before it, those
-        of the entry after it.
-    entry_leaves, value_leaves : tuple of tuple of Leaf
-        Per variable.
-    string_words : tuple of int
-        Words of a whole row that hold interned strings.
-    """
-
-    table: TableLayout
-    key_at: tuple[int, ...]
-    variable_at: int
-    entry_leaves: tuple[tuple[Leaf, ...], ...]
-    value_leaves: tuple[tuple[Leaf, ...], ...]
-    string_words: tuple[int, ...]
-
-
-def entry_layout(keys: tuple[Leaf, ...], variables: tuple[Variable, ...]) -> EntryLayout:
-    """Return where the entries of `variables` lie."""
-    key_at, at = [], 1
-    for leaf in keys:
-        key_at.append(at)
-        at += leaf.words
-    entries = tuple(_leaves(variable.entry) for variable in variables)
-    values = tuple(_leaves(variable.values) for variable in variables)
-    entry_words = 1 + max((len(leaves) for leaves in entries), default=0)
-    value_words = 1 + max((len(leaves) for leaves in values), default=0)
-    strings = [1 + w for w, x in zip(key_at, keys, strict=True) if x.kind is Kind.BYTES]
-    table = TableLayout(key_words=at + 1 + entry_words, fresh=(0,) * value_words)
-    return EntryLayout(table, tuple(key_at), at, entries, values, tuple(strings))
-
-
-def _leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
-    leaves = [number_leaf(column.type) for column in schema]
-    return tuple(leaf for leaf in leaves if leaf is not None)
-
-
-@dataclass(frozen=True)
-class _Group:
+@dataclass
+class _Held:
     """One key group during a step.
 
     Attributes
@@ -92,29 +64,39 @@ class _Group:
     group : int
     table : Table
         Begun.
-    start : int
-        Its first row among those chosen.
-    base : int
-        Position of its first key among the keys of the call.
-    keys : Distinct
-        Its keys as words.
+    watermark_us : int
+    due_us : int
+        When it has something to do without a record, as far as is known.
     """
 
     group: int
     table: Table
-    start: int
-    base: int
-    keys: Distinct
+    watermark_us: int
+    due_us: int
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Keys of a round, by key group.
+
+    Attributes
+    ----------
+    words : list of int64[k, variable_at]
+        One per group held.
+    base : int64[groups + 1]
+        Position of each group's first key in the round.
+    """
+
+    words: list[I64]
+    base: I64 = field(init=False)
+
+    def __post_init__(self) -> None:
+        base = np.cumsum([0, *(len(words) for words in self.words)])
+        object.__setattr__(self, "base", base.astype(np.int64))
 
     @property
-    def end(self) -> int:
-        """Position behind its last key."""
-        return self.base + len(self.keys.rows)
-
-    def of(self, positions: I64) -> tuple[int, int]:
-        """Return from where to where ascending `positions` are this group's."""
-        ends = np.searchsorted(positions, [self.base, self.end])
-        return int(ends[0]), int(ends[1])
+    def count(self) -> int:
+        return int(self.base[-1])
 
 
 class ProcessorOperator:
@@ -122,206 +104,402 @@ class ProcessorOperator:
 
     def __init__(self, spec: ProcessorSpec) -> None:
         self.spec = spec
-        self._variables = spec.variables
-        self.layout: EntryLayout = entry_layout(spec.keys, self._variables)
-        self._value_start = 1 + self.layout.table.key_words
+        self.layout: EntryLayout = entry_layout(spec.keys, spec.variables)
+        self.expires = spec.filters
+        self._timed = spec.time_mode is not TimeMode.NONE
 
     def input_schema(self) -> pa.Schema:
         """Return the schema of arriving columns: ``k0 ..`` as leaves, ``v0 ..`` in their own types."""
+        return self._columns("v", self.spec.processor.inputs)
+
+    def initial_schema(self) -> pa.Schema:
+        """Return the schema of the initial state: ``k0 ..``, ``i0 ..``."""
+        return self._columns("i", self.spec.processor.initial)
+
+    def _columns(self, prefix: str, schema: pa.Schema) -> pa.Schema:
         fields = [pa.field(f"k{i}", codec.arrow_type(x)) for i, x in enumerate(self.spec.keys)]
-        inputs = enumerate(self.spec.processor.inputs)
-        return pa.schema(fields + [pa.field(f"v{i}", column.type) for i, column in inputs])
+        return pa.schema(fields + [pa.field(f"{prefix}{i}", x.type) for i, x in enumerate(schema)])
 
     def schema(self) -> pa.Schema:
         """Return the schema of what is put out: ``v0 ..``."""
         return pa.schema([pa.field(f"v{i}", x.type) for i, x in enumerate(self.spec.outputs)])
 
-    def run(self, step: Step, chosen: pa.Table, starts: I64) -> pa.RecordBatch:
-        """Serve `chosen`, rows ``starts[g]:starts[g + 1]`` of which are key group g's, in one call.
+    def late(self, times_us: I64, emitted_us: I64) -> Mask:
+        """Return which records are late: the watermark of an earlier step has passed them."""
+        found: Mask = times_us <= emitted_us
+        return found
 
-        The groups are held all at once; what the call changed is written afterwards, group by group.
+    def partly_late(self, times_us: I64, emitted_us: I64) -> Mask:
+        """Return none: a record has one time."""
+        del emitted_us
+        return np.zeros(len(times_us), dtype=np.bool_)
+
+    def run(
+        self,
+        step: Step,
+        chosen: pa.Table,
+        starts: I64,
+        watermarks_us: Mapping[int, int],
+        initial: tuple[pa.Table, I64] | None = None,
+    ) -> pa.RecordBatch:
+        """Serve `chosen`, rows ``starts[g]:starts[g + 1]`` of which are key group g's.
+
+        The groups concerned are held all at once: those with rows, with something due, or to be
+        logged in full.
+
+        Parameters
+        ----------
+        watermarks_us : mapping of int to int
+            Watermark of every group of the slot.
+        initial : (pyarrow.Table, int64[groups + 1]) or None
+            The initial state, as `chosen` and `starts`; None in all steps but the first.
         """
-        words = self._key_words(chosen)
-        held: list[_Group] = []
-        taken: list[int] = []
-        output = pa.RecordBatch.from_pylist([], schema=self.schema())
-        changes: list[_Change] = []
+        held: list[_Held] = []
         try:
             for group, state in step.request.groups.items():
-                start, stop = int(starts[group]), int(starts[group + 1])
-                if start < stop or state.snapshot:
+                rows = int(starts[group + 1] - starts[group])
+                if initial is not None:
+                    rows += int(initial[1][group + 1] - initial[1][group])
+                due = self._timed and state.due_us <= self._now_us(step, watermarks_us[group])
+                if rows or due or state.snapshot:
                     table = step.acquire(group)
-                    taken.append(group)
+                    held.append(_Held(group, table, watermarks_us[group], state.due_us))
                     table.begin()
-                    keys = Distinct(interned(table, words.matrix, words.strings, start, stop))
-                    base = held[-1].end if held else 0
-                    held.append(_Group(group, table, start, base, keys))
-            if held and held[-1].end:
-                output, changes = self._served(chosen, held)
-            for one in held:
-                self._write(one, changes)
-                step.half_written(one.group)
-                step.commit(
-                    one.group,
-                    one.table,
-                    watermark_us=step.request.watermark_us,
-                    due_us=int(NEVER_US),
-                    strings=self.layout.string_words,
-                )
+            return self._served(step, held, chosen, starts, initial)
         finally:
-            for group in taken:
-                step.release(group)
-        return output
-
-    def _served(self, chosen: pa.Table, held: list[_Group]) -> tuple[pa.RecordBatch, list[_Change]]:
-        """Call the processor with the keys of `held`; return what goes out and what changed."""
-        by_key = [np.argsort(one.keys.of, kind="stable") for one in held]
-        order = [one.start + rows for one, rows in zip(held, by_key, strict=True)]
-        of = [one.base + one.keys.of[rows] for one, rows in zip(held, by_key, strict=True)]
-        first = [one.start + one.keys.first for one in held]
-        state = State(self._variables, self._entries(held), held[-1].end)
-        output = self._call(chosen, _joined(order), _joined(first), _joined(of), state)
-        return output, self._encoded(state)
+            for one in held:
+                step.release(one.group)
 
     def rehearse(self) -> None:
         """Call the processor with no keys at all, so that what it compiles or loads is there."""
-        arriving = self.input_schema().empty_table()
-        nothing = _joined([])
-        state = State(self._variables, self._entries([]), 0)
-        self._call(arriving, nothing, nothing, nothing, state)
-        self._encoded(state)
-        words = np.zeros((1, self.layout.variable_at), dtype=np.int64)
-        Distinct(words).find(words)
-
-    # -- what the call is given ---------------------------------------------------------------------
-
-    def _key_words(self, chosen: pa.Table) -> codec.Words:
-        columns = [_whole(chosen.column(f"k{i}")) for i in range(len(self.spec.keys))]
-        return codec.encode(columns, self.spec.keys, self.layout.key_at, self.layout.variable_at)
-
-    def _call(
-        self, chosen: pa.Table, order: I64, first: I64, of: I64, state: State
-    ) -> pa.RecordBatch:
-        """Call the processor with its keys and its rows, by key, each key's in the order they came."""
         processor = self.spec.processor
-        columns = [
-            from_number(_whole(chosen.column(f"k{i}")).take(pa.array(first)), column.type)
-            for i, column in enumerate(processor.keys)
-        ]
-        keys = pa.RecordBatch.from_arrays(columns, schema=processor.keys)
-        inputs = [
-            _whole(chosen.column(f"v{i}")).take(pa.array(order)).cast(column.type)
-            for i, column in enumerate(processor.inputs)
-        ]
-        batch = pa.RecordBatch.from_arrays(inputs, schema=processor.inputs)
-        what = f"the output of {type(processor).__name__}"
-        output = fitted(
-            processor.handleBatch(keys, Keyed(of, batch), state), self.spec.outputs, what
+        keys = pa.RecordBatch.from_pylist([], schema=processor.keys)
+        nothing = np.zeros(0, dtype=np.int64)
+        before = {
+            v.name: Keyed(nothing, pa.RecordBatch.from_pylist([], schema=v.schema))
+            for v in self.spec.variables
+        }
+        state = State(self.spec.variables, before, 0)
+        timers = Timers(state, self.spec.time_mode, -1, nothing)
+        batch = Keyed(nothing, pa.RecordBatch.from_pylist([], schema=processor.inputs))
+        processor.handleBatch(keys, batch, state, timers)
+        processor.close()
+        Distinct(np.zeros((1, self.layout.variable_at), dtype=np.int64))
+
+    # -- rounds -------------------------------------------------------------------------------------
+
+    def _now_us(self, step: Step, watermark_us: int) -> int:
+        """Return the time that what is due is compared with."""
+        return step.request.timestamp_ms * 1000 if self.spec.by_clock else watermark_us
+
+    def _served(
+        self,
+        step: Step,
+        held: list[_Held],
+        chosen: pa.Table,
+        starts: I64,
+        initial: tuple[pa.Table, I64] | None,
+    ) -> pa.RecordBatch:
+        processor = self.spec.processor
+        output = []
+        if initial is not None:
+            take = processor.handleInitial
+            self._rows_round(step, held, *initial, "i", processor.initial, take)
+        output += self._rows_round(
+            step, held, chosen, starts, "v", processor.inputs, processor.handleBatch
         )
-        return pa.RecordBatch.from_arrays(output.columns, schema=self.schema())
-
-    def _entries(self, held: list[_Group]) -> Mapping[str, Keyed]:
-        """Return the entries of all keys of the call, per variable."""
-        rows_of, of_of = [], []
-        key_words = self.layout.variable_at
+        output += self._due_round(step, held)
+        processor.close()
         for one in held:
-            live = one.table.live()
-            of = one.keys.find(one.table.rows[live, 1 : 1 + key_words])
-            mine = of >= 0
-            rows_of.append(one.table.rows[live[mine]])
-            of_of.append(one.base + of[mine])
-        width = self.layout.table.width
-        rows = np.concatenate([np.zeros((0, width), dtype=np.int64), *rows_of])
-        of = _joined(of_of)
-        order = np.argsort(of, kind="stable")
-        rows, of = rows[order], of[order]
-        found = {}
-        for index, variable in enumerate(self._variables):
-            mine = rows[:, 1 + key_words] == index
-            found[variable.name] = Keyed(of[mine], self._decoded(index, rows[mine]))
-        return found
-
-    def _decoded(self, index: int, rows: I64) -> pa.RecordBatch:
-        layout, variable = self.layout, self._variables[index]
-        nothing = codec.Strings(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8))
-        columns = []
-        for leaves, at in (
-            (layout.entry_leaves[index], 2 + layout.variable_at),
-            (layout.value_leaves[index], self._value_start),
-        ):
-            positions = range(1, 1 + len(leaves))
-            columns += codec.decode(rows[:, at:], leaves, positions, nothing)
-        typed = [from_number(c, f.type) for c, f in zip(columns, variable.schema, strict=True)]
-        return pa.RecordBatch.from_arrays(typed, schema=variable.schema)
-
-    # -- what the call changed ----------------------------------------------------------------------
-
-    def _encoded(self, state: State) -> list[_Change]:
-        """Return all changes as words, removals first, each by key."""
-        changes = []
-        for index, variable in enumerate(self._variables):
-            mine = state.changes[variable.name]
-            for of, rows in mine.removed:
-                changes.append(self._change(index, of, rows, put=False))
-            for of, rows in mine.put:
-                changes.append(self._change(index, of, rows, put=True))
-        return changes
-
-    def _change(self, index: int, of: I64, rows: pa.RecordBatch, *, put: bool) -> _Change:
-        layout = self.layout
-        order = np.argsort(of, kind="stable")
-        entry = np.zeros((len(of), layout.table.key_words - layout.variable_at), dtype=np.int64)
-        entry[:, 0] = index
-        leaves = layout.entry_leaves[index]
-        entry[:, 1 : 2 + len(leaves)] = _numbers(rows, 0, leaves)
-        values = None
-        if put:
-            value_leaves = layout.value_leaves[index]
-            values = np.zeros((len(of), len(layout.table.fresh)), dtype=np.int64)
-            values[:, : 1 + len(value_leaves)] = _numbers(rows, len(leaves), value_leaves)
-            values = values[order]
-        return _Change(of[order], entry[order], values)
-
-    def _write(self, one: _Group, changes: list[_Change]) -> None:
-        for change in changes:
-            start, stop = one.of(change.of)
-            if start == stop:
-                continue
-            keys = np.concatenate(
-                [one.keys.rows[change.of[start:stop] - one.base], change.entry[start:stop]], axis=1
+            step.half_written(one.group)
+            step.commit(
+                one.group,
+                one.table,
+                watermark_us=one.watermark_us,
+                due_us=one.due_us,
+                strings=self.layout.string_words,
             )
-            if change.values is None:
-                index = one.table.find(keys)
-                one.table.delete(index[index >= 0])
-            else:
-                index = one.table.upsert(keys)
-                one.table.rows[index, self._value_start :] = change.values[start:stop]
+        if not output:
+            return pa.RecordBatch.from_pylist([], schema=self.schema())
+        return one_batch(output)
+
+    def _rows_round(
+        self,
+        step: Step,
+        held: list[_Held],
+        rows: pa.Table,
+        starts: I64,
+        prefix: str,
+        schema: pa.Schema,
+        method: Callable[[pa.RecordBatch, Keyed, State, Timers], pa.RecordBatch | None],
+    ) -> list[pa.RecordBatch]:
+        """Call `method` with rows by key, each key's in the order they came."""
+        if rows.num_rows == 0:
+            return []
+        columns = [_whole(rows.column(f"k{i}")) for i in range(len(self.spec.keys))]
+        layout = self.layout
+        words = codec.encode(columns, self.spec.keys, layout.key_at, layout.variable_at)
+        parts = []
+        for one in held:
+            start, stop = int(starts[one.group]), int(starts[one.group + 1])
+            parts.append(
+                (start, Distinct(interned(one.table, words.matrix, words.strings, start, stop)))
+            )
+        keys = _Keys([found.rows for _, found in parts])
+        by_key = [np.argsort(found.of, kind="stable") for _, found in parts]
+        order = _joined([start + x for (start, _), x in zip(parts, by_key, strict=True)])
+        of = _joined([b + p.of[x] for b, (_, p), x in zip(keys.base, parts, by_key, strict=False)])
+        first = pa.array(_joined([start + found.first for start, found in parts]))
+        place = pa.array(order)
+        inputs = [
+            _whole(rows.column(f"{prefix}{i}")).take(place).cast(column.type)
+            for i, column in enumerate(schema)
+        ]
+        batch = Keyed(of, pa.RecordBatch.from_arrays(inputs, schema=schema))
+        given = self.spec.processor.keys
+        typed = [from_leaf(c.take(first), f.type) for c, f in zip(columns, given, strict=True)]
+        of_keys = pa.RecordBatch.from_arrays(typed, schema=given)
+        return self._round(step, held, keys, of_keys, lambda k, s, t: method(k, batch, s, t))
+
+    def _due_round(self, step: Step, held: list[_Held]) -> list[pa.RecordBatch]:
+        """Call the processor with the timers that have fired, and remove what has ended."""
+        due = [one for one in held if one.due_us <= self._now_us(step, one.watermark_us)]
+        if not due or not self._timed:
+            return []
+        fired = [self._scan(step, one)[0] for one in due]
+        output = self._timers_round(step, due, fired) if any(map(len, fired)) else []
+        gone = [self._scan(step, one)[1] for one in due]
+        self._round(step, due, _Keys([self._distinct_keys(x) for x in gone]), None, None)
+        for one in due:
+            one.due_us = self._next_due(step, one)
+        return output
+
+    def _timers_round(self, step: Step, due: list[_Held], fired: list[I64]) -> list[pa.RecordBatch]:
+        layout, at = self.layout, self.layout.value_at + 1
+        found = [Distinct(rows[:, 1 : 1 + layout.variable_at]) for rows in fired]
+        keys = _Keys([x.rows for x in found])
+        given = self.spec.processor.keys
+        of_keys = one_batch(
+            [decoded_keys(layout, d.table, x.rows, given) for d, x in zip(due, found, strict=True)]
+        )
+        of = _joined([b + x.of for b, x in zip(keys.base, found, strict=False)])
+        at_ms = _joined([rows[:, at] for rows in fired])
+        order = np.lexsort((at_ms, of))
+        times = pa.RecordBatch.from_arrays([pa.array(at_ms[order])], schema=TIMERS.schema)
+        expired = Keyed(of[order], times)
+
+        def call(keys: pa.RecordBatch, state: State, timers: Timers) -> pa.RecordBatch | None:
+            timers.delete(expired.of, at_ms[order])  # what the call registers comes after it
+            return self.spec.processor.handleExpired(keys, expired, state, timers)
+
+        return self._round(step, due, keys, of_keys, call)
+
+    def _round(
+        self,
+        step: Step,
+        held: list[_Held],
+        keys: _Keys,
+        of_keys: pa.RecordBatch | None,
+        call: Call | None,
+    ) -> list[pa.RecordBatch]:
+        """Look up the keys' entries, make the call, write what changed; return what goes out."""
+        if keys.count == 0:
+            return []
+        spec, layout = self.spec, self.layout
+        now_ms = step.request.timestamp_ms
+        found = [
+            find(layout, one.table, words) for one, words in zip(held, keys.words, strict=True)
+        ]
+        before = self._before(keys, found, now_ms)
+        shown = {c.variable.name: before[c.number].there for c in layout.variables}
+        state = State(spec.variables, shown, keys.count)
+        output = []
+        if call is not None and of_keys is not None:
+            said = self._called(step, call, of_keys, state, self._timers(step, held, keys, state))
+            if said is not None:
+                output = [pa.RecordBatch.from_arrays(said.columns, schema=self.schema())]
+        planned = []
+        for columns in layout.variables:
+            change = state.changes[columns.variable.name]
+            made = writes(layout, columns, before[columns.number], change, keys.count, now_ms)
+            if made is not None:
+                planned.append(made)
+        self._note_due(held, keys, state, now_ms)
+        if planned:
+            heads = _new_heads(layout, found, planned)
+            for index, one in enumerate(held):
+                _write(layout, one.table, keys, index, planned, heads)
+        return output
+
+    def _called(
+        self, step: Step, call: Call, keys: pa.RecordBatch, state: State, timers: Timers
+    ) -> pa.RecordBatch | None:
+        """Call the user's code and return its output as it was declared.
+
+        Raises
+        ------
+        ProcessorError
+            It failed, took too long, or its output does not fit.
+        """
+        name = self.spec.label
+        try:
+            with TimeLimit(step.request.time_limit_s):
+                said = call(keys, state, timers)
+            if said is None:
+                return None
+            if not isinstance(said, pa.RecordBatch):
+                msg = f"it returned {type(said).__name__}, not a pyarrow.RecordBatch."
+                raise ProcessorError(msg)
+            return fitted(said, self.spec.outputs, "the output")
+        except Exception as error:
+            raise explained(error, f"{name} with {keys.num_rows} keys") from None
+
+    def _timers(self, step: Step, held: list[_Held], keys: _Keys, state: State) -> Timers:
+        mode = self.spec.time_mode
+        if mode is TimeMode.NONE:
+            return Timers(state, mode, -1, np.full(keys.count, -1, dtype=np.int64))
+        watermarks_ms = np.array([one.watermark_us // 1000 for one in held], dtype=np.int64)
+        each = np.repeat(watermarks_ms, np.diff(keys.base))
+        return Timers(state, mode, step.request.timestamp_ms, each)
+
+    def _before(self, keys: _Keys, found: list[Found], now_ms: int) -> list[Before]:
+        """Return the entries of all keys of a round, per variable."""
+        layout = self.layout
+        of = _joined([b + f.of for b, f in zip(keys.base, found, strict=False)])
+        width = layout.table.width
+        rows = np.concatenate([np.zeros((0, width), dtype=np.int64), *(f.rows for f in found)])
+        heads = np.concatenate([f.heads for f in found])
+        texts = pa.concat_arrays([pa.array([], pa.large_binary()), *(f.texts for f in found)])
+        over = ended(layout, rows, now_ms)
+        variable, number = rows[:, layout.value_at - 2], rows[:, layout.value_at - 1]
+        made = []
+        for columns in layout.variables:
+            mine = variable == columns.number
+            there, dead = np.flatnonzero(mine & ~over), np.flatnonzero(mine & over)
+            first = count = np.zeros(keys.count, dtype=np.int64)
+            if columns.head_at:
+                first, count = heads[:, columns.head_at - 1], heads[:, columns.head_at]
+            own = texts
+            if layout.texts and len(there) < len(rows):
+                own = texts.take(pa.array(_spans(there, layout.texts)))
+            decoded = columns.decoded(
+                rows[there, layout.value_at :], own, layout.texts_from, layout.texts
+            )
+            shown = Keyed(of[there], decoded)
+            ended_of, ended_number = of[dead], number[dead]
+            made.append(
+                Before(shown, rows[there], number[there], ended_of, ended_number, first, count)
+            )
+        return made
+
+    # -- what is due --------------------------------------------------------------------------------
+
+    def _note_due(self, held: list[_Held], keys: _Keys, state: State, now_ms: int) -> None:
+        """Bring forward when groups are due, by the timers registered and what will end."""
+        soonest = np.full(len(held), NEVER_US, dtype=np.int64)
+
+        def note(of: I64, at_ms: I64) -> None:
+            groups = np.searchsorted(keys.base, of, side="right") - 1
+            np.minimum.at(soonest, groups, np.minimum(at_ms, NEVER_US // 1000) * 1000)
+
+        for variable in self.spec.variables:
+            for of, rows in state.changes[variable.name].put:
+                if variable is TIMERS:
+                    note(of, rows.column(0).to_numpy())
+                elif variable.ttl_ms is not None:
+                    note(of, np.full(len(of), now_ms + variable.ttl_ms))
+        for one, at_us in zip(held, soonest.tolist(), strict=True):
+            one.due_us = min(one.due_us, at_us)
+
+    def _scan(self, step: Step, one: _Held) -> tuple[I64, I64]:
+        """Return the rows of timers that have fired, and of entries that have ended."""
+        rows = one.table.rows[one.table.live()]
+        layout, now_ms = self.layout, self._now_us(step, one.watermark_us) // 1000
+        gone = rows[ended(layout, rows, step.request.timestamp_ms)]
+        timers = rows[rows[:, layout.value_at - 2] == 0]
+        return timers[timers[:, layout.value_at + 1] <= now_ms], gone
+
+    def _distinct_keys(self, rows: I64) -> I64:
+        return Distinct(rows[:, 1 : 1 + self.layout.variable_at]).rows
+
+    def _next_due(self, step: Step, one: _Held) -> int:
+        """Return when a group is due next; all that was due has been done."""
+        rows = one.table.rows[one.table.live()]
+        layout, now_ms = self.layout, step.request.timestamp_ms
+        now_us = self._now_us(step, one.watermark_us)
+        variable, due_us = rows[:, layout.value_at - 2], [int(NEVER_US)]
+        for columns in layout.variables:
+            mine = rows[variable == columns.number]
+            if len(mine) == 0:
+                continue
+            if columns.variable is TIMERS:
+                first_ms = min(int(mine[:, layout.value_at + 1].min()), int(NEVER_US) // 1000)
+                # one that was registered too late fires in the next step
+                due_us.append(max(first_ms * 1000, now_us + 1))
+            elif columns.variable.ttl_ms is not None:
+                first_ms = int(mine[:, layout.value_at + columns.ends_at].min())
+                pause_ms = columns.variable.ttl_ms // _PURGE_SHARE + 1
+                due_us.append(max(first_ms, now_ms + pause_ms) * 1000)
+        return min(due_us)
 
 
-@dataclass(frozen=True)
-class _Change:
-    """Entries to put (with values) or to remove.
-
-    Attributes
-    ----------
-    of : int64[n], ascending
-        Position of each entry's key in the call.
-    entry : int64[n, variable and entry words]
-    values : int64[n, value words] or None
-    """
-
-    of: I64
-    entry: I64
-    values: I64 | None
+def _new_heads(layout: EntryLayout, found: list[Found], planned: list[Writes]) -> tuple[I64, Mask]:
+    """Return the heads of all keys of a round after it, and which changed."""
+    before = np.concatenate([f.heads for f in found])
+    heads = before.copy()
+    for made in planned:
+        at = layout.variables[made.variable].head_at
+        if at:
+            heads[:, at - 1], heads[:, at] = made.first, made.count
+            heads[made.count == 0, at - 1] = 0
+    return heads, (heads != before).any(axis=1)
 
 
-def _numbers(rows: pa.RecordBatch, first: int, leaves: tuple[Leaf, ...]) -> I64:
-    """Return int64[n, 1 + leaves]: null bits and words of the columns from `first` on."""
-    if not leaves:
-        return np.zeros((rows.num_rows, 1), dtype=np.int64)
-    columns = [to_number(rows.column(first + i), leaf) for i, leaf in enumerate(leaves)]
-    at = range(1, 1 + len(leaves))
-    return codec.encode(columns, leaves, at, 1 + len(leaves)).matrix
+def _write(
+    layout: EntryLayout,
+    table: Table,
+    keys: _Keys,
+    index: int,
+    planned: list[Writes],
+    heads: tuple[I64, Mask],
+) -> None:
+    """Write one group's part of what a round changed."""
+    low, high, words = int(keys.base[index]), int(keys.base[index + 1]), keys.words[index]
+
+    def part(of: I64) -> slice:
+        start, stop = np.searchsorted(of, [low, high])
+        return slice(int(start), int(stop))
+
+    def at(of: I64, variable: int, number: I64) -> I64:
+        return row_keys(words, of - low, variable, number)
+
+    gone, there, values = [], [], []
+    for made in planned:
+        mine = part(made.gone_of)
+        gone.append(at(made.gone_of[mine], made.variable, made.gone_number[mine]))
+        mine = part(made.moved_of)
+        there.append(at(made.moved_of[mine], made.variable, made.moved_number[mine]))
+        values.append(made.moved[mine])
+        mine = part(made.put_of)
+        there.append(at(made.put_of[mine], made.variable, made.put_number[mine]))
+        values.append(interned(table, made.put.matrix, made.put.strings, mine.start, mine.stop))
+    own, changed = heads[0][low:high], heads[1][low:high]
+    kept, dropped = changed & (own != 0).any(axis=1), changed & ~(own != 0).any(axis=1)
+    for which, into in ((kept, there), (dropped, gone)):
+        of = np.flatnonzero(which)
+        into.append(row_keys(words, of, HEAD, np.zeros(len(of), dtype=np.int64)))
+    value = np.zeros((int(kept.sum()), len(layout.table.fresh)), dtype=np.int64)
+    value[:, 1 : 1 + own.shape[1]] = own[kept]
+    values.append(value)
+    found = table.find(np.concatenate(gone))
+    table.delete(found[found >= 0])
+    placed = table.upsert(np.concatenate(there))
+    table.rows[placed, layout.value_at :] = np.concatenate(values)
+
+
+def _spans(rows: I64, width: int) -> I64:
+    """Return ``width`` positions per row, those of rows laid end to end."""
+    return (rows[:, None] * width + np.arange(width)).ravel()
 
 
 def _joined(parts: list[I64]) -> I64:

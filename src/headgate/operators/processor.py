@@ -1,24 +1,36 @@
 """A user's own stateful logic over many keys at a time: what it declares, is given and gives back.
 
-State is *entries*: rows of numbers, each of one key. A variable with entry columns holds any number of
-entries per key, told apart by those columns (a map); one without holds one entry per key at the most (a
-value). Only what a call puts or removes is written to the changelog.
+State is *entries*: rows, each of one key. A variable with entry columns holds any number of entries per
+key, told apart by those columns (a map); an ordered one a list of them; one with neither holds one entry
+per key at the most (a value). Only what a call changes is written to the changelog.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.core.errors import EngineError, UnsupportedQuery, nearest
-from headgate.operators.spec import Kind, Leaf, OutputMode
+from headgate.core.errors import ProcessorError, UnsupportedQuery, nearest
+from headgate.operators.leaves import leaf_of
+from headgate.operators.spec import Kind, Leaf, OutputMode, TimeKey
 
 I64 = npt.NDArray[np.int64]
+
+
+class TimeMode(IntEnum):
+    """What a processor's timers wait for, as in Spark."""
+
+    NONE = 0
+    PROCESSING = 1
+    """The batch's time stamp; time to live is possible in this mode only."""
+    EVENT = 2
+    """The watermark; records that it has passed are late."""
 
 
 @dataclass(frozen=True)
@@ -48,31 +60,44 @@ class Variable:
     ----------
     name : str
     entry : pyarrow.Schema
-        Columns that tell a key's entries apart: integers, booleans, dates or timestamps. Empty for
-        one entry per key.
+        Columns that tell a key's entries apart; no floats. Empty for a value or a list.
     values : pyarrow.Schema
-        What an entry holds: the types of `entry`, and floats.
+        What an entry holds.
+    ttl_ms : int or None
+        How long an entry is there after it was last put; None for ever.
+    ordered : bool
+        True for a list: any number of entries per key, in their order.
 
     Raises
     ------
     UnsupportedQuery
-        A column has another type.
+        A column has a type that state cannot hold, or the time to live is not positive.
     """
 
     name: str
     entry: pa.Schema
     values: pa.Schema
+    ttl_ms: int | None = None
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         for column in [*self.entry, *self.values]:
-            leaf = number_leaf(column.type)
+            leaf = leaf_of(column.type)
             if leaf is None or (leaf.kind is Kind.FLOAT and column.name in self.entry.names):
                 msg = (
                     f'cannot keep column "{column.name}" of type {column.type} in state '
-                    f'"{self.name}"; use integers, booleans, dates, timestamps in microseconds or '
-                    "(not to tell entries apart) floats."
+                    f'"{self.name}"; use numbers, booleans, dates, timestamps in microseconds, text, '
+                    "or lists, maps and structs of those (floats do not tell entries apart)."
                 )
                 raise UnsupportedQuery(msg)
+        if self.ttl_ms is not None and self.ttl_ms <= 0:
+            msg = f'state "{self.name}" has a time to live of {self.ttl_ms} ms; it must be above 0.'
+            raise UnsupportedQuery(msg)
+
+    @property
+    def single(self) -> bool:
+        """Whether a key has one entry at the most."""
+        return not self.ordered and len(self.entry) == 0
 
     @property
     def schema(self) -> pa.Schema:
@@ -80,22 +105,29 @@ class Variable:
         return pa.schema([*self.entry, *self.values])
 
 
+TIMERS = Variable("", pa.schema([("at_ms", pa.int64())]), pa.schema([]))
+"""A key's timers are state like any other, so they move with its key group."""
+
+
 @dataclass
 class Changes:
-    """What a call does to one variable.
+    """What a call does to one variable; removals come first, later puts win over earlier ones.
 
     Attributes
     ----------
+    cleared : list of int64[n]
+        Keys that lose all their entries.
     removed, put : list of (int64[n], pyarrow.RecordBatch)
-        Key positions and rows. Removals come first, later puts win over earlier ones.
+        Key positions and rows; what is put into a list is appended to it.
     """
 
+    cleared: list[I64] = field(default_factory=list)
     removed: list[tuple[I64, pa.RecordBatch]] = field(default_factory=list)
     put: list[tuple[I64, pa.RecordBatch]] = field(default_factory=list)
 
 
 class State:
-    """The state of the keys of one call: `state[name]` as it was before; `put` and `remove`.
+    """The state of the keys of one call: `state[name]` as it was before; `put`, `remove`, `clear`.
 
     Parameters
     ----------
@@ -115,7 +147,7 @@ class State:
         self.changes = {name: Changes() for name in self._variables}
 
     def __getitem__(self, name: str) -> Keyed:
-        """Return the entries of all keys of the call, of a key in no particular order."""
+        """Return the entries of all keys of the call, a list's in order, others in no particular one."""
         self._known(name)
         return self._before[name]
 
@@ -128,35 +160,91 @@ class State:
         of : int64[n]
             Key of each entry, as its position in the call.
         rows : pyarrow.RecordBatch of n rows
-            Entry columns and values, by name.
+            Entry columns and values, by name. A list's are appended to it.
         """
         chosen = fitted(rows, self._known(name).schema, f'what is put into state "{name}"')
-        self.changes[name].put.append((self._positions(of, rows), chosen))
+        self.changes[name].put.append((self._positions(of, rows.num_rows), chosen))
 
     def remove(self, name: str, of: I64, rows: pa.RecordBatch) -> None:
         """Remove entries; `rows` names them by their entry columns, other columns are ignored."""
-        chosen = fitted(rows, self._known(name).entry, f'what is removed from state "{name}"')
-        self.changes[name].removed.append((self._positions(of, rows), chosen))
+        variable = self._known(name)
+        if variable.ordered:
+            msg = f'state "{name}" is a list, whose entries have no name; use clear.'
+            raise ProcessorError(msg)
+        chosen = fitted(rows, variable.entry, f'what is removed from state "{name}"')
+        self.changes[name].removed.append((self._positions(of, rows.num_rows), chosen))
+
+    def clear(self, name: str, of: I64) -> None:
+        """Remove all entries of keys, before anything that this call puts."""
+        self._known(name)
+        self.changes[name].cleared.append(self._positions(of, len(of)))
 
     def _known(self, name: str) -> Variable:
         if name not in self._variables:
-            hint = nearest(name, self._variables) or f"; there are {', '.join(self._variables)}."
+            declared = [known for known in self._variables if known]
+            hint = nearest(name, declared) or f"; there are {', '.join(declared)}."
             msg = f'the processor has no state "{name}"{hint}'
-            raise EngineError(msg)
+            raise ProcessorError(msg)
         return self._variables[name]
 
-    def _positions(self, of: I64, rows: pa.RecordBatch) -> I64:
+    def _positions(self, of: I64, rows: int) -> I64:
         of = np.ascontiguousarray(of, dtype=np.int64)
-        if len(of) != rows.num_rows:
-            msg = f"{rows.num_rows} rows of state came with {len(of)} key positions; give one for each."
-            raise EngineError(msg)
+        if len(of) != rows:
+            msg = f"{rows} rows of state came with {len(of)} key positions; give one for each."
+            raise ProcessorError(msg)
         if len(of) and not 0 <= of.min() <= of.max() < self._keys:
             msg = (
                 f"a change of state is for the key at {of.max()}, the call has {self._keys} keys; "
                 "number them from 0."
             )
-            raise EngineError(msg)
+            raise ProcessorError(msg)
         return of
+
+
+class Timers:
+    """The timers of the keys of one call, and what time it is.
+
+    Parameters
+    ----------
+    state : State
+        Of the call; holds `TIMERS` unless the mode is NONE.
+    mode : TimeMode
+    timestamp_ms : int
+        Time stamp of the batch; -1 where the mode is NONE, as in Spark.
+    watermark_ms : int64[keys]
+        The watermark of each key; -1 likewise. Keys differ while records of some of them wait.
+    """
+
+    def __init__(self, state: State, mode: TimeMode, timestamp_ms: int, watermark_ms: I64) -> None:
+        self._state = state
+        self.mode = mode
+        self.timestamp_ms = timestamp_ms
+        self.watermark_ms = watermark_ms
+
+    @property
+    def registered(self) -> Keyed:
+        """The timers as they were before the call: column ``at_ms``, of a key in no particular order."""
+        self._require()
+        return self._state[TIMERS.name]
+
+    def register(self, of: I64, at_ms: I64) -> None:
+        """Have keys called at `at_ms` (int64[n], milliseconds); again at the same time is once."""
+        self._require()
+        self._state.put(TIMERS.name, of, _at(at_ms))
+
+    def delete(self, of: I64, at_ms: I64) -> None:
+        """Take timers back; one that is not there is no error."""
+        self._require()
+        self._state.remove(TIMERS.name, of, _at(at_ms))
+
+    def _require(self) -> None:
+        if self.mode is TimeMode.NONE:
+            msg = 'there are no timers in time mode "None"; use "ProcessingTime" or "EventTime".'
+            raise ProcessorError(msg)
+
+
+def _at(at_ms: I64) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(at_ms, pa.int64())], schema=TIMERS.schema)
 
 
 class Processor(Protocol):
@@ -168,11 +256,29 @@ class Processor(Protocol):
     inputs: pa.Schema
     """Columns of the stream that it reads; the others do not reach it."""
 
-    states: Mapping[str, tuple[pa.Schema, pa.Schema]]
-    """Per state variable its entry columns and its values: see `Variable`."""
+    initial: pa.Schema
+    """Columns of the initial state; none where there is no initial state."""
 
-    def handleBatch(self, keys: pa.RecordBatch, batch: Keyed, state: State) -> pa.RecordBatch:
+    states: Mapping[str, tuple[Any, ...]]
+    """Per state variable what `Variable` takes after its name."""
+
+    def handleInitial(
+        self, keys: pa.RecordBatch, initial: Keyed, state: State, timers: Timers
+    ) -> None:
+        """Take the initial state of keys, in the first step, before their first rows."""
+
+    def handleBatch(
+        self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
+    ) -> pa.RecordBatch:
         """Take the arriving rows of many keys, change their state, and return what goes out."""
+
+    def handleExpired(
+        self, keys: pa.RecordBatch, expired: Keyed, state: State, timers: Timers
+    ) -> pa.RecordBatch | None:
+        """Take timers that have fired, column ``at_ms`` in ascending order per key; likewise."""
+
+    def close(self) -> None:
+        """End: called after the last call of a step."""
 
 
 @dataclass(frozen=True)
@@ -186,56 +292,64 @@ class ProcessorSpec:
     outputs : pyarrow.Schema
         What it puts out.
     processor : Processor
+    name : str
+        What messages call it; the class of `processor` by default.
     mode : OutputMode
-        APPEND or UPDATE; they mean the same here.
+        Output modes mean the same here.
+    time_mode : TimeMode
+    filters : bool
+        True where records have an event time, and late ones do not reach the processor.
     """
 
     keys: tuple[Leaf, ...]
     outputs: pa.Schema
     processor: Processor
+    name: str = ""
     mode: OutputMode = OutputMode.APPEND
+    time_mode: TimeMode = TimeMode.NONE
+    filters: bool = False
 
     @property
-    def time(self) -> None:
-        """A processor's key has no time."""
-        return
+    def label(self) -> str:
+        """What messages call the processor."""
+        return self.name or type(self.processor).__name__
+
+    @property
+    def time(self) -> TimeKey | None:
+        """The plain event time of a record, where late ones are filtered; no part of the key."""
+        return TimeKey(0, 0) if self.filters else None
 
     @property
     def variables(self) -> tuple[Variable, ...]:
         """Its state variables, by name: the order in which they are declared must not matter."""
         states = self.processor.states
-        return tuple(Variable(name, *states[name]) for name in sorted(states))
+        declared = tuple(Variable(name, *states[name]) for name in sorted(states))
+        return declared if self.time_mode is TimeMode.NONE else (TIMERS, *declared)
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether what is due is due by the batch's time stamp, not by the watermark."""
+        return self.time_mode is TimeMode.PROCESSING
 
     def to_json(self) -> dict[str, Any]:
-        """Return the part of the spec that a checkpoint's state depends on."""
+        """Return the part of the spec that a checkpoint's state depends on.
+
+        A time to live may change from one start to the next; whether there is one may not.
+        """
 
         def columns(schema: pa.Schema) -> list[list[str]]:
             return [[column.name, str(column.type)] for column in schema]
 
         return {
             "keys": [[int(x.kind), x.scale] for x in self.keys],
-            "states": {v.name: [columns(v.entry), columns(v.values)] for v in self.variables},
-        }
-
-
-def number_leaf(kind: pa.DataType) -> Leaf | None:
-    """Return the leaf that carries a number of an Arrow type, None if it is none."""
-    whole = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind)
-    if whole or (pa.types.is_timestamp(kind) and kind.unit == "us"):
-        return Leaf(Kind.INTEGER)
-    return Leaf(Kind.FLOAT) if pa.types.is_floating(kind) else None
-
-
-def to_number(column: pa.Array, leaf: Leaf) -> pa.Array:
-    """Return a column of numbers as int64 or float64."""
-    if pa.types.is_date32(column.type):
-        column = column.cast(pa.int32())
-    return column.cast(pa.float64() if leaf.kind is Kind.FLOAT else pa.int64())
-
-
-def from_number(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return what `to_number` took, or a key's leaf, in its own type again."""
-    return column.cast(pa.int32()).cast(kind) if pa.types.is_date32(kind) else column.cast(kind)
+            "time_mode": self.time_mode.name,
+            "states": {
+                v.name: [
+                    columns(v.entry), columns(v.values), v.ordered, v.ttl_ms is not None,
+                ]
+                for v in self.variables
+            },
+        }  # fmt: skip
 
 
 def fitted(rows: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch:
@@ -243,7 +357,7 @@ def fitted(rows: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch
 
     Raises
     ------
-    EngineError
+    ProcessorError
         A column is missing, or does not fit its type.
     """
     columns = []
@@ -253,13 +367,16 @@ def fitted(rows: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch
                 f'{what} lacks column "{wanted.name}"; it has {", ".join(rows.schema.names)}, and '
                 f"{', '.join(schema.names)} are wanted."
             )
-            raise EngineError(msg)
+            raise ProcessorError(msg)
         column = rows.column(wanted.name)
         try:
             columns.append(column if column.type == wanted.type else column.cast(wanted.type))
-        except pa.ArrowException as error:
-            msg = f'column "{wanted.name}" of {what} does not fit {wanted.type}: {error}'
-            raise EngineError(msg) from error
+        except pa.ArrowException:
+            # what Arrow says of it may hold a value
+            msg = (
+                f'column "{wanted.name}" of {what} is {column.type} and does not fit {wanted.type}.'
+            )
+            raise ProcessorError(msg) from None
     if not columns:
         # a batch without columns would forget its length
         return pa.RecordBatch.from_arrays([pa.nulls(rows.num_rows)], names=[""])

@@ -19,7 +19,6 @@ from headgate.operators import counts
 from headgate.operators.aggregate import NEVER_US, AggregateOperator, Batch, Results
 from headgate.operators.build import Operator
 from headgate.operators.groupwise import Groupwise
-from headgate.operators.process import ProcessorOperator
 from headgate.operators.spec import OutputMode
 from headgate.state.ports import EMPTY_TOKEN, I64, Chain, Section, Store, Table
 
@@ -75,6 +74,10 @@ class Request:
         Length of the time slots in which records are counted for the control loop; 0 counts none.
     bound_ms : float
         Latency up to which a served record counts as within the bound of an SLO; 0 counts none.
+    timestamp_ms : int
+        When the step began; the same in every attempt. A processor's processing time.
+    time_limit_s : float
+        How long one call of a processor may take; 0 for any time.
     held : frozenset of int
         Key groups of which nothing is served: their records join the backlog, their watermark stays.
     """
@@ -87,6 +90,8 @@ class Request:
     turn: int = 0
     delta_ms: float = 0.0
     bound_ms: float = 0.0
+    timestamp_ms: int = 0
+    time_limit_s: float = 0.0
     held: frozenset[int] = frozenset()
 
 
@@ -210,6 +215,7 @@ def serve(
     arriving: pa.Table,
     backlog: pa.Table | None = None,
     *,
+    initial: pa.Table | None = None,
     now_ms: Callable[[], float] = lambda: time.time() * 1000,
     on_group: Callable[[int], None] | None = None,
 ) -> Served:
@@ -221,6 +227,8 @@ def serve(
         New records, in the order of the source within each key group.
     backlog : pyarrow.Table or None
         Records that waited, oldest first within each key group.
+    initial : pyarrow.Table or None
+        A processor's initial state for the slot's groups; it never waits.
     now_ms : callable
         The clock that completions are read from.
     on_group : callable, optional
@@ -237,6 +245,8 @@ def serve(
     arriving = _by_group(arriving)
     emitted = _emitted_by_group(request.groups)
     if isinstance(operator, Groupwise) and operator.shared:
+        # a group that misses a record now never meets it: none is held, it is brought in the task
+        request = replace(request, held=frozenset())
         # records of all groups come; nothing ever waits, so all groups have emitted the same
         groups_seen = _column(arriving, GROUP)
         emitted = np.full(
@@ -269,7 +279,7 @@ def serve(
     elif isinstance(operator, Groupwise):
         served.output = operator.run(step, chosen, starts, ready_us)
     else:
-        served.output = operator.run(step, chosen, starts)
+        served.output = operator.run(step, chosen, starts, ready_us, _initial(initial, starts))
     served.served_rows = len(groups)
     served.served_records = int(weights.sum())
     if request.delta_ms or ARRIVED_FIRST in chosen.column_names:
@@ -384,6 +394,14 @@ def _by_group(table: pa.Table) -> pa.Table:
     return table.combine_chunks().take(pa.array(np.argsort(groups, kind="stable")))
 
 
+def _initial(initial: pa.Table | None, starts: I64) -> tuple[pa.Table, I64] | None:
+    """Return the initial state by group, and where each group's begins."""
+    if initial is None or initial.num_rows == 0:
+        return None
+    initial = _by_group(initial)
+    return initial, np.searchsorted(_column(initial, GROUP), np.arange(len(starts)))
+
+
 def _emitted_by_group(groups: Mapping[int, GroupState]) -> I64:
     emitted = np.zeros(max(groups, default=-1) + 1, dtype=np.int64)
     for group, state in groups.items():
@@ -404,7 +422,7 @@ def _turn_away(operator: Operator, arriving: pa.Table, emitted: I64) -> tuple[Se
     nothing = pa.RecordBatch.from_pylist([], schema=operator.schema())
     served = Served(nothing, empty, none_late, none_late)
     served.arrived_records = int(_column(arriving, RECORDS).sum())
-    if isinstance(operator, ProcessorOperator) or not operator.expires or arriving.num_rows == 0:
+    if not operator.expires or arriving.num_rows == 0:
         return served, arriving
     met = emitted[_column(arriving, GROUP)]
     slices = _slices(operator, arriving)

@@ -17,13 +17,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from headgate.core.errors import EngineError, HeadgateError
 from headgate.engines.spark import exchange
 from headgate.engines.spark.changes import Changes
 from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
 from headgate.engines.spark.errand import Errands
+from headgate.engines.spark.failure import is_final, processor_error
 from headgate.engines.spark.faults import crash_point
-from headgate.engines.spark.gateway import ArrowMap
+from headgate.engines.spark.gateway import ArrowMap, no_rows
 from headgate.engines.spark.job import JobConfig, OperatorState
 from headgate.engines.spark.migrations import Migrations
 from headgate.engines.spark.output import Outputs, Results
@@ -39,6 +39,7 @@ from headgate.engines.spark.reports import Report, ReportChannel, consistent
 from headgate.engines.spark.sinks import Sink
 from headgate.engines.spark.slot import STEP_PROPERTY, SlotTask
 from headgate.engines.spark.sparklog import SparkLog
+from headgate.operators.processor import ProcessorSpec
 from headgate.state.arena import Run
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
@@ -107,6 +108,7 @@ class BatchDriver:
         self._intents, self._garbage = Beside("headgate-intents"), Beside("headgate-garbage")
         self._batch_session: SparkSession | None = None
         self._quiet_batches = 0
+        self._timestamp_ms = 0
         self.batches_begun = 0
         self.settled_batch = 0
         self._last_sources: list[str] | None = None
@@ -246,7 +248,7 @@ class BatchDriver:
             check_continues(self.checkpoint.path, self.latest, batch_id, self.log)
         quiet = sources == self._last_sources
         self._last_sources = sources
-        if quiet and not self._due(watermark_us) and not self._changing:
+        if quiet and not self._due(watermark_us, arrived_ms) and not self._changing:
             self._quiet_batches += 1
             self.settled_batch = self.batches_begun
             self._served_ms = arrived_ms
@@ -276,7 +278,7 @@ class BatchDriver:
         """Return a batch without rows."""
         assert self.input_schema is not None
         assert self._batch_session is not None
-        return self._batch_session.createDataFrame([], self.input_schema)
+        return no_rows(self._batch_session, self.input_schema)
 
     def _settle_in(self, session: SparkSession) -> None:
         """Take the session that batches come with: Spark's clone of the user's, the query's own.
@@ -298,7 +300,8 @@ class BatchDriver:
         evicted_us: int = self.latest.watermarks["evict_us"]
         final_us = self.log.next_watermark_us(self.latest.spark_batch)
         watermark_us = max(evicted_us, final_us or evicted_us)
-        while self._due(watermark_us) and not self.stopping.is_set():
+        clock_ms = time.time() * 1e3
+        while self._due(watermark_us, clock_ms) and not self.stopping.is_set():
             batch_id, now_ms = self.latest.spark_batch, time.time() * 1e3
             self._step(self._nothing(), batch_id, watermark_us, budget=False, started_ms=now_ms)
 
@@ -316,13 +319,14 @@ class BatchDriver:
         if not noted.get("delivered"):
             self._deliver(latest)
 
-    def _due(self, watermark_us: int) -> bool:
+    def _due(self, watermark_us: int, clock_ms: float) -> bool:
         """Whether there is work without any new record."""
-        return any(
-            self.states[op.id].backlog
-            or min(self.states[op.id].due_us) <= watermark_us - op.behind_us
-            for op in self.query.operators
-        )
+        for op in self.query.operators:
+            by_clock = isinstance(op.spec, ProcessorSpec) and op.spec.by_clock
+            now_us = int(clock_ms * 1e3) if by_clock else watermark_us - op.behind_us
+            if self.states[op.id].backlog or min(self.states[op.id].due_us) <= now_us:
+                return True
+        return False
 
     def _step(
         self,
@@ -334,6 +338,8 @@ class BatchDriver:
         started_ms: float,
     ) -> None:
         self._quiet_batches = 0
+        # one per step, whatever its attempts; a clock that is put back does not put timers back
+        self._timestamp_ms = max(self._timestamp_ms, int(started_ms))
         step = 0 if self.latest is None else self.latest.step + 1
         if self.latest is not None:
             watermark_us = max(watermark_us, self.latest.watermarks["evict_us"])
@@ -425,7 +431,10 @@ class BatchDriver:
             try:
                 return self._attempt(batch, step, attempt, watermark_us, quotas, clock), attempt
             except Exception as error:
-                if self.stopping.is_set() or attempt >= self.config.attempts or _final(error):
+                failed = processor_error(error)
+                if failed is not None:
+                    raise failed from None  # it would fail again, and its trace says no more
+                if self.stopping.is_set() or attempt >= self.config.attempts or is_final(error):
                     raise
                 self.recorder.retry(step, attempt, error)
 
@@ -448,7 +457,7 @@ class BatchDriver:
         try:
             for chain in chains:
                 self._describe(step, chain)
-                frame = self._chain_frame(batch, chain)
+                frame = self._chain_frame(batch, chain, first=self.latest is None)
                 clock.lap("plan")
                 if self._into_sink:
                     self.sink.write(step, self._results.straight(frame))
@@ -474,10 +483,14 @@ class BatchDriver:
         text = f"{self.config.name} b{step}: {', '.join(parts)}, epoch {self.changes.epoch}"
         self.spark.sparkContext.setLocalProperty("spark.job.description", text)
 
-    def _chain_frame(self, batch: DataFrame, chain: list[Operator]) -> DataFrame:
+    def _chain_frame(
+        self, batch: DataFrame, chain: list[Operator], *, first: bool = False
+    ) -> DataFrame:
         """Return the plan of a chain's job, from routed rows to the last operator's slots."""
         alone = len(self.query.chains) == 1
         frame = exchange.chain_input(batch, chain[0], alone=alone)
+        if first:
+            frame = exchange.with_initial(frame, chain[0], self.config.key_groups)
         frame = self._preaggregation[chain[0].id].apply(frame)
         for operator in chain:
             if operator.upstream is not None:
@@ -520,6 +533,8 @@ class BatchDriver:
             "next_slots": self.states[following].assignment.slots if following else 0,
             "keep_late": self.config.keep_late,
             "delta_ms": self.config.delta_ms,
+            "timestamp_ms": self._timestamp_ms,
+            "time_limit_s": self.config.processor_limit_s,
             "bound_ms": self.observer.bound_ms(operator.id) if self.observer else 0.0,
             "arrived_ms": self._read_ms,
             "faults": [
@@ -571,13 +586,3 @@ class BatchDriver:
         self.sink.write(batch_id, batch)
         clock.lap("sink")
         self.recorder.stateless(batch_id, clock.phases_ms)
-
-
-_FINAL = ("ARITHMETIC_OVERFLOW", "DIVIDE_BY_ZERO", "CAST_OVERFLOW", "CAST_INVALID_INPUT")
-
-
-def _final(error: Exception) -> bool:
-    """Whether running the batch again cannot help."""
-    if isinstance(error, EngineError):
-        return not error.transient
-    return isinstance(error, HeadgateError) or any(f"[{name}" in str(error) for name in _FINAL)

@@ -32,6 +32,8 @@ from headgate.engines.spark.tick import tick
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 
 MARKER_TO, MARKER_TOKEN, MARKER_US = "m_to", "m_token", "m_us"
+INITIAL = "i"
+"""True in rows of a processor's initial state, null in all others."""
 _COPY_FOR = "copy_for"
 """Column of the slot that a copy of a shared record is for."""
 
@@ -66,6 +68,10 @@ def _group(operator: Operator, key_groups: int) -> Column:
         by = [] if time.sliced or time.session else [operator.slice_start]
     if not by:
         return F.lit(0)
+    return _group_of(by, key_groups)
+
+
+def _group_of(by: list[Column], key_groups: int) -> Column:
     return F.pmod(F.xxhash64(*by), F.lit(key_groups)).cast("int")
 
 
@@ -87,6 +93,20 @@ def streaming_input(spark: SparkSession, query: Query, key_groups: int) -> DataF
     schema = together.schema
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
     return together.unionByName(tick(spark).select(*nothing))
+
+
+def with_initial(frame: DataFrame, operator: Operator, key_groups: int) -> DataFrame:
+    """Return the first step's routed rows and, marked, those of the operator's initial state."""
+    initial = operator.initial
+    if initial is None:
+        return frame
+    columns = {GROUP: _group_of([key.value for key in initial.keys], key_groups)}
+    columns |= {key.name: key.value for key in initial.keys}
+    columns |= {passed.name: passed.value for passed in initial.values}
+    columns[INITIAL] = F.lit(True)
+    rows = of_rows(frame.sparkSession, initial.plan)
+    rows = rows.select(*(value.alias(name) for name, value in columns.items()))
+    return frame.unionByName(rows, allowMissingColumns=True)
 
 
 def chain_input(batch: DataFrame, operator: Operator, *, alone: bool) -> DataFrame:

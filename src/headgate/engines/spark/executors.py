@@ -59,7 +59,9 @@ class ExecutorPool:
     @property
     def cores(self) -> int:
         """Cores that tasks can use at present."""
-        return int(self._spark.sparkContext.defaultParallelism)
+        if self.local:
+            return int(self._spark.sparkContext.defaultParallelism)
+        return sum(one.cores for one in self.living())  # Spark's own figure is 2 at least
 
     def living(self) -> list[Executor]:
         """Return the registered executors, the driver left out, by id."""

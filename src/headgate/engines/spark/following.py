@@ -129,6 +129,7 @@ class ExecutorFollower:
         self._settled = 0
         self._due = False
         self._warned = False
+        self._left = False
 
     def ready(self, slots: int) -> bool:
         """Return whether a change to `slots` may come into force; ask for executors if it may not."""
@@ -148,7 +149,8 @@ class ExecutorFollower:
             self._due = not self._follow()
 
     def leave(self) -> None:
-        """Give back what only this query needed; it has ended."""
+        """Give back what only this query needed; it has ended, and so has its journal."""
+        self._left = True
         self._needs.slots.pop(self._query, None)
         self._needs.hosts.pop(self._query, None)
         self._follow()
@@ -168,6 +170,11 @@ class ExecutorFollower:
                     self._give_back()
                 elif not self._refused:
                     self._ask()
+            except Exception as error:  # a cluster that cannot be asked must not end the query
+                self._refused_at = time.monotonic()
+                self._warn(
+                    f"executors cannot be asked for or given back ({error}); slots share cores."
+                )
             finally:
                 self._busy.release()
 
@@ -191,9 +198,7 @@ class ExecutorFollower:
         if pool.cores < slots:
             self._refused_at = time.monotonic()
             why = _too_few(len(after) - len(before), wanted - len(before), slots, pool.cores)
-            if not self._warned:
-                self._warned = True
-                warnings.warn(why, stacklevel=2)
+            self._warn(why)
         self._note("asked", slots, wanted, before, after, began, why)
 
     def _give_back(self) -> None:
@@ -209,6 +214,12 @@ class ExecutorFollower:
             why = f"the cluster manager did not take back {why}; end them there, if they matter."
         self._note("gave back", slots, wanted, before, after, began, why)
 
+    def _warn(self, text: str) -> None:
+        """Say what is wrong, once, and only as long as the query runs."""
+        if not (self._warned or self._left):
+            self._warned = True
+            warnings.warn(text, stacklevel=2)
+
     def _note(
         self,
         act: str,
@@ -219,6 +230,8 @@ class ExecutorFollower:
         began: float,
         why: str,
     ) -> None:
+        if self._left:
+            return
         self._write(
             ExecutorChange(
                 act=act,
@@ -239,6 +252,7 @@ def _in_thread(work: Callable[[], None]) -> None:
 
 def _too_few(given: int, asked: int, slots: int, cores: int) -> str:
     return (
-        f"the cluster gave {given} of {asked} executors asked for within {GRANT_S:g} s, so {slots} "
-        f"slots share {cores} cores; add workers, raise spark.cores.max, or keep to {cores} slots."
+        f"the cluster gave {max(0, given)} of {asked} executors asked for within {GRANT_S:g} s, so "
+        f"{slots} slots share {cores} cores; add workers, raise spark.cores.max, or keep to {cores} "
+        "slots."
     )

@@ -153,6 +153,15 @@ def template(spark: SparkSession, schema: StructType) -> DataFrame:
     return spark.createDataFrame([], schema)
 
 
+def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Return an empty DataFrame that no Python worker is asked for, as `createDataFrame` does."""
+    tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
+    nothing = spark.sparkContext._jsc.sc().makeRDD(seq(spark, []), 1, tag)
+    java_schema = spark._jsparkSession.parseDataType(schema.json())
+    made = spark._jsparkSession.internalCreateDataFrame(nothing, java_schema, False)
+    return DataFrame(made, spark)
+
+
 def leaf(spark: SparkSession, attributes: Jvm, rows: Jvm) -> Jvm:
     """Return a plan leaf with the given output `attributes` over an RDD of internal rows."""
     none = java_class(spark, "scala.None$.MODULE$")

@@ -50,6 +50,8 @@ class JobConfig:
         Experiment: records per wall second that a slot of an operator that reads the source serves.
     delta_ms : float
         Length of the time slots that the control loop counts in; 0 where there is none.
+    processor_limit_s : float
+        How long one call of a processor may take; 0 for any time.
     migration : str
         Strategy for changes of assignment, as `headgate.migration.registry.strategy` reads it; empty:
         the default for each change.
@@ -71,6 +73,7 @@ class JobConfig:
     backlog_age_max_s: float = 60.0
     slot_rate: float | None = None
     delta_ms: float = 0.0
+    processor_limit_s: float = 0.0
     migration: str = ""
     faults: list[dict[str, Any]] = field(default_factory=list)
 

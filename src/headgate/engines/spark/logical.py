@@ -217,6 +217,12 @@ class QueryReader:
 
     def _processor(self, node: Jvm) -> Operator:
         node, upstream = self._over(node)
+        if node.hasInitialState() and (upstream is not None or node.initialState().isStreaming()):
+            msg = (
+                "cannot run a processor with an initial state that is a stream, or over another "
+                f"stateful operator; write two queries, {WAY_OUT}."
+            )
+            raise UnsupportedQuery(msg)
         operator = ProcessorReader(self, node, upstream).read()
         self.operators.append(operator)
         return operator

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.engines.spark.arrow_processor import ArrowProcessor
-from headgate.operators.processor import Keyed, State
+from headgate.operators.processor import Keyed, State, Timers
 from headgate.workloads import order_book
 from headgate.workloads.kernels import match as kernel
 
@@ -46,7 +46,9 @@ class Matcher(ArrowProcessor):
     def __init__(self, cash: int = order_book.CASH, shares: int = order_book.SHARES) -> None:
         self._cash, self._shares = cash, shares
 
-    def handleBatch(self, keys: pa.RecordBatch, batch: Keyed, state: State) -> pa.RecordBatch:
+    def handleBatch(
+        self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
+    ) -> pa.RecordBatch:
         """Match the arriving orders against the books, in the order of their numbers."""
         stocks = keys.num_rows
         resting, accounts = state["resting"], state["accounts"]

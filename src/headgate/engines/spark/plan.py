@@ -42,6 +42,23 @@ class Passed:
     value: Column
 
 
+@dataclass(frozen=True)
+class InitialState:
+    """The initial state of a processor: a batch that joins the first step.
+
+    Attributes
+    ----------
+    plan : plan node
+    keys : list of Routed
+    values : list of Passed
+        ``i0 ..``
+    """
+
+    plan: Jvm
+    keys: list[Routed]
+    values: list[Passed]
+
+
 @dataclass
 class Operator:
     """One stateful operator of a query.
@@ -77,6 +94,8 @@ class Operator:
         Position of the time among what the Aggregate puts out, if it is there.
     arrival : Column or None
         When a record arrived, as a timestamp expression over the input.
+    initial : InitialState or None
+        A processor's.
     """
 
     id: str
@@ -94,6 +113,7 @@ class Operator:
     key_names: list[str] = field(default_factory=list)
     time_output: int | None = None
     arrival: Column | None = None
+    initial: InitialState | None = None
 
     @property
     def shared(self) -> bool:

@@ -1,4 +1,4 @@
-"""Reading one ``transformWithState`` node: its key, its processor, what it puts out."""
+"""Reading one ``transformWithState`` node: its key, its processor, its times, what it puts out."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkRuntimeError
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.util import PythonEvalType
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.engines.spark import types
 from headgate.engines.spark.arrow_processor import ArrowProcessor
-from headgate.engines.spark.expressions import WAY_OUT
+from headgate.engines.spark.declaration import declared
+from headgate.engines.spark.expressions import WATERMARK, WAY_OUT
 from headgate.engines.spark.gateway import (
     Jvm,
     analysed,
@@ -25,13 +28,26 @@ from headgate.engines.spark.gateway import (
     of_rows,
     template,
 )
-from headgate.engines.spark.plan import Operator, Passed, Routed
-from headgate.operators.processor import ProcessorSpec
+from headgate.engines.spark.pandas_processor import PandasProcessor
+from headgate.engines.spark.plan import InitialState, Operator, Passed, Routed
+from headgate.engines.spark.user_processor import RowProcessor
+from headgate.operators.processor import Processor, ProcessorSpec, TimeMode
+from headgate.operators.spec import NO_TIME_US
 
 if TYPE_CHECKING:
     from headgate.engines.spark.logical import QueryReader
 
 NODE = "TransformWithStateInPySpark"
+
+_TIME_MODES = {
+    "NoTime": TimeMode.NONE,
+    "ProcessingTime": TimeMode.PROCESSING,
+    "EventTime": TimeMode.EVENT,
+}
+_PANDAS = (
+    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF,
+    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_INIT_STATE_UDF,
+)
 
 
 class ProcessorReader:
@@ -44,33 +60,38 @@ class ProcessorReader:
         self.node = node
         self.child = node.child()
         self.grouping = list(each(node.leftAttributes()))
-        self.inputs = {a.name(): a for a in each(node.functionExpr().children())}
+        self.inputs = {a.name(): a for a in each(self.child.output())}
+        self.zone = self.spark.conf.get("spark.sql.session.timeZone")
+        self.time_mode = _TIME_MODES[node.timeMode().toString()]
 
     def read(self) -> Operator:
         """Return the operator that the node becomes."""
-        processor = self._processor()
+        user = processor_of(self.node)
+        outputs = _struct(each(self.node.output()))
+        processor = self._processor(user, outputs)
         names = [attribute.name() for attribute in self.grouping]
-        keys = self._keys(processor)
-        outputs = T.StructType(
-            [T.StructField(a.name(), data_type(a.dataType())) for a in each(self.node.output())]
-        )
+        keys = self._keys(processor, self.grouping, user)
+        event_time = self._event_time()
         spec = ProcessorSpec(
             keys=tuple(key.leaf for key in keys),
             outputs=to_arrow_schema(outputs, timezone="UTC"),
             processor=processor,
+            name=type(user).__name__,
             mode=self.reader.mode,
+            time_mode=self.time_mode,
+            filters=event_time is not None,
         )
         placeholder = self._placeholder(outputs)
         return Operator(
             id=f"processor-{len(self.reader.operators)}",
-            what=f"{type(processor).__name__} keys {', '.join(names)}",
+            what=f"{type(user).__name__} keys {', '.join(names)}",
             level=0 if self.upstream is None else self.upstream.level + 1,
             upstream=self.upstream,
             spec=spec,
             input_plan=self.child,
             keys=keys,
-            values=self._values(processor),
-            slice_start=None,
+            values=self._values(processor.inputs, each(self.child.output()), "v", user),
+            slice_start=event_time,
             output_plan=placeholder,
             placeholder=placeholder,
             raw_schema=T.StructType(
@@ -78,40 +99,53 @@ class ProcessorReader:
             ),
             key_names=names,
             arrival=self._arrival(),
+            initial=self._initial(processor, user),
         )
 
-    def _processor(self) -> ArrowProcessor:
-        node = self.node
-        processor = processor_of(node)
-        name = type(processor).__name__
-        if not isinstance(processor, ArrowProcessor):
-            msg = f"cannot run {name} elastically; make it a subclass of hg.ArrowProcessor, {WAY_OUT}."
+    def _processor(self, user: object, outputs: T.StructType) -> Processor:
+        """Return the user's processor in the form that slots call."""
+        name = type(user).__name__
+        pandas = self.node.functionExpr().evalType() in _PANDAS
+        if isinstance(user, ArrowProcessor):
+            missing = [a for a in ("keys", "inputs") if not hasattr(user, a)]
+            if missing:
+                msg = f"{name} declares no {' and no '.join(missing)}; see hg.ArrowProcessor."
+                raise UnsupportedQuery(msg)
+            if pandas:
+                msg = f"cannot run {name} with pandas: it takes Arrow; use transformWithState."
+                raise UnsupportedQuery(msg)
+            return user
+        if not isinstance(user, StatefulProcessor):
+            msg = f"cannot run {name} elastically: it is no StatefulProcessor, {WAY_OUT}."
             raise UnsupportedQuery(msg)
-        if node.functionExpr().evalType() != PythonEvalType.SQL_TRANSFORM_WITH_STATE_PYTHON_ROW_UDF:
-            msg = (
-                f"cannot run {name} with pandas or with an initial state; call transformWithState "
-                f"without initialState, {WAY_OUT}."
-            )
-            raise UnsupportedQuery(msg)
-        mode = node.timeMode().toString()
-        if mode != "NoTime":
-            msg = f'cannot run {name} with time mode {mode}: it has no timers yet; use "None", {WAY_OUT}.'
-            raise UnsupportedQuery(msg)
-        missing = [a for a in ("keys", "inputs") if not hasattr(processor, a)]
-        if missing:
-            msg = f"{name} declares no {' and no '.join(missing)}; see hg.ArrowProcessor."
-            raise UnsupportedQuery(msg)
-        return processor
+        given: dict[str, Any] = {
+            "processor": user,
+            "keys": self._arrow(_struct(self.grouping)),
+            "inputs": self._arrow(_struct(each(self.child.output()))),
+            "initial": self._arrow(_struct(each(self.node.initialState().output()))),
+            "outputs": to_arrow_schema(outputs, timezone="UTC"),
+            "states": declared(user, self.time_mode),
+            "mode": self.time_mode,
+        }
+        if not self.node.hasInitialState():
+            given["initial"] = to_arrow_schema(T.StructType([]))
+        if not pandas:
+            return RowProcessor(**given)
+        return PandasProcessor(**given, returns=outputs, settings=PandasProcessor.read(self.spark))
 
-    def _keys(self, processor: ArrowProcessor) -> list[Routed]:
-        if len(processor.keys) != len(self.grouping):
+    def _arrow(self, schema: T.StructType) -> Any:
+        """Return the schema that rows of `schema` have in a slot."""
+        return to_arrow_schema(schema, timezone=self.zone)
+
+    def _keys(self, processor: Processor, grouping: list[Jvm], user: object) -> list[Routed]:
+        if len(processor.keys) != len(grouping):
             msg = (
-                f"{type(processor).__name__} declares the keys {', '.join(processor.keys.names)}, the "
-                f"query groups by {', '.join(a.name() for a in self.grouping)}; make them agree."
+                f"{type(user).__name__} declares the keys {', '.join(processor.keys.names)}, the "
+                f"query groups by {', '.join(a.name() for a in grouping)}; make them agree."
             )
             raise UnsupportedQuery(msg)
         keys = []
-        for index, attribute in enumerate(self.grouping):
+        for index, attribute in enumerate(grouping):
             kind, what = data_type(attribute.dataType()), f"key {attribute.name()}"
             if isinstance(kind, T.StructType):
                 msg = f"cannot group a processor by the struct {attribute.name()}; use its fields."
@@ -120,17 +154,45 @@ class ProcessorReader:
             keys.append(Routed(f"k{index}", found, types.normalised(found, part)))
         return keys
 
-    def _values(self, processor: ArrowProcessor) -> list[Passed]:
+    def _values(self, wanted: Any, output: Any, prefix: str, user: object) -> list[Passed]:
+        """Return the columns that a processor reads, by name, or all of them if it is the user's own."""
+        attributes = list(output)
+        if not isinstance(user, ArrowProcessor):
+            # names need not be distinct there
+            return [Passed(f"{prefix}{i}", column(self.spark, a)) for i, a in enumerate(attributes)]
+        there = {a.name(): a for a in attributes}
         values = []
-        for index, name in enumerate(processor.inputs.names):
-            if name not in self.inputs:
+        for index, name in enumerate(wanted.names):
+            if name not in there:
                 msg = (
-                    f'{type(processor).__name__} reads column "{name}", which the stream lacks; it has '
-                    f"{', '.join(self.inputs)}."
+                    f'{type(user).__name__} reads column "{name}", which the stream lacks; it has '
+                    f"{', '.join(there)}."
                 )
                 raise UnsupportedQuery(msg)
-            values.append(Passed(f"v{index}", column(self.spark, self.inputs[name])))
+            values.append(Passed(f"{prefix}{index}", column(self.spark, there[name])))
         return values
+
+    def _initial(self, processor: Processor, user: object) -> InitialState | None:
+        node = self.node
+        if not node.hasInitialState():
+            return None
+        keys = self._keys(processor, list(each(node.rightAttributes())), user)
+        output = each(node.initialState().output())
+        return InitialState(
+            node.initialState(), keys, self._values(processor.initial, output, "i", user)
+        )
+
+    def _event_time(self) -> Column | None:
+        """Return a record's event time in microseconds, where late records are dropped: as Spark."""
+        if self.time_mode is not TimeMode.EVENT:
+            return None
+        for attribute in each(self.child.output()):
+            if attribute.metadata().contains(WATERMARK):
+                value = column(self.spark, attribute)
+                if isinstance(data_type(attribute.dataType()), T.StructType):
+                    value = value.getField("end")
+                return F.coalesce(F.unix_micros(value), F.lit(NO_TIME_US))
+        return None
 
     def _placeholder(self, outputs: T.StructType) -> Jvm:
         """Return a leaf with the very attributes that the node puts out."""
@@ -140,6 +202,10 @@ class ProcessorReader:
     def _arrival(self) -> Column | None:
         found = self.inputs.get(self.reader.arrival or "")
         return None if found is None or self.upstream is not None else column(self.spark, found)
+
+
+def _struct(attributes: Any) -> T.StructType:
+    return T.StructType([T.StructField(a.name(), data_type(a.dataType())) for a in attributes])
 
 
 def processor_of(node: Jvm) -> object:

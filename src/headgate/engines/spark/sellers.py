@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.engines.spark.arrow_processor import ArrowProcessor
-from headgate.operators.processor import Keyed, State
+from headgate.operators.processor import Keyed, State, Timers
 
 I64 = npt.NDArray[np.int64]
 
@@ -35,7 +35,9 @@ class LastAuctions(ArrowProcessor):
     inputs = pa.schema([("opened", _TIME), ("auction", _INT), ("price", _INT)])
     states = _STATES
 
-    def handleBatch(self, keys: pa.RecordBatch, batch: Keyed, state: State) -> pa.RecordBatch:
+    def handleBatch(
+        self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
+    ) -> pa.RecordBatch:
         """Put out an average for every auction of the batch."""
         before = state["last"]
         of = np.concatenate([before.of, batch.of])

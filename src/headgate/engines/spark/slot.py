@@ -16,13 +16,15 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from headgate.engines.spark.exchange import MARKER_TO, MARKER_TOKEN, MARKER_US
+from headgate.core.errors import ProcessorError
+from headgate.engines.spark.exchange import INITIAL, MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.engines.spark.faults import SlotFaults
 from headgate.engines.spark.reports import Payload, Report
 from headgate.engines.spark.worker import checkpoint_at, operator_named, run_named, store_of
 from headgate.journal.histogram import counts_of, sparse_of
 from headgate.operators.aggregate import NEVER_US
 from headgate.operators.build import Operator, Spec
+from headgate.operators.process import ProcessorOperator
 from headgate.operators.serve import (
     GROUP,
     RECORDS,
@@ -88,7 +90,20 @@ class SlotTask:
         if facts.delta_ms:
             # what has come from another operator has come just now
             arriving = stamped(arriving, facts.arrived_ms if not consumed else time.time() * 1e3)
-        served = serve(operator, store, request, arriving, backlog, on_group=faults.on_group)
+        arriving, initial = _split_initial(arriving, operator)
+        try:
+            served = serve(
+                operator,
+                store,
+                request,
+                arriving,
+                backlog,
+                initial=initial,
+                on_group=faults.on_group,
+            )
+        except ProcessorError as error:
+            msg = f"{self.operator}, slot {slot}, step {facts.step}: {error}"
+            raise ProcessorError(msg) from None
         faults.dawdle(served.served_rows)
         done = time.perf_counter()
         report = _report(self, facts, slot, request, consumed, served, checkpoint)
@@ -162,6 +177,8 @@ class Facts:
             turn=self.step,
             delta_ms=self.delta_ms,
             bound_ms=facts["bound_ms"],
+            timestamp_ms=facts["timestamp_ms"],
+            time_limit_s=facts["time_limit_s"],
             held=held & groups.keys(),
         )
 
@@ -199,6 +216,17 @@ def _split_markers(
     records = table.filter(table.column(MARKER_TO).is_null()).combine_chunks()
     records = records.drop_columns([MARKER_TO, MARKER_TOKEN, MARKER_US])
     return records, tokens, watermark_us
+
+
+def _split_initial(arriving: pa.Table, operator: Operator) -> tuple[pa.Table, pa.Table | None]:
+    """Return (records, initial state), each with its own columns."""
+    if INITIAL not in arriving.column_names or not isinstance(operator, ProcessorOperator):
+        return arriving, None
+    own = [*operator.initial_schema().names, GROUP]
+    initial = arriving.filter(arriving.column(INITIAL).is_valid()).select(own)
+    records = arriving.filter(arriving.column(INITIAL).is_null())
+    others = [n for n in own if n[0] == "i"]
+    return records.drop_columns([INITIAL, *others]), initial
 
 
 def _no_records(operator: Operator) -> pa.Table:

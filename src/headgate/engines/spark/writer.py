@@ -49,6 +49,7 @@ _OWN_OPTIONS = {
     "headgate.attempts": "executions of a batch before the query fails",
     "headgate.keepLate": "true keeps late records for headgate verify",
     "headgate.workload": "name for the journal",
+    "headgate.processorTimeLimit": "a call of a processor that takes longer fails, a duration",
     "headgate.backlog.bytesMax": "above this a slot serves past its budget",
     "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
     "headgate.replicas.interval": "pools of replicas: time between two decisions, a duration",
@@ -508,7 +509,7 @@ class Writer:
             msg = f"slots min={least}, start={first}, max={most_slots} are not 1 <= min <= start <= max."
             raise ConfigError(msg)
         options = self._options
-        rate = options.get("headgate.slotRate")
+        rate, limit = options.get("headgate.slotRate"), options.get("headgate.processorTimeLimit")
         return JobConfig(
             name=self._name or "headgate",
             key_groups=self._key_groups,
@@ -525,6 +526,7 @@ class Writer:
             backlog_age_max_s=parse_duration_s(options.get("headgate.backlog.ageMax", "60 s")),
             slot_rate=float(rate) if rate else None,
             delta_ms=DELTA_S * 1e3 if self._slos else 0.0,
+            processor_limit_s=parse_duration_s(limit) if limit else 0.0,
             migration=self._migration,
             faults=self._faults,
         )

@@ -25,7 +25,7 @@ ROUND_S = 1.0
 QUICK_FACTOR = 10.0
 """By which `--quick` shortens state and times; rounds too."""
 
-QUICK_COUNT = 4
+QUICK_COUNT = 2
 """By which `--quick` multiplies what an element stands for."""
 
 SEED = 42

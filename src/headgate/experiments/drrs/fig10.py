@@ -23,7 +23,7 @@ from headgate.experiments.registry import Request
 if TYPE_CHECKING:
     from headgate.report.plot import Figure
 
-PAPER = {
+PAPER: dict[str, dict[str, tuple[float | None, float | None, float]]] = {
     "q7": {"megaphone": (81.1, 95.5, 86.0), "meces": (80.3, 94.2, 82.7)},
     "q8": {"megaphone": (76.6, 93.6, 80.1), "meces": (62.8, 88.2, 72.8)},
     "twitch": {"megaphone": (None, None, 82.2)},

@@ -23,7 +23,7 @@ from headgate.engines.sim.dataflow.coordinator import Scaling, Timing
 from headgate.engines.sim.dataflow.dataflow import Dataflow, Job, OperatorModel
 from headgate.engines.sim.dataflow.methods.registry import method
 from headgate.experiments.drrs.compare import ROUND_S
-from headgate.experiments.drrs.workloads import Workload, feed, network
+from headgate.experiments.drrs.workloads import STATE_UNIT_S, Workload, feed, network
 from headgate.experiments.parallel import run_all
 from headgate.experiments.registry import Request
 from headgate.migration.plan import uniform
@@ -163,7 +163,9 @@ def job(cell: Cell) -> Job:
         ),
         OperatorModel("sink", 4, parents=("count",)),
     )
-    return Job(operators, network(1000.0, 12), count=cell.count, marker_every=1)
+    return Job(
+        operators, network(1000.0, 12, STATE_UNIT_S / cell.factor), count=cell.count, marker_every=1
+    )
 
 
 def sizes(cell: Cell) -> tuple[float, ...]:

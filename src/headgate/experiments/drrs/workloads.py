@@ -71,6 +71,7 @@ class Workload:
     build: Callable[[Workload, int], Job]
     key_groups: int = KEY_GROUPS
     load: float = LOAD
+    unit_s: float = STATE_UNIT_S
 
     @property
     def length_s(self) -> float:
@@ -87,12 +88,13 @@ class Workload:
         return self.build(self, seed)
 
     def shorter(self, factor: float, count: int) -> Workload:
-        """Return the same with a shorter run, less state in proportion, and larger elements."""
+        """Return the same, shorter, with less state and shorter transfers, and larger elements."""
         return replace(
             self,
             state_bytes=self.state_bytes / factor,
             warm_up_s=self.warm_up_s / factor,
             after_s=self.after_s / factor,
+            unit_s=self.unit_s / factor,
             count=self.count * count,
         )
 
@@ -112,7 +114,7 @@ def twitch() -> Workload:
     return Workload("twitch", "loyalty", 8, 12, 4_000.0, 500e6, 60.0, 300.0, 8, _twitch, load=0.7)
 
 
-def network(record_bytes: float, senders: int) -> Network:
+def network(record_bytes: float, senders: int, unit_s: float = STATE_UNIT_S) -> Network:
     """Return the network of one machine's containers, with caches as Flink has them."""
     buffers = 2 + 8 / senders
     records = max(2, round(buffers * _BUFFER_BYTES / record_bytes))
@@ -122,7 +124,7 @@ def network(record_bytes: float, senders: int) -> Network:
         output_records=records,
         input_records=records,
         state_bytes_per_s=STATE_BYTES_PER_S,
-        state_unit_s=STATE_UNIT_S,
+        state_unit_s=unit_s,
     )
 
 
@@ -263,7 +265,7 @@ def _job(
 ) -> Job:
     return Job(
         operators,
-        network(record_bytes, senders),
+        network(record_bytes, senders, workload.unit_s),
         count=workload.count,
         marker_every=max(1, marker_records // workload.count),
     )

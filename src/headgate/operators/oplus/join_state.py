@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,12 +75,13 @@ class JoinState:
     def fill(self, times: I64, inputs: I64, first: I64, second: npt.NDArray[np.float32]) -> None:
         """Store records that came before the operator started; nothing is stored yet."""
         keys = self.shape.keys
+        given: tuple[npt.NDArray[Any], ...] = (times, first, second)
         turn = np.arange(times.size) % keys
         for side in (0, 1):
             for key in range(keys):
                 mine = (turn == key) & (inputs == side)
                 end = int(mine.sum())
-                for column, values in zip(self.columns, (times, first, second), strict=True):
+                for column, values in zip(self.columns, given, strict=True):
                     column[side, key, :end] = values[mine]
                 self.bounds[side, key] = 0, end
 

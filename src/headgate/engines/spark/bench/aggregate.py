@@ -34,9 +34,10 @@ from headgate.engines.spark.bench.common import (
     spark_env,
     spread,
 )
-from headgate.engines.spark.bench.native import BASELINES, HEADGATE, measure
+from headgate.engines.spark.bench.native import BASELINES, HEADGATE, PROCESSORS, measure
 
 ENGINES = (HEADGATE, *BASELINES, *flink.BACKENDS)
+_KNOWN = (*ENGINES, *PROCESSORS)
 
 FEW_KEYS = 20_000
 MANY_KEYS = 1_000_000
@@ -121,10 +122,10 @@ class AggregateParameters:
         if "flink" in asked:
             asked = [*(name for name in asked if name != "flink"), *flink.BACKENDS]
         for name in asked:
-            if name not in ENGINES:
-                msg = f"no engine {name!r}{nearest(name, ENGINES)}"
+            if name not in _KNOWN:
+                msg = f"no engine {name!r}{nearest(name, _KNOWN)}"
                 raise ConfigError(msg)
-        return tuple(name for name in ENGINES if name in asked)
+        return tuple(name for name in _KNOWN if name in asked)
 
     def input_of(self, engine: str, keys: int) -> Input:
         """Return the timed input of an engine; engines of one speed share it."""
@@ -290,7 +291,8 @@ class _Rounds:
 
 
 def _slow(engine: str) -> bool:
-    return engine in BASELINES and BASELINES[engine].slow
+    per_key = engine in PROCESSORS and engine != "headgate-arrow"
+    return per_key or (engine in BASELINES and BASELINES[engine].slow)
 
 
 def _why_not(engine: str, keys: int, all_keys: Sequence[int]) -> str | None:
@@ -364,7 +366,7 @@ def _ratios(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Run one engine and print one line of JSON.")
-    parser.add_argument("--engine", required=True, choices=[HEADGATE, *BASELINES])
+    parser.add_argument("--engine", required=True, choices=[HEADGATE, *BASELINES, *PROCESSORS])
     parser.add_argument("--request", required=True, type=json.loads)
     given = parser.parse_args(arguments)
     print(json.dumps(measure(given.engine, given.request)), flush=True)

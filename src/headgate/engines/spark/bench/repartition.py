@@ -42,8 +42,10 @@ from headgate.engines.spark.session import session
 _BATCHES_BEFORE = 8
 """Batches that run before the request, so that plans and stores are warm; the later half is timed."""
 
-_FEED_S = 0.25
-"""A file comes this often: less than a batch takes, so there is always one to do."""
+_AHEAD = 3
+"""Files that wait for their batches: there is always one to do, and no pile to work off afterwards."""
+
+_FEED_S = 0.05
 
 _WAIT_S = 600.0
 
@@ -186,13 +188,15 @@ class _Plain:
 
     @contextmanager
     def fed(self) -> Iterator[list[int]]:
-        """Write a file every now and then meanwhile; yields a list that holds how many."""
+        """Write files for the batches to come meanwhile; yields a list that holds how many."""
         count, done = [0], threading.Event()
+        first = self.committed()
 
         def feed() -> None:
             while not done.wait(_FEED_S):
-                self.data.touch(self._input, count[0])
-                count[0] += 1
+                if count[0] < self.committed() - first + _AHEAD:
+                    self.data.touch(self._input, count[0])
+                    count[0] += 1
 
         thread = threading.Thread(target=feed, daemon=True)
         thread.start()

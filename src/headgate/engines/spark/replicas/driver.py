@@ -158,6 +158,7 @@ class ReplicaDriver:
         self._start_s = self._interval_s = self._served_s = time.monotonic()
         self._blocked_until_s = 0.0
         self._input = 0
+        self._wanted: dict[str, int] = {}
 
     def _states(self) -> dict[str, PoolState]:
         known = {} if self.latest is None else self.latest.engine["pools"]
@@ -206,6 +207,7 @@ class ReplicaDriver:
         quiet = sources == self._sources
         self._sources = sources
         self._end_interval()
+        self._take_wanted()
         if not quiet or self._waiting:
             self._step(batch, batch_id)
         else:
@@ -229,6 +231,16 @@ class ReplicaDriver:
         noted = self.checkpoint.read_intent(latest.step) or {}
         if not noted.get("delivered"):
             self._deliver(latest)
+
+    def _take_wanted(self) -> None:
+        """Do what was asked for while a batch ran: within one, replicas never change."""
+        wanted, self._wanted = self._wanted, {}
+        for name, replicas in wanted.items():
+            self.states[name].resize(replicas)
+
+    def ask(self, wanted: Mapping[str, int]) -> None:
+        """Have so many replicas of each stage named active from the next batch on."""
+        self._wanted = {**self._wanted, **wanted}
 
     @property
     def _waiting(self) -> int:
@@ -323,9 +335,10 @@ class ReplicaDriver:
         context.setLocalProperty(FACTS_PROPERTY + stage.id, json.dumps(given))
         text = f"b{number}: {stage.id} x{len(state.active)}, {len(lanes)} tasks"
         context.setLocalProperty("spark.job.description", text)
-        order = ",".join(str(lane) for lane in state.order(self.config, rows))
-        place = f"cast(pmod(monotonically_increasing_id(), size(array({order}))) as int)"
-        routed = frame.withColumn(LANE, F.expr(f"element_at(array({order}), {place} + 1)"))
+        order = state.order(self.config, rows)
+        place = f"cast(pmod(monotonically_increasing_id(), {len(order)}) as int) + 1"
+        lane = F.expr(f"element_at(array({','.join(map(str, order))}), {place})")
+        routed = frame.withColumn(LANE, lane)
         routed = routed.repartitionById(len(lanes), LANE)
         self._maps[stage.id].apply(routed)._jdf.queryExecution().toRdd().count()
         found = {r.lane: r for r in self._channel.drain(number, attempt) if r.operator == stage.id}

@@ -70,9 +70,7 @@ class ReplicaQuery:
         if not 1 <= replicas <= most:
             msg = f"replicas={replicas} is out of range; use 1 to {most}."
             raise ConfigError(msg)
-        for name, state in states.items():
-            if stage in (None, name):
-                state.resize(replicas)
+        self._driver.ask({name: replicas for name in states if stage in (None, name)})
 
     def decisions(self) -> list[tuple[float, str]]:
         """Return when the policy changed something, in seconds since the start, and why."""

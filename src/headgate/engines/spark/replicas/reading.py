@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import Column, DataFrame
@@ -26,8 +24,7 @@ from headgate.engines.spark.gateway import (
     seq,
     template,
 )
-
-Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+from headgate.engines.spark.replicas.task import Function
 
 STAGE = "MapInArrow"
 _STATEFUL = {

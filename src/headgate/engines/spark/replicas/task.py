@@ -6,7 +6,7 @@ import io
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
-from headgate.engines.spark.replicas.reading import Function
 from headgate.engines.spark.reports import Payload
 from headgate.engines.spark.slot import payload, read_table
 from headgate.journal.histogram import Sparse, counts_of, sparse_of
 from headgate.state.checkpoint import Checkpoint
+
+Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What ``mapInArrow`` takes."""
 
 F64 = npt.NDArray[np.float64]
 

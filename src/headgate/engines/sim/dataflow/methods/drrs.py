@@ -56,7 +56,7 @@ class Drrs:
     scheduling: bool = True
     division: bool = True
     records_max: int = RECORDS_MAX
-    rerouting: Rerouting = field(default_factory=lambda: Rerouting())
+    rerouting: Rerouting = field(default_factory=Rerouting)
     groups_min: int = SUBSCALE_GROUPS_MIN
     per_slot: int = PER_HOST_MAX
     relaxed: bool = False
@@ -77,12 +77,10 @@ class Drrs:
         self, waiting: Sequence[Step], running: Sequence[Step], held: Sequence[int]
     ) -> Sequence[int]:
         """Return the subscales that the scheduler lets go, or without division all."""
-        if not self.scheduling:
-            allowed = one_direction(waiting, running)
-        else:
-            allowed = range(len(waiting))
+        everything = list(range(len(waiting)))
+        allowed = everything if self.scheduling else one_direction(waiting, running)
         if not self.division:
-            return list(allowed)
+            return allowed
         return greedy(waiting, running, held, allowed, self.per_slot)
 
     def handler(self, slot: Slot, scaling: Scaling) -> DrrsHandler:

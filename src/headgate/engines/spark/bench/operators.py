@@ -1,0 +1,86 @@
+"""Operators side by side with what Spark has for the same work; so far a user's own Python state.
+
+``processor`` is the job of `headgate.engines.spark.bench.aggregate`, count and sum per key with the
+answer checked key by key, as a processor: vectorised (`hg.ArrowProcessor`), and PySpark's own forms
+unchanged in slots, against the same forms on plain Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headgate.core.errors import ConfigError, nearest
+from headgate.engines.spark.bench import aggregate
+from headgate.engines.spark.bench.native import BASELINES, PROCESSORS
+
+TARGETS: Mapping[tuple[str, str], float] = {
+    ("headgate-arrow", "applyInPandasWithState"): 50.0,
+    ("headgate-arrow", "transformWithState"): 25.0,
+    ("headgate-rows", "transformWithState"): 3.0,
+}
+"""(ours, Spark's) -> our rows/s over theirs, at least; design, figures to reach."""
+
+_PER_KEY = tuple(name for name, baseline in BASELINES.items() if baseline.slow)
+
+
+def processor(**given: Any) -> dict[str, Any]:
+    """Return what `aggregate.run` says of processors, with the ratios of ours to Spark's.
+
+    Parameters
+    ----------
+    **given
+        Fields of `aggregate.AggregateParameters`.
+    """
+    wanted = {"keys": (aggregate.FEW_KEYS,), "engines": (*PROCESSORS, *_PER_KEY)} | given
+    found = aggregate.run(**wanted)
+    return found | {"benchmark": "processor", "ratios": ratios(found["engines"])}
+
+
+def ratios(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the median rows/s of each of ours over each of Spark's, beside the targets."""
+    rates = {e["engine"]: e for e in entries if e.get("rows_per_s")}
+    made = []
+    for ours in PROCESSORS:
+        for theirs in _PER_KEY:
+            if ours not in rates or theirs not in rates:
+                continue
+            mine, other = rates[ours], rates[theirs]
+            ratio = mine["rows_per_s"]["median"] / other["rows_per_s"]["median"]
+            target = TARGETS.get((ours, theirs))
+            made.append(
+                {
+                    "ours": ours,
+                    "theirs": theirs,
+                    "ratio": ratio,
+                    "target": target,
+                    "met": None if target is None else ratio >= target,
+                    # a batch of more rows spreads its fixed cost over more
+                    "same_rows_per_batch": mine["rows_per_batch"] == other["rows_per_batch"],
+                }
+            )
+    return made
+
+
+PARTS: Mapping[str, Callable[..., dict[str, Any]]] = {"processor": processor}
+
+
+def run(only: str | None = None, **given: Any) -> dict[str, Any]:
+    """Run all parts, or one.
+
+    Parameters
+    ----------
+    only : str or None
+        A name out of `PARTS`.
+    **given
+        Parameters of the parts.
+
+    Raises
+    ------
+    ConfigError    There is no such part.
+    """
+    if only is not None and only not in PARTS:
+        msg = f'no part "{only}"{nearest(only, PARTS)}; there are {", ".join(PARTS)}.'
+        raise ConfigError(msg)
+    parts = [only] if only is not None else list(PARTS)
+    return {"benchmark": "operators", **{name: PARTS[name](**given) for name in parts}}

@@ -1,0 +1,23 @@
+"""What is said of a failure of a user's own code: where, and nothing of what a record holds."""
+
+from __future__ import annotations
+
+import traceback
+
+from headgate.core.errors import HeadgateError, ProcessorError
+
+
+def explained(error: Exception, where: str) -> ProcessorError:
+    """Return an error that says where another one came up; raise it ``from None``.
+
+    The text of an exception may quote a record, so only our own is kept: of a user's there is the kind,
+    and the file and line that raised it.
+    """
+    if isinstance(error, HeadgateError):
+        return ProcessorError(f"{where}: {error}")
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" in {frames[-1].filename.rpartition('/')[2]} line {frames[-1].lineno}" if frames else ""
+    return ProcessorError(
+        f"{where}: {type(error).__name__}{at}; the state is as before the batch. Correct it and start "
+        "the query again."
+    )

@@ -1,0 +1,65 @@
+"""Columns of any type as leaves of a row, and back: what a processor's state is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from headgate.operators.packed import pack, packable, unpack
+from headgate.operators.spec import Kind, Leaf
+
+
+def leaf_of(kind: pa.DataType) -> Leaf | None:
+    """Return the leaf that carries a column of an Arrow type, None where none does.
+
+    Integers, booleans, dates, timestamps and durations in microseconds are INTEGER; floats FLOAT;
+    decimals DECIMAL; text, binary and (packed, see `headgate.operators.packed`) lists, maps and structs
+    BYTES.
+    """
+    t = pa.types
+    if t.is_integer(kind) or t.is_boolean(kind) or t.is_date32(kind):
+        return Leaf(Kind.INTEGER)
+    if t.is_timestamp(kind) or t.is_duration(kind):
+        return Leaf(Kind.INTEGER) if kind.unit == "us" else None
+    if t.is_floating(kind):
+        return Leaf(Kind.FLOAT)
+    if t.is_decimal128(kind):
+        return Leaf(Kind.DECIMAL, kind.scale)
+    return Leaf(Kind.BYTES) if _is_text(kind) or packable(kind) else None
+
+
+def to_leaf(column: pa.Array, leaf: Leaf) -> pa.Array:
+    """Return a column in the type that carries `leaf`."""
+    kind = column.type
+    if leaf.kind is Kind.BYTES:
+        return column.cast(pa.binary()) if _is_text(kind) else pack(column)
+    if leaf.kind is Kind.DECIMAL:
+        return column.cast(pa.decimal128(38, leaf.scale))
+    if pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    return column.cast(pa.float64() if leaf.kind is Kind.FLOAT else pa.int64())
+
+
+def from_leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return what `to_leaf` took, or a key's leaf, in its own type again."""
+    if _is_text(kind):
+        return column.cast(kind)
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return unpack(column, kind)
+    return column.cast(pa.int32()).cast(kind) if pa.types.is_date32(kind) else column.cast(kind)
+
+
+def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches of one schema, at least one, as one batch."""
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    columns = [pa.concat_arrays([b.column(i) for b in batches]) for i in range(first.num_columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=first.schema)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    t = pa.types
+    small = t.is_string(kind) or t.is_binary(kind)
+    return bool(small or t.is_large_string(kind) or t.is_large_binary(kind))
