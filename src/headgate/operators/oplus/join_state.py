@@ -74,11 +74,11 @@ class JoinState:
     def fill(self, times: I64, inputs: I64, first: I64, second: npt.NDArray[np.float32]) -> None:
         """Store records that came before the operator started; nothing is stored yet."""
         keys = self.shape.keys
-        turn = np.arange(times.size) % keys
-        for side in (0, 1):
-            for key in range(keys):
-                mine = (turn == key) & (inputs == side)
-                end = int(mine.sum())
+        for key in range(keys):
+            dealt = np.arange(key, times.size, keys)
+            for side in (0, 1):
+                mine = dealt[inputs[dealt] == side]
+                end = mine.size
                 for column, values in zip(self.columns, (times, first, second), strict=True):
                     column[side, key, :end] = values[mine]
                 self.bounds[side, key] = 0, end
