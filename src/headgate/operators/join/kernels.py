@@ -251,12 +251,13 @@ def scale_join(
     """
     keys, capacity = stored_times.shape[1], stored_times.shape[2]
     compared = matched = kept = 0
-    for i in range(times.size):
-        time, other = times[i], 1 - inputs[i]
-        a, b = first[i] - width, first[i] + width
-        c, d = second[i] - width, second[i] + width
-        turn = (count + i) % keys
-        for key in owned:
+    # Keys do not see each other, so all records may pass one key before the next: what a key has stored
+    # then stays in the processor's cache.
+    for key in owned:
+        for i in range(times.size):
+            time, other = times[i], 1 - inputs[i]
+            a, b = first[i] - width, first[i] + width
+            c, d = second[i] - width, second[i] + width
             begin, end = bounds[other, key, 0], bounds[other, key, 1]
             while begin < end and stored_times[other, key, begin] < time - reach:
                 begin += 1
@@ -272,7 +273,7 @@ def scale_join(
                 if found:
                     for j in range(x.size):
                         matched += int(a <= x[j] <= b and c <= y[j] <= d)
-            if turn == key:
+            if (count + i) % keys == key:
                 mine = inputs[i]
                 at = bounds[mine, key, 1]
                 if at == capacity:

@@ -76,11 +76,11 @@ class JoinState:
         """Store records that came before the operator started; nothing is stored yet."""
         keys = self.shape.keys
         given: tuple[npt.NDArray[Any], ...] = (times, first, second)
-        turn = np.arange(times.size) % keys
-        for side in (0, 1):
-            for key in range(keys):
-                mine = (turn == key) & (inputs == side)
-                end = int(mine.sum())
+        for key in range(keys):
+            dealt = np.arange(key, times.size, keys)
+            for side in (0, 1):
+                mine = dealt[inputs[dealt] == side]
+                end = mine.size
                 for column, values in zip(self.columns, given, strict=True):
                     column[side, key, :end] = values[mine]
                 self.bounds[side, key] = 0, end
