@@ -123,11 +123,10 @@ UNSUPPORTED: dict[str, tuple[Callable[[SparkSession], DataFrame], str, str]] = {
         "complete",
         "approx_count_distinct",
     ),
-    "distinct rows": (lambda s: rate(s).distinct(), "append", "(?i)distinct"),
     "left anti join": (
         _joined(f"v = v2 and {_IN_TIME}", "left_anti"),
         "append",
-        "(?i)left anti",
+        "(?i)left ?anti",
     ),
     "outer join on more than comparisons": (
         _joined(f"v = v2 and {_IN_TIME} and v + v2 > 3", "left_outer"),
