@@ -29,6 +29,7 @@ def figure10() -> dict:
     return fig10.measure(starts, before_s=8.0, after_s=12.0, window_s=4.0)
 
 
+@pytest.mark.jit
 def test_figure_10_gives_table_4_in_one_step_where_load_is_the_rate(figure10: dict) -> None:
     rows = [r for r in figure10["rows"] if r["cost"] == "constant" and r["policy"] == "threshold"]
     assert [(r["start"], r["slots"], r["paper"]) for r in rows] == [
@@ -39,17 +40,20 @@ def test_figure_10_gives_table_4_in_one_step_where_load_is_the_rate(figure10: di
     assert all(r["reconfigurations"] == 1 for r in rows)
 
 
+@pytest.mark.jit
 def test_figure_10_takes_several_steps_where_the_window_has_to_fill(figure10: dict) -> None:
     rows = {r["start"]: r for r in figure10["rows"] if r["cost"] == "window"}
     assert rows[18]["slots"] < rows[18]["slots_at_end"]
 
 
+@pytest.mark.jit
 def test_in_figure_10_a_fixed_number_of_slots_falls_behind(figure10: dict) -> None:
     rows = {r["policy"]: r for r in figure10["rows"] if (r["start"], r["cost"]) == (18, "constant")}
     assert rows["ScaleJoin"]["latency_ms_after"] > 100 * rows["threshold"]["latency_ms_after"]
     assert rows["ScaleJoin"]["reconfigurations"] == 0
 
 
+@pytest.mark.jit
 def test_figure_10_is_plain_json(figure10: dict) -> None:
     assert json.loads(json.dumps(figure10, allow_nan=False))["mode"] == "simulated, continuous"
 
@@ -61,6 +65,7 @@ def test_phases_are_as_long_and_as_fast_as_the_paper_says() -> None:
         assert ((rates >= 500) & (rates <= 8000)).all()
 
 
+@pytest.mark.jit
 def test_in_figure_11_slots_follow_the_filling_window_and_latency_recovers() -> None:
     found = fig11.measure((4,), length_s=150.0)
     (run,) = found["runs"]
@@ -85,6 +90,7 @@ def test_figure_12_is_the_largest_rise_and_saves_slots() -> None:
     assert fig11._zoom(line, rows[:1]) == {}
 
 
+@pytest.mark.jit
 def test_figure_13_has_the_paper_s_peak_and_few_slots() -> None:
     found = fig13.measure(0.05)
     whole, near = found["rows"]
@@ -153,6 +159,7 @@ def test_figures_shown_by_others_are_found() -> None:
         assert registry.load(f"stretch-{number}") is fig11
 
 
+@pytest.mark.jit
 @pytest.mark.slow
 def test_figure_7_measures_both_exchanges() -> None:
     (row,) = fig07.measure((1,), records=20_000)["rows"]
@@ -160,6 +167,7 @@ def test_figure_7_measures_both_exchanges() -> None:
     assert row["copied_per_s"] > 0
 
 
+@pytest.mark.jit
 @pytest.mark.slow
 def test_figure_6_measures_both_exchanges() -> None:
     (row,) = fig06.measure(("words",), (1,), seconds=0.2)["rows"]
@@ -167,6 +175,7 @@ def test_figure_6_measures_both_exchanges() -> None:
     assert row["shared_ms_p50"] is not None
 
 
+@pytest.mark.jit
 @pytest.mark.slow
 def test_figure_8_measures_the_kernel_alone_and_in_slots() -> None:
     rows = fig08.measure((1,), seconds=0.2, window_s=2.0)["rows"]
@@ -174,6 +183,7 @@ def test_figure_8_measures_the_kernel_alone_and_in_slots() -> None:
     assert all(row["comparisons_per_s"] > 0 for row in rows)
 
 
+@pytest.mark.jit
 @pytest.mark.slow
 def test_figure_9_copies_no_state() -> None:
     found = fig09.measure((1,), (50_000,), repeats=1)
