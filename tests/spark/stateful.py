@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StatefulProcessor
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-FILES, ROWS = 4, 30
+FILES, ROWS = 3, 40
 
 
 def write_file(folder: Path, number: int) -> None:

@@ -14,8 +14,9 @@ import pytest
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.control.fleet_view import Action, FleetDecision
+from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetOperator
 from headgate.core.errors import ConfigError
+from headgate.core.utility import Intent, Metric, Utility
 from headgate.engines.spark.fleet.member import State
 from headgate.journal import AssignmentChange, FleetDecided, FleetJobChanged, FleetRound, read
 
@@ -180,6 +181,48 @@ def test_the_journal_has_each_jobs_utility_over_time_with_the_priority_it_had_th
     assert {job.utility_max for job in seen} == {10.0, 20.0}
     assert seen[-1].utility == 20.0
     assert rounds[-1].slots_max == 8
+
+
+class Stub:
+    """A member of a fleet, without a query."""
+
+    def __init__(self, job):
+        self.job, self.state, self.utility = job, State.RUNNING, UTILITY
+        self.name, self.slots, self.changing, self.holds_slots = "stub", {"op": 1}, False, False
+
+    def refresh(self):
+        return False
+
+    def runnable_s(self, seconds):
+        return 0.0
+
+    def view(self):
+        if self.job is None:
+            msg = "its counts are gone"
+            raise RuntimeError(msg)
+        return self.job
+
+
+UTILITY = Utility(1.0, (Intent(Metric.JUICE, 0.5),))
+
+
+def stubs(**jobs):
+    conf = SimpleNamespace(get=lambda key, default: "FAIR")
+    context = SimpleNamespace(getConf=lambda: conf, defaultParallelism=2)
+    fleet = hg.Fleet(SimpleNamespace(sparkContext=context), policy=Scripted())
+    fleet._members = {name: Stub(job) for name, job in jobs.items()}
+    return fleet
+
+
+def test_a_job_whose_statistics_cannot_be_read_does_not_hide_the_others():
+    job = FleetJob(UTILITY, (1.0,), {"op": FleetOperator(1, 0.5)})
+    fleet = stubs(broken=None, good=job)
+    fleet._round()
+    assert list(fleet.policy.views[0].jobs) == ["good"]
+
+
+def test_the_budget_is_twice_the_cores_where_none_is_given():
+    assert stubs().limits.slots == 4
 
 
 def test_a_session_that_schedules_first_in_first_out_is_refused():

@@ -208,3 +208,10 @@ def test_a_query_that_has_ended_writes_nothing_more() -> None:
     later.run()
     assert pool.living() == [A]
     assert [event.act for event in journal] == ["asked"]
+
+
+def test_the_last_executor_of_a_host_with_slots_stays_even_where_fewer_have_cores_enough() -> None:
+    living = [Executor("0", "node-0", 2), Executor("1", "node-1", 2)]
+    needs = Needs(floor=1, slots={"q": 2}, hosts={"q": frozenset({"node-0", "node-1"})})
+    assert needs.executors(living) == 1
+    assert needs.surplus(living) == []

@@ -236,7 +236,11 @@ def _used_above(plan: Jvm, node: Jvm) -> set[str]:
         one = pending.pop()
         if not one.equals(node):
             used |= {a.exprId().toString() for a in each(one.references().toSeq())}
-            pending += each(one.children())
+            children = list(each(one.children()))
+            if len(children) > 1:
+                # a union takes the columns of its children by position, without naming them
+                used |= {a.exprId().toString() for c in children for a in each(c.output())}
+            pending += children
     return used
 
 

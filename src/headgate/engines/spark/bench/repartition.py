@@ -1,9 +1,9 @@
 """Spark's own way to another number of partitions: stop, rewrite the checkpoint's state, start again.
 
 The outside baseline of a change of slots. A plain stateful aggregation with Spark's RocksDB store runs
-in batches; at a request it is stopped, `StreamingCheckpointManager.repartition` rewrites its state, and
-it is started again. What counts is the time from the request to the first batch that is committed
-after it, since until then nothing comes out.
+in batches; at a request it is stopped behind its batch, `StreamingCheckpointManager.repartition` rewrites
+its state, and it is started again. What counts is the time from the request to the first batch that is
+committed after it, since until then nothing comes out.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ from headgate.engines.spark.session import session
 _BATCHES_BEFORE = 8
 """Batches that run before the request, so that plans and stores are warm; the later half is timed."""
 
-_AHEAD = 3
-"""Files that wait for their batches: there is always one to do, and no pile to work off afterwards."""
-
-_FEED_S = 0.05
+_POLL_S = 0.01
 
 _WAIT_S = 600.0
 
@@ -138,6 +135,28 @@ def _measure(asked: RepartitionParameters) -> dict[str, Any]:
 # --- in the child --------------------------------------------------------------------------------
 
 
+class _Feed:
+    """Files that are written while a query runs.
+
+    Attributes
+    ----------
+    count : int
+        Written so far.
+    paused : bool
+        Whether none is written; changed under `lock`.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.paused = False
+        self.lock = threading.Lock()
+
+    def pause(self, paused: bool) -> None:
+        """Write none from now on, or go on."""
+        with self.lock:
+            self.paused = paused
+
+
 class _Plain:
     """The plain Spark query: filled, running, repartitioned."""
 
@@ -179,31 +198,28 @@ class _Plain:
 
     def repartition(self) -> None:
         """Rewrite the state, as Spark does it."""
-        self._spark._streamingCheckpointManager.repartition(
-            str(self._checkpoint),
-            self._asked.to_partitions,
-            # a query that is stopped in the midst of a batch leaves it unfinished
-            enforce_exactly_once_sink=False,
-        )
+        manager = self._spark._streamingCheckpointManager
+        manager.repartition(str(self._checkpoint), self._asked.to_partitions)
 
     @contextmanager
-    def fed(self) -> Iterator[list[int]]:
-        """Write files for the batches to come meanwhile; yields a list that holds how many."""
-        count, done = [0], threading.Event()
+    def fed(self) -> Iterator[_Feed]:
+        """Write a file for each batch to come meanwhile."""
+        feed, ended = _Feed(), threading.Event()
         first = self.committed()
 
-        def feed() -> None:
-            while not done.wait(_FEED_S):
-                if count[0] < self.committed() - first + _AHEAD:
-                    self.data.touch(self._input, count[0])
-                    count[0] += 1
+        def write() -> None:
+            while not ended.wait(_POLL_S):
+                with feed.lock:
+                    if not feed.paused and feed.count <= self.committed() - first:
+                        self.data.touch(self._input, feed.count)
+                        feed.count += 1
 
-        thread = threading.Thread(target=feed, daemon=True)
+        thread = threading.Thread(target=write, daemon=True)
         thread.start()
         try:
-            yield count
+            yield feed
         finally:
-            done.set()
+            ended.set()
             thread.join()
 
     def check(self, touches: int) -> int:
@@ -223,24 +239,28 @@ def _child(asked: RepartitionParameters, work: Path) -> dict[str, Any]:
     plain = _Plain(spark, asked, work)
     progress(f"filling {plain.data.keys} entries of {plain.entry_bytes} B")
     plain.fill()
-    with plain.fed() as count:
-        query = plain.start()
+    with plain.fed() as feed:
         first = plain.committed()
+        query = plain.start()
         _await(lambda: plain.committed() >= first + _BATCHES_BEFORE, query)
         batch_ms = _median_batch_ms(query)
         progress(f"request: {asked.from_partitions} to {asked.to_partitions} partitions")
         at = [time.perf_counter()]
+        # Spark rewrites only what a finished batch left behind
+        feed.pause(True)
+        _await(lambda: plain.committed() - first >= feed.count, query)
         query.stop()
         at.append(time.perf_counter())
         plain.repartition()
         at.append(time.perf_counter())
         last = plain.committed()
+        feed.pause(False)
         query = plain.start()
         _await(lambda: plain.committed() > last, query)
         at.append(time.perf_counter())
     query.processAllAvailable()
     query.stop()
-    compared = plain.check(count[0])
+    compared = plain.check(feed.count)
     spark.stop()
     stop_ms, repartition_ms, restart_ms = (round((b - a) * 1e3, 1) for a, b in pairwise(at))
     return {
@@ -270,7 +290,7 @@ def _await(done: Any, query: Any) -> None:
         if time.monotonic() > deadline:
             msg = f"Spark's query has not got there within {_WAIT_S:g} s"
             raise EngineError(msg)
-        time.sleep(0.01)
+        time.sleep(_POLL_S)
 
 
 def main() -> None:

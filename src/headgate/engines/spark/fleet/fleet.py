@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
 from headgate.control.limits import check_range
 from headgate.control.policies.henge import Henge, HengeParameters
-from headgate.core.errors import ConfigError, HeadgateError, nearest
+from headgate.core.errors import ConfigError, nearest
 from headgate.core.intents import utility_of
 from headgate.core.slo import Slo
 from headgate.core.utility import Shape, Utility
@@ -201,7 +201,9 @@ class Fleet:
         probe = Probe(WINDOW_ROUNDS * self.limits.round_s)
         name, slos = _taken_over(writer, probe)
         with self._lock:
-            if name in self._members or name in self._prepared:
+            held = self._members.get(name)
+            ended = held is None or held.state in (State.GONE, State.FAILED)
+            if name in self._prepared or not ended:
                 msg = f'a job "{name}" is in the fleet already; give this one another name.'
                 raise ConfigError(msg)
             prepared = _Prepared(writer, probe, utility_of(slos, priority, utility))
@@ -278,14 +280,14 @@ class Fleet:
 
         Raises
         ------
-        HeadgateError
+        Exception
             Not one of the jobs could start; the first one's reason.
         """
-        refused: list[HeadgateError] = []
+        refused: list[Exception] = []
         for name in list(self._prepared):
             try:
                 self._start(name)
-            except HeadgateError as error:
+            except Exception as error:  # whatever it was, the others have nothing to do with it
                 refused.append(error)
                 self._unstarted[name] = str(error)
                 self._write(FleetJobChanged(name, str(State.FAILED), str(error)))
@@ -367,9 +369,15 @@ class Fleet:
         round_s = self.limits.round_s
         runnable_s = sum(member.runnable_s(round_s) for member in members.values())
         congested = runnable_s > self._cores * round_s
+        jobs = {}
+        for name, member in steady.items():
+            try:
+                jobs[name] = member.view()
+            except Exception as error:  # one job's trouble is not that of the others
+                self._note(member, f"no statistics: {type(error).__name__}: {error}")
         return FleetView(
             time.monotonic() - self._began_s,
-            {name: member.view() for name, member in steady.items()},
+            jobs,
             max(0, self.limits.slots - held),
             hosts=1,
             hosts_congested=int(congested),
