@@ -77,7 +77,7 @@ def test_a_chain_of_stages_puts_out_what_spark_does(spark, tmp_path):
 
 def test_nothing_is_lost_while_replicas_come_and_go_and_rows_wait(spark, tmp_path):
     df = source(spark, tmp_path).mapInArrow(doubled, "w long")
-    writer = pooled(df, tmp_path).option("headgate.slotRate", 400)
+    writer = pooled(df, tmp_path).option("headgate.slotRate", 120)
     query = writer.trigger(processingTime="0 seconds").start()
     dice = random.Random(3)
     waited = deactivated_with_rows = False
