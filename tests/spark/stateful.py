@@ -23,13 +23,14 @@ START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 FILES, ROWS = 3, 40
 
 
-def write_file(folder: Path, number: int) -> None:
-    """Write one batch of readings: sensor, time, value, word; some are late, some have nulls."""
+def write_file(folder: Path, number: int, *, late: bool = True) -> None:
+    """Write one batch of readings: sensor, time, value, word; some have nulls, and some may be late."""
     rng = random.Random(number)
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for _ in range(ROWS):
-        seconds = 20 * number + rng.random() * 20 - (60 if number and rng.random() < 0.1 else 0)
+        behind = rng.random() < 0.1
+        seconds = 20 * number + rng.random() * 20 - (60 if late and number and behind else 0)
         rows.append(
             {
                 "sensor": rng.choice(["a", "b", "c", "d", None]),

@@ -182,9 +182,11 @@ def row_class(names: list[str]) -> type[Row]:
 
     A name that a Row has for something else (``count``) stays that, as in PySpark.
     """
-    getters = vars(namedtuple("_Getters", [f"c{i}" for i in range(len(names))]))
+    # The class has to live for as long as it is read: a collected one has an empty dictionary.
+    places = [f"c{i}" for i in range(len(names))]
+    getters: Any = namedtuple("_Getters", places)  # type: ignore[misc]
     members: dict[str, Any] = {
-        name: getters[f"c{i}"]
+        name: vars(getters)[places[i]]
         for i, name in reversed(list(enumerate(names)))
         if not hasattr(Row, name)
     }
