@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -124,9 +125,36 @@ def test_only_the_last_seconds_are_replayed_if_so_asked(tmp_path: Path) -> None:
     assert len(Recorded.read(path, since_s=15.0).batches) < len(Recorded.read(path).batches)
 
 
+def test_a_part_of_a_run_is_compared_with_that_part(tmp_path: Path) -> None:
+    found = replay(write(tmp_path / "journal.jsonl"), since_s=15.0)
+    assert found["real"]["success"] is None
+    assert found["error"]["success_points"] is None
+    assert found["real"]["slot_hours"] < 6 * 15 / 3600
+
+
+def test_what_was_only_advised_is_not_simulated_as_done(tmp_path: Path) -> None:
+    path = write(tmp_path / "journal.jsonl")
+    text = path.read_text().replace('"policy":"static"', '"policy":"streamswitch","advise":true')
+    path.write_text(text)
+    assert replay(path)["model"]["policy"] == "static"
+
+
+def test_a_clock_that_was_set_back_and_an_old_backlog_do_not_end_a_replay(tmp_path: Path) -> None:
+    recorded = Recorded.read(write(tmp_path / "journal.jsonl"))
+    back = [replace(b, at_ms=b.at_ms - 10_000 * (b.step > 100)) for b in recorded.batches]
+    old = replace(back[0], latency_ms=Latency(1e12, 1e12, 1e12, 1e12, 1e12))
+    odd = replace(recorded, batches=(old, *back[1:]))
+    assert odd.trace().counts.sum() == recorded.trace().counts.sum()
+    assert odd.engine()[0].plan_s >= 0.0
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
-    [({"operators": ()}, "arrivals by key group"), ({"batches": 10}, "10 batches")],
+    [
+        ({"operators": ()}, "what arrived by key group"),
+        ({"operators": ("a", "b")}, "2 operators"),
+        ({"batches": 10}, "10 batches"),
+    ],
 )
 def test_a_journal_that_says_too_little_is_refused(tmp_path: Path, changed, said) -> None:
     with pytest.raises(ConfigError, match=said):

@@ -81,7 +81,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
     key_groups: Annotated[int, typer.Option(help="Key groups.")] = 128,
     mode: Annotated[str, typer.Option(help="continuous or micro-batch.")] = "continuous",
     speed: Annotated[float, typer.Option(help="How much faster to play the trace.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 1,
     time_column: Annotated[str, typer.Option(help="Column of the time, in seconds.")] = "time",
     key_column: Annotated[str, typer.Option(help="Column of the key.")] = "key",
     count_column: Annotated[
@@ -135,7 +135,7 @@ def replay(  # noqa: PLR0913, PLR0917 - a command line has many options
     like: Annotated[
         Path | None, typer.Option(help="Take what batches cost from this checkpoint's run.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 1,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from headgate.core.errors import ConfigError
 from headgate.engines.sim.model import MicroBatch
 from headgate.journal import locate, read
-from headgate.journal.schema import Batch, Start
+from headgate.journal.schema import Batch, Decided, Start
 from headgate.workloads.traces import Trace
 
 F64 = npt.NDArray[np.float64]
@@ -24,6 +25,9 @@ SLICE_S = 0.1
 
 _WARM_UP_S = 60.0
 """Time after a start in which the JVM still compiles and batches get shorter; of a short run, half."""
+
+_BACKLOG_S = 60.0
+"""How much older than the first batch its records may be taken to be. Chosen, not tuned."""
 
 _BATCHES_MIN = 40
 """Batches without which costs are not told from noise. Chosen, not tuned."""
@@ -41,10 +45,13 @@ class Recorded:
     start : Start
     batches : tuple of Batch
         Oldest first; at least two.
+    changes : dict of str to int
+        What a policy decided meanwhile, by kind.
     """
 
     start: Start
     batches: tuple[Batch, ...]
+    changes: dict[str, int]
 
     @classmethod
     def read(cls, checkpoint: str | os.PathLike[str], since_s: float | None = None) -> Recorded:
@@ -66,28 +73,46 @@ class Recorded:
         """
         start: Start | None = None
         batches: list[Batch] = []
+        decided: list[Decided] = []
         for event in read(locate(checkpoint)):
             if isinstance(event, Start):
-                start, batches = event, []
+                start, batches, decided = event, [], []
             elif isinstance(event, Batch):
                 batches.append(event)
+            elif isinstance(event, Decided) and event.acts:
+                decided.append(event)
+        if start is None:
+            msg = f"the journal of {checkpoint} is empty; replay a query that has run."
+            raise ConfigError(msg)
         if since_s is not None and batches:
-            batches = [b for b in batches if b.at_ms >= batches[-1].at_ms - since_s * 1e3]
-        assert start is not None  # a journal begins with one
-        found = cls(start, tuple(batches))
+            from_ms = batches[-1].at_ms - since_s * 1e3
+            batches = [b for b in batches if b.at_ms >= from_ms]
+            decided = [d for d in decided if d.at_ms >= from_ms]
+        changes = Counter(wish.kind for d in decided for wish in d.wishes)
+        found = cls(start, tuple(batches), dict(sorted(changes.items())))
         found._check(Path(checkpoint))
         return found
 
     def _check(self, where: Path) -> None:
-        if len({a.operator for b in self.batches for a in b.arrivals}) != 1:
+        operators = {a.operator for b in self.batches for a in b.arrivals}
+        if len(self.batches) < _BATCHES_MIN:
             msg = (
-                f"the journal of {where} has arrivals by key group of no operator, or of several; "
-                "replay a query with one stateful operator, run with an SLO (or .advise())."
+                f"the journal of {where} has {len(self.batches)} batches in the time asked for; "
+                f"replay {_BATCHES_MIN} or more."
             )
-        elif len(self.batches) < _BATCHES_MIN:
+        elif not operators:
             msg = (
-                f"the journal of {where} has {len(self.batches)} batches since its last start; "
-                f"replay one with {_BATCHES_MIN} or more."
+                f"the journal of {where} does not say what arrived by key group; replay a query that "
+                "ran with an SLO (or .advise()) under this version."
+            )
+        elif len(operators) > 1:
+            msg = (
+                f"the journal of {where} is of {len(operators)} operators that read a source; "
+                "replay a query with one."
+            )
+        elif not {"policy", "slots_max"} <= set(self.parameters):
+            msg = (
+                f"the journal of {where} does not name policy and slots_max; it cannot be replayed."
             )
         else:
             return
@@ -100,14 +125,38 @@ class Recorded:
 
     @property
     def began_s(self) -> F64:
-        """When each batch began, seconds since 1970."""
-        return np.array([(b.at_ms - b.duration_ms) / 1e3 for b in self.batches])
+        """When each batch began, seconds since 1970; never before the one ahead of it."""
+        began_s: F64 = np.maximum.accumulate(
+            [(b.at_ms - b.duration_ms) / 1e3 for b in self.batches]
+        )
+        return began_s
+
+    @property
+    def operator(self) -> str:
+        """The operator that is replayed."""
+        return next(a.operator for b in self.batches for a in b.arrivals)
+
+    @property
+    def slots_mean(self) -> float:
+        """Time-average of the slots."""
+        span_s = np.diff(self.began_s)
+        slots = [b.slots for b in self.batches[:-1]]
+        return float(np.average(slots, weights=span_s)) if span_s.any() else float(slots[0])
+
+    @property
+    def latency_mean_ms(self) -> float | None:
+        """Mean latency of the records served, in ms; None where none was."""
+        known = [(b.latency_ms.mean, b.served) for b in self.batches if b.latency_ms and b.served]
+        if not known:
+            return None
+        mean_ms, served = zip(*known, strict=True)
+        return round(float(np.average(mean_ms, weights=served)), 1)
 
     @property
     def first_s(self) -> float:
         """When the first record can have arrived: seconds since 1970."""
         oldest_ms = max((b.latency_ms.max for b in self.batches[:2] if b.latency_ms), default=0.0)
-        return float(self.began_s[0]) - oldest_ms / 1e3
+        return float(self.began_s[0]) - min(oldest_ms / 1e3, _BACKLOG_S)
 
     def trace(self) -> Trace:
         """Return what arrived by key group, evenly spread over the time between two batches."""
@@ -135,6 +184,7 @@ class Recorded:
         period_s = np.diff(began_s)
         ran_s = began_s - began_s[0]
         warm = int(np.searchsorted(ran_s, min(_WARM_UP_S, float(ran_s[-1]) / 2)))
+        warm = min(warm, len(self.batches) // 2)  # also where a long pause is most of the run
         steady, steady_s = self.batches[warm:-1], period_s[warm:]
         slots_s = np.array([b.phases_ms.get("slots", 0.0) / 1e3 for b in steady])
         work = np.array([(b.slots, b.served) for b in steady], dtype=np.float64)

@@ -16,10 +16,8 @@ from headgate.engines.sim.model import MicroBatch, OperatorModel, ServiceTime
 from headgate.engines.sim.result import RunResult
 from headgate.engines.sim.simulation import SimulatedJob, Simulation
 from headgate.experiments.recorded import SLICE_S, Recorded
-from headgate.journal import locate
 from headgate.loop import steering
 from headgate.loop.settings import OperatorSettings
-from headgate.report.summary import summary
 from headgate.workloads.arrivals import TraceArrivals
 from headgate.workloads.traces import Trace
 
@@ -34,11 +32,13 @@ class Conditions:
     Attributes
     ----------
     slo : Slo
+    operator : str
     policy : str
     slots, slots_max : int
     """
 
     slo: Slo
+    operator: str
     policy: str
     slots: int
     slots_max: int
@@ -86,7 +86,7 @@ def replay(
     trace = recorded.trace()
     engine, record_s = (Recorded.read(like) if like is not None else recorded).engine()
     was = _conditions(recorded)
-    real = _real(recorded, was, summary(locate(checkpoint)))
+    real = _real(recorded, was, whole=since_s is None)
     model = _simulated(trace, engine, record_s, was, seed)
     asked = replace(
         was,
@@ -111,7 +111,9 @@ def _conditions(recorded: Recorded) -> Conditions:
         raise ConfigError(msg)
     return Conditions(
         slo=_mean_slo(texts[0]),
-        policy=parameters["policy"],
+        operator=recorded.operator,
+        # what a policy only advised was not done
+        policy="static" if parameters.get("advise") else parameters["policy"],
         slots=recorded.batches[0].slots,
         slots_max=int(parameters["slots_max"]),
     )
@@ -125,25 +127,25 @@ def _mean_slo(text: str) -> Slo:
     return slo
 
 
-def _real(recorded: Recorded, was: Conditions, found: dict[str, Any]) -> dict[str, Any]:
-    """Return the recorded run; success is that since its start, also where less is replayed."""
-    state = recorded.batches[-1].slo
-    duration_s = (recorded.batches[-1].at_ms - recorded.batches[0].at_ms) / 1e3
+def _real(recorded: Recorded, was: Conditions, *, whole: bool) -> dict[str, Any]:
+    """Return the recorded run; its success is known since its start only, so not of a part of it."""
+    state = recorded.batches[-1].slo if whole else None
+    duration_s = float(recorded.began_s[-1] - recorded.began_s[0])
     return _row(was) | {
         "success": None if state is None else state.success,
         "success_worst": None if state is None else state.success_worst,
-        "slots_mean": found["slots_mean"],
-        "slot_hours": round(found["slots_mean"] * duration_s / _HOUR_S, 4),
+        "slots_mean": round(recorded.slots_mean, 4),
+        "slot_hours": round(recorded.slots_mean * duration_s / _HOUR_S, 4),
         "backlog_peak": max(b.backlog for b in recorded.batches),
-        "latency_mean_ms": found["latency_ms"]["mean"],
-        "changes": found["decisions"],
+        "latency_mean_ms": recorded.latency_mean_ms,
+        "changes": recorded.changes,
     }
 
 
 def _simulated(
     trace: Trace, engine: MicroBatch, record_s: float, given: Conditions, seed: int
 ) -> dict[str, Any]:
-    (target,) = steering.targets_of([given.slo], [_OPERATOR]).values()
+    (target,) = steering.targets_of([given.slo], [given.operator]).values()
 
     def settings_at(_: str, floor_s: float) -> OperatorSettings:
         return OperatorSettings(
@@ -171,9 +173,10 @@ def _simulated(
 def _measured(result: RunResult) -> dict[str, Any]:
     measures = result.operators[_OPERATOR]
     success = result.success(_OPERATOR)
+    known = success.rate[~np.isnan(success.rate)]
     return {
         "success": finite(round(success.mean, 6)),
-        "success_worst": finite(round(float(np.nanmin(success.rate)), 6)),
+        "success_worst": finite(round(float(np.min(known)), 6)) if len(known) else None,
         "slots_mean": round(measures.slots_mean, 4),
         "slot_hours": round(measures.slots_mean * measures.ticks * SLICE_S / _HOUR_S, 4),
         "backlog_peak": int(result.timeline(_OPERATOR)["backlog"].max()),

@@ -53,7 +53,7 @@ def slo_text(slo: dict[str, Any]) -> str:
     if slo["worst_group"] is not None:
         worst = f", worst group {slo['worst_group']} {slo['success_worst']:.1%}"
     return (
-        f"{'met' if slo['met'] else 'MISSED'} in {slo['success']:.1%} of windows "
+        f"{'met' if slo['met'] else 'MISSED: met'} in {slo['success']:.1%} of windows "
         f"(want {slo['wanted']:.1%}{worst}), {slo['state']}{frozen}, {floor}"
     )
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from headgate.control.registry import policy
 from headgate.engines.spark.bench.common import (
     child,
     machine,
@@ -72,6 +73,8 @@ class SloParameters:
         fits = 1 <= self.slots <= self.slots_max
         require(fits, f"slots={self.slots} of slo is out of range; use 1 to {self.slots_max}.")
         require(bool(self.names()), "policies of slo names none; use streamswitch, static.")
+        for name in self.names():
+            policy(name)  # a wrong one is refused before an hour of runs
 
     def names(self) -> list[str]:
         """Return the policies, each once."""
@@ -141,10 +144,10 @@ def _calibrate(chosen: SloParameters, checkpoint: Path) -> None:
     _run(chosen, command, chosen.slots, checkpoint, _CALIBRATION_S)
 
 
-def _one(chosen: SloParameters, policy: str, slots: int, checkpoint: Path) -> dict[str, Any]:
+def _one(chosen: SloParameters, name: str, slots: int, checkpoint: Path) -> dict[str, Any]:
     """Run one policy in a session of its own, starting with `slots`."""
-    progress(f"{policy}, {slots} slots at the start, {chosen.seconds:g} s")
-    command = ["--policy", policy, "--duration", f"{chosen.seconds:g}s"]
+    progress(f"{name}, {slots} slots at the start, {chosen.seconds:g} s")
+    command = ["--policy", name, "--duration", f"{chosen.seconds:g}s"]
     command += ["--seed", str(chosen.seed), "--option", f"rate={chosen.rate}"]
     result = _run(chosen, command, slots, checkpoint, chosen.seconds)
     slo = result["slo"]
