@@ -163,7 +163,7 @@ def main(master: str, base: Path, part: str) -> None:
         Run(spark, base, "second-request", "subscale(per_host=1)", twice).go()
         killed = {ASK_AT: scale(4), ASK_AT + 1: while_it_runs(kill_an_executor)}
         Run(spark, base, "executor", "all-at-once", killed).go()
-        os.environ[CRASH] = "migration-routed:0"
+        os.environ[CRASH] = "migration-released:0"
         Run(spark, base, "driver", "subscale(per_host=1)", {ASK_AT: scale(4)}).go()
     else:
         Run(spark, base, "driver", "subscale(per_host=1)").go()
