@@ -57,7 +57,7 @@ def write(path: Path, *, batches: int = 200, operators: tuple[str, ...] = ("coun
         served = 40 + 10 * (step % 3)
         work_ms = SLOT_MS * slots + RECORD_MS * served
         end_ms += PLAN_MS + work_ms + COMMIT_MS
-        by_group = ((1, served // 2), (5, served - served // 2))
+        halves = [served // 2, served - served // 2]
         writer.write(
             Batch(
                 step=step,
@@ -74,7 +74,7 @@ def write(path: Path, *, batches: int = 200, operators: tuple[str, ...] = ("coun
                 backlog=0,
                 backlog_bytes=0,
                 latency_ms=Latency(200.0, 200.0, 250.0, 260.0, 270.0),
-                arrivals=tuple(Arrivals(name, by_group) for name in operators),
+                arrivals=tuple(Arrivals(name, [1, 5], halves) for name in operators),
                 slo=state(0.98),
                 at_ms=round(end_ms),
             )
@@ -159,6 +159,12 @@ def test_a_clock_that_was_set_back_and_an_old_backlog_do_not_end_a_replay(tmp_pa
 def test_a_journal_that_says_too_little_is_refused(tmp_path: Path, changed, said) -> None:
     with pytest.raises(ConfigError, match=said):
         Recorded.read(write(tmp_path / "journal.jsonl", **changed))
+
+
+def test_the_fitted_engine_is_shown_without_its_series(tmp_path: Path) -> None:
+    engine = replay(write(tmp_path / "journal.jsonl"))["engine"]
+    assert not {"warm_up_s", "jitter_s"} & set(engine)
+    assert engine["budget_s"] is None
 
 
 def test_an_slo_on_a_percentile_is_refused(tmp_path: Path) -> None:

@@ -367,6 +367,23 @@ def test_an_end_to_end_bound_is_what_the_operators_have_together() -> None:
     assert loop.bound_s("a") == 1.5
 
 
+def test_a_bound_end_to_end_that_changes_is_split_anew_and_without_one_each_has_its_own() -> None:
+    class Pair(FakeEngine):
+        def collect(self) -> dict:
+            sample = super().collect()["op"]
+            return {"a": sample, "b": sample}
+
+    engine = Pair()
+    both = {"a": SETTINGS, "b": SETTINGS}
+    loop = ControlLoop(Restless(), engine, engine, engine, both, delta_s=DELTA_S, end_to_end_s=3.0)
+    own_s = SETTINGS.bound_s
+    loop.bound_end_to_end(1.0)
+    run(loop, 1, 6)
+    assert [loop.bound_s(name) for name in both] == [0.5, 0.5]
+    loop.bound_end_to_end(None)
+    assert [loop.bound_s(name) for name in both] == [own_s, own_s]
+
+
 # The floor.
 
 

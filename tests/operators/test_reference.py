@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from headgate.core.assignment import Assignment, rescale, spread
 from headgate.core.errors import EngineError
-from headgate.operators import serve as serving
 from headgate.operators.aggregate import NEVER_US, AggregateOperator
 from headgate.operators.codec import arrow_type
+from headgate.operators.quota import fair_shares
 from headgate.operators.serve import GROUP, RECORDS, TIME, GroupState, Request, Served, serve
 from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode, TimeKey
 from headgate.state.heap import HeapStore
@@ -558,7 +558,7 @@ queues = st.lists(st.integers(1, 50), min_size=1, max_size=20)
 @given(counts=queues, data=st.data())
 def test_shares_are_fair(counts: list[int], data: st.DataObject) -> None:
     quota = data.draw(st.integers(0, sum(counts) - 1))
-    shares = serving.fair_shares(np.array(counts), quota)
+    shares = fair_shares(np.array(counts), quota)
     assert shares.sum() == quota
     assert (shares <= counts).all()
     unfinished = shares[shares < counts]
@@ -569,7 +569,7 @@ def test_shares_are_fair(counts: list[int], data: st.DataObject) -> None:
 @given(counts=queues)
 def test_a_small_queue_does_not_wait_for_a_hot_one(counts: list[int]) -> None:
     hot = [*counts, 10_000]
-    shares = serving.fair_shares(np.array(hot), 51 * len(hot))
+    shares = fair_shares(np.array(hot), 51 * len(hot))
     assert (shares[:-1] == counts).all()
 
 
@@ -591,5 +591,5 @@ def test_no_quota_serves_everything() -> None:
 def test_no_queue_starves_where_there_are_fewer_records_than_queues() -> None:
     counts, seen = np.full(8, 5), np.zeros(8, dtype=np.int64)
     for turn in range(4):
-        seen += serving.fair_shares(counts, 2, turn)
+        seen += fair_shares(counts, 2, turn)
     assert seen.tolist() == [1] * 8

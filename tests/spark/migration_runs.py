@@ -21,11 +21,13 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.engines.spark.faults import CRASH
+from headgate.engines.spark.placement import living_hosts
 from headgate.engines.spark.session import session
 
 FILES, FED_AT_FIRST, ROWS, KEYS, GROUPS = 8, 6, 300, 120, 8
 ASK_AT = 2
 WAIT_S = 60
+HOSTS = 2
 
 
 def write_input(directory: Path) -> None:
@@ -83,6 +85,7 @@ class Run:
         return [e for e in map(json.loads, lines) if e["event"] == kind]
 
     def go(self):
+        wait_for_hosts(self.spark)
         self.query = self.writer.start()
         began, deadline = time.monotonic(), time.monotonic() + WAIT_S
         while not self._settled() and time.monotonic() < deadline and self.query.isActive:
@@ -125,6 +128,13 @@ class Run:
 
 def scale(slots):
     return lambda run: run.query.scale(slots)
+
+
+def wait_for_hosts(spark):
+    """Wait until both hosts have an executor: one may have been killed by the run before."""
+    deadline = time.monotonic() + WAIT_S
+    while len(living_hosts(spark)) < HOSTS and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def while_it_runs(act):

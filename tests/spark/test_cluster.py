@@ -15,6 +15,7 @@ CHILD = """
 import json, os, signal, sys, time
 from pathlib import Path
 import headgate as hg
+from headgate.engines.spark.placement import living_hosts
 from headgate.engines.spark.queries import WORKLOADS
 from headgate.engines.spark.session import session
 from headgate.engines.spark.sources import register
@@ -39,13 +40,15 @@ def wait_for(query, count):
 with StandaloneCluster(base, workers=2, cores=1) as cluster:
     spark = session(cluster.master, **{"spark.executor.memory": "700m"})
     register(spark)
+    while len(living_hosts(spark)) < 2:
+        time.sleep(0.1)
     workload = WORKLOADS["nexmark-q5"]
     writer = hg.writeStream(workload.build(spark, **options)).format("parquet")
     writer = writer.option("path", str(base / "out")).slots(start=4)
     query = writer.option("checkpointLocation", str(base / "ck")).start()
     wait_for(query, 3)
     placement = query._driver._placements["aggregate-0"]
-    before = dict(placement._host_of)
+    before, active = dict(placement._host_of), placement.active
     for kill in (
         lambda: os.kill(cluster.executor_pids()[0], signal.SIGKILL),
         lambda: os.kill(cluster.python_worker_pids()[-1], signal.SIGKILL),
@@ -60,7 +63,7 @@ with StandaloneCluster(base, workers=2, cores=1) as cluster:
     found = verify(
         spark, workload.build, checkpoint=str(base / "ck"), output=output, options=options
     )
-    found |= {"active": placement.active, "hosts": sorted(set(before.values()))}
+    found |= {"active": active, "hosts": sorted(set(before.values()))}
     print(json.dumps(found, default=str))
     spark.stop()
 """

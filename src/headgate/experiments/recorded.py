@@ -163,12 +163,26 @@ class Recorded:
         ends_s = self.began_s - self.first_s
         starts_s = np.concatenate([[0.0], ends_s[:-1]])
         slices = int(np.ceil(ends_s[-1] / SLICE_S)) + 1
-        counts = np.zeros((slices, self.start.key_groups), dtype=np.int64)
-        for batch, start_s, end_s in zip(self.batches, starts_s, ends_s, strict=True):
-            for group, records in (pair for a in batch.arrivals for pair in a.by_group):
-                at_s = start_s + (np.arange(records) + 0.5) / records * (end_s - start_s)
-                np.add.at(counts[:, group], (at_s / SLICE_S).astype(np.int64), 1)
-        return Trace(counts, SLICE_S)
+        key_groups = self.start.key_groups
+        # one row per batch and key group
+        cells = np.array(
+            [
+                (number, group, records)
+                for number, batch in enumerate(self.batches)
+                for arrived in batch.arrivals
+                for group, records in zip(arrived.groups, arrived.records, strict=True)
+            ],
+            dtype=np.int64,
+        )
+        batch_of, group_of, records_of = np.repeat(cells, cells[:, 2], axis=0).T
+        place = np.arange(len(batch_of)) - np.repeat(
+            np.cumsum(cells[:, 2]) - cells[:, 2], cells[:, 2]
+        )
+        span_s = (ends_s - starts_s)[batch_of]
+        at_s = starts_s[batch_of] + (place + 0.5) / records_of * span_s
+        cell = (at_s / SLICE_S).astype(np.int64) * key_groups + group_of
+        counts = np.bincount(cell, minlength=slices * key_groups)
+        return Trace(counts.reshape(slices, key_groups), SLICE_S)
 
     def engine(self) -> tuple[MicroBatch, float]:
         """Return what batches cost, and seconds of a core per record.

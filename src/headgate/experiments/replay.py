@@ -23,6 +23,8 @@ from headgate.workloads.traces import Trace
 
 _OPERATOR = "operator"
 _HOUR_S = 3600.0
+_SERIES = ("warm_up_s", "jitter_s")
+"""What the engine has for every batch, and nobody reads."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,18 @@ class Conditions:
     slo : Slo
     operator : str
     policy : str
-    slots, slots_max : int
+    slots, slots_min, slots_max : int
+    floor_s : float or None
+        A given floor, in place of the measured one.
     """
 
     slo: Slo
     operator: str
     policy: str
     slots: int
+    slots_min: int
     slots_max: int
+    floor_s: float | None
 
 
 def replay(
@@ -83,10 +89,44 @@ def replay(
         The journal does not hold what a replay needs, or a policy or SLO is not one.
     """
     recorded = Recorded.read(checkpoint, since_s)
+    costs = (Recorded.read(like) if like is not None else recorded).engine()
+    return replayed(
+        recorded,
+        costs,
+        whole=since_s is None,
+        slots_max=slots_max,
+        policy_text=policy_text,
+        slo_text=slo_text,
+        seed=seed,
+    )
+
+
+def replayed(
+    recorded: Recorded,
+    costs: tuple[MicroBatch, float],
+    *,
+    whole: bool = True,
+    slots_max: int | None = None,
+    policy_text: str | None = None,
+    slo_text: str | None = None,
+    seed: int = 1,
+) -> dict[str, Any]:
+    """Return what `replay` does of a run that was read already.
+
+    Parameters
+    ----------
+    recorded : Recorded
+    costs : tuple of (MicroBatch, float)
+        As `Recorded.engine` returns them.
+    whole : bool
+        Whether it is the whole run: its success is known since its start only.
+    slots_max, policy_text, slo_text, seed
+        As of `replay`.
+    """
     trace = recorded.trace()
-    engine, record_s = (Recorded.read(like) if like is not None else recorded).engine()
+    engine, record_s = costs
     was = _conditions(recorded)
-    real = _real(recorded, was, whole=since_s is None)
+    real = _real(recorded, was, whole=whole)
     model = _simulated(trace, engine, record_s, was, seed)
     asked = replace(
         was,
@@ -99,7 +139,11 @@ def replay(
         "model": model,
         "error": _error(real, model),
         "what_if": None if asked == was else _simulated(trace, engine, record_s, asked, seed),
-        "engine": {k: finite(v) if isinstance(v, float) else v for k, v in asdict(engine).items()},
+        "engine": {
+            k: finite(v) if isinstance(v, float) else v
+            for k, v in asdict(engine).items()
+            if k not in _SERIES
+        },
     }
 
 
@@ -115,7 +159,9 @@ def _conditions(recorded: Recorded) -> Conditions:
         # what a policy only advised was not done
         policy="static" if parameters.get("advise") else parameters["policy"],
         slots=recorded.batches[0].slots,
+        slots_min=int(parameters.get("slots_min", 1)),
         slots_max=int(parameters["slots_max"]),
+        floor_s=parameters.get("floor_s"),
     )
 
 
@@ -147,11 +193,13 @@ def _simulated(
 ) -> dict[str, Any]:
     (target,) = steering.targets_of([given.slo], [given.operator]).values()
 
-    def settings_at(_: str, floor_s: float) -> OperatorSettings:
+    def settings_at(_: str, measured_s: float) -> OperatorSettings:
+        floor_s = measured_s if given.floor_s is None else given.floor_s
         return OperatorSettings(
             bound_s=target.mean_bound_s(floor_s),
             window_s=given.slo.window_s,
             slots_max=given.slots_max,
+            slots_min=min(given.slots_min, given.slots_max),
             alert_s=target.alert_s(floor_s),
             floor_s=floor_s,
         )

@@ -1,9 +1,9 @@
 """The record of a run: one JSON object a line, appended and never changed.
 
-Belongs here: what a line means (schema; fleet for those about many jobs), writing one (writer),
-reading them back, also while they are being written (reader), and the latency histogram that lines
-carry (histogram). Does not belong here: what a reader makes of them (report), anything of Spark.
-Imports `headgate.core` only.
+Belongs here: what a line means (schema; hosts and fleet for those about hosts and many jobs), writing
+one (writer), reading them back, also while they are being written (reader), and the latency histogram
+that lines carry (histogram). Does not belong here: what a reader makes of them (report), anything of
+Spark. Imports `headgate.core` only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from headgate.journal.fleet import (
     FleetRound,
     FleetStart,
 )
+from headgate.journal.hosts import ExecutorChange, MigrationStep
 from headgate.journal.reader import follow, locate, read
 from headgate.journal.schema import (
     Applied,
@@ -23,9 +24,7 @@ from headgate.journal.schema import (
     ControlAct,
     Decided,
     Event,
-    ExecutorChange,
     Latency,
-    MigrationStep,
     NotReadyToDecide,
     Observed,
     OperatorInfo,

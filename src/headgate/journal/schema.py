@@ -18,6 +18,7 @@ from headgate.journal.fleet import (
     FleetStart,
 )
 from headgate.journal.histogram import Sparse
+from headgate.journal.hosts import ExecutorChange, MigrationStep
 
 VERSION = 1
 """Version of the journal's format, stated by every start event."""
@@ -163,8 +164,11 @@ class Arrivals:
     operator: str
     """The operator."""
 
-    by_group: tuple[tuple[int, int], ...]
-    """[key group, records], ascending; groups without any are left out."""
+    groups: list[int]
+    """Key groups with any, ascending."""
+
+    records: list[int]
+    """How many each of them got."""
 
 
 @dataclass(frozen=True)
@@ -350,47 +354,6 @@ class AssignmentChange:
 
 
 @dataclass(frozen=True)
-class MigrationStep:
-    """A migration between hosts went one step on."""
-
-    KIND: ClassVar[str] = "migration"
-
-    step: int
-    """The batch that begins."""
-
-    operator: str
-    """The operator."""
-
-    what: str
-    """Of the whole: requested, superseded, refused, finished or failed. Of a subscale: started, held,
-    caught up, routed, installed or released."""
-
-    subscale: int | None = None
-    """Number of the subscale within the migration; null for the whole."""
-
-    groups: tuple[int, ...] = ()
-    """Key groups concerned."""
-
-    source: int | None = None
-    """Slot they leave; null for the whole."""
-
-    destination: int | None = None
-    """Slot they go to; null for the whole."""
-
-    bytes_moved: int = 0
-    """State brought to the new host for these groups so far, in bytes."""
-
-    strategy: str = ""
-    """How it is carried out; stated by a request."""
-
-    why: str = ""
-    """Why it was refused or failed."""
-
-    at_ms: int = 0
-    """Wall clock, ms since 1970; the writer fills it in when 0."""
-
-
-@dataclass(frozen=True)
 class Retry:
     """An execution of a batch failed and is repeated."""
 
@@ -538,40 +501,6 @@ class ControlAct:
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 
 
-@dataclass(frozen=True)
-class ExecutorChange:
-    """Executors were asked for since slots exceed the cores, or given back since slots left them."""
-
-    KIND: ClassVar[str] = "executors"
-
-    act: str
-    """``asked`` or ``gave back``."""
-
-    slots: int
-    """Slots that the queries of the application have or want, together."""
-
-    cores: int
-    """Cores that tasks can use from now on."""
-
-    executors_before: int
-    """Executors there were."""
-
-    executors_wanted: int
-    """Executors there shall be."""
-
-    executors_after: int
-    """Executors there are."""
-
-    took_ms: float
-    """Time until they were there and their workers ready, or until it was given up, in ms."""
-
-    why: str = ""
-    """What the cluster did not give, or which executors were given back."""
-
-    at_ms: int = 0
-    """Wall clock, ms since 1970; the writer fills it in when 0."""
-
-
 Event = (
     Start
     | Batch
@@ -595,5 +524,5 @@ Event = (
 KINDS: dict[str, type[Event]] = {kind.KIND: kind for kind in typing.get_args(Event)}
 """Kinds by the text of their ``"event"`` field."""
 
-NESTED = (OperatorInfo, Latency, SlotStats, SloState, Observed, Wish, FleetJobState)
+NESTED = (OperatorInfo, Latency, SlotStats, SloState, Arrivals, Observed, Wish, FleetJobState)
 """Objects that appear inside events."""

@@ -206,6 +206,13 @@ class ControlLoop:
             kept.examiner.window_s = settings.window_s
         kept.settings = settings
 
+    def bound_end_to_end(self, bound_s: float | None) -> None:
+        """Change the bound on the sum of the operators' latencies; None: each has its own again."""
+        if bound_s != self._end_to_end_s:
+            self._end_to_end_s = bound_s
+            names = tuple(self._operators)
+            self._split = None if bound_s is None else BoundSplit(names, bound_s)
+
     def settings(self, operator: str) -> OperatorSettings:
         """Return SLO and limits of an operator."""
         return self._get(operator).settings

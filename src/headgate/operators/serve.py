@@ -19,6 +19,7 @@ from headgate.operators import counts
 from headgate.operators.aggregate import NEVER_US, AggregateOperator, Batch, Results
 from headgate.operators.build import Operator
 from headgate.operators.groupwise import Groupwise
+from headgate.operators.quota import fair_shares
 from headgate.operators.spec import OutputMode
 from headgate.state.ports import EMPTY_TOKEN, I64, Chain, Section, Store, Table
 
@@ -497,31 +498,6 @@ def _within_quota(groups: I64, quota: int | None, turn: int) -> npt.NDArray[np.b
     rank = np.arange(len(groups)) - np.repeat(starts, counts)
     served: npt.NDArray[np.bool_] = rank < np.repeat(fair_shares(counts, quota, turn), counts)
     return served
-
-
-def fair_shares(counts: I64, quota: int, turn: int = 0) -> I64:
-    """Return how many of each queue's records are served: as equal as the queues allow.
-
-    Parameters
-    ----------
-    counts : int64[n]
-        Records waiting per queue.
-    quota : int
-        Records to serve in all; below ``counts.sum()``.
-    turn : int
-        Who gets the odd record moves on with it, so that with fewer records than queues none starves.
-    """
-    ascending = np.sort(counts)
-    taken = np.concatenate([[0], np.cumsum(ascending)[:-1]])
-    left = np.arange(len(counts), 0, -1)
-    # the first queue that an equal share of what remains would not empty
-    level_index = int(np.argmax(ascending * left + taken > quota))
-    level = (quota - int(taken[level_index])) // int(left[level_index])
-    shares = np.minimum(counts, level)
-    spare = quota - int(shares.sum())
-    longer = np.flatnonzero(counts > level)
-    shares[np.roll(longer, -turn * spare)[:spare]] += 1
-    return shares
 
 
 def _held_by_waiting(operator: Operator, waiting: pa.Table, groups: int) -> I64:

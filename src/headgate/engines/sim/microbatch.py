@@ -16,16 +16,13 @@ from headgate.engines.sim.model import MicroBatch, OperatorModel
 from headgate.engines.sim.operators import SimulatedOperator
 from headgate.engines.sim.streams import Inflow
 from headgate.loop.batch_floor import BatchFloor
-from headgate.operators.serve import fair_shares
+from headgate.operators.quota import fair_shares, timed_quota
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 _TICK_S = 1.0
 """An engine with nothing to do begins an empty batch after so long, as headgate's tick source does."""
-
-_BURST_S = 10.0
-"""The most that a slot at a fixed rate makes up for after a pause, as in headgate on Spark."""
 
 
 class BatchOperator(SimulatedOperator):
@@ -41,8 +38,6 @@ class BatchOperator(SimulatedOperator):
     ----------
     busy_s : float
         How long the slowest slot of the last batch took.
-    left : int
-        Records that waited when the last batch had ended.
     """
 
     def __init__(
@@ -64,7 +59,6 @@ class BatchOperator(SimulatedOperator):
         self._step = 0
         self._served_s = 0.0
         self.busy_s = 0.0
-        self.left = 0
         # Useful time, by the tick in which a task ended and the slot's identity.
         self._useful_s: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         # What held from when, as far as it has not been told yet; and what was told last.
@@ -159,7 +153,7 @@ class BatchOperator(SimulatedOperator):
         elapsed_s, self._served_s = now_s - self._served_s, now_s
         if math.isinf(self._slot_rate):
             return None
-        return max(1, int(self._slot_rate * min(elapsed_s, _BURST_S)))
+        return timed_quota(self._slot_rate, elapsed_s)
 
     def _shares(self, slot: int, now_s: float, turn: int, limited: int | None) -> I64:
         """Return how many records of each key group a slot serves, int64[G]."""
@@ -253,6 +247,7 @@ class MicroBatchEngine:
         self._turn = 0
         self._told = 0
         self._floor = BatchFloor()
+        self._left = False
         self._begin_s = 0.0
         self.time_s = 0.0
 
@@ -311,19 +306,19 @@ class MicroBatchEngine:
             stretch = float(operator.waves)
             if not math.isinf(model.budget_s):
                 stretch *= max(full_s, model.trigger_s) / model.budget_s
-            waited = operator.left > 0
             at_s, outputs[name] = operator.serve(at_s, self._turn, stretch)
-            if not operator.model.parents:
-                self._measure_floor(operator, begin_s, outputs[name], waited=waited)
+        self._measure_floor(begin_s, outputs)
         self._turn += 1
         return at_s + model.commit_s
 
-    def _measure_floor(
-        self, operator: BatchOperator, begin_s: float, out: F64, *, waited: bool
-    ) -> None:
-        operator.left = operator.queues.held
+    def _measure_floor(self, begin_s: float, outputs: Mapping[str, F64]) -> None:
+        """Take a batch into account, over all operators that read a source."""
+        first = {name: op for name, op in self.operators.items() if not op.model.parents}
+        out = np.concatenate([outputs[name] for name in first])
         latency_s = float((out[:, 0] - out[:, 1]).mean()) if len(out) else None
-        self._floor.add(begin_s * 1e3, latency_s, operator.busy_s, waited or operator.left > 0)
+        waited, self._left = self._left, any(op.queues.held for op in first.values())
+        busy_s = max(op.busy_s for op in self.operators.values())
+        self._floor.add(begin_s * 1e3, latency_s, busy_s, waited or self._left)
 
     def finish(self) -> None:
         """End the run: take in what came after the last boundary, to be counted as waiting."""

@@ -216,7 +216,8 @@ class Controller:
                 f"about; this one is about {', '.join(self._targets)}."
             )
             raise ConfigError(msg)
-        self._events.put(lambda: self._on_slos(targets))
+        end_to_end_s = steering.end_to_end_s(slos, self._names)
+        self._events.put(lambda: self._on_slos(targets, end_to_end_s))
 
     def decisions(self) -> list[Decided]:
         """Return the last decisions, oldest first."""
@@ -276,8 +277,9 @@ class Controller:
         for name in self._first:
             self._configure(name, floor_s)
 
-    def _on_slos(self, targets: dict[str, steering.Target]) -> None:
+    def _on_slos(self, targets: dict[str, steering.Target], end_to_end_s: float | None) -> None:
         self._targets = targets
+        self._loop.bound_end_to_end(end_to_end_s)
         for name, target in targets.items():
             if (success := self._metrics.success(name)) is not None:
                 success.judge_by(target.slo)

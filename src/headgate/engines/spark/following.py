@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headgate.engines.spark.executors import Executor
-from headgate.journal.schema import Event, ExecutorChange
+from headgate.journal.hosts import ExecutorChange
+from headgate.journal.schema import Event
 
 GRANT_S = 30.0
 """How long a cluster manager may take to start what was asked for."""

@@ -9,6 +9,7 @@ from typing import Any
 from headgate.core.assignment import Assignment, spread
 from headgate.engines.spark.reports import Report
 from headgate.operators.aggregate import NEVER_US
+from headgate.operators.quota import timed_quota
 from headgate.state.manifest import Manifest
 from headgate.state.ports import EMPTY_TOKEN
 
@@ -234,18 +235,11 @@ class OperatorState:
             del self.backlog[group]
 
     def limited(self, slot_rate: float, elapsed_s: float) -> list[int]:
-        """Return how many rows each slot may serve if all serve at one rate, in an experiment.
+        """Return how many rows each slot may serve if all serve at one rate; see `timed_quota`.
 
-        Parameters
-        ----------
-        slot_rate : float
-            Records per second; rows are records here, since nothing is aggregated before.
-        elapsed_s : float
-            Time since the last step. A slot that had too little to do has lost the time, as a server
-            has: what it did not serve of a quota is not added to the next.
+        Rows are records here, since nothing is aggregated before.
         """
-        quota = max(1, int(slot_rate * min(elapsed_s, _BURST_S)))
-        return [quota] * self.assignment.slots
+        return [timed_quota(slot_rate, elapsed_s)] * self.assignment.slots
 
     def quotas(self, config: JobConfig, cores: int, now_ms: int) -> list[int] | None:
         """Return how many rows each slot may serve, or None for all."""
@@ -287,7 +281,3 @@ _ROW_BYTES = 64
 """A waiting row's size for the cap, which needs no exact figure."""
 
 _EVERYTHING = 2**62
-
-_BURST_S = 10.0
-"""The most that a slot at a fixed rate makes up for after a pause; a server would have gone on serving
-meanwhile, so only a pause that is no batch's is cut. Chosen, not tuned."""

@@ -19,7 +19,8 @@ from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.job import OperatorState
 from headgate.engines.spark.placement import Placement
 from headgate.engines.spark.porter import Heads, Porter
-from headgate.journal.schema import Event, MigrationStep
+from headgate.journal.hosts import MigrationStep
+from headgate.journal.schema import Event
 from headgate.migration.events import Cause, Requested
 from headgate.migration.protocol import Migration, assignment_of, plain
 

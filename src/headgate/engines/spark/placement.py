@@ -42,7 +42,7 @@ class Placement:
 
         Asked anew each time, since executors come and go; the classes are tried once.
         """
-        return self._places(self._hosts())
+        return self._places(living_hosts(self._spark))
 
     def _places(self, hosts: Sequence[str]) -> bool:
         if len(hosts) < _FEWEST_HOSTS:
@@ -53,14 +53,14 @@ class Placement:
 
     def pin(self, frame: DataFrame, slots: int) -> DataFrame:
         """Return `frame`, one partition per slot, with each partition bound to its slot's host."""
-        hosts = self._hosts()
+        hosts = living_hosts(self._spark)
         # a single host is noted, too: slots stay there when others come
         wishes = self._wishes(slots, hosts)
         return pinned(frame, wishes) if self._places(hosts) else frame
 
     def hosts_of(self, slots: int) -> list[str]:
         """Return the host that each of `slots` slots is wished to; none if no host lives."""
-        return self._wishes(slots, self._hosts())
+        return self._wishes(slots, living_hosts(self._spark))
 
     def renumber(self, numbers: Sequence[int]) -> None:
         """Let slot i take over the wish of the slot that was ``numbers[i]`` until now."""
@@ -81,17 +81,6 @@ class Placement:
         self._host_of = kept
         return [kept[slot] for slot in range(slots)]
 
-    def _hosts(self) -> list[str]:
-        """Return the hosts of living executors, the driver's own left out."""
-        context: Jvm = self._spark.sparkContext._jsc.sc()
-        if str(self._spark.sparkContext.master).startswith("local"):
-            return []
-        driver: str = context.conf().get("spark.driver.host")
-        port: str = context.conf().get("spark.driver.port")
-        infos = context.statusTracker().getExecutorInfos()
-        living = {i.host() for i in infos if (i.host(), str(i.port())) != (driver, port)}
-        return sorted(living - {driver}) or sorted(living)
-
     def _works(self, hosts: Sequence[str]) -> bool:
         try:
             pinned(self._spark.range(0, 1, 1, 1), hosts[:1]).count()
@@ -101,6 +90,18 @@ class Placement:
         except (Py4JError, TypeError):
             return False
         return True
+
+
+def living_hosts(spark: SparkSession) -> list[str]:
+    """Return the hosts of living executors, sorted, the driver's own left out; none if Spark is local."""
+    context: Jvm = spark.sparkContext._jsc.sc()
+    if str(spark.sparkContext.master).startswith("local"):
+        return []
+    driver: str = context.conf().get("spark.driver.host")
+    port: str = context.conf().get("spark.driver.port")
+    infos = context.statusTracker().getExecutorInfos()
+    living = {i.host() for i in infos if (i.host(), str(i.port())) != (driver, port)}
+    return sorted(living - {driver}) or sorted(living)
 
 
 def pinned(frame: DataFrame, hosts: Sequence[str]) -> DataFrame:

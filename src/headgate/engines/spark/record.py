@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from headgate.core.assignment import Assignment
 from headgate.engines.spark.changes import Wanted
 from headgate.engines.spark.reports import Report
@@ -191,14 +193,15 @@ def _latency(reports: list[Report], merged: histogram.Sparse) -> Latency | None:
 
 def _arrivals(entering: list[Report]) -> tuple[Arrivals, ...]:
     """Return what arrived by key group, of the operators that count it."""
-    found: dict[str, dict[int, int]] = {}
-    for report in entering:
-        if report.counts is not None:
-            by_group = found.setdefault(report.operator, {})
-            new = report.counts.arrivals
-            for group, records in zip(new.group.tolist(), new.records.tolist(), strict=True):
-                by_group[group] = by_group.get(group, 0) + int(records)
-    return tuple(Arrivals(name, tuple(sorted(by.items()))) for name, by in found.items() if by)
+    found = []
+    for name in dict.fromkeys(r.operator for r in entering):
+        counted = [r.counts.arrivals for r in entering if r.operator == name and r.counts]
+        if sum(len(new.group) for new in counted):
+            groups = np.concatenate([new.group for new in counted])
+            records = np.bincount(groups, np.concatenate([new.records for new in counted]))
+            some = np.flatnonzero(records)
+            found.append(Arrivals(name, some.tolist(), records[some].astype(np.int64).tolist()))
+    return tuple(found)
 
 
 def _slot_stats(driver: BatchDriver, entering: list[Report]) -> tuple[SlotStats, ...]:

@@ -464,19 +464,8 @@ class Writer:
             return None
         job = driver.config
         cores = self._df.sparkSession.sparkContext.defaultParallelism
-        least, most, _ = self._slots
-        at_most = job.slots_max
-        if most == "auto" and job.slot_rate is None:
-            at_most = max(job.slots, min(cores, job.slots_max))
-        floor = self._options.get("headgate.floor")
-        config = ControlConfig(
-            slos=self._slos,
-            policy=self._policy or _policy("streamswitch", {}),
-            slots_min=least,
-            slots_max=at_most,
-            advise=self._advise,
-            floor_s=None if floor is None else parse_duration_s(floor, zero=True),
-        )
+        policy = self._policy or _policy("streamswitch", {})
+        config = ControlConfig(self._slos, policy, advise=self._advise, **self._limits(job))
         parents = {op.id: (op.upstream.id,) for op in plan.operators if op.upstream is not None}
         return Controller(
             config,
@@ -531,8 +520,19 @@ class Writer:
             faults=self._faults,
         )
 
+    def _limits(self, job: JobConfig) -> dict[str, Any]:
+        """Return what a policy is held to, as fields of `ControlConfig`."""
+        cores = self._df.sparkSession.sparkContext.defaultParallelism
+        least, most, _ = self._slots
+        at_most = job.slots_max
+        if most == "auto" and job.slot_rate is None:
+            at_most = max(job.slots, min(cores, job.slots_max))
+        floor = self._options.get("headgate.floor")
+        floor_s = None if floor is None else parse_duration_s(floor, zero=True)
+        return {"slots_min": least, "slots_max": at_most, "floor_s": floor_s}
+
     def _parameters(self, config: JobConfig) -> dict[str, Any]:
-        found = dataclasses.asdict(config)
+        found = dataclasses.asdict(config) | (self._limits(config) if self._slos else {})
         policy = self._policy.name if self._policy is not None else "streamswitch"
         control = {"slo": [str(slo) for slo in self._slos], "advise": self._advise}
         return (

@@ -12,6 +12,7 @@ two days, which the two logs of 1995 do not have.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,10 +123,8 @@ def mean_error(forecaster: Forecaster, values: F64) -> float:
     """Return the mean absolute error one interval ahead, from the second value on."""
     missed = []
     for value in values.tolist():
-        try:
+        with contextlib.suppress(NotReady):
             missed.append(abs(forecaster.forecast() - value))
-        except NotReady:
-            pass
         forecaster.observe(value)
     return float(np.mean(missed))
 

@@ -18,7 +18,7 @@ import numpy as np
 from headgate.core.errors import ConfigError
 from headgate.experiments.recorded import Recorded
 from headgate.experiments.registry import Request
-from headgate.experiments.replay import replay
+from headgate.experiments.replay import replayed
 from headgate.report.plot import panels
 
 if TYPE_CHECKING:
@@ -48,10 +48,11 @@ def run(request: Request) -> dict[str, Any]:
         )
         raise ConfigError(msg)
     rows, timelines = [], []
+    costs = Recorded.read(request.data / CALIBRATION).engine()
     for path in runs:
-        found = replay(path, like=request.data / CALIBRATION)
-        rows.append({"run": path.name, **_row(found)})
-        timelines.append({"run": path.name, **_timeline(Recorded.read(path))})
+        recorded = Recorded.read(path)
+        rows.append({"run": path.name, **_row(replayed(recorded, costs))})
+        timelines.append({"run": path.name, **_timeline(recorded)})
     rows.sort(key=lambda row: row["slots_mean"])
     within = [
         row["run"]

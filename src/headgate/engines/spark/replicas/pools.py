@@ -12,15 +12,13 @@ from headgate.control.estimators.grouping import load_aware, round_robin
 from headgate.control.estimators.service_time import ServiceTime
 from headgate.control.replicas import OperatorInterval, ReplicaPool
 from headgate.engines.spark.replicas.task import ReplicaReport
+from headgate.operators.quota import timed_quota
 
 Segment = list[Any]
 """[file in the checkpoint's backlog, first row, rows]."""
 
 _PATTERN_ROWS = 512
 """The longest order of replicas that a batch's plan carries. Chosen, not tuned."""
-
-_BURST_S = 10.0
-"""The most that a replica at a fixed rate makes up for after a pause, as slots do."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +162,7 @@ class PoolState:
         """Return how many rows the replica of each lane may serve; None for all."""
         if config.replica_rate is None:
             return [None] * len(self.lanes)
-        quota = max(1, int(config.replica_rate * min(elapsed_s, _BURST_S)))
-        return [quota] * len(self.lanes)
+        return [timed_quota(config.replica_rate, elapsed_s)] * len(self.lanes)
 
     def apply(self, reports: Sequence[ReplicaReport], lanes: Sequence[int]) -> None:
         """Take over what a committed batch did; `lanes` as they were in it."""
