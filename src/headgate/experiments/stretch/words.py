@@ -21,19 +21,13 @@ from headgate.experiments.stretch.live import add_all, memory
 from headgate.operators.oplus.processes import DUE_NS, Setup, SlotProcesses
 from headgate.operators.tuple_buffer.backoff import Backoff
 from headgate.operators.tuple_buffer.shared import Block, SharedTupleBuffer
-from headgate.workloads.draws import zipf_shares
+from headgate.workloads.tweets import TWEETS, WORDS_MAX, keys_of, tweets
 
-I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
-WORDS_MAX = 16
-"""Words of a tweet, at the most: what 140 characters hold."""
-
-VOCABULARY = 10_000
 KEY_GROUPS = 128
-_TABLE = 1 << 22
-_TWEETS = 4096
-"""Different tweets; they come again and again."""
+_TABLE = 1 << 18
+"""Room for the keys of all different tweets, 126,504 at any distance, and as much again."""
 
 _FED_AT_ONCE = 64
 _STEP_S = 0.001
@@ -89,45 +83,6 @@ class Count:
         columns = (("key", "i8"),)
         each = Setup(1, spread(1, KEY_GROUPS), columns, CountKeys, 1, 65_536, 4096)
         return [each] * self.slots
-
-
-def tweets(seed: int = 1) -> I32:
-    """Return the words of different tweets, int32[n, WORDS_MAX], filled up with -1.
-
-    References
-    ----------
-    STRETCH 8.1 has 4.3 million tweets that are not public. Chosen: 4 to 16 words each, of 10,000 that
-    are as frequent as Zipf's law with exponent 1 says.
-    """
-    generator = np.random.default_rng(seed)
-    words = generator.choice(VOCABULARY, (_TWEETS, WORDS_MAX), p=zipf_shares(VOCABULARY, 1.0))
-    lengths = generator.integers(4, WORDS_MAX + 1, _TWEETS)
-    return np.where(np.arange(WORDS_MAX) < lengths[:, None], words, -1).astype(np.int32)
-
-
-@jit
-def keys_of(words: I32, distance_max: int, out: I64) -> int:
-    """Write the keys of some tweets, a bag, to `out`; return how many.
-
-    A word is its own key; of a pair it is both numbers. -1 ends a tweet.
-    """
-    count = 0
-    for tweet in range(words.shape[0]):
-        for i in range(words.shape[1]):
-            word = np.int64(words[tweet, i])
-            if word < 0:
-                break
-            if distance_max == 0:
-                out[count] = word
-                count += 1
-                continue
-            for j in range(i + 1, min(i + 1 + distance_max, words.shape[1])):
-                other = np.int64(words[tweet, j])
-                if other < 0:
-                    break
-                out[count] = word * VOCABULARY + other
-                count += 1
-    return count
 
 
 @jit
@@ -203,12 +158,6 @@ def make_tweets(directory: Path, distance_max: int) -> CountTweets:
     return CountTweets(directory, distance_max)
 
 
-def keys_per_tweet(distance_max: int) -> float:
-    """Return the mean number of keys of a tweet."""
-    out = np.empty(_TWEETS * WORDS_MAX * WORDS_MAX, np.int64)
-    return keys_of(tweets(), distance_max, out) / _TWEETS
-
-
 def _directory() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(dir=memory(), prefix="headgate-words-")
 
@@ -231,7 +180,7 @@ def _feed(count: Count, paths: list[Path]) -> None:
         due_ns = np.zeros(number.size, np.int64)
         if count.rate_per_s is not None:
             due_ns = begin_ns + (number * 1e9 / count.rate_per_s).astype(np.int64)
-        some = words[number % _TWEETS]
+        some = words[number % TWEETS]
         if count.shared:
             column = {"words": some.view(f"V{4 * WORDS_MAX}").reshape(-1), DUE_NS: due_ns}
             add_all(buffers[0], backoff, number, column, 0)

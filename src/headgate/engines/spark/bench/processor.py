@@ -1,16 +1,15 @@
-"""Operators side by side with what Spark has for the same work; so far a user's own Python state.
+"""A user's own Python state in headgate's slots, beside Spark's operators for the same.
 
-``processor`` is the job of `headgate.engines.spark.bench.aggregate`, count and sum per key with the
-answer checked key by key, as a processor: vectorised (`hg.ArrowProcessor`), and PySpark's own forms
-unchanged in slots, against the same forms on plain Spark.
+The job of `headgate.engines.spark.bench.aggregate`, count and sum per key with the answer checked key
+by key, as a processor: vectorised (`hg.ArrowProcessor`), and PySpark's own forms unchanged in slots,
+against the same forms on plain Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from headgate.core.errors import ConfigError, nearest
 from headgate.engines.spark.bench import aggregate
 from headgate.engines.spark.bench.native import BASELINES, PROCESSORS
 
@@ -24,7 +23,7 @@ TARGETS: Mapping[tuple[str, str], float] = {
 _PER_KEY = tuple(name for name, baseline in BASELINES.items() if baseline.slow)
 
 
-def processor(**given: Any) -> dict[str, Any]:
+def run(**given: Any) -> dict[str, Any]:
     """Return what `aggregate.run` says of processors, with the ratios of ours to Spark's.
 
     Parameters
@@ -60,27 +59,3 @@ def ratios(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 }
             )
     return made
-
-
-PARTS: Mapping[str, Callable[..., dict[str, Any]]] = {"processor": processor}
-
-
-def run(only: str | None = None, **given: Any) -> dict[str, Any]:
-    """Run all parts, or one.
-
-    Parameters
-    ----------
-    only : str or None
-        A name out of `PARTS`.
-    **given
-        Parameters of the parts.
-
-    Raises
-    ------
-    ConfigError    There is no such part.
-    """
-    if only is not None and only not in PARTS:
-        msg = f'no part "{only}"{nearest(only, PARTS)}; there are {", ".join(PARTS)}.'
-        raise ConfigError(msg)
-    parts = [only] if only is not None else list(PARTS)
-    return {"benchmark": "operators", **{name: PARTS[name](**given) for name in parts}}
