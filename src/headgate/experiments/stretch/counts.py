@@ -14,7 +14,6 @@ from typing import Any
 
 from headgate.engines.spark.bench import words as on_spark
 from headgate.engines.spark.bench.common import parameters, progress, require
-from headgate.engines.spark.bench.flink import find_flink
 from headgate.engines.spark.bench.sides import failed
 from headgate.experiments.stretch import fig06
 from headgate.experiments.stretch.words import Count

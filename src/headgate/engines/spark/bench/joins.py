@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from headgate.engines.spark.bench.common import ROW_GROUPS, parameters, require
 from headgate.engines.spark.bench.native import HEADGATE
-from headgate.engines.spark.bench.sides import Case, Comparison, failed, ratio
+from headgate.engines.spark.bench.sides import ENGINES, Case, Comparison, engines_of, failed, ratio
 
 I64 = npt.NDArray[np.int64]
 
@@ -50,6 +50,9 @@ class JoinParameters:
     join_keys: int = 50_000
     """Distinct keys, drawn evenly: at 10,000 rows a second a record has two partners."""
 
+    engines: str = ",".join(ENGINES)
+    """Who runs, separated by commas."""
+
     slots: int = 2
     """Slots of headgate, shuffle partitions of Spark, cores of both."""
 
@@ -70,7 +73,10 @@ class JoinParameters:
 
 @dataclass(frozen=True)
 class TwoStreams:
-    """Rows of two streams in time order; of each a file per batch."""
+    """Rows of two streams in time order, of each a file per batch.
+
+    From one second after 1970 on: there Spark's watermark begins, and what is not after it is late.
+    """
 
     rows: int
     batches: int
@@ -83,7 +89,7 @@ class TwoStreams:
         random = np.random.default_rng([self.seed, side])
         count, span_us = self.rows * self.batches, self.seconds * _SECOND_US
         place = np.arange(count, dtype=np.int64)
-        times = place // self.rows * span_us + place % self.rows * span_us // self.rows
+        times = _SECOND_US + place // self.rows * span_us + place % self.rows * span_us // self.rows
         return times, random.integers(0, self.keys, count, dtype=np.int64)
 
     def write(self, directory: Path) -> Path:
@@ -160,6 +166,7 @@ def run(**given: Any) -> dict[str, Any]:
             asked.batches,
             asked.dropped_batches,
             asked.timeout_s,
+            engines_of(asked.engines),
         ).run()
     pairs = [
         ratio(entries, (HEADGATE, "join"), (other, "join"))

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from headgate.core.errors import EngineError
+from headgate.core.errors import ConfigError, EngineError, nearest
 from headgate.engines.spark.bench.common import (
     WrongAnswer,
     child,
@@ -163,6 +163,21 @@ class Comparison:
             "phases_ms": medians(said["phases_ms"][self.dropped :]),
             "settings": said["settings"],
         }
+
+
+def engines_of(names: str) -> tuple[str, ...]:
+    """Return the engines of a list separated by commas, in the order of `ENGINES`.
+
+    Raises
+    ------
+    ConfigError    A name is unknown.
+    """
+    asked = names.split(",")
+    for name in asked:
+        if name not in ENGINES:
+            msg = f"no engine {name!r}{nearest(name, ENGINES)}; there are {', '.join(ENGINES)}."
+            raise ConfigError(msg)
+    return tuple(name for name in ENGINES if name in asked)
 
 
 def ratio(

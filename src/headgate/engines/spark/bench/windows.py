@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from headgate.engines.spark.bench.common import ROW_GROUPS, VALUES, parameters, require
 from headgate.engines.spark.bench.native import HEADGATE
-from headgate.engines.spark.bench.sides import Case, Comparison, failed, ratio
+from headgate.engines.spark.bench.sides import ENGINES, Case, Comparison, engines_of, failed, ratio
 
 I64 = npt.NDArray[np.int64]
 
@@ -55,6 +55,9 @@ class WindowsParameters:
 
     window_keys: int = 1_000
     """Distinct keys, drawn evenly."""
+
+    engines: str = ",".join(ENGINES)
+    """Who runs, separated by commas."""
 
     slots: int = 2
     """Slots of headgate, shuffle partitions of Spark, cores of both."""
@@ -172,6 +175,7 @@ def run(**given: Any) -> dict[str, Any]:
             asked.batches,
             asked.dropped_batches,
             asked.timeout_s,
+            engines_of(asked.engines),
         ).run()
     others = ("spark-memory", "spark-rocksdb")
     pairs = [
