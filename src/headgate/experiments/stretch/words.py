@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -92,20 +91,30 @@ def groups_of(keys: I64, groups: int) -> I64:
 
 
 @jit
-def add_counts(keys: I64, mine: Any, table: I64) -> int:
-    """Count those keys that are `mine` in an open table, int64[n, 2] of key + 1 and count.
+def add_counts(keys: I64, is_owned: npt.NDArray[np.bool_], table: I64) -> int:
+    """Count the keys of owned groups in an open table, int64[n, 2] of key + 1 and count.
+
+    One loop over keys, since each array in between would cost as much as splitting a tweet.
+
+    Parameters
+    ----------
+    keys : int64[m]
+    is_owned : bool[groups]
+        Which key groups count, as `groups_of` gives them.
+    table : int64[n, 2]
+        n is a power of two.
 
     Returns
     -------
-    int    Keys counted; less than there are if the table is full.
+    int    Keys counted; less than are owned if the table is full.
     """
-    mask = table.shape[0] - 1
+    mask, groups = table.shape[0] - 1, is_owned.size
     counted = 0
     for i in range(keys.size):
-        if not mine[i]:
+        mixed = keys[i] * _MIX
+        if not is_owned[(mixed >> 16) % groups]:
             continue
-        key = keys[i] + 1
-        at = (keys[i] * _MIX) & mask
+        key, at = keys[i] + 1, mixed & mask
         for _ in range(table.shape[0]):
             if table[at, 0] == 0:
                 table[at, 0] = key
@@ -122,16 +131,13 @@ class CountKeys:
 
     def __init__(self, directory: Path) -> None:
         self.table: I64 = np.zeros((_TABLE, 2), np.int64)
-        self.count(np.zeros(1, np.int64), np.zeros(1, dtype=bool))
+        self._is_owned = np.ones(KEY_GROUPS, dtype=bool)
+        # compiled, or loaded, before the first record comes
+        add_counts(np.zeros(1, np.int64), self._is_owned, self.table)
 
     def serve(self, block: Block, owned: I64, count: int, totals: I64) -> None:
         """Count each record's key."""
-        keys = block.columns["key"]
-        totals[0] += self.count(keys, np.ones(keys.size, dtype=bool))
-
-    def count(self, keys: I64, mine: npt.NDArray[np.bool_]) -> int:
-        """Count some keys."""
-        return add_counts(keys, mine, self.table)
+        totals[0] += add_counts(block.columns["key"], self._is_owned, self.table)
 
 
 class CountTweets(CountKeys):
@@ -142,15 +148,14 @@ class CountTweets(CountKeys):
         self._distance_max = distance_max
         self._keys = np.empty(256 * WORDS_MAX * WORDS_MAX, np.int64)
         keys_of(np.full((1, WORDS_MAX), -1, np.int32), distance_max, self._keys)
-        groups_of(self._keys[:1], KEY_GROUPS)
 
     def serve(self, block: Block, owned: I64, count: int, totals: I64) -> None:
         """Count the keys of `owned` groups."""
         words = block.columns["words"].view(np.int32).reshape(-1, WORDS_MAX)
         keys = self._keys[: keys_of(words, self._distance_max, self._keys)]
-        is_owned = np.zeros(KEY_GROUPS, dtype=bool)
-        is_owned[owned] = True
-        totals[0] += self.count(keys, is_owned[groups_of(keys, KEY_GROUPS)])
+        self._is_owned[:] = False
+        self._is_owned[owned] = True
+        totals[0] += add_counts(keys, self._is_owned, self.table)
 
 
 def make_tweets(directory: Path, distance_max: int) -> CountTweets:

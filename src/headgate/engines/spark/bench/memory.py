@@ -130,9 +130,15 @@ def _write(directory: Path, kind: str, asked: MemoryParameters, distinct: int) -
 def _entry(engine: str, kind: str, files: Path, asked: MemoryParameters) -> dict[str, Any]:
     entry = {"engine": engine, "case": kind}
     with tempfile.TemporaryDirectory(dir=_shared_memory(), prefix="headgate-arena-") as arena:
-        request = {"kind": kind, "files": str(files), "directory": str(files / engine)}
-        request |= {"heap": asked.heap, "slots": asked.slots, "arena": arena}
-        request |= {"rows": asked.memory_keys}
+        request = {
+            "kind": kind,
+            "files": str(files),
+            "directory": str(files / engine),
+            "heap": asked.heap,
+            "slots": asked.slots,
+            "arena": arena,
+            "rows": asked.memory_keys,
+        }
         command = [sys.executable, "-m", __name__, "--engine", engine]
         env = spark_env() | {_ARENA: arena}
         try:

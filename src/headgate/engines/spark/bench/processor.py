@@ -31,8 +31,12 @@ def run(**given: Any) -> dict[str, Any]:
     **given
         Fields of `aggregate.AggregateParameters`.
     """
-    wanted = {"keys": (aggregate.FEW_KEYS,), "engines": (*PROCESSORS, *_PER_KEY)}
-    wanted |= {"batches": 3, "dropped_batches": 1}
+    wanted: dict[str, Any] = {
+        "keys": (aggregate.FEW_KEYS,),
+        "engines": (*PROCESSORS, *_PER_KEY),
+        "batches": 3,
+        "dropped_batches": 1,
+    }
     found = aggregate.run(**(wanted | given))
     return found | {"benchmark": "processor", "ratios": ratios(found["engines"])}
 
