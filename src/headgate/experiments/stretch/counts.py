@@ -72,7 +72,9 @@ def run(**given: Any) -> dict[str, Any]:
         "parameters": asdict(asked),
         "exchanges": rows,
         "engines": entries,
-        "flink": {"skipped": "bench/flink.py has one job, count and sum per key; it splits nothing"},
+        "flink": {
+            "skipped": "bench/flink.py has one job, count and sum per key; it splits nothing"
+        },
         "ratios": ratios(rows, entries),
         "failed": failed(entries),
     }

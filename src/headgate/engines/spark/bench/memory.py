@@ -180,15 +180,14 @@ def measure(engine: str, request: Mapping[str, Any]) -> dict[str, Any]:
     spark = session(master=f"local[{slots}]", name=f"memory-{engine}", **shared, **settings)
     schema = f"k {KINDS[request['kind']]}, v bigint"
     arena = Path(request["arena"])
-    with _running(spark, engine, schema, Path(request["files"]) / "few", work, request) as query:
-        state_rows = _state_rows(query)
-        few = _resident(spark, arena)
-        few["arena"] = 0  # that of another query, which is gone
-    with _running(spark, engine, schema, Path(request["files"]) / "all", work, request) as query:
-        state_rows = _state_rows(query)
-        whole = _resident(spark, arena)
+    found: dict[str, Any] = {}
+    for name in ("few", "all"):
+        files = Path(request["files"]) / name
+        with _running(spark, engine, schema, files, work, request) as query:
+            found[name] = _resident(spark, arena)
+            found["state_rows"] = _state_rows(query)
     spark.stop()
-    return {"few": few, "all": whole, "state_rows": state_rows}
+    return found
 
 
 @contextmanager
