@@ -136,6 +136,22 @@ def test_processors_are_judged_by_pairs_that_have_a_target() -> None:
     assert [(r["ratio"], r["target"], r["met"]) for r in made] == [(25.0, 50.0, False)]
 
 
+def test_the_vectorised_processor_also_runs_with_batches_as_small_as_the_others(
+    monkeypatch,
+) -> None:
+    asked = []
+
+    def ran(**given):
+        asked.append(given)
+        return {"engines": [], "failed": []}
+
+    monkeypatch.setattr(processor.aggregate, "run", ran)
+    processor.run(slow_rows_per_batch=100)
+    first, second = asked
+    assert "headgate-arrow" in first["engines"]
+    assert (second["engines"], second["rows_per_batch"]) == ("headgate-arrow", 100)
+
+
 def test_the_shared_exchange_is_judged_where_a_record_has_most_keys() -> None:
     exchanges = [
         {"case": case, "shared_per_s": 40, "partitioned_per_s": 10}
