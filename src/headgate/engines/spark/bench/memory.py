@@ -221,13 +221,11 @@ def _running(
 
 
 def _state_rows(query: Any) -> int:
-    """Return the entries of state after the last batch with rows."""
-    rows = [
-        sum(int(operator["numRowsTotal"]) for operator in p["stateOperators"])
-        for p in query.recentProgress
-        if int(p["numInputRows"]) > 0
-    ]
-    return rows[-1]
+    """Return the entries of state, which never become fewer; headgate fills its newest progress only."""
+    return max(
+        sum(int(operator["numRowsTotal"]) for operator in progress["stateOperators"])
+        for progress in query.recentProgress
+    )
 
 
 def _resident(spark: SparkSession, arena: Path) -> dict[str, int]:
