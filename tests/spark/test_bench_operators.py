@@ -175,6 +175,19 @@ def test_comparisons_are_judged_per_core() -> None:
     assert made[2]["ratio"] == pytest.approx(1e-3)
 
 
+def test_the_kernel_is_held_against_the_reference(monkeypatch) -> None:
+    monkeypatch.setattr(scalejoin, "_REFERENCE", 100)
+    assert scalejoin._reference(seed=1)["comparisons_per_s"] > 0
+
+    def lossy(*given):
+        return tuple(column[1:] for column in compare_all(*given))
+
+    compare_all = scalejoin.compare_all
+    monkeypatch.setattr(scalejoin, "compare_all", lossy)
+    with pytest.raises(WrongAnswer, match="reference"):
+        scalejoin._reference(seed=1)
+
+
 def test_memory_is_compared_per_kind_of_key() -> None:
     def one(engine: str, kind: str, size: int) -> dict:
         return {"engine": engine, "case": kind, "bytes_per_million_keys": size}
