@@ -12,8 +12,9 @@ native    resident pages of the JVM, whose heap has all its pages from the start
 python    pages of Python workers that are theirs alone
 ========  =====================================================================================
 
-What lies on disk only (RocksDB's files, changelogs, checkpoints) does not count; the operating system
-may keep copies of it in memory.
+Of Python's pages most are what a batch was worked on in, which allocators keep: it grows with the rows
+of a batch and not with state. What lies on disk only (RocksDB's files, changelogs, checkpoints) does
+not count; the operating system may keep copies of it in memory.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class MemoryParameters:
     memory_keys: int = 400_000
     """Keys that state is filled with; >= 1. Figures are per million."""
 
-    memory_batches: int = 2
-    """Files, and batches, that bring them; >= 1."""
+    memory_batches: int = 8
+    """Files, and batches, that bring them; >= 1. Workers keep what their largest batch needed."""
 
     heap: str = "2g"
     """Java's heap, all of it in memory from the start."""
