@@ -135,7 +135,7 @@ def replicas_needed(events: float, event_s: float, duration_s: float) -> int:
 
 
 def plan(interval: Interval, predictions: Mapping[str, Prediction]) -> dict[str, int]:
-    """Return the active replicas of the operators that change; at least 1, at most the pool.
+    """Return the active replicas of the operators that change, within what each may have.
 
     References
     ----------
@@ -145,7 +145,7 @@ def plan(interval: Interval, predictions: Mapping[str, Prediction]) -> dict[str,
     for name, prediction in predictions.items():
         operator = interval.operators[name]
         needed = replicas_needed(prediction.total, operator.event_s, interval.duration_s)
-        replicas = max(1, min(needed, operator.pool))
+        replicas = max(operator.least, min(needed, operator.pool))
         if replicas != operator.active:
             wanted[name] = replicas
     return wanted

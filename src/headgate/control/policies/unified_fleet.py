@@ -22,6 +22,9 @@ _CATCH_UP_S = 300.0
 """Within how long what waits is to be served, seconds. Chosen: the longest that Henge waits for an
 action to take effect."""
 
+_KEPT = 2
+"""How many times what it needs an operator keeps: to be short of slots costs a change."""
+
 _SATURATED = 0.98
 """Share of the time from which an operator's backlog has to tell how much too slow it is."""
 
@@ -30,7 +33,7 @@ _SATURATED = 0.98
 class UnifiedFleetParameters:
     """Parameters of `UnifiedFleet`."""
 
-    epsilon: float = 0.3
+    epsilon: float = 0.4
     """As of `Unified`: how much more than is needed is given, so that the next change is far away; a
     change of a job may stop it."""
 
@@ -100,8 +103,8 @@ class UnifiedFleet:
 
     @property
     def name(self) -> str:
-        """``unified(0.3, 120)``."""
-        return f"unified({self._p.epsilon:g}, {self._p.ahead_s:g})"
+        """``unified-fleet(0.4, 120)``."""
+        return f"unified-fleet({self._p.epsilon:g}, {self._p.ahead_s:g})"
 
     def decide(self, view: FleetView) -> FleetDecision:
         """Return the slots of all jobs that will need others."""
@@ -154,8 +157,11 @@ class UnifiedFleet:
         spare: dict[str, dict[str, int]] = {}
         for name, operators in needed.items():
             for op, slots in operators.items():
-                more = slots > view.jobs[name].operators[op].slots
-                (wanted if more else spare).setdefault(name, {})[op] = slots
+                held = view.jobs[name].operators[op].slots
+                if slots > held:
+                    wanted.setdefault(name, {})[op] = slots
+                elif slots * _KEPT < held:
+                    spare.setdefault(name, {})[op] = slots * _KEPT
         if not wanted:
             return FleetDecision(rule="projected within", reason="No job needs more slots.")
         # A job that changes anyway gives back what it can spare; others only where room is short.

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from headgate.control.estimators.forecast import Forecaster, LastChange
+from headgate.control.estimators.forecast import (
+    Blend,
+    Forecaster,
+    LastChange,
+    Naive,
+    Smoothed,
+)
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.policies.psps import Edge, Prediction, check_interval, edge_shares, predict
@@ -26,7 +32,7 @@ class UnifiedPools:
     epsilon : float
         As of `Unified`.
     forecaster : Forecaster, optional
-        Of the input; default: `LastChange`.
+        Of the input; default: `burst_blend`.
 
     References
     ----------
@@ -39,14 +45,14 @@ class UnifiedPools:
         check_range("unified", "bound_s", bound_s, 0.0, above=True)
         self._bound_s = bound_s
         self._inner = Unified(epsilon, 0.0, even=1)
-        self._forecaster = forecaster or LastChange()
+        self._forecaster = forecaster or burst_blend()
         self._shares: dict[Edge, float] = {}
         self._time_s = 0.0
 
     @property
     def name(self) -> str:
-        """``unified(1 s, last-change(0.75))``."""
-        return f"unified({self._bound_s:g} s, {self._forecaster.name})"
+        """``unified-pools(1)``."""
+        return f"unified-pools({self._bound_s:g})"
 
     def decide(self, interval: Interval) -> ReplicaDecision:
         """Return the replicas that have to be active in the next interval.
@@ -73,6 +79,14 @@ class UnifiedPools:
         return ReplicaDecision(wanted, reason=decided.reason, numbers=decided.numbers)
 
 
+def burst_blend() -> Blend:
+    """Return a forecast for intervals of some seconds: of bursts their slope, of noise a level.
+
+    Which of the two a stream has is seen within ten intervals. Chosen on PSPS's tweets, smoothed and raw.
+    """
+    return Blend([Naive(), Smoothed(0.5), LastChange()], memory=0.9, power=6.0)
+
+
 def _view(
     operator: OperatorInterval, expected: Prediction, interval_s: float, bound_s: float
 ) -> OperatorView:
@@ -91,5 +105,6 @@ def _view(
         bound_s=bound_s,
         window_s=interval_s,
         alert_s=bound_s / 10.0,
+        slots_min=operator.least,
         slots_max=groups,
     )

@@ -336,7 +336,7 @@ class JoinRun:
         }
 
 
-def simulate_join(
+def simulate_join(  # noqa: PLR0913 - a run has many sides
     model: JoinModel,
     arrival_s: F64,
     policy: Policy,

@@ -42,19 +42,22 @@ class Beside:
     workload : str
     measures : sequence of Measure
         The first is what the paper's policy is for.
-    ours, rivals : Row, sequence of Row
-        Each with ``policy`` and the measures.
+    ours, rivals, also : Row, sequence of Row
+        Each with ``policy`` and the measures. Rivals are the paper's own, as it sets them; what is
+        `also` shown says what else would have been had, and has no say in whether ours is ahead.
     """
 
     workload: str
     measures: Sequence[Measure]
     ours: Row
     rivals: Sequence[Row]
+    also: Sequence[Row] = ()
 
     @property
     def rows(self) -> list[Row]:
         """All rows, ours first."""
-        return [{"workload": self.workload, **row} for row in (self.ours, *self.rivals)]
+        rows = (self.ours, *self.rivals, *self.also)
+        return [{"workload": self.workload, **row} for row in rows]
 
     @property
     def verdicts(self) -> list[Row]:

@@ -23,7 +23,7 @@ BOUND_S = 0.1
 
 MEASURES = (
     Measure("slots"),
-    Measure("latency_ms"),
+    Measure("latency_ms", within=0.05),
     Measure("latency_ms_p99", within=0.5),
     Measure("spike_s"),
 )

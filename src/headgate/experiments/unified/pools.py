@@ -52,9 +52,6 @@ def compare(name: str, load: Load, seeds: Sequence[int]) -> Beside:
         values = {m.key: found[m.key] for m in MEASURES}
         return {"policy": case.system, **values, "dropped": found["dropped"]}
 
-    rivals = [
-        measured(Psps, _PSPS_S),
-        measured(Psps, INTERVAL_S),
-        measured(UnifiedPools, _PSPS_S),
-    ]
-    return Beside(name, MEASURES, measured(UnifiedPools, INTERVAL_S), rivals)
+    also = [measured(Psps, INTERVAL_S), measured(UnifiedPools, _PSPS_S)]
+    ours, psps = measured(UnifiedPools, INTERVAL_S), measured(Psps, _PSPS_S)
+    return Beside(name, MEASURES, ours, [psps], also)
