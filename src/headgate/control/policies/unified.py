@@ -21,6 +21,9 @@ _LOOK_BACK_S = 5.0
 _MANY = 1e9
 """More slots than any operator may have: a number to round, where hardly any time is left."""
 
+_LEAST_RATE = 1e-9
+"""Records per second below which a service rate counts as unknown."""
+
 _ROUNDING = 1e-9
 """Thirty events of 100 ms are 3 replicas for 1 s, also in floating point."""
 
@@ -106,7 +109,7 @@ class Unified:
         trend.observe(time_s, arrival_rate(view))
         foreseen = replace(view, group_rate=view.group_rate * trend.growth(self._ahead_s))
         mu = mean_service_rate(view)
-        if not self._even or mu <= 0.0:
+        if not self._even or mu < _LEAST_RATE:
             return foreseen
         cost = self._costs.setdefault(name, Trend(self._look_back_s))
         cost.observe(time_s, 1.0 / mu)
@@ -145,7 +148,7 @@ def even_slots(view: OperatorView, epsilon: float) -> int | None:
     service would also make each record's own time longer.
     """
     mu = mean_service_rate(view)
-    if mu <= 0.0:
+    if mu < _LEAST_RATE:
         return None
     rate = arrival_rate(view) + float(view.backlog.sum()) / view.window_s
     within_s = view.bound_s - view.floor_s

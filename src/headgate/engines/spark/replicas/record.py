@@ -85,7 +85,9 @@ class PoolRecorder:
             for stage, seen in interval.operators.items()
         )
         rule = "restart" if decision.restart else "replicas"
-        numbers = {name: round(value, 6) for name, value in decision.numbers.items()}
+        numbers: dict[str, float | None] = {
+            name: round(value, 6) for name, value in decision.numbers.items()
+        }
         self._writer.write(
             Decided(self._policy, rule, decision.reason, True, wishes, observed, numbers)
         )

@@ -110,7 +110,9 @@ def start(
         frame = driver.streaming_input()
         warm_workers(spark, [])
         parameters = {"policy": policy.name, "checkpoint": location, **asdict(config)}
-        recorder.start(job, name or "", driver.states, driver.latest, parameters)
+        recorder.start(
+            job, name or pipeline.stages[-1].id, driver.states, driver.latest, parameters
+        )
         driver.redeliver_rest()
         writer = frame.writeStream.foreachBatch(driver.process)
         writer = writer.option("checkpointLocation", location)
