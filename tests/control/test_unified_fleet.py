@@ -70,6 +70,11 @@ def test_where_the_budget_is_short_others_give_back_what_they_can_spare() -> Non
     assert tight.slots["short"] == {"work": 5}
 
 
+def test_nothing_is_given_back_for_slots_that_do_not_fit_even_then() -> None:
+    """26 slots are wanted; the other job could give back 2."""
+    assert not decided({"short": job(100.0, 4), "rich": job(10.0, 8)}, 16)
+
+
 def test_where_not_all_fit_the_one_with_most_utility_per_slot_is_given_its_slots() -> None:
     """Each wants 2 more slots, and 2 are left."""
     jobs = {"low": job(20.0, 3, priority=10.0), "high": job(20.0, 3, priority=90.0)}

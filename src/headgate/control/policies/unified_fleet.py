@@ -8,15 +8,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetOperator, FleetView
+from headgate.control.fleet_view import (
+    Action,
+    FleetDecision,
+    FleetJob,
+    FleetOperator,
+    FleetView,
+    Slots,
+)
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.policies.unified import Unified
 from headgate.core.assignment import spread
 from headgate.core.utility import Metric
-
-ROUND_S = 10.0
-"""Time between two decisions, seconds. Henge 5.1."""
 
 _CATCH_UP_S = 300.0
 """Within how long what waits is to be served, seconds. Chosen: the longest that Henge waits for an
@@ -69,12 +73,14 @@ class _Known:
         By operator, the least that the job took beside what is projected for the operator.
     backlog_s : dict of str to float
         Of the round before, by operator; empty after a change.
-    changed_s : float
+    seen_s, changed_s : float
+        When that round was, and the last change, in seconds.
     """
 
     policy: Unified
     beside_s: dict[str, float] = field(default_factory=dict)
     backlog_s: dict[str, float] = field(default_factory=dict)
+    seen_s: float = -math.inf
     changed_s: float = -math.inf
 
 
@@ -94,6 +100,7 @@ class UnifiedFleet:
     References
     ----------
     Ours. Henge 5 (rounds, utility, watching first), StreamSwitch 4.2 (projection), PSPS IV (forecast).
+    Whether hosts are congested is not looked at: the budget bounds what they are given.
     """
 
     def __init__(self, parameters: UnifiedFleetParameters | None = None) -> None:
@@ -133,13 +140,15 @@ class UnifiedFleet:
         for op, operator in job.operators.items():
             if operator.source or not operator.capacity * job.input_rate > 0.0:
                 continue
-            mu = _service_rate(operator, job.input_rate, known.backlog_s.get(op))
+            before_s = known.backlog_s.get(op)
+            mu = _service_rate(operator, job.input_rate, before_s, time_s - known.seen_s)
             if operator.capacity < _SATURATED:
                 own_s = 1.0 / (mu * (1.0 - operator.capacity))
                 beside_s = max(0.0, latency_s - own_s)
                 known.beside_s[op] = min(known.beside_s.get(op, math.inf), beside_s)
             views[op] = _view(operator, job.input_rate, mu, bound_s, known.beside_s.get(op, 0.0))
         known.backlog_s = {op: operator.backlog_s for op, operator in job.operators.items()}
+        known.seen_s = time_s
         decision = known.policy.decide(Observation(time_s, views))
         if time_s < known.changed_s + self._p.settle_s:
             return {}
@@ -165,32 +174,46 @@ class UnifiedFleet:
         if not wanted:
             return FleetDecision(rule="projected within", reason="No job needs more slots.")
         # A job that changes anyway gives back what it can spare; others only where room is short.
-        extra = {
-            name: _difference(view.jobs[name], {**spare.get(name, {}), **slots})
-            for name, slots in wanted.items()
-        }
-        room = view.slots_free
-        changes: dict[str, dict[str, int]] = {}
-        for name in [n for n in spare if n not in wanted]:
-            if room < sum(extra.values()):
-                changes[name] = spare[name]
-                room -= _difference(view.jobs[name], spare[name])
-        worth = {name: view.jobs[name].utility.maximum / max(extra[name], 1) for name in extra}
-        order = sorted(extra, key=lambda name: (-worth[name], name))
-        given = []
-        for name in order:
-            if extra[name] <= room:
-                room -= extra[name]
-                changes[name] = {**spare.get(name, {}), **wanted[name]}
-                given.append(name)
+        wishes = {name: {**spare.pop(name, {}), **slots} for name, slots in wanted.items()}
+        changes = fitting(view, wishes, spare)
         for name in changes:
             known = self._known[name]
             known.changed_s, known.backlog_s = view.time_s, {}
+        given = [name for name in wishes if name in changes]
         reason = (
-            f"{', '.join(given) or 'No job'} of {', '.join(order)} get what their forecast needs; "
-            f"{room} slots are left."
+            f"{', '.join(wishes)} will need more slots; {', '.join(given) or 'none of them'} get them."
         )
         return FleetDecision(Action.RECONFIGURATION, changes, reason, "forecast -> reconfiguration")
+
+
+def fitting(view: FleetView, wishes: Slots, spare: Slots) -> dict[str, Mapping[str, int]]:
+    """Return the wishes that a budget has room for, and what others give back for them.
+
+    Parameters
+    ----------
+    view : FleetView
+    wishes : mapping of str to mapping of str to int
+        Slots by job and operator. The jobs with most utility per slot come first; a wish is granted
+        whole or not at all.
+    spare : mapping of str to mapping of str to int
+        What operators of other jobs could do with; they give it back only if that makes a wish fit.
+    """
+    extra = {name: _difference(view.jobs[name], slots) for name, slots in wishes.items()}
+    gain = {name: -_difference(view.jobs[name], slots) for name, slots in spare.items()}
+    worth = {name: view.jobs[name].utility.maximum / max(extra[name], 1) for name in wishes}
+    room = view.slots_free
+    changes: dict[str, Mapping[str, int]] = {}
+    for name in sorted(wishes, key=lambda name: (-worth[name], name)):
+        givers: list[str] = []
+        for giver in sorted(gain, key=lambda giver: (-gain[giver], giver)):
+            if room + sum(gain[each] for each in givers) < extra[name]:
+                givers.append(giver)
+        found = room + sum(gain[giver] for giver in givers)
+        if found >= extra[name]:
+            room = found - extra[name]
+            changes |= {giver: spare[giver] for giver in givers} | {name: wishes[name]}
+            gain = {giver: slots for giver, slots in gain.items() if giver not in givers}
+    return changes
 
 
 def _difference(job: FleetJob, slots: Mapping[str, int]) -> int:
@@ -198,17 +221,17 @@ def _difference(job: FleetJob, slots: Mapping[str, int]) -> int:
 
 
 def _service_rate(
-    operator: FleetOperator, input_rate: float, backlog_before_s: float | None
+    operator: FleetOperator, input_rate: float, backlog_before_s: float | None, round_s: float
 ) -> float:
     """Return the records of the job's input that a slot of an operator can serve per second.
 
     The input over the slots' worth of work that it is: what they were busy for, and where they always
-    are, by how much the backlog grew in a round.
+    are, by how much the backlog grew since the last round, `round_s` ago.
     """
     grew_s = 0.0
     if backlog_before_s is not None and operator.capacity > _SATURATED:
         grew_s = max(0.0, operator.backlog_s - backlog_before_s)
-    return input_rate / (operator.slots * (operator.capacity + grew_s / ROUND_S))
+    return input_rate / (operator.slots * (operator.capacity + grew_s / round_s))
 
 
 def _view(
