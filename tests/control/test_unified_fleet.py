@@ -77,8 +77,8 @@ def test_nothing_is_given_back_for_slots_that_do_not_fit_even_then() -> None:
 
 def test_where_not_all_fit_the_one_with_most_utility_per_slot_is_given_its_slots() -> None:
     """Each wants 2 more slots, and 2 are left."""
-    jobs = {"low": job(20.0, 3, priority=10.0), "high": job(20.0, 3, priority=90.0)}
-    assert list(decided(jobs, 12).slots) == ["high"]
+    jobs = {"a": job(20.0, 3, priority=10.0), "b": job(20.0, 3, priority=90.0)}
+    assert list(decided(jobs, 12).slots) == ["b"]
 
 
 def test_a_job_is_left_alone_while_its_last_change_takes_effect() -> None:

@@ -194,11 +194,12 @@ def test_a_journal_says_how_many_replicas_there_were_and_why(tmp_path: Path) -> 
     state.resize(3)
     recorder.resized(1, "map-0", 2, 3, "psps(naive)", decision.reason)
     committed(1, 1.5)
+    committed(2, 2.0)
     recorder.stop("stopped", None)
 
     run = Run.read(recorder.path)
-    assert [row.slots for row in run.rows] == [2, 3]
-    assert (run.arrived, run.served, run.emitted) == (40, 32, 32)
+    assert [row.slots for row in run.rows] == [2, 3, 3]
+    assert (run.arrived, run.served, run.emitted) == (60, 48, 48)
     assert [stats.backlog for stats in run.recent[0].slot_stats] == [0, 4]
     told = why(read(recorder.path), None)
     assert told["reason"] == decision.reason
