@@ -15,6 +15,7 @@ from headgate.engines.spark.replicas.record import PoolRecorder
 from headgate.engines.spark.replicas.task import ARRIVED, Feed, ReplicaReport
 from headgate.engines.spark.reports import Payload
 from headgate.journal.reader import read
+from headgate.report.live import event_text
 from headgate.report.run import Run
 from headgate.report.why import why, why_lines
 from headgate.state.manifest import Manifest
@@ -201,6 +202,11 @@ def test_a_journal_says_how_many_replicas_there_were_and_why(tmp_path: Path) -> 
     assert [row.slots for row in run.rows] == [2, 3, 3]
     assert (run.arrived, run.served, run.emitted) == (60, 48, 48)
     assert [stats.backlog for stats in run.recent[0].slot_stats] == [0, 4]
+    assert [event_text(event) for event in run.events] == [
+        "started with 2 slots",
+        "slots 2 → 3 by psps(naive): 30 events expected: map-0 2 -> 3 for 30; from batch 1",
+        "ended: stopped",
+    ]
     told = why(read(recorder.path), None)
     assert told["reason"] == decision.reason
     assert [(a["slots"], a["took_ms"]) for a in told["applied"]] == [(3, 500.0)]
