@@ -180,7 +180,8 @@ class UnifiedFleet:
             known = self._known[name]
             known.changed_s, known.backlog_s = view.time_s, {}
         given = [name for name in wishes if name in changes]
-        reason = f"{', '.join(wishes)} will need more slots; {', '.join(given) or 'none of them'} get them."
+        who = ", ".join(given) or "none of them"
+        reason = f"{', '.join(wishes)} will need more slots; {who} get them."
         return FleetDecision(Action.RECONFIGURATION, changes, reason, "forecast -> reconfiguration")
 
 
