@@ -23,6 +23,8 @@ class _Plan(Plan):
 def compare(shorter: float) -> Beside:
     """Return ours beside StreamSwitch at ours' number of slots, between the points of its margins.
 
+    Its baseline, which may have more slots or fewer, is shown as well.
+
     Parameters
     ----------
     shorter : float
@@ -40,7 +42,7 @@ def compare(shorter: float) -> Beside:
     baseline = next(row for row in known if row["policy"] == "streamswitch(0.2)")
     measures = (Measure("success", more=True), Measure("slots", within=1e-9))
     name = f"trading day, {shorter:g} times shorter"
-    return Beside(name, measures, _row(ours), [between, baseline])
+    return Beside(name, measures, _row(ours), [between], [baseline])
 
 
 def _row(point: dict[str, Any]) -> dict[str, Any]:
