@@ -218,13 +218,13 @@ class Psps:
         return ReplicaDecision(wanted, reason=reason, numbers={"input_events": expected, **numbers})
 
 
-def check_interval(interval: Interval) -> None:
-    """Raise where PSPS cannot run a job: state, or an interval shorter than an event's way."""
-    refuse_stateful("psps", interval)
+def check_interval(interval: Interval, policy: str = "psps") -> None:
+    """Raise where `policy` cannot run a job: state, or an interval shorter than an event's way."""
+    refuse_stateful(policy, interval)
     through_s = interval.event_through_s
     if interval.duration_s <= through_s:
         msg = (
-            f"psps: interval={interval.duration_s:g} s is not longer than the {through_s:g} s that "
+            f"{policy}: interval={interval.duration_s:g} s is not longer than the {through_s:g} s that "
             f"one event needs through the job; use more than {through_s:g} s."
         )
         raise ConfigError(msg)

@@ -65,7 +65,7 @@ class UnifiedPools:
         if not interval.valid:
             return ReplicaDecision(reason="A sample is missing or absurd: nothing is changed.")
         if not self._time_s:
-            check_interval(interval)
+            check_interval(interval, "unified-pools")
         self._time_s += interval.duration_s
         self._forecaster.observe(interval.input_events)
         self._shares = edge_shares(interval, self._shares)

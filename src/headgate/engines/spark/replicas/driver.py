@@ -243,7 +243,8 @@ class ReplicaDriver:
         """Do what was asked for while a batch ran: within one, replicas never change."""
         wanted, self._wanted = self._wanted, {}
         before = {name: len(self.states[name].active) for name in wanted}
-        self.resize(wanted)
+        for name, replicas in wanted.items():
+            self.states[name].resize(replicas)
         self._note_sizes(before, "user", "")
 
     def ask(self, wanted: Mapping[str, int]) -> None:
@@ -500,7 +501,7 @@ class ReplicaDriver:
     def resize(self, active: Mapping[str, int]) -> None:
         """Activate and deactivate from the next batch on."""
         for name, wanted in active.items():
-            self.states[name].resize(wanted)
+            self.states[name].resize(max(wanted, self.config.least))
 
     def restart(self, active: Mapping[str, int]) -> None:
         """Drop what waits, and serve nothing for a while."""
