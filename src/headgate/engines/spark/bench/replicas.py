@@ -94,7 +94,8 @@ def run(**given: Any) -> dict[str, Any]:
     dict
         ``systems`` (by name: ``saved``, ``degradation``, ``processed``, ``latency_ms`` (mean, p50,
         p99), ``lost``, ``waiting``, ``changes``, ``batches``, ``batch_ms``, ``cpu_s``),
-        ``restart_s`` as measured, ``ahead`` (what policies over pools must show), ``parameters``, ``machine``.
+        ``restart_s`` as measured, ``ahead`` (what policies over pools must show), ``parameters``,
+        ``machine``.
     """
     chosen = parameters(ReplicasParameters, given)
     with tempfile.TemporaryDirectory(prefix="headgate-replicas-") as work:
