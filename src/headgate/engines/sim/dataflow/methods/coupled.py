@@ -69,7 +69,11 @@ class Coupled:
         return [tuple(Subscale(groups, *pair) for pair, groups in plan.pairs(moves).items())]
 
     def admit(
-        self, waiting: Sequence[Step], running: Sequence[Step], held: Sequence[int]
+        self,
+        waiting: Sequence[Step],
+        running: Sequence[Step],
+        held: Sequence[int],
+        busy: Sequence[float],
     ) -> Sequence[int]:
         """Return the next, or with the naive division as many as DRRS's scheduler lets go."""
         if self.divide != "subscales":
