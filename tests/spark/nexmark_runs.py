@@ -1,4 +1,4 @@
-"""Runs of all NEXMark queries at once; as a program, the run of one seed that will be killed."""
+"""Runs of some NEXMark queries at once; as a program, a run that will be killed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ BASE_US = 1_700_000_000_000_000
 LONGEST_S = 12
 STATELESS = ("q0", "q1", "q2")
 STATEFUL = ("q3", "q4", "q5", "q6", "q7", "q8")
-NAMES = (*STATELESS, *STATEFUL)
+GROUPS = (("q0", "q3", "q6"), ("q1", "q4", "q7"), ("q2", "q5", "q8"))
+"""Queries that run at once: each start takes seconds of a core, and nine would starve each other."""
 
-STARTED, STEPS_MAX = 6, 24
-"""The kill comes when so many steps of all queries together are committed: each query has a first one
-or is about to, and none of them all of its seven. Chosen, not tuned."""
+STEPS = 7
+"""Steps of a stateful query over all events."""
 
 _POLL_S = 0.02
 _LIFE_S = 240.0
@@ -47,10 +48,12 @@ def frame(session: SparkSession, name: str, seed: int) -> DataFrame:
     return made
 
 
-def start(session: SparkSession, seed: int, place: Path, *, slots: int) -> dict[str, Any]:
-    """Start all queries, each with a folder of its own in `place`; return them by name."""
+def start(
+    session: SparkSession, names: Sequence[str], seed: int, place: Path, *, slots: int
+) -> dict[str, Any]:
+    """Start some queries, each with a folder of its own in `place`; return them by name."""
     started = {}
-    for name in NAMES:
+    for name in names:
         made = hg.writeStream(frame(session, name, seed)).queryName(name).format("parquet")
         made = made.option("path", str(place / name / "out"))
         made = made.option("checkpointLocation", str(place / name / "checkpoint"))
@@ -60,13 +63,13 @@ def start(session: SparkSession, seed: int, place: Path, *, slots: int) -> dict[
 
 def finish(started: dict[str, Any], *, changes: random.Random | None = None) -> None:
     """Wait until all queries have ended; with `changes`, scale them at random times until then."""
-    slots_max = 4
-    for name, query in started.items():
-        while changes is not None and name in STATEFUL and query.isActive:
-            for other in STATEFUL:
-                if started[other].isActive and changes.random() < 0.5:
-                    started[other].scale(changes.randint(1, slots_max))
-            query.awaitTermination(changes.random())
+    stateful = [query for name, query in started.items() if name in STATEFUL]
+    while changes is not None and any(query.isActive for query in stateful):
+        for query in stateful:
+            if changes.random() < 0.5:
+                query.scale(changes.randint(1, 4))
+        stateful[-1].awaitTermination(changes.random())
+    for query in started.values():
         query.awaitTermination()
 
 
@@ -76,13 +79,14 @@ def steps(place: Path) -> int:
     return sum(len(s.steps()) for s in stores if (s.root / "manifests").is_dir())
 
 
-def kill_at(place: Path, seed: int, committed: int, whom: str) -> int:
-    """Run the queries in a process of their own and kill it; return the steps it left committed.
+def kill_at(names: Sequence[str], seed: int, place: Path, *, committed: int, whom: str) -> None:
+    """Run queries in a process of their own and kill it.
 
     Parameters
     ----------
-    place : Path
+    names : sequence of str
     seed : int
+    place : Path
     committed : int
         The kill comes with the step that makes it so many.
     whom : str
@@ -90,7 +94,7 @@ def kill_at(place: Path, seed: int, committed: int, whom: str) -> int:
     """
     with open(place / "said", "wb") as said:
         process = subprocess.Popen(
-            [sys.executable, __file__, str(place), str(seed)],
+            [sys.executable, __file__, str(place), str(seed), *names],
             stdout=said,
             stderr=said,
             start_new_session=True,
@@ -106,15 +110,14 @@ def kill_at(place: Path, seed: int, committed: int, whom: str) -> int:
     process.wait()
     assert struck, f"it was not there to be killed: {(place / 'said').read_text()[-2000:]}"
     assert process.returncode == -signal.SIGKILL
-    return steps(place)
 
 
-def _live(place: Path, seed: int) -> None:
+def _live(place: Path, seed: int, names: Sequence[str]) -> None:
     session = hg.session(master="local[2]", name="to be killed")
     session.conf.set("spark.sql.session.timeZone", "UTC")
     sources.register(session)
-    finish(start(session, seed, place, slots=2))
+    finish(start(session, names, seed, place, slots=2))
 
 
 if __name__ == "__main__":
-    _live(Path(sys.argv[1]), int(sys.argv[2]))
+    _live(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

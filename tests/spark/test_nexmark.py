@@ -22,7 +22,7 @@ from headgate.testing import nexmark as plain
 from headgate.workloads.nexmark import NexmarkConfig
 from headgate.workloads.rates import ConstantRate
 
-# a seed's run is nine queries at once, and for a kill a start of the JVM before
+# three queries at once, and for a kill a start of the JVM before
 pytestmark = pytest.mark.timeout(600)
 
 SECOND_US = 1_000_000
@@ -82,34 +82,45 @@ ROWS: dict[str, Callable[[Row], tuple[Any, ...]]] = {
     "q8": lambda r: (micros(r.window.end), r.id, r.name),
 }
 
-LIVES = [
+SHOWN = {("scaled", runs.GROUPS[0]), ("killed", runs.GROUPS[1])}
+
+Life = tuple[int, str, tuple[str, ...]]
+"""A seed, what happens, and the queries that run at once."""
+
+CASES = [
     pytest.param(
-        (seed, life),
-        id=f"{seed}-{life}",
-        marks=[] if seed == 0 and life != "undisturbed" else [pytest.mark.thorough],
+        (seed, life, group),
+        name,
+        id=f"{seed}-{life}-{name}",
+        marks=[] if seed == 0 and (life, group) in SHOWN else [pytest.mark.thorough],
     )
     for seed in range(SEEDS)
     for life in ("undisturbed", "scaled", "killed")
+    for group in runs.GROUPS
+    for name in group
 ]
 
 
-@pytest.fixture(scope="module", params=LIVES)
+@pytest.fixture(scope="module")
 def ended(
     request: pytest.FixtureRequest, session: SparkSession, tmp_path_factory: Any
 ) -> tuple[int, Path]:
-    """The seed and folder of all queries, run to their end."""
-    seed, life = request.param
-    place = tmp_path_factory.mktemp(f"{life}-{seed}")
-    chance = random.Random(seed)
-    if life == "killed":
-        committed = chance.randint(runs.STARTED, runs.STEPS_MAX)
-        runs.kill_at(place, seed, committed, "driver" if seed % 2 else "group")
-    started = runs.start(session, seed, place, slots=3 if life == "killed" else 2)
-    runs.finish(started, changes=chance if life == "scaled" else None)
+    """The seed and folder of queries that were run to their end, once for each life."""
+    life: Life = request.param
+    seed, what, names = life
+    place = tmp_path_factory.mktemp(f"{what}-{seed}")
+    chance = random.Random(f"{seed} {what} {names}")
+    if what == "killed":
+        stateful = sum(name in runs.STATEFUL for name in names)
+        committed = chance.randint(1, stateful * (runs.STEPS - 2))
+        whom = chance.choice(("driver", "group"))
+        runs.kill_at(names, seed, place, committed=committed, whom=whom)
+    started = runs.start(session, names, seed, place, slots=3 if what == "killed" else 2)
+    runs.finish(started, changes=chance if what == "scaled" else None)
     return seed, place
 
 
-@pytest.mark.parametrize("name", runs.NAMES)
+@pytest.mark.parametrize(("ended", "name"), CASES, indirect=["ended"])
 def test_a_query_answers_as_one_thread_does(
     session: SparkSession, ended: tuple[int, Path], name: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from headgate.core.errors import ConfigError
@@ -61,7 +63,7 @@ def test_phases_keep_within_their_limits_and_last_as_long_as_the_run() -> None:
     chosen = PhasesParameters(seconds=300.0)
     rate = random_phases(chosen)
     starts_s = [at_s for at_s, _ in rate.steps]
-    assert all(20.0 <= b - a <= 60.0 for a, b in zip(starts_s, starts_s[1:], strict=False))
+    assert all(20.0 <= b - a <= 60.0 for a, b in pairwise(starts_s))
     assert all(100.0 <= per_s <= 1_600.0 for _, per_s in rate.steps)
     assert 240.0 <= starts_s[-1] < 300.0
     assert random_phases(chosen) == rate
