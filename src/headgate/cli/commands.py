@@ -57,6 +57,7 @@ class Benchmark(StrEnum):
     OPERATORS = "operators"
     FLEET = "fleet"
     STEADY = "steady"
+    PHASES = "phases"
     RESCALE = "rescale"
     TUPLE_BUFFER = "tuple-buffer"
 
@@ -69,6 +70,7 @@ _COUNTED = {
     Benchmark.REPLICAS: "seconds",
     Benchmark.STEADY: "batches",
     Benchmark.SLO: "seconds",
+    Benchmark.PHASES: "seconds",
     Benchmark.OPERATORS: "repeats",
     Benchmark.FLEET: "jobs",
     Benchmark.RESCALE: "repeats",
