@@ -18,6 +18,8 @@ from headgate.engines.spark.query import Query
 _RAISED = re.compile(r"(?!py4j|org\.|java\.)[\w.]*(Error|Exception): \S")
 """How the last line of a Python traceback begins; those of the JVM around it say nothing more."""
 
+_POLL_S = 0.05
+
 _STOP_S = 30.0
 """How long a removed query may take to stop before the journal says that it does not."""
 
@@ -94,6 +96,15 @@ class Member:
         if idle or number != self._batch.number:
             self._batch = _Batch(number, now_s)
         return now_s - self._batch.since_s > self._hang_s
+
+    def await_first_batch(self, timeout_s: float) -> None:
+        """Wait until the query has done its first batch or ended; no longer than `timeout_s`."""
+        until_s = time.monotonic() + timeout_s
+        while self.query.isActive and time.monotonic() < until_s:
+            begun, idle = self.query._progress()
+            if begun > 1 or (begun == 1 and idle):
+                return
+            time.sleep(_POLL_S)
 
     @property
     def holds_slots(self) -> bool:
