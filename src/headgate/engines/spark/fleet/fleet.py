@@ -43,8 +43,11 @@ _SETTLE_MAX_ROUNDS = 30
 _BLACKLIST_ROUNDS = 360
 """Henge's 900 s, 5 min, 1 min, 5 min and 1 h in rounds of 10 s, so that they scale with the round."""
 
-_FIRST_BATCH_S = 30.0
+_FIRST_BATCH_S = 60.0
 """How long a job's first batch is waited for before the next job is started."""
+
+_STARTS_MOST = 3
+"""How often a job is started whose Python workers come too late for Spark."""
 
 _POOL = "spark.scheduler.pool"
 _MINUTE_S = 60.0
@@ -198,7 +201,7 @@ class Fleet:
     def add(self, writer: Writer, priority: float = 1.0, utility: Shape | None = None) -> None:
         """Submit a job: `hg.writeStream(...)` with a name, an SLO, a sink and a checkpoint.
 
-        While the fleet runs it starts at once, and its first batch is waited for (30 s at most).
+        While the fleet runs it starts at once, and its first batch is waited for (a minute at most).
 
         Parameters
         ----------
@@ -276,21 +279,28 @@ class Fleet:
         """Start a job in a pool of its own; one that cannot start raises, and leaves no trace.
 
         Returns once its first batch is over: Spark fails a query whose Python workers take more than
-        10 s to appear, which they do where many jobs start at once.
+        10 s to appear, which they do where many jobs start at once. Where they do nevertheless,
+        nothing was done yet, and it is started again.
         """
         prepared = self._prepared.pop(name)
-        # The query's thread inherits the pool of the thread that starts it.
+        for _ in range(_STARTS_MOST):
+            query = self._in_pool(name, prepared.writer)
+            member = Member(name, query, prepared.probe, prepared.utility, self.limits.hang_s)
+            with self._lock:
+                self._members[name] = member
+            self._note(member, "submitted")
+            member.await_first_batch(_FIRST_BATCH_S)
+            if not member.came_too_late:
+                return
+
+    def _in_pool(self, name: str, writer: Writer) -> Query:
+        """Start a query whose thread inherits the pool from the thread that starts it."""
         before = self._context.getLocalProperty(_POOL)
         self._context.setLocalProperty(_POOL, name)
         try:
-            query = prepared.writer.start()
+            return writer.start()
         finally:
             self._context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]
-        member = Member(name, query, prepared.probe, prepared.utility, self.limits.hang_s)
-        with self._lock:
-            self._members[name] = member
-        self._note(member, "submitted")
-        member.await_first_batch(_FIRST_BATCH_S)
 
     # -- life -------------------------------------------------------------------------------------
 

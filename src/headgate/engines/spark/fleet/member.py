@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headgate.control.fleet_view import FleetJob
-from headgate.core.errors import HeadgateError
 from headgate.core.utility import Utility
 from headgate.engines.spark.fleet.probe import Probe
 from headgate.engines.spark.query import Query
@@ -19,6 +18,9 @@ _RAISED = re.compile(r"(?!py4j|org\.|java\.)[\w.]*(Error|Exception): \S")
 """How the last line of a Python traceback begins; those of the JVM around it say nothing more."""
 
 _POLL_S = 0.05
+
+_LATE_WORKER = "Python worker failed to connect back"
+"""What Spark says when a Python process needs more than 10 s to appear."""
 
 _STOP_S = 30.0
 """How long a removed query may take to stop before the journal says that it does not."""
@@ -107,6 +109,12 @@ class Member:
             time.sleep(_POLL_S)
 
     @property
+    def came_too_late(self) -> bool:
+        """Whether Spark gave up waiting for its Python workers before anything was done."""
+        failure = None if self.query.isActive else self.query.exception()
+        return failure is not None and _LATE_WORKER in str(failure)
+
+    @property
     def holds_slots(self) -> bool:
         """Whether its slots are taken although nothing can be decided about it."""
         return self.state in (State.HUNG, State.LEAVING)
@@ -139,7 +147,7 @@ class Member:
         for operator, count in slots.items():
             try:
                 self.query.scale(count, operator=operator, by=by, reason=reason)
-            except HeadgateError as error:
+            except Exception as error:  # whatever it was, other jobs wait for their slots
                 return str(error)
             self._asked[operator] = count
         return ""
