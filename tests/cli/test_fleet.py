@@ -122,7 +122,7 @@ def test_check_says_what_would_run_and_needs_no_cluster(command):
     result = CliRunner().invoke(app, [*command, str(EXAMPLE), "--json"])
     found = json.loads(result.stdout)
     assert result.exit_code == 0
-    assert (found["slots"], len(found["rows"])) == (17, 6)
+    assert (found["slots"], len(found["rows"])) == (19, 6)
 
 
 def test_check_refuses_a_function_that_cannot_be_loaded(tmp_path):

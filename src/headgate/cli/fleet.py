@@ -36,7 +36,7 @@ def run(
     file: Description,
     duration: Annotated[
         str, typer.Option(help="How long from the last job's start on, with its unit.")
-    ] = "60s",
+    ] = "5min",
     advise: Annotated[
         bool, typer.Option("--advise", help="Decide, write down why, and change nothing.")
     ] = False,
