@@ -18,7 +18,7 @@ from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetOp
 from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Intent, Metric, Utility
-from headgate.engines.spark.fleet.member import Member, State
+from headgate.engines.spark.fleet.member import Member, State, _reason
 from headgate.journal import AssignmentChange, FleetDecided, FleetJobChanged, FleetRound, read
 
 pytestmark = pytest.mark.timeout(300)
@@ -298,3 +298,8 @@ def test_a_job_without_a_name_or_with_a_policy_of_its_own_is_refused(run, spark)
         run.fleet.add(hg.writeStream(rows).queryName("none"))
     with pytest.raises(ConfigError, match='no job "god" is in the fleet; did you mean "good"'):
         run.fleet.remove("god")
+
+
+def test_a_failure_is_told_without_what_spark_says_about_every_query():
+    says = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: The disk is full."
+    assert _reason(RuntimeError(says)) == "The disk is full."

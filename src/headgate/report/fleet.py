@@ -32,7 +32,7 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
     rounds: list[FleetRound] = []
     policy, rule = "", ""
     acts: list[tuple[int, FleetDecided]] = []
-    states: dict[str, str] = {}
+    states: dict[str, FleetJobChanged] = {}
     touched: dict[str, int] = {}
     for event in read(path):
         if isinstance(event, FleetRound):
@@ -45,8 +45,7 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
         elif isinstance(event, FleetStart):
             policy = event.policy
         elif isinstance(event, FleetJobChanged):
-            failed = event.state == "failed" and event.why
-            states[event.job] = f"{event.state}: {event.why}" if failed else event.state
+            states[event.job] = event
     if not rounds:
         msg = f'"{path}" has no round of a fleet; wait for the first, or name another journal.'
         raise ConfigError(msg)
@@ -85,23 +84,25 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
     }
 
 
-def _jobs(last: FleetRound, states: Mapping[str, str]) -> list[dict[str, Any]]:
+def _jobs(last: FleetRound, states: Mapping[str, FleetJobChanged]) -> list[dict[str, Any]]:
     """Return a row per job, as of the last round that saw it; those that ended come last."""
     seen = {job.job: job for job in last.jobs}
     rows = []
     for name in [*seen, *(name for name in states if name not in seen)]:
         job = seen.get(name)
         slots = job.slots if job is not None else {}
+        changed = states.get(name)
         rows.append(
             {
                 "job": name,
-                "state": job.state if job is not None else states[name],
+                "state": job.state if job is not None else states[name].state,
                 "utility": job.utility if job is not None else None,
                 "of": job.utility_max if job is not None else None,
                 "met": job.met if job is not None else None,
                 "slots": sum(slots.values()),
                 "busiest": max(job.capacity.values(), default=None) if job is not None else None,
                 "records_per_s": job.input_rate if job is not None else None,
+                "why": changed.why if changed is not None else "",
             }
         )
     return rows

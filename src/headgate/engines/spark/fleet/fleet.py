@@ -53,9 +53,10 @@ _POOL = "spark.scheduler.pool"
 _MINUTE_S = 60.0
 _KEPT_ROUNDS = 10_000
 
-_INPUT_STEADY = 0.1
-_INPUT_CHANGE = 0.25
-"""Above the noise of an input rate over a few batches; Henge's streams are measured by the second."""
+_INPUT_STEADY = 0.2
+_INPUT_CHANGE = 0.3
+"""Above the noise of an input rate over six rounds of batches: up to 10 % either way where a round is
+4 s (measured)."""
 
 
 def in_rounds(round_s: float, *, observe_s: float | None = None, **changes: Any) -> HengeParameters:

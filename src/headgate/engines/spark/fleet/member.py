@@ -17,6 +17,8 @@ from headgate.engines.spark.query import Query
 _RAISED = re.compile(r"(?!py4j|org\.|java\.)[\w.]*(Error|Exception): \S")
 """How the last line of a Python traceback begins; those of the JVM around it say nothing more."""
 
+_SPARKS_WORDS = "terminated with exception: "
+
 _POLL_S = 0.05
 
 _LATE_WORKER = "Python worker failed to connect back"
@@ -173,7 +175,10 @@ class Member:
 
 
 def _reason(failure: Exception) -> str:
-    """Return one line that says what failed: of a traceback inside a message its end."""
+    """Return one line that says what failed: of a traceback inside a message its end, and of Spark's
+    words about a query only those about the reason.
+    """
     lines = [line.strip() for line in str(failure).strip().splitlines()]
     raised = [line for line in lines if _RAISED.match(line)]
-    return raised[-1] if raised else lines[0] if lines else type(failure).__name__
+    found = raised[-1] if raised else lines[0] if lines else type(failure).__name__
+    return found.rpartition(_SPARKS_WORDS)[2]
