@@ -175,9 +175,7 @@ class Member:
 
 
 def _reason(failure: Exception) -> str:
-    """Return one line that says what failed: of a traceback inside a message its end, and of Spark's
-    words about a query only those about the reason.
-    """
+    """Return one line that says what failed, without the traceback and the query's name around it."""
     lines = [line.strip() for line in str(failure).strip().splitlines()]
     raised = [line for line in lines if _RAISED.match(line)]
     found = raised[-1] if raised else lines[0] if lines else type(failure).__name__
