@@ -103,6 +103,15 @@ def test_a_reversion_restores_the_best_configuration_on_record_of_all_jobs() -> 
     assert cluster.henge.state is State.CONVERGED
 
 
+def test_a_reversion_does_not_go_back_above_the_budget() -> None:
+    #  "good" came with more slots than there are, and does less well with what a reduction leaves it.
+    good = Job(lambda slots: 0.5 if slots > 6 else 1.5, constant(0.1), slots=30)
+    cluster = Cluster({"good": good, "bad": Job(constant(2.0), slots=5)}, slots_max=21)
+    cluster.run(60)
+    assert kinds(cluster.actions) == [Action.REDUCTION]
+    assert cluster.view().slots_free >= 0
+
+
 def test_after_a_reversion_the_cluster_is_left_alone() -> None:
     cluster = Cluster(spoiler())
     cluster.run(40)

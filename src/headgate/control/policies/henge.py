@@ -174,6 +174,11 @@ class _Record:
     slots: Slots
     objective: float
 
+    @property
+    def size(self) -> int:
+        """Slots of all operators of all jobs."""
+        return sum(sum(operators.values()) for operators in self.slots.values())
+
 
 class Henge:
     """Share a budget of slots among jobs so that their total utility is as high as it can be.
@@ -497,7 +502,11 @@ class Henge:
     def _revert(self, view: FleetView, rule: str, why: str) -> FleetDecision:
         """Go back to the best configuration on record, and converge."""
         now = self._objective(view)
-        best = max(reversed(self._history), key=lambda r: r.objective, default=None)
+        granted = view.slots_max - view.slots_free
+        # Jobs may have come with more slots than there are; what they gave back stays theirs no more.
+        room = max(view.slots_max, granted)
+        held = [record for record in reversed(self._history) if record.size <= room]
+        best = max(held, key=lambda r: r.objective, default=None)
         better = best is not None and best.objective > now * (1.0 + self._p.settle_tolerance)
         changes = difference(view.slots, best.slots) if best is not None and better else {}
         self._converge(view)
