@@ -204,8 +204,8 @@ SCHEDULING = [
     Mutant(
         "a started subscale goes on whatever the limit per host",
         subscale,
-        "return [*started, *(fresh[index] for index in chosen)]",
-        "return [*started[:0], *(fresh[index] for index in chosen)]",
+        "return [*free, *(fresh[index] for index in chosen)]",
+        "return [*free[:0], *(fresh[index] for index in chosen)]",
     ),
 ]
 

@@ -63,6 +63,10 @@ class Job:
     def what(self):
         return [one.what for one in self.passed]
 
+    def routed(self):
+        """Return the groups of each subscale that was routed."""
+        return [one.groups for one in self.passed if one.what == "routed"]
+
 
 @pytest.mark.parametrize("name", [n for n in registry.names() if n != "shared"])
 def test_every_strategy_ends_in_the_wanted_assignment_with_nothing_left(name):
@@ -142,6 +146,56 @@ def test_a_group_is_routed_only_once_no_task_has_its_file_open():
     assert job.state.assignment.slot_of[min(moving)] == spread(2, GROUPS).slot_of[min(moving)]
     job.porter.open = set()
     job.run()
+
+
+def caught_up(strategy="subscale(groups_min=2)"):
+    """Return a job whose first subscale has caught up and waits to be routed, and its groups."""
+    job = Job(strategy)
+    job.boundary()
+    job.porter.work(job.state, job.step - 1)
+    groups = {g for _, g, _ in job.porter.works}
+    job.porter.open = set(groups)
+    job.boundary()
+    (first, *_) = [one for one in job.passed if one.what == "caught up"]
+    return job, first.groups
+
+
+def test_a_subscale_is_routed_when_the_last_of_its_groups_is():
+    job, groups = caught_up()
+    first, *others = groups
+    assert others
+    job.porter.open = set(others)
+    job.boundary()
+    assert job.state.assignment.slot_of[first] == job.target.slot_of[first]
+    assert groups not in job.routed()
+    job.porter.open = set()
+    job.boundary()
+    assert groups in job.routed()
+
+
+def test_a_copy_that_fell_behind_again_is_brought_on_before_its_group_is_routed():
+    job, groups = caught_up()
+    job.porter.open = set()
+    job.state.tokens = [f"{g:032x}" for g in range(100, 100 + GROUPS)]
+    for work in job.porter.works.values():
+        work.known_step = job.step - 10
+    assert job.boundary() == frozenset()
+    assert groups not in job.routed()
+    for work in job.porter.works.values():
+        work.known_step = job.step - 1
+    assert job.boundary() == frozenset()
+    assert groups in job.routed()
+
+
+def test_a_copy_that_never_keeps_up_does_not_keep_a_migration_from_ending():
+    job, groups = caught_up()
+    job.porter.open = set()
+    for work in job.porter.works.values():
+        work.known_step = job.step - 10
+    for _ in range(20):
+        job.state.tokens = [f"{job.step:016x}{g:016x}" for g in range(GROUPS)]
+        job.boundary()
+    assert all(job.state.assignment.slot_of[g] == job.target.slot_of[g] for g in groups)
 
 
 def test_the_copy_that_the_old_host_keeps_is_dropped():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,34 @@ def test_no_killed_process_changes_an_answer_and_slots_are_spread_over_hosts(
     assert found["verified"], found
     assert found["active"], "the private classes for placement are not to be had"
     assert found["hosts"] == ["127.0.0.11", "127.0.0.12"]
+
+
+ORPHANS = """
+import os, signal, sys
+from pathlib import Path
+from headgate.testing.cluster import StandaloneCluster
+
+with StandaloneCluster(Path(sys.argv[1]), workers=1) as cluster:
+    print(*(process.pid for process in cluster._processes), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_cluster_does_not_outlive_who_started_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ORPHANS, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    pids = done.stdout.split()
+    assert len(pids) == 2, done.stderr[-3000:]
+    deadline = time.monotonic() + 10
+    while any(_runs(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(_runs(pid) for pid in pids)
+
+
+def _runs(pid: str) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

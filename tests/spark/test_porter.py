@@ -25,7 +25,7 @@ class FakeErrands:
         self.gate = threading.Event()
         self.gate.set()
 
-    def run(self, work):
+    def run(self, work, slice_s):
         self.gate.wait(5)
         self.asked.append({host: list(orders) for host, orders in work.items()})
         if self.failures:

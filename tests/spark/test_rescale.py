@@ -79,3 +79,38 @@ def test_each_mechanism_alone_is_a_strategy():
 def test_what_makes_no_sense_is_refused(given):
     with pytest.raises(ConfigError):
         rescale.run(**given)
+
+
+def cost(peak_ms, mean_ms, operation_s, added_ms=5.0):
+    return {
+        "peak_ms": peak_ms,
+        "mean_ms": mean_ms,
+        "operation_s": operation_s,
+        "added_ms": added_ms,
+    }
+
+
+def test_subscale_is_judged_by_the_best_rival_in_each_figure_and_stopping_is_none():
+    across = {
+        "subscale": cost(100.0, 20.0, 2.0),
+        "fluid": cost(400.0, 300.0, 9.0),
+        "on-demand": cost(900.0, 100.0, 3.0),
+        "stop-restart": cost(1.0, 1.0, 0.1),
+    }
+    less = rescale.judged({"across_hosts": across, "in_host": {}})["subscale_less"]
+    assert {name: (one["value"], one["met"]) for name, one in less.items()} == {
+        "peak_ms": (0.75, False),
+        "mean_ms": (0.8, False),
+        "operation_s": (0.333, False),
+    }
+
+
+def test_a_change_within_a_host_is_judged_beside_sparks_own_way():
+    found = {
+        "across_hosts": {},
+        "in_host": {"shared": cost(1.0, 1.0, 0.1, added_ms=20.0)},
+        "spark": {"total_ms": 3_000.0},
+    }
+    judged = rescale.judged(found)
+    assert judged["in_host_added_ms"]["met"]
+    assert judged["spark_times"] == {"value": 150.0, "aim": 100.0, "met": True}

@@ -6,11 +6,13 @@ directory of its own, so that they share no state either.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +20,14 @@ from pathlib import Path
 from types import TracebackType
 
 _WAIT_S = 60.0
+_SET_DEATH_SIGNAL = 1
+"""``PR_SET_PDEATHSIG`` of Linux's prctl."""
 
 
 class StandaloneCluster:
     """Master and workers as child processes; use it as a context manager.
+
+    On Linux they are killed as soon as the thread that started them has ended, however it ended.
 
     Parameters
     ----------
@@ -100,6 +106,8 @@ class StandaloneCluster:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                # one system call between fork and exec, no lock in it
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
             )
         self._processes.append(process)
         return process
@@ -173,6 +181,13 @@ def _running() -> list[_Process]:
             continue  # it has just ended
         found.append(_Process(int(entry.name), int(after[1]), int(after[3]), command))
     return sorted(found, key=lambda one: one.pid)
+
+
+_libc = ctypes.CDLL(None)
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _spark_home() -> Path:

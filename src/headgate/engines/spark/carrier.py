@@ -9,7 +9,7 @@ that the manifest names, wherever they are, so that a copy that is late or lost 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,6 +64,10 @@ _LEFT = {
     Phase.RELEASE: "released",
 }
 """What it means to have left a phase; nothing happens in the one that is missing."""
+
+
+_DEFERRALS_MAX = 8
+"""Boundaries that a route waits at most for a copy that cannot keep up. Chosen, not tuned."""
 
 
 _Phases = dict[int, tuple[Phase, Progress]]
@@ -168,6 +172,7 @@ class Carrier:
         self._first: list[tuple[_Phases, tuple[Instruction, ...]]] = []
         self._owners = list(state.assignment.slot_of)
         self._resuming = False
+        self._deferrals: Counter[int] = Counter()
 
     @classmethod
     def resumed(
@@ -250,11 +255,9 @@ class Carrier:
         self._absorb(step - 1)
         before = list(self._owners)
         for group in list(self._durable.pending):
-            # a task on a host may have the group's file open: the route waits for the next boundary
-            if not self._porter.busy(self.operator, group):
+            if not self._deferred(group, step - 1):
                 self._come_into_force(group)
-        in_force = frozenset(self._durable.in_force.values())
-        self._tell(events.Boundary(step, in_force, hosts))
+        self._tell(events.Boundary(step, self._orders_in_force(), hosts))
         self._absorb(step - 1)
         return self._owners if self._owners != before else None
 
@@ -276,6 +279,32 @@ class Carrier:
         for (host, group), order in list(self._drops.items()):
             if host not in hosts:
                 self._dropped(host, group, order)
+
+    def _deferred(self, group: int, step: int) -> bool:
+        """Return whether what is pending for a group has to wait for the next boundary.
+
+        A task may have the group's file open; or its copy, once good enough, has fallen behind again
+        while the rest of the subscale caught up, and if the group moved now it would not be served.
+        """
+        if self._porter.busy(self.operator, group):
+            return True
+        route, strategy = self._durable.pending[group], self.protocol.strategy
+        if not isinstance(route, Route) or strategy is None or not strategy.awaits_prefetch:
+            return False
+        host = self._hosts[route.slot]
+        if not isinstance(self._transfers.get((host, group)), Prefetch):
+            return False
+        work = self._porter.look((self.operator, group, host))
+        lag = work.lag_steps(self._state.tokens[group], step) if work else None
+        stale = lag is not None and lag > LAG_STEPS
+        waited = self._deferrals[group]
+        self._deferrals[group] = waited + 1 if stale else 0
+        return stale and waited < _DEFERRALS_MAX
+
+    def _orders_in_force(self) -> frozenset[int]:
+        """Return the orders that are in force for all their groups."""
+        pending = {one.order for one in self._durable.pending.values()}
+        return frozenset(self._durable.in_force.values()) - pending
 
     def _come_into_force(self, group: int) -> None:
         durable, owners = self._durable, self._owners

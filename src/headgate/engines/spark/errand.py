@@ -32,10 +32,6 @@ from headgate.state.ports import EMPTY_TOKEN, Section
 ERRAND_PROPERTY = "headgate.errand"
 """Local property that carries an errand's facts to its tasks."""
 
-_SLICE_S = 0.1
-"""How long a task may hold a core that a slot could want; it ends after the key group that it is at.
-Chosen, not tuned."""
-
 _HOST = "reflect('org.apache.spark.util.Utils', 'localHostName')"
 """The host of the executor, as Spark names it; nothing in a Python worker says it."""
 
@@ -122,8 +118,16 @@ class Errands:
         self._map = ArrowMap(_Errand(specs), schema)
         self._frames: dict[tuple[str, ...], DataFrame] = {}
 
-    def run(self, work: dict[str, Sequence[Order]]) -> list[Answer]:
+    def run(self, work: dict[str, Sequence[Order]], slice_s: float) -> list[Answer]:
         """Do what is asked of each host; returns when all tasks have ended.
+
+        Parameters
+        ----------
+        work : dict
+            By host.
+        slice_s : float
+            How long a task may hold a core that a slot could want; it ends after the key group that
+            it is at.
 
         Raises
         ------
@@ -133,7 +137,7 @@ class Errands:
         hosts = tuple(sorted(work))
         asked = {host: [asdict(order) for order in work[host]] for host in hosts}
         context = self._spark.sparkContext
-        facts = self._facts | {"hosts": hosts, "work": asked}
+        facts = self._facts | {"hosts": hosts, "work": asked, "slice_s": slice_s}
         context.setLocalProperty(ERRAND_PROPERTY, json.dumps(facts))
         count = sum(map(len, work.values()))
         text = f"{self._name} migration: {count} key groups on {', '.join(hosts)}"
@@ -177,7 +181,7 @@ class _Errand:
         if host != wished:
             return Answer(wished, host, run.arena)
         checkpoint = checkpoint_at(facts["checkpoint"], facts["run_id"])
-        until, done = time.monotonic() + _SLICE_S, []
+        until, done = time.monotonic() + facts["slice_s"], []
         for asked in facts["work"][host]:
             order = Order(**asked)
             operator = operator_named(order.operator, self.specs[order.operator])

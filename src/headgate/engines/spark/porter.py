@@ -17,7 +17,16 @@ _GROUPS_PER_ERRAND = 64
 """Most key groups asked of a host at once; a task stops anyway when its time slice is over."""
 
 LAG_STEPS = 4
-"""A copy that waits for its group to be routed is brought on when it is so many steps behind."""
+"""A copy that is so many steps behind can be served from: the slot itself applies what it lacks."""
+
+_KEPT_STEPS = 2
+"""A copy that waits for its group to be routed is brought on when it is so many steps behind: while
+that happens it must not fall behind `LAG_STEPS`."""
+
+_SLICE_OF_BATCH = 0.5
+_SLICE_S = (0.1, 1.0)
+"""An errand may hold a core of a host for this part of a batch, within these bounds. Chosen: with less,
+an errand brings a single key group of 4 MB and Spark takes longer to start it than it works."""
 
 _TRIES = 3
 """How often bringing a key group may fail before the migration is told."""
@@ -112,6 +121,8 @@ class Porter:
         self._unknown: set[str] = set()
         self._missed_since: dict[str, float] = {}
         self._heads: Heads | None = None
+        self._committed_s = time.monotonic()
+        self._slice_s = _SLICE_S[0]
         self._changed = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -133,7 +144,14 @@ class Porter:
 
     def committed(self, heads: Heads) -> None:
         """Take note of where key groups stand now."""
+        now_s = time.monotonic()
         with self._changed:
+            least, most = _SLICE_S
+            batch_s = now_s - self._committed_s
+            self._slice_s, self._committed_s = (
+                min(most, max(least, _SLICE_OF_BATCH * batch_s)),
+                now_s,
+            )
             self._heads = heads
             self._changed.notify()
 
@@ -202,7 +220,7 @@ class Porter:
         try:
             if self._errands is None:
                 self._errands = self._make()
-            return self._errands.run(asked)
+            return self._errands.run(asked, self._slice_s)
         except Exception as error:  # an executor may be gone; Spark itself has tried four times
             self._errands = None
             said = str(error).splitlines() or [""]
@@ -258,7 +276,7 @@ def _behind(work: Work, operator: str, group: int, heads: Heads | None) -> bool:
     if heads is None:
         return False
     lag = work.lag_steps(heads.of[operator][0][group], heads.step)
-    return lag is None or lag >= (1 if work.urgency is Urgency.INSTALL else LAG_STEPS)
+    return lag is None or lag >= (1 if work.urgency is Urgency.INSTALL else _KEPT_STEPS)
 
 
 def _order(work: Work, operator: str, group: int, heads: Heads | None) -> Order:

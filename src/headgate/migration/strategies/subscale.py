@@ -39,7 +39,7 @@ class Subscales(Base):
     deferred : int
         Records a slot may defer; >= 1.
     per_host : int
-        Subscales a host takes part in at once; >= 1.
+        Subscales a host takes part in at once while their state is brought; >= 1.
     groups_min : int
         Least groups of a subscale; >= 1.
 
@@ -51,7 +51,8 @@ class Subscales(Base):
     References
     ----------
     DRRS III and IV-A. Differs: signals, alignment and channels are an engine's; the limit of
-    running subscales does not follow the load (III-C).
+    running subscales does not follow the load (III-C); a subscale whose state is there waits for
+    boundaries only, so it no longer counts for the limit, and one within a host never does.
     """
 
     name: ClassVar[str] = "subscale"
@@ -108,10 +109,25 @@ class Subscales(Base):
         """Start by fewest held groups, within the limit per host; what has started goes on."""
         if not self.division:
             return together(phase, waiting, situation)
-        started = [p for p in waiting if p.phase is not Phase.PENDING]
-        fresh = [p for p in waiting if p.phase is Phase.PENDING]
-        running = [p.subscale for p in situation.subscales if p.phase is not Phase.PENDING]
-        chosen = plan.schedule(
-            [p.subscale for p in fresh], running, situation.held, situation.hosts, self.per_host
-        )
-        return [*started, *(fresh[index] for index in chosen)]
+        hosts, held = situation.hosts, list(situation.held)
+        bringing = []
+        for progress in situation.subscales:
+            if progress.phase is Phase.PENDING:
+                continue
+            if situation.reached[progress.number] <= self._brought_in:
+                bringing.append(progress.subscale)
+            else:
+                held[progress.destination] += len(progress.groups)
+        free = [p for p in waiting if p.phase is not Phase.PENDING or self._stays(p, hosts)]
+        fresh = [p for p in waiting if p not in free]
+        chosen = plan.schedule([p.subscale for p in fresh], bringing, held, hosts, self.per_host)
+        return [*free, *(fresh[index] for index in chosen)]
+
+    @property
+    def _brought_in(self) -> Phase:
+        """The phase in which state is brought."""
+        return Phase.PREFETCH if self.awaits_prefetch else Phase.INSTALL
+
+    def _stays(self, progress: Progress, hosts: Sequence[str]) -> bool:
+        """Return whether the groups of `progress` need not be brought anywhere."""
+        return self.share and hosts[progress.source] == hosts[progress.destination]

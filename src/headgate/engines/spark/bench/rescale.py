@@ -1,9 +1,9 @@
 """A change of slots under load, strategy by strategy: what it adds to batches, and what records feel.
 
-A keyed sum with a state of a given size, loaded before anything is measured, goes from some slots to
+Sums per key with a state of a given size, loaded before anything is measured, goes from some slots to
 more of them while records keep coming: on a cluster whose hosts share no memory, and on one host. Every
 strategy gets a query and a checkpoint of its own. ``stop-restart`` really stops the query and starts it
-again.
+again. Beside them stands Spark's own way to another number of partitions, with as much state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,6 +28,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate.core.size import parse_bytes
+from headgate.engines.spark import sources
+from headgate.engines.spark.bench import repartition, wide
 from headgate.engines.spark.bench.common import (
     child,
     machine,
@@ -39,9 +41,6 @@ from headgate.engines.spark.bench.common import (
 from headgate.engines.spark.session import session
 from headgate.migration.registry import strategy
 from headgate.state.control import Command, ControlFiles
-
-ROW_BYTES = 64
-"""What an entry of the keyed sum takes in a table, with its share of free rows; about."""
 
 STABLE_FACTOR = 1.1
 """Latency is stable again once it stays below so many times what it was before (DRRS V-B)."""
@@ -55,7 +54,24 @@ ONLY = {
 }
 """DRRS's mechanisms, each alone, all and none of them (DRRS V-C)."""
 
+LIVE = ("all-at-once", "fluid", "on-demand")
+"""Rivals of ``subscale`` that keep the query running across hosts."""
+
+SHORTER = {"peak_ms": 0.8, "mean_ms": 0.9, "operation_s": 0.75}
+"""By which part ``subscale`` aims to stay below the best of `LIVE`; design, figures to reach."""
+
+IN_HOST_ADDED_MS = 40.0
+"""Less than this is added by a change within a host; design, figures to reach."""
+
+SPARK_TIMES = 100.0
+"""At least so many times longer takes Spark's own way; design, figures to reach."""
+
 _LOAD_FILES = 8
+_WARM_KEYS = 5_000
+_SETTLED_BATCHES = 5
+_SETTLED_FACTOR = 4.0
+"""A record waits for one batch and for its own: in a stream that keeps up, twice a batch at most."""
+
 _WAIT_S = 240.0
 _POLL_S = 0.1
 
@@ -65,7 +81,7 @@ class RescaleParameters:
     """What `run` takes."""
 
     state: str = "100MB"
-    """Size of the state, with its unit; about."""
+    """Size of the state in headgate's layout, with its unit."""
 
     only: str = ""
     """Instead of strategies: DRRS's mechanisms, any of decoupling, scheduling, subscale, all, none,
@@ -98,6 +114,9 @@ class RescaleParameters:
     seconds: float = 10.0
     """How long is measured before the change, and after its end; > 0."""
 
+    spark: bool = True
+    """Whether Spark's own stop, repartition and restart is measured, too; not with `only`."""
+
     repeats: int = 1
     """Times that every strategy runs; the median of each figure is shown; >= 1."""
 
@@ -128,11 +147,6 @@ class RescaleParameters:
             return {name.strip(): ONLY[name.strip()] for name in re.split(r"[,|]", self.only)}
         return {text.strip(): text.strip() for text in self.strategies.split(";")}
 
-    @property
-    def keys(self) -> int:
-        """Distinct keys that make a state of that size."""
-        return max(1, parse_bytes(self.state) // ROW_BYTES)
-
 
 def run(**given: Any) -> dict[str, Any]:
     """Measure every strategy.
@@ -145,8 +159,8 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``across_hosts`` and ``in_host``: by strategy, the fields of `Change`; ``state_bytes`` as
-        measured; ``parameters``; ``machine``.
+        ``across_hosts`` and ``in_host``: by strategy, the fields of `Change`, and ``state_bytes`` as
+        measured; ``spark``: what `repartition.measure` says; ``judged``; ``parameters``; ``machine``.
     """
     chosen = parameters(RescaleParameters, given)
     found: dict[str, Any] = {}
@@ -157,7 +171,54 @@ def run(**given: Any) -> dict[str, Any]:
             command = [sys.executable, "-m", name, "--child", json.dumps(request)]
             limit_s = 120 + (2 * chosen.seconds + 2 * _WAIT_S) * len(chosen.rows()) * chosen.repeats
             found[place] = child(command, spark_env(), limit_s)
+    if chosen.spark and not chosen.only:
+        progress("Spark: stop, repartition, restart")
+        found["spark"] = repartition.measure(
+            parse_bytes(chosen.state), chosen.slots_from, chosen.slots_to
+        )
+    found["judged"] = judged(found)
     return found | {"parameters": asdict(chosen), "machine": machine()}
+
+
+def judged(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was measured beside what was aimed at.
+
+    Parameters
+    ----------
+    found : mapping
+        As `run` returns it; what is missing in it is left out.
+
+    Returns
+    -------
+    dict
+        ``in_host_added_ms`` of ``shared``; ``spark_times``: how many times longer Spark's own way takes
+        than that (than 1 ms, if less was added); ``subscale_less``: by which part it stays below the
+        best of `LIVE`, per figure. Each with ``aim`` and ``met``.
+    """
+    made: dict[str, Any] = {}
+    shared = found["in_host"].get("shared")
+    if shared:
+        added_ms = shared["added_ms"]
+        met = added_ms < IN_HOST_ADDED_MS
+        made["in_host_added_ms"] = {"value": added_ms, "aim": IN_HOST_ADDED_MS, "met": met}
+        if "spark" in found:
+            times = round(found["spark"]["total_ms"] / max(1.0, added_ms), 1)
+            met = times >= SPARK_TIMES
+            made["spark_times"] = {"value": times, "aim": SPARK_TIMES, "met": met}
+    across = found["across_hosts"]
+    rivals = [across[name] for name in LIVE if name in across]
+    if "subscale" in across and rivals:
+        made["subscale_less"] = {
+            figure: _less(across["subscale"][figure], [rival[figure] for rival in rivals], aim)
+            for figure, aim in SHORTER.items()
+        }
+    return made
+
+
+def _less(ours: float | None, theirs: Sequence[float | None], aim: float) -> dict[str, Any]:
+    known = [value for value in theirs if value]
+    part = round(1 - ours / min(known), 3) if known and ours is not None else None
+    return {"value": part, "aim": aim, "met": part is not None and part >= aim}
 
 
 def _memory() -> str | None:
@@ -262,26 +323,15 @@ def _stable_ms(
 # --- in the child --------------------------------------------------------------------------------
 
 
-def _write_state(directory: Path, chosen: RescaleParameters) -> Path:
+def _write_state(directory: Path, keys: int, seed: int) -> Path:
     """Write a row for every key, in files of one batch each."""
     directory.mkdir()
-    keys = np.random.default_rng(chosen.seed).permutation(chosen.keys)
-    for index, part in enumerate(np.array_split(keys, _LOAD_FILES)):
+    order = np.random.default_rng(seed).permutation(keys)
+    for index, part in enumerate(np.array_split(order, _LOAD_FILES)):
         stamps = pa.array(np.full(len(part), int(time.time() * 1e6)), pa.timestamp("us", tz="UTC"))
-        table = pa.table({"k": part, "timestamp": stamps})
+        table = pa.table({"k": part, "v": wide.values_of(part), "scheduled": stamps})
         pa.parquet.write_table(table, directory / f"part-{index}.parquet")
     return directory
-
-
-def _sums(spark: SparkSession, state: Path, chosen: RescaleParameters) -> DataFrame:
-    """Return the keyed sum over the state's rows and over those that come at the rate."""
-    files = spark.readStream.schema("k long, timestamp timestamp")
-    loaded = files.option("maxFilesPerTrigger", 1).parquet(str(state))
-    coming = spark.readStream.format("rate").option("rowsPerSecond", chosen.rate).load()
-    # an odd multiplier visits the keys in a scattered order, all equally often
-    key = F.pmod(F.col("value") * F.lit(2_654_435_761), F.lit(chosen.keys)).alias("k")
-    rows = loaded.unionByName(coming.select(key, "timestamp"))
-    return rows.groupBy("k").agg(F.count("*").alias("n"), F.sum("k").alias("total"))
 
 
 @dataclass
@@ -292,22 +342,40 @@ class _Bench:
     chosen: RescaleParameters
     directory: Path
     state: Path
+    keys: int
+
+    def _totals(self) -> DataFrame:
+        """Return what is kept per key of the state's rows and of those that come at the rate."""
+        files = self.spark.readStream.schema("k long, v long, scheduled timestamp")
+        loaded = files.option("maxFilesPerTrigger", 1).parquet(str(self.state))
+        events = self.spark.readStream.format("nexmark").option("columns", "scheduled")
+        due = events.option("rate", self.chosen.rate).load()
+        key = F.pmod(F.xxhash64("scheduled"), F.lit(self.keys))
+        coming = due.select(key.alias("k"), F.pmod(key, F.lit(1_000)).alias("v"), "scheduled")
+        return wide.totals(loaded.unionByName(coming))
 
     def start(self, text: str, checkpoint: Path, slots: int) -> Any:
         hg = importlib.import_module("headgate")  # late: the package's front imports this engine
         writer = (
-            hg.writeStream(_sums(self.spark, self.state, self.chosen))
+            hg.writeStream(self._totals())
             .slots(start=slots)
             .keyGroups(self.chosen.key_groups)
             .outputMode("update")
             .format("noop")
             .option("checkpointLocation", str(checkpoint))
-            .option("headgate.arrival", "timestamp")
+            .option("headgate.arrival", "scheduled")
             .option("headgate.preaggregate", "off")
             # the hosts are what they are: slots share cores
             .option("headgate.executors", "keep")
         )
         return writer.migration(text).start()
+
+    def warm_up(self) -> None:
+        """Let workers start and compile on a query with little state, which changes once."""
+        state = _write_state(self.directory / "warm-state", _WARM_KEYS, self.chosen.seed)
+        chosen = replace(self.chosen, seconds=2.0)
+        bench = _Bench(self.spark, chosen, self.directory, state, _WARM_KEYS)
+        bench.measure("all-at-once", "warm")
 
     def measure(self, text: str, name: str) -> dict[str, Any]:
         """Run one strategy and return what its change cost."""
@@ -315,8 +383,9 @@ class _Bench:
         checkpoint = self.directory / name
         query = self.start(text, checkpoint, chosen.slots_from)
         journal = _Journal(query.journal)
-        journal.wait(query, lambda e: e["event"] == "batch" and e["state_rows"] >= chosen.keys)
-        time.sleep(chosen.seconds / 2)  # let what had waited while the state was loaded pass
+        journal.wait(query, lambda e: e["event"] == "batch" and e["state_rows"] >= self.keys)
+        # what had waited while the state was loaded shall pass first
+        journal.wait_until(query, _settled)
         from_ms = time.time() * 1e3
         time.sleep(chosen.seconds)
         asked_ms = time.time() * 1e3
@@ -347,8 +416,13 @@ class _Journal:
         return [e for e in found if kind in (None, e["event"])]
 
     def wait(self, query: Any, there: Callable[[dict[str, Any]], bool]) -> None:
+        """Wait for one line such as `there` wants it."""
+        self.wait_until(query, lambda events: any(map(there, events)))
+
+    def wait_until(self, query: Any, there: Callable[[list[dict[str, Any]]], bool]) -> None:
+        """Wait until all lines so far are as `there` wants them."""
         deadline = time.monotonic() + _WAIT_S
-        while not any(map(there, self.events())):
+        while not there(self.events()):
             if not query.isActive:
                 query.awaitTermination()  # raises what it failed with
             if time.monotonic() > deadline:
@@ -357,7 +431,18 @@ class _Journal:
             time.sleep(_POLL_S)
 
 
+def _settled(events: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether records of the last batches have waited no longer than a stream makes them."""
+    last = [e for e in events if e["event"] == "batch"][-_SETTLED_BATCHES:]
+    return len(last) == _SETTLED_BATCHES and all(
+        b["latency_ms"] and b["latency_ms"]["max"] < _SETTLED_FACTOR * b["duration_ms"]
+        for b in last
+    )
+
+
 def _all(bench: _Bench, place: str) -> dict[str, Any]:
+    progress(f"{place}: warm up")
+    bench.warm_up()
     found: dict[str, Any] = {}
     for name, text in bench.chosen.rows().items():
         if name == "shared" and place == "across_hosts":
@@ -378,7 +463,6 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 def _child(request: Mapping[str, Any]) -> dict[str, Any]:
     chosen, work = RescaleParameters(**request["parameters"]), Path(request["directory"])
-    state = _write_state(work / "state", chosen)
     settings: dict[str, str | int] = {
         "spark.local.dir": str(work / "local"),
         "spark.sql.shuffle.partitions": chosen.hosts * chosen.cores,
@@ -387,8 +471,11 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
 
     def in_session(master: str) -> dict[str, Any]:
         spark = session(master=master, name="bench-rescale", **settings)
+        sources.register(spark)
         try:
-            return _all(_Bench(spark, chosen, work, state), request["place"])
+            keys = max(1, parse_bytes(chosen.state) // wide.entry_bytes(spark, work))
+            state = _write_state(work / "state", keys, chosen.seed)
+            return _all(_Bench(spark, chosen, work, state, keys), request["place"])
         finally:
             spark.stop()
 
