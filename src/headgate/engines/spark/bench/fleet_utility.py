@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,22 @@ from headgate.control.fleet_view import FleetPolicy
 from headgate.control.policies.henge import Henge
 from headgate.control.policies.shares import EqualShares, FirstCome
 from headgate.engines.spark.bench.common import machine, parameters, require
-from headgate.engines.spark.bench.fleets import SLOT_RATE, Load, Setting, run_fleet, scaled_down
+from headgate.engines.spark.bench.fleets import (
+    SLOT_RATE,
+    Load,
+    Setting,
+    converged,
+    never,
+    run_fleet,
+    scaled_down,
+)
 from headgate.engines.spark.session import session
 
 _HEADROOM = 1.5
 """Slots that Henge gives a job, relative to the fewest with which it keeps up; about."""
+
+_LONGER = 2.5
+"""With enough slots there are more jobs to help, one after the other."""
 
 _DIVIDED_ROUNDS = 6
 """Rounds between two divisions of equal shares."""
@@ -37,16 +48,16 @@ class FleetUtilityParameters:
     jobs: int = 6
     """Jobs; >= 2."""
 
-    seconds: float = 110.0
-    """Length of each of the four runs, from when its last job has started; > 0."""
+    seconds: float = 80.0
+    """Length of a run, from when its last job has started; with enough slots up to 2.5 times; > 0."""
 
-    rate: int = 400
+    rate: int = 250
     """Rows per second of each job; a slot serves 100."""
 
     bound_s: float = 5.0
     """Of the SLO: the mean latency, in seconds; > 0."""
 
-    round_s: float = 2.0
+    round_s: float = 1.5
     """Time between two decisions, and between two batches of a job; > 0."""
 
     seed: int = 1
@@ -86,13 +97,15 @@ def run(**given: Any) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="headgate-fleet-utility-") as work:
             for slots, budget in budgets.items():
                 for name, policy in _policies(chosen, slots).items():
-                    setting = Setting(budget, chosen.bound_s, chosen.seconds, chosen.round_s)
+                    seconds = chosen.seconds * (_LONGER if slots == "enough" else 1.0)
+                    setting = Setting(budget, chosen.bound_s, seconds, chosen.round_s)
                     place = Path(work) / f"{slots}-{name}"
+                    over = converged(policy) if slots == "enough" else never
                     runs[f"{slots}, {name}"] = {
                         "slots": slots,
                         "budget": budget,
                         "policy": name,
-                        **run_fleet(spark, jobs, setting, policy, place),
+                        **run_fleet(spark, jobs, setting, policy, place, over),
                     }
     finally:
         spark.stop()
@@ -113,8 +126,7 @@ def _jobs(chosen: FleetUtilityParameters) -> list[Load]:
 
 
 def _policies(chosen: FleetUtilityParameters, slots: str) -> dict[str, FleetPolicy]:
-    # Two slots per unit: a saturated job of one slot gets five more, of which it keeps busy four.
-    given = replace(scaled_down(chosen.round_s), slots_per_unit=2.0)
+    given = scaled_down(chosen.round_s)
     if slots == "enough":
         return {"henge": Henge(given)}
     return {
@@ -131,8 +143,9 @@ def _row(found: Mapping[str, Any]) -> dict[str, Any]:
     return kept | {"share": share}
 
 
-def times(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Return Henge's utility with scarce slots relative to that of each rival."""
+def times(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return Henge's utility with scarce slots relative to each rival's; None where that is nothing."""
     scarce = {r["policy"]: r["utility"] for r in runs.values() if r["slots"] == "scarce"}
     ours = scarce.pop("henge")
-    return {name: round(ours / worth, 2) for name, worth in scarce.items()}
+    known = {name: worth if ours is not None else None for name, worth in scarce.items()}
+    return {name: round(ours / worth, 2) if worth else None for name, worth in known.items()}

@@ -3,7 +3,7 @@
 What is kept: the jobs' number (figure 12: two logs, one job of each), priorities, sizes relative to
 each other, and the order of events; times are in rounds, as in the paper, where a round is 10 s.
 What differs: a job has one operator, slots serve a fixed rate, bounds are seconds instead of 60 to 80
-ms, since a micro-batch takes that, and a fleet is watched for 8 rounds before it acts, not for 90.
+ms, since a micro-batch takes that, utilities are linear instead of knees, and a fleet is watched for 8 rounds before it acts, not for 90.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from headgate.control.fleet_view import FleetPolicy
-from headgate.control.policies.henge import Henge, State
+from headgate.control.policies.henge import Henge
 from headgate.control.policies.shares import Unmanaged
 from headgate.engines.spark import sources
 from headgate.engines.spark.bench.common import machine, parameters, progress, require
@@ -29,6 +29,8 @@ from headgate.engines.spark.bench.fleets import (
     CutOff,
     Load,
     Setting,
+    converged,
+    never,
     outcome,
     run_fleet,
     scaled_down,
@@ -127,7 +129,7 @@ def _figure_9(spark: SparkSession, chosen: HengeBenchParameters, work: Path) -> 
     jobs = [Load(f"T{k}", 1.5 * SLOT_RATE, priority=10.0 * k) for k in range(1, 10)]
     policy = Henge(scaled_down(chosen.round_s))
     setting = _setting(chosen, budget=5 * len(jobs), rounds=140)
-    found = run_fleet(spark, jobs, setting, policy, work, _converged(policy))
+    found = run_fleet(spark, jobs, setting, policy, work, converged(policy))
     return {
         "paper": {"order": "T9 first, then by priority", "all met": "90 rounds after it may act"},
         "here": {
@@ -138,10 +140,6 @@ def _figure_9(spark: SparkSession, chosen: HengeBenchParameters, work: Path) -> 
         },
         "run": found,
     }
-
-
-def _converged(policy: Henge) -> Callable[[], bool]:
-    return lambda: policy.state is State.CONVERGED
 
 
 def _rounds_since_acting(at_s: float | None, round_s: float) -> float | None:
@@ -158,7 +156,7 @@ def _figure_11(spark: SparkSession, chosen: HengeBenchParameters, work: Path) ->
     base = 1.5 * SLOT_RATE
     jobs = [Load(name, _spike(base, chosen.round_s, *spikes[name])) for name in ("A", "B")]
     setting = _setting(chosen, budget=10, rounds=70)
-    found = run_fleet(spark, jobs, setting, Henge(scaled_down(chosen.round_s)), work)
+    found = run_fleet(spark, jobs, setting, Henge(scaled_down(chosen.round_s)), work, never)
     total = _total(found)
     spiked = [u for t, u in total if 35 <= t / chosen.round_s < 65]  # noqa: PLR2004 (above)
     return {
@@ -273,7 +271,7 @@ def _figure_13(spark: SparkSession, chosen: HengeBenchParameters, work: Path) ->
     jobs = [Load(name, busy * SLOT_RATE, slots=_SLOTS[name]) for name, busy in _WORKERS.items()]
     policy = Henge(scaled_down(chosen.round_s))
     setting = _setting(chosen, budget=18, rounds=90)
-    found = run_fleet(spark, jobs, setting, policy, work)
+    found = run_fleet(spark, jobs, setting, policy, work, never)
     kinds = [act["action"] for act in found["actions"]]
     return {
         "paper": {
@@ -312,7 +310,7 @@ def _figure_17(spark: SparkSession, chosen: HengeBenchParameters, work: Path) ->
     inner = Henge(replace(scaled_down(round_s), fresh_s=FRESH_ROUNDS * round_s))
     jobs = [Load(f"T{k}", 1.5 * SLOT_RATE) for k in range(1, 5)]
     setting = _setting(chosen, budget=5 * len(jobs), rounds=160)
-    found = run_fleet(spark, jobs, setting, CutOff(inner, *cut_s), work, _converged(inner))
+    found = run_fleet(spark, jobs, setting, CutOff(inner, *cut_s), work, converged(inner))
     times_s = [act["time_s"] for act in found["actions"]]
     return {
         "paper": {"actions while cut, and 30 rounds after": 0, "end": "all SLOs met"},
