@@ -96,6 +96,8 @@ def test_henge_is_compared_with_each_rival_where_slots_are_scarce():
     }
     runs["enough"] = {"slots": "enough", "policy": "henge", "utility": 210.0}
     assert times(runs) == {"equal-shares": 3.0, "first-come": 1.5}
+    runs["first-come"]["utility"] = 0.0
+    assert times(runs)["first-come"] is None
 
 
 def test_a_days_hours_become_steps_of_a_rate_day_after_day():

@@ -3,7 +3,8 @@
 What is kept: the jobs' number (figure 12: two logs, one job of each), priorities, sizes relative to
 each other, and the order of events; times are in rounds, as in the paper, where a round is 10 s.
 What differs: a job has one operator, slots serve a fixed rate, bounds are seconds instead of 60 to 80
-ms, since a micro-batch takes that, utilities are linear instead of knees, and a fleet is watched for 8 rounds before it acts, not for 90.
+ms, since a micro-batch takes that, utilities are linear instead of knees, and a fleet is watched for 8
+rounds before it acts, not for 90.
 """
 
 from __future__ import annotations
