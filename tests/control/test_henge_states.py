@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -91,6 +92,21 @@ def test_a_drop_of_a_job_whose_input_changed_is_not_blamed_on_the_action(
     cluster.jobs["b"] = jobs["b"]
     following = cluster.run(8)
     assert (following[0][1].action if following else None) is action
+
+
+@pytest.mark.parametrize(("blame", "actions"), [(True, 2), (False, 1)])
+def test_a_job_that_was_falling_already_may_be_left_out_of_the_judgement(
+    blame: bool, actions: int
+) -> None:
+    #  what waits at "late" grows, whatever is done for "a", which meets its SLO with 11 slots
+    waits_s = itertools.accumulate(itertools.repeat(0.5))
+    late = Job(lambda slots: 2.0 + next(waits_s), constant(0.2), priority=200.0)
+    jobs = {"a": Job(by_slots(10.0), priority=30.0), "late": late}
+    cluster = Cluster(jobs, parameters({"blame_falling": blame}))
+    cluster.run(40)
+    wanted = [Action.RECONFIGURATION, Action.REVERSION][:actions]
+    assert kinds(cluster.actions) == wanted
+    assert jobs["a"].slots == (1 if blame else 11)
 
 
 def test_a_reversion_restores_the_best_configuration_on_record_of_all_jobs() -> None:

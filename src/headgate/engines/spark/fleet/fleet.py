@@ -80,6 +80,7 @@ def in_rounds(round_s: float, *, observe_s: float | None = None, **changes: Any)
         blacklist_s=_BLACKLIST_ROUNDS * round_s,
         input_steady=_INPUT_STEADY,
         input_change=_INPUT_CHANGE,
+        blame_falling=False,
     )
     return replace(given, **changes)
 
