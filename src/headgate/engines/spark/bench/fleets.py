@@ -34,9 +34,8 @@ SLOTS_PER_UNIT = 1.0
 """A saturated operator gets 3 slots more, where the paper's, on ten machines, gets 24."""
 
 UTILITY = Linear()
-"""A missed SLO is worth nothing from twice its bound on. With the paper's knee a backlog of seconds is
-still worth something, and less in every round: in a run of minutes, unlike after 900 s of watching,
-that outweighs what an action gains."""
+"""A missed SLO is worth nothing from twice its bound on. With the paper's knee a backlog of a minute is
+still worth something: what late jobs are worth would say how long a run was, not what a policy did."""
 
 _KEYS, _KEY_GROUPS = 6_400, 32
 _POLL_S = 0.2
