@@ -8,7 +8,7 @@ from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetOp
 from headgate.core.errors import ConfigError
 from headgate.core.utility import Intent, Metric, Utility
 from headgate.engines.spark.bench.fleet_utility import FleetUtilityParameters, times
-from headgate.engines.spark.bench.fleets import CutOff, all_met_s, outcome, shares, touched
+from headgate.engines.spark.bench.fleets import CutOff, all_met, all_met_s, outcome, shares, touched
 from headgate.engines.spark.bench.henge import HengeBenchParameters, day_steps, satisfied
 from headgate.journal.fleet import FleetDecided, FleetJobState, FleetRound
 from headgate.workloads.rates import parse_rate
@@ -35,6 +35,14 @@ def test_all_met_is_from_when_on_nobody_missed_any_more():
     assert all_met_s(rounds) == 3
     assert all_met_s([*rounds, seen(5, a=4, b=10)]) is None
     assert all_met_s([]) is None
+
+
+def test_a_run_may_end_when_all_jobs_met_their_slo_for_six_rounds() -> None:
+    rounds = [seen(t, a=10 if t >= 3 else 4) for t in range(10)]
+    assert all_met(rounds, after_s=3)
+    assert not all_met(rounds, after_s=4)
+    assert not all_met(rounds[:8], after_s=0)
+    assert not all_met(rounds[3:6], after_s=0)
 
 
 def test_rounds_in_which_a_job_has_not_reported_have_no_share():

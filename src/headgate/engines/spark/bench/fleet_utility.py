@@ -8,6 +8,7 @@ the simulator.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -24,8 +25,6 @@ from headgate.engines.spark.bench.fleets import (
     SLOT_RATE,
     Load,
     Setting,
-    converged,
-    never,
     run_fleet,
     scaled_down,
 )
@@ -36,6 +35,9 @@ _HEADROOM = 1.5
 
 _LONGER = 2.5
 """With enough slots there are more jobs to help, one after the other."""
+
+_ACTED_ROUNDS = 30
+"""Rounds before which a run does not end early: at first every job still meets its SLO."""
 
 _DIVIDED_ROUNDS = 6
 """Rounds between two divisions of equal shares."""
@@ -97,15 +99,16 @@ def run(**given: Any) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="headgate-fleet-utility-") as work:
             for slots, budget in budgets.items():
                 for name, policy in _policies(chosen, slots).items():
-                    seconds = chosen.seconds * (_LONGER if slots == "enough" else 1.0)
+                    enough = slots == "enough"
+                    seconds = chosen.seconds * (_LONGER if enough else 1.0)
                     setting = Setting(budget, chosen.bound_s, seconds, chosen.round_s)
                     place = Path(work) / f"{slots}-{name}"
-                    over = converged(policy) if slots == "enough" else never
+                    met_after_s = _ACTED_ROUNDS * chosen.round_s if enough else math.inf
                     runs[f"{slots}, {name}"] = {
                         "slots": slots,
                         "budget": budget,
                         "policy": name,
-                        **run_fleet(spark, jobs, setting, policy, place, over),
+                        **run_fleet(spark, jobs, setting, policy, place, met_after_s),
                     }
     finally:
         spark.stop()

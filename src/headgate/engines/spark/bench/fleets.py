@@ -6,9 +6,10 @@ how fast this machine is, as long as batches keep up with their interval.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
-from headgate.control.policies.henge import HengeParameters, State
+from headgate.control.policies.henge import HengeParameters
 from headgate.core.utility import Linear
 from headgate.engines.spark.bench.common import progress
 from headgate.engines.spark.fleet.fleet import WINDOW_ROUNDS, Fleet, in_rounds
@@ -125,9 +126,11 @@ def run_fleet(
     setting: Setting,
     policy: FleetPolicy,
     work: Path,
-    over: Callable[[], bool],
+    met_after_s: float = math.inf,
 ) -> dict[str, Any]:
-    """Run jobs under a policy for a while, or until `over`.
+    """Run jobs under a policy for a while.
+
+    It ends early once all jobs met their SLO in six rounds, the first of them after `met_after_s`.
 
     Returns
     -------
@@ -138,21 +141,11 @@ def run_fleet(
     fleet = started(spark, jobs, setting, policy, work)
     try:
         until_s = time.monotonic() + setting.seconds
-        while time.monotonic() < until_s and not over():
+        while time.monotonic() < until_s and not all_met(fleet.rounds, met_after_s):
             time.sleep(_POLL_S)
         return outcome(fleet.rounds, fleet.actions, fleet.failures)
     finally:
         fleet.stop()
-
-
-def never() -> bool:
-    """Return False: a run lasts as long as it was given."""
-    return False
-
-
-def converged(policy: FleetPolicy) -> Callable[[], bool]:
-    """Return what says whether a policy has come to rest; one that never does never is."""
-    return lambda: getattr(policy, "state", None) is State.CONVERGED
 
 
 def started(
@@ -252,6 +245,14 @@ def all_met_s(rounds: Sequence[FleetRound]) -> float | None:
             break
         since_s = round(seen.time_s, 1)
     return since_s
+
+
+def all_met(rounds: Sequence[FleetRound], after_s: float) -> bool:
+    """Return whether all jobs met their SLO in each of the last six rounds, all after `after_s`."""
+    last = rounds[-WINDOW_ROUNDS:]
+    if len(last) < WINDOW_ROUNDS or last[0].time_s <= after_s:
+        return False
+    return all(seen.jobs and all(job.met for job in seen.jobs) for seen in last)
 
 
 def shares(rounds: Sequence[FleetRound]) -> list[float]:

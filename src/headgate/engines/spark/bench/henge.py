@@ -30,8 +30,6 @@ from headgate.engines.spark.bench.fleets import (
     CutOff,
     Load,
     Setting,
-    converged,
-    never,
     outcome,
     run_fleet,
     scaled_down,
@@ -130,7 +128,7 @@ def _figure_9(spark: SparkSession, chosen: HengeBenchParameters, work: Path) -> 
     jobs = [Load(f"T{k}", 1.5 * SLOT_RATE, priority=10.0 * k) for k in range(1, 10)]
     policy = Henge(scaled_down(chosen.round_s))
     setting = _setting(chosen, budget=5 * len(jobs), rounds=140)
-    found = run_fleet(spark, jobs, setting, policy, work, converged(policy))
+    found = run_fleet(spark, jobs, setting, policy, work, 30 * chosen.round_s)
     return {
         "paper": {"order": "T9 first, then by priority", "all met": "90 rounds after it may act"},
         "here": {
@@ -157,7 +155,7 @@ def _figure_11(spark: SparkSession, chosen: HengeBenchParameters, work: Path) ->
     base = 1.5 * SLOT_RATE
     jobs = [Load(name, _spike(base, chosen.round_s, *spikes[name])) for name in ("A", "B")]
     setting = _setting(chosen, budget=10, rounds=70)
-    found = run_fleet(spark, jobs, setting, Henge(scaled_down(chosen.round_s)), work, never)
+    found = run_fleet(spark, jobs, setting, Henge(scaled_down(chosen.round_s)), work)
     total = _total(found)
     spiked = [u for t, u in total if 35 <= t / chosen.round_s < 65]  # noqa: PLR2004 (above)
     return {
@@ -272,7 +270,7 @@ def _figure_13(spark: SparkSession, chosen: HengeBenchParameters, work: Path) ->
     jobs = [Load(name, busy * SLOT_RATE, slots=_SLOTS[name]) for name, busy in _WORKERS.items()]
     policy = Henge(scaled_down(chosen.round_s))
     setting = _setting(chosen, budget=18, rounds=90)
-    found = run_fleet(spark, jobs, setting, policy, work, never)
+    found = run_fleet(spark, jobs, setting, policy, work)
     kinds = [act["action"] for act in found["actions"]]
     return {
         "paper": {
@@ -311,7 +309,7 @@ def _figure_17(spark: SparkSession, chosen: HengeBenchParameters, work: Path) ->
     inner = Henge(replace(scaled_down(round_s), fresh_s=FRESH_ROUNDS * round_s))
     jobs = [Load(f"T{k}", 1.5 * SLOT_RATE) for k in range(1, 5)]
     setting = _setting(chosen, budget=5 * len(jobs), rounds=160)
-    found = run_fleet(spark, jobs, setting, CutOff(inner, *cut_s), work, converged(inner))
+    found = run_fleet(spark, jobs, setting, CutOff(inner, *cut_s), work, fresh_s)
     times_s = [act["time_s"] for act in found["actions"]]
     return {
         "paper": {"actions while cut, and 30 rounds after": 0, "end": "all SLOs met"},
