@@ -109,6 +109,16 @@ def test_a_job_that_was_falling_already_may_be_left_out_of_the_judgement(
     assert jobs["a"].slots == (1 if blame else 11)
 
 
+def test_a_job_that_serves_its_backlog_first_keeps_the_slots_it_got() -> None:
+    #  however many slots it has, it gets later for a while
+    ages_s = itertools.accumulate(itertools.repeat(0.5))
+    job = Job(lambda slots: 1.0 + next(ages_s), priority=30.0)
+    cluster = Cluster({"a": job}, parameters({"blame_falling": False}))
+    cluster.run(60)
+    assert kinds(cluster.actions) == [Action.RECONFIGURATION]
+    assert job.slots == 11
+
+
 def test_a_reversion_restores_the_best_configuration_on_record_of_all_jobs() -> None:
     #  "a" meets its SLO with 21 slots, "bad" then makes things worse.
     jobs = spoiler() | {"a": Job(by_slots(12.0), priority=30.0)}

@@ -107,8 +107,9 @@ class HengeParameters:
     Chosen, not tuned."""
 
     blame_falling: bool = True
-    """Whether a job that was losing utility before an action, and is not touched by it, counts in the
-    judgement. Where changes lose nothing, what waits at a late job makes it later in every round."""
+    """Whether a job that was losing utility before an action counts in its judgement. Where changes
+    lose nothing, what waits at a late job makes it later in every round, and for a while also once it
+    has the slots that it needs."""
 
     patience_rounds: int = 2
     """Rounds in a row for which a miss or a drop must last to count, so that a burst within one
@@ -416,7 +417,7 @@ class Henge:
             f"{name} has {job.attained:g} of {job.utility.maximum:g} utility and congested "
             f"operators: {listed}."
         )
-        falling = frozenset() if self._p.blame_falling else self._falling - {name}
+        falling = frozenset() if self._p.blame_falling else self._falling
         pending = _Pending(Action.RECONFIGURATION, (name,), view.time_s, view.jobs, fits, falling)
         rule = "miss -> reconfiguration"
         return self._start(view, pending, FleetDecision(pending.action, changes, reason, rule))
