@@ -56,7 +56,10 @@ class Benchmark(StrEnum):
     SLO = "slo"
     OPERATORS = "operators"
     FLEET = "fleet"
+    FLEET_UTILITY = "fleet-utility"
+    HENGE = "henge"
     STEADY = "steady"
+    PHASES = "phases"
     RESCALE = "rescale"
     TUPLE_BUFFER = "tuple-buffer"
 
@@ -69,8 +72,10 @@ _COUNTED = {
     Benchmark.REPLICAS: "seconds",
     Benchmark.STEADY: "batches",
     Benchmark.SLO: "seconds",
+    Benchmark.PHASES: "seconds",
     Benchmark.OPERATORS: "repeats",
     Benchmark.FLEET: "jobs",
+    Benchmark.FLEET_UTILITY: "jobs",
     Benchmark.RESCALE: "repeats",
     Benchmark.TUPLE_BUFFER: "records",
 }
@@ -267,7 +272,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
         str | None,
         typer.Option(
             help="rescale: decoupling,scheduling,subscale,all,none; operators: processor, windows, "
-            "join, counts, operator6, scalejoin, memory."
+            "join, counts, operator6, scalejoin, memory; henge: 9,11,12,13,17."
         ),
     ] = None,
     store_delay: Annotated[
@@ -305,7 +310,8 @@ def _bench_module(name: Benchmark, *, cluster: bool) -> str:
     if name is Benchmark.TUPLE_BUFFER:
         # Without Spark: it measures processes and shared memory only.
         return "headgate.experiments.stretch.tuple_buffer"
-    return f"headgate.engines.spark.bench.{'cluster_kill' if cluster else name.value}"
+    module = "cluster_kill" if cluster else name.value.replace("-", "_")
+    return f"headgate.engines.spark.bench.{module}"
 
 
 @app.command()
