@@ -122,7 +122,7 @@ def test_check_says_what_would_run_and_needs_no_cluster(command):
     result = CliRunner().invoke(app, [*command, str(EXAMPLE), "--json"])
     found = json.loads(result.stdout)
     assert result.exit_code == 0
-    assert (found["slots"], len(found["rows"])) == (17, 6)
+    assert (found["slots"], len(found["rows"])) == (19, 6)
 
 
 def test_check_refuses_a_function_that_cannot_be_loaded(tmp_path):
@@ -152,7 +152,31 @@ def test_status_says_who_got_slots_with_the_utility_before_and_after(tmp_path):
     (row,) = found["rows"]
     assert (row["slots"], row["utility_before"], row["utility_after"]) == ("a op -> 5", 4.0, 10.0)
     assert found["touched"] == {"a": 1}
+    assert found["policy"] == "henge"
     assert fleet_status(tmp_path, since_s=5.0)["rows"] == []
+
+
+def test_status_has_a_row_per_job_also_of_one_that_ended(tmp_path):
+    with JournalWriter(tmp_path / "fleet.jsonl") as journal:
+        journal.write(FleetStart("henge", 8, 10.0, VERSION))
+        journal.write(FleetJobChanged("gone", "failed", "ValueError: the sink is gone"))
+        journal.write(seen(10.0, 4.0))
+    running, gone = fleet_status(tmp_path)["jobs"]
+    assert (running["job"], running["utility"], running["of"], running["slots"]) == ("a", 4, 10, 2)
+    assert (gone["job"], gone["state"]) == ("gone", "failed")
+    result = CliRunner().invoke(app, ["fleet", "status", str(tmp_path)])
+    assert "ValueError: the sink is gone" in result.stdout
+
+
+@pytest.mark.parametrize(("utility", "oversubscribed"), [(4.0, True), (10.0, False)])
+def test_a_fleet_at_rest_with_a_job_below_its_slo_is_oversubscribed(
+    tmp_path, utility, oversubscribed
+):
+    with JournalWriter(tmp_path / "fleet.jsonl") as journal:
+        journal.write(FleetStart("henge", 8, 10.0, VERSION))
+        journal.write(seen(10.0, utility))
+        journal.write(FleetDecided("henge", "nothing", "converged", "Converged.", acts=False))
+    assert fleet_status(tmp_path)["oversubscribed"] is oversubscribed
 
 
 def test_status_without_a_journal_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -93,6 +94,31 @@ def test_a_drop_of_a_job_whose_input_changed_is_not_blamed_on_the_action(
     assert (following[0][1].action if following else None) is action
 
 
+@pytest.mark.parametrize(("blame", "actions"), [(True, 2), (False, 1)])
+def test_a_job_that_was_falling_already_may_be_left_out_of_the_judgement(
+    blame: bool, actions: int
+) -> None:
+    #  what waits at "late" grows, whatever is done for "a", which meets its SLO with 11 slots
+    waits_s = itertools.accumulate(itertools.repeat(0.5))
+    late = Job(lambda slots: 2.0 + next(waits_s), constant(0.2), priority=200.0)
+    jobs = {"a": Job(by_slots(10.0), priority=30.0), "late": late}
+    cluster = Cluster(jobs, parameters({"blame_falling": blame}))
+    cluster.run(40)
+    wanted = [Action.RECONFIGURATION, Action.REVERSION][:actions]
+    assert kinds(cluster.actions) == wanted
+    assert jobs["a"].slots == (1 if blame else 11)
+
+
+def test_a_job_that_serves_its_backlog_first_keeps_the_slots_it_got() -> None:
+    #  however many slots it has, it gets later for a while
+    ages_s = itertools.accumulate(itertools.repeat(0.5))
+    job = Job(lambda slots: 1.0 + next(ages_s), priority=30.0)
+    cluster = Cluster({"a": job}, parameters({"blame_falling": False}))
+    cluster.run(60)
+    assert kinds(cluster.actions) == [Action.RECONFIGURATION]
+    assert job.slots == 11
+
+
 def test_a_reversion_restores_the_best_configuration_on_record_of_all_jobs() -> None:
     #  "a" meets its SLO with 21 slots, "bad" then makes things worse.
     jobs = spoiler() | {"a": Job(by_slots(12.0), priority=30.0)}
@@ -101,6 +127,15 @@ def test_a_reversion_restores_the_best_configuration_on_record_of_all_jobs() -> 
     assert kinds(cluster.actions)[-1] is Action.REVERSION
     assert [jobs[name].slots for name in ("a", "bad", "good")] == [21, 1, 10]
     assert cluster.henge.state is State.CONVERGED
+
+
+def test_a_reversion_does_not_go_back_above_the_budget() -> None:
+    #  "good" came with more slots than there are, and does less well with what a reduction leaves it.
+    good = Job(lambda slots: 0.5 if slots > 6 else 1.5, constant(0.1), slots=30)
+    cluster = Cluster({"good": good, "bad": Job(constant(2.0), slots=5)}, slots_max=21)
+    cluster.run(60)
+    assert kinds(cluster.actions) == [Action.REDUCTION]
+    assert cluster.view().slots_free >= 0
 
 
 def test_after_a_reversion_the_cluster_is_left_alone() -> None:

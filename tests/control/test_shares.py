@@ -34,6 +34,11 @@ def test_equal_shares_counts_a_saturated_operator_twice_since_its_need_is_not_kn
     assert decision.slots["a"] == {"one": 4, "full": 8}
 
 
+def test_equal_shares_divides_evenly_where_nothing_has_worked_yet():
+    decision = EqualShares().decide(view(8, a=job(9.0, one=0.0, other=0.0)))
+    assert decision.slots == {"a": {"one": 4, "other": 4}}
+
+
 def test_equal_shares_waits_until_its_last_division_is_seen_to_work():
     policy = EqualShares(every_s=60.0)
     assert policy.decide(view(20, a=job(9.0, work=0.5)))

@@ -16,8 +16,9 @@ from pyspark.sql import functions as F
 import headgate as hg
 from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetOperator
 from headgate.core.errors import ConfigError
+from headgate.core.slo import parse_slo
 from headgate.core.utility import Intent, Metric, Utility
-from headgate.engines.spark.fleet.member import State
+from headgate.engines.spark.fleet.member import Member, State, _reason
 from headgate.journal import AssignmentChange, FleetDecided, FleetJobChanged, FleetRound, read
 
 pytestmark = pytest.mark.timeout(300)
@@ -208,7 +209,12 @@ UTILITY = Utility(1.0, (Intent(Metric.JUICE, 0.5),))
 
 def stubs(**jobs):
     conf = SimpleNamespace(get=lambda key, default: "FAIR")
-    context = SimpleNamespace(getConf=lambda: conf, defaultParallelism=2)
+    context = SimpleNamespace(
+        getConf=lambda: conf,
+        defaultParallelism=2,
+        getLocalProperty=lambda key: None,
+        setLocalProperty=lambda key, value: None,
+    )
     fleet = hg.Fleet(SimpleNamespace(sparkContext=context), policy=Scripted())
     fleet._members = {name: Stub(job) for name, job in jobs.items()}
     return fleet
@@ -219,6 +225,56 @@ def test_a_job_whose_statistics_cannot_be_read_does_not_hide_the_others():
     fleet = stubs(broken=None, good=job)
     fleet._round()
     assert list(fleet.policy.views[0].jobs) == ["good"]
+
+
+class Starting:
+    """The writer of a query that fails a few times before it runs; a stand-in, without Spark."""
+
+    def __init__(self, *failures):
+        self.failures, self.starts = list(failures), 0
+        self._name, self._policy = "late", None
+        self._slos = (parse_slo("juice >= 0.5 over 1 min"),)
+
+    def policy(self, name):
+        return self
+
+    def slo(self, *slos):
+        return self
+
+    def start(self):
+        self.starts += 1
+        failure = self.failures.pop(0) if self.failures else None
+        return SimpleNamespace(
+            isActive=failure is None,
+            exception=lambda: failure,
+            _progress=lambda: (1, True),
+            stop=lambda: None,
+        )
+
+
+LATE = RuntimeError("terminated with exception: Python worker failed to connect back.")
+
+
+@pytest.mark.parametrize(
+    ("failures", "starts"),
+    [((), 1), ((LATE,), 2), ((LATE,) * 5, 3), ((ValueError("the column is gone"),), 1)],
+)
+def test_a_job_whose_python_workers_come_too_late_is_started_again(failures, starts):
+    fleet, writer = stubs(), Starting(*failures)
+    fleet.add(writer)
+    fleet._start("late")
+    assert writer.starts == starts
+
+
+def test_a_job_that_refuses_its_slots_does_not_keep_the_others_from_theirs():
+    asked = []
+    refusing, granting = Member.__new__(Member), Member.__new__(Member)
+    for member, scale in ((refusing, {}.__getitem__), (granting, asked.append)):
+        member.query = SimpleNamespace(scale=lambda n, scale=scale, **how: scale(n))
+        member._asked = {}
+    assert refusing.grant({"op": 3}, "henge", "")
+    assert not granting.grant({"op": 3}, "henge", "")
+    assert asked == [3]
 
 
 def test_the_budget_is_twice_the_cores_where_none_is_given():
@@ -242,3 +298,8 @@ def test_a_job_without_a_name_or_with_a_policy_of_its_own_is_refused(run, spark)
         run.fleet.add(hg.writeStream(rows).queryName("none"))
     with pytest.raises(ConfigError, match='no job "god" is in the fleet; did you mean "good"'):
         run.fleet.remove("god")
+
+
+def test_a_failure_is_told_without_what_spark_says_about_every_query():
+    says = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: The disk is full."
+    assert _reason(RuntimeError(says)) == "The disk is full."

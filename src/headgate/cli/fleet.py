@@ -36,7 +36,7 @@ def run(
     file: Description,
     duration: Annotated[
         str, typer.Option(help="How long from the last job's start on, with its unit.")
-    ] = "60s",
+    ] = "5min",
     advise: Annotated[
         bool, typer.Option("--advise", help="Decide, write down why, and change nothing.")
     ] = False,
@@ -94,10 +94,32 @@ def _progress(running: Any) -> None:
 
 
 def _lines(result: Mapping[str, Any]) -> list[str]:
-    """Return a result's plain values, then its rows as a table."""
+    """Return a result's plain values, then its jobs and its actions as tables."""
     plain = {k: v for k, v in result.items() if isinstance(v, str | int | float) or k == "touched"}
     width = max(map(len, plain), default=0)
     lines = [
         f"{k:<{width}}  {v if isinstance(v, str) else json.dumps(v)}" for k, v in plain.items()
     ]
-    return [*lines, *table(result.get("rows", []))]
+    return [*lines, *_jobs(result.get("jobs", [])), *_spaced(table(result.get("rows", [])))]
+
+
+def _jobs(jobs: Any) -> list[str]:
+    """Return a table of jobs: rows as they are, or how each stood last."""
+    if not isinstance(jobs, Mapping):
+        return _spaced(table(jobs))
+    rows = [
+        {
+            "job": name,
+            "state": job["state"],
+            "utility": job["utility"][-1][1] if job["utility"] else None,
+            "of": job.get("utility_max"),
+            "met": job.get("met"),
+            "slots": sum(job.get("slots", {}).values()),
+        }
+        for name, job in jobs.items()
+    ]
+    return _spaced(table(rows))
+
+
+def _spaced(lines: list[str]) -> list[str]:
+    return ["", *lines] if lines else []

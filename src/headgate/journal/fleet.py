@@ -56,6 +56,9 @@ class FleetJobState:
     capacity: dict[str, float] = field(default_factory=dict)
     """Share of the time that the busiest slot of each operator worked."""
 
+    input_rate: float = 0.0
+    """Records per second that came from its sources."""
+
 
 @dataclass(frozen=True)
 class FleetRound:

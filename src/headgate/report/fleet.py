@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import ConfigError
-from headgate.journal import FleetDecided, FleetJobChanged, FleetRound, read
+from headgate.journal import FleetDecided, FleetJobChanged, FleetRound, FleetStart, read
 
 
 def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
-    """Return the state of a fleet and its actions.
+    """Return the state of a fleet: its jobs, and its actions.
 
     Parameters
     ----------
@@ -29,25 +30,29 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
         msg = f'there is no fleet\'s journal at "{path}"; name the directory given to --work.'
         raise ConfigError(msg)
     rounds: list[FleetRound] = []
+    policy, rule = "", ""
     acts: list[tuple[int, FleetDecided]] = []
-    states: dict[str, str] = {}
+    states: dict[str, FleetJobChanged] = {}
     touched: dict[str, int] = {}
     for event in read(path):
         if isinstance(event, FleetRound):
             rounds.append(event)
-        elif isinstance(event, FleetDecided) and event.slots:
-            acts.append((len(rounds), event))
+        elif isinstance(event, FleetDecided):
+            rule = event.rule
+            acts += [(len(rounds), event)] if event.slots else []
             for job in event.slots:
                 touched[job] = touched.get(job, 0) + 1
+        elif isinstance(event, FleetStart):
+            policy = event.policy
         elif isinstance(event, FleetJobChanged):
-            states[event.job] = f"{event.state}: {event.why}" if event.why else event.state
+            states[event.job] = event
     if not rounds:
         msg = f'"{path}" has no round of a fleet; wait for the first, or name another journal.'
         raise ConfigError(msg)
     last = rounds[-1]
     from_s = -1.0 if since_s is None else last.time_s - since_s
     before = [number for number, _ in acts]
-    after = [*before[1:], len(rounds)]
+    after = [*before[1:], len(rounds)][: len(before)]  # none where nothing was decided
     rows = [
         {
             "time_s": act.time_s,
@@ -63,6 +68,7 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
     short = [seen for seen in rounds if seen.utility < seen.utility_max]
     return {
         "journal": str(path),
+        "policy": policy,
         "time_s": last.time_s,
         "utility": last.utility,
         "utility_max": last.utility_max,
@@ -71,9 +77,35 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
         "congested": last.congested,
         "rounds_below_maximum": round(len(short) / len(rounds), 4),
         "touched": dict(sorted(touched.items(), key=lambda pair: -pair[1])),
-        "states": states,
+        # At rest, and still some job misses its SLO (Henge 5.5).
+        "oversubscribed": rule.endswith("converged") and not all(job.met for job in last.jobs),
+        "jobs": _jobs(last, states),
         "rows": rows,
     }
+
+
+def _jobs(last: FleetRound, states: Mapping[str, FleetJobChanged]) -> list[dict[str, Any]]:
+    """Return a row per job, as of the last round that saw it; those that ended come last."""
+    seen = {job.job: job for job in last.jobs}
+    rows = []
+    for name in [*seen, *(name for name in states if name not in seen)]:
+        job = seen.get(name)
+        slots = job.slots if job is not None else {}
+        changed = states.get(name)
+        rows.append(
+            {
+                "job": name,
+                "state": job.state if job is not None else states[name].state,
+                "utility": job.utility if job is not None else None,
+                "of": job.utility_max if job is not None else None,
+                "met": job.met if job is not None else None,
+                "slots": sum(slots.values()),
+                "busiest": max(job.capacity.values(), default=None) if job is not None else None,
+                "records_per_s": job.input_rate if job is not None else None,
+                "why": changed.why if changed is not None else "",
+            }
+        )
+    return rows
 
 
 def _slots(act: FleetDecided) -> str:

@@ -15,10 +15,10 @@ from headgate.scenario.run import interrupts
 from headgate.scenario.spark import SparkEngine, engine_module, user_function
 
 PROGRESS_S = 1.0
-"""How often progress is reported. Chosen, not tuned."""
+"""How often a fleet is looked at. Chosen, not tuned."""
 
 OnProgress = Callable[[Any], None]
-"""Called with the running fleet."""
+"""Called with the running fleet after each of its rounds."""
 
 _SINK_OWN = ("format", "outputMode", "table")
 
@@ -95,15 +95,19 @@ def run_fleet_file(
             try:
                 fleet.start()
                 until_s = time.monotonic() + duration_s
+                shown = 0
                 while time.monotonic() < until_s and not interrupted.is_set():
                     _raise_if_all_failed(fleet)
-                    on_progress(fleet)
+                    if len(fleet.rounds) > shown:
+                        shown = len(fleet.rounds)
+                        on_progress(fleet)
                     time.sleep(min(PROGRESS_S, max(0.0, until_s - time.monotonic())))
+                result = fleet_result(fleet)  # before the end, while its jobs are what they were
             finally:
                 fleet.stop()
         finally:
             engine.close()
-    return {"file": str(path), "duration_s": duration_s, **fleet_result(fleet), "work": str(place)}
+    return {"file": str(path), "duration_s": duration_s, **result, "work": str(place)}
 
 
 def _fleet(engine: SparkEngine, described: FleetFile, place: Path, *, advise: bool) -> Any:

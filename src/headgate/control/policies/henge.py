@@ -39,6 +39,9 @@ class State(StrEnum):
     CONVERGED = "converged"
 
 
+_FALLING = 1e-3
+"""A job that lost a larger share of its utility within a round is falling."""
+
 _ROUNDING_S = 1e-6
 """Times are sums of batch lengths: 0.1 s a hundred times over is 10 s."""
 
@@ -103,6 +106,11 @@ class HengeParameters:
     """A job whose input changed by more while an action took effect says nothing about it; >= 0.
     Chosen, not tuned."""
 
+    blame_falling: bool = True
+    """Whether a job that was losing utility before an action counts in its judgement. Where changes
+    lose nothing, what waits at a late job makes it later in every round, and for a while also once it
+    has the slots that it needs."""
+
     patience_rounds: int = 2
     """Rounds in a row for which a miss or a drop must last to count, so that a burst within one
     sub-window causes no action (Henge 6); >= 1."""
@@ -165,6 +173,7 @@ class _Pending:
     since_s: float
     jobs_before: Mapping[str, FleetJob]
     fits: bool = True
+    falling: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -173,6 +182,11 @@ class _Record:
 
     slots: Slots
     objective: float
+
+    @property
+    def size(self) -> int:
+        """Slots of all operators of all jobs."""
+        return sum(sum(operators.values()) for operators in self.slots.values())
 
 
 class Henge:
@@ -196,8 +210,9 @@ class Henge:
       left, a reduction or reversion follows at once.
     - A job that misses its SLO without a congested operator below its maximum is passed over. If
       that leaves no candidate, no action can help: the cluster converges on its best record.
-    - A drop after a reconfiguration is that of the jobs whose input stayed as it was: what the
-      others lost may be due to their load, and then what is on record no longer applies.
+    - A drop after a reconfiguration is that of the jobs whose input stayed as it was (and, without
+      `blame_falling`, that were not falling before): what the others lost is not due to the action,
+      and then what is on record no longer applies.
     - Forgetting history includes the blacklist. Jobs, their operators, intents or
       priorities, or the budget changing counts as a change of workload: history is forgotten.
     - A job that has never reported is left out until it does. A job that stops reporting stops all
@@ -217,6 +232,8 @@ class Henge:
         self._missed_rounds: Counter[str] = Counter()
         self._touched: Counter[str] = Counter()
         self._action_s: defaultdict[str, float] = defaultdict(float)
+        self._attained: dict[str, float] = {}
+        self._falling: frozenset[str] = frozenset()
         self._satisfaction: deque[float] = deque(maxlen=max(1, round(3600.0 / self._p.round_s)))
         self._state = State.OBSERVING
         self._forget()
@@ -316,6 +333,10 @@ class Henge:
         self._recent.append(self._objective(view))
         attained, maximum = _total(view)
         self._satisfaction.append(attained / maximum)
+        worth = {name: job.attained for name, job in view.jobs.items()}
+        least = {name: was * (1.0 - _FALLING) for name, was in self._attained.items()}
+        self._falling = frozenset(name for name in worth if worth[name] < least.get(name, 0.0))
+        self._attained = worth
         missed = self._missed_rounds
         self._missed_rounds = Counter(
             {name: missed[name] + 1 for name, job in view.jobs.items() if not job.met}
@@ -396,7 +417,8 @@ class Henge:
             f"{name} has {job.attained:g} of {job.utility.maximum:g} utility and congested "
             f"operators: {listed}."
         )
-        pending = _Pending(Action.RECONFIGURATION, (name,), view.time_s, view.jobs, fits)
+        falling = frozenset() if self._p.blame_falling else self._falling
+        pending = _Pending(Action.RECONFIGURATION, (name,), view.time_s, view.jobs, fits, falling)
         rule = "miss -> reconfiguration"
         return self._start(view, pending, FleetDecision(pending.action, changes, reason, rule))
 
@@ -449,7 +471,8 @@ class Henge:
         names = [
             name
             for name, job in view.jobs.items()
-            if abs(job.input_rate - before[name].input_rate)
+            if name not in pending.falling
+            and abs(job.input_rate - before[name].input_rate)
             <= self._p.input_steady * before[name].input_rate
         ]
         return (
@@ -497,7 +520,11 @@ class Henge:
     def _revert(self, view: FleetView, rule: str, why: str) -> FleetDecision:
         """Go back to the best configuration on record, and converge."""
         now = self._objective(view)
-        best = max(reversed(self._history), key=lambda r: r.objective, default=None)
+        granted = view.slots_max - view.slots_free
+        # Jobs may have come with more slots than there are; what they gave back stays theirs no more.
+        room = max(view.slots_max, granted)
+        held = [record for record in reversed(self._history) if record.size <= room]
+        best = max(held, key=lambda r: r.objective, default=None)
         better = best is not None and best.objective > now * (1.0 + self._p.settle_tolerance)
         changes = difference(view.slots, best.slots) if best is not None and better else {}
         self._converge(view)

@@ -108,11 +108,13 @@ def _divided(job: FleetJob, share: int) -> dict[str, int]:
         name: op.slots * op.capacity * (2.0 if op.capacity > _SATURATED else 1.0)
         for name, op in operators.items()
     }
-    total = sum(busy.values()) or 1.0
+    if not any(busy.values()):
+        busy = dict.fromkeys(operators, 1.0)  # where the work is cannot be seen yet
+    total = sum(busy.values())
     rest = max(0, share - len(operators))
     exact = {name: rest * work / total for name, work in busy.items()}
     given = {name: int(exact[name]) for name in operators}
     by_remainder = sorted(operators, key=lambda name: (given[name] - exact[name], name))
-    for name in by_remainder[: rest - sum(given.values()) if sum(busy.values()) else 0]:
+    for name in by_remainder[: rest - sum(given.values())]:
         given[name] += 1
     return {name: min(1 + given[name], operators[name].slots_max) for name in operators}

@@ -43,13 +43,24 @@ _SETTLE_MAX_ROUNDS = 30
 _BLACKLIST_ROUNDS = 360
 """Henge's 900 s, 5 min, 1 min, 5 min and 1 h in rounds of 10 s, so that they scale with the round."""
 
+_FIRST_BATCH_S = 60.0
+"""How long a job's first batch is waited for before the next job is started."""
+
+_STARTS_MOST = 3
+"""How often a job is started whose Python workers come too late for Spark."""
+
 _POOL = "spark.scheduler.pool"
 _MINUTE_S = 60.0
 _KEPT_ROUNDS = 10_000
 
+_INPUT_STEADY = 0.2
+_INPUT_CHANGE = 0.3
+"""Above the noise of an input rate over six rounds of batches: up to 10 % either way where a round is
+4 s (measured)."""
 
-def henge(round_s: float, *, observe_s: float | None = None, **changes: Any) -> Henge:
-    """Return Henge with its times in proportion to a round.
+
+def in_rounds(round_s: float, *, observe_s: float | None = None, **changes: Any) -> HengeParameters:
+    """Return Henge's parameters for jobs on Spark, with its times in proportion to a round.
 
     Parameters
     ----------
@@ -67,8 +78,16 @@ def henge(round_s: float, *, observe_s: float | None = None, **changes: Any) -> 
         settle_s=_SETTLE_ROUNDS * round_s,
         settle_max_s=_SETTLE_MAX_ROUNDS * round_s,
         blacklist_s=_BLACKLIST_ROUNDS * round_s,
+        input_steady=_INPUT_STEADY,
+        input_change=_INPUT_CHANGE,
+        blame_falling=False,
     )
-    return Henge(replace(given, **changes))
+    return replace(given, **changes)
+
+
+def henge(round_s: float, *, observe_s: float | None = None, **changes: Any) -> Henge:
+    """Return Henge with the parameters of `in_rounds`."""
+    return Henge(in_rounds(round_s, observe_s=observe_s, **changes))
 
 
 @dataclass(frozen=True)
@@ -184,6 +203,8 @@ class Fleet:
     def add(self, writer: Writer, priority: float = 1.0, utility: Shape | None = None) -> None:
         """Submit a job: `hg.writeStream(...)` with a name, an SLO, a sink and a checkpoint.
 
+        While the fleet runs it starts at once, and its first batch is waited for (a minute at most).
+
         Parameters
         ----------
         writer : Writer
@@ -257,19 +278,31 @@ class Fleet:
             return self._members[name]
 
     def _start(self, name: str) -> None:
-        """Start a job in a pool of its own; one that cannot start raises, and leaves no trace."""
+        """Start a job in a pool of its own; one that cannot start raises, and leaves no trace.
+
+        Returns once its first batch is over: Spark fails a query whose Python workers take more than
+        10 s to appear, which they do where many jobs start at once. Where they do nevertheless,
+        nothing was done yet, and it is started again.
+        """
         prepared = self._prepared.pop(name)
-        # The query's thread inherits the pool of the thread that starts it.
+        for _ in range(_STARTS_MOST):
+            query = self._in_pool(name, prepared.writer)
+            member = Member(name, query, prepared.probe, prepared.utility, self.limits.hang_s)
+            with self._lock:
+                self._members[name] = member
+            self._note(member, "submitted")
+            member.await_first_batch(_FIRST_BATCH_S)
+            if not member.came_too_late:
+                return
+
+    def _in_pool(self, name: str, writer: Writer) -> Query:
+        """Start a query whose thread inherits the pool from the thread that starts it."""
         before = self._context.getLocalProperty(_POOL)
         self._context.setLocalProperty(_POOL, name)
         try:
-            query = prepared.writer.start()
+            return writer.start()
         finally:
             self._context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]
-        member = Member(name, query, prepared.probe, prepared.utility, self.limits.hang_s)
-        with self._lock:
-            self._members[name] = member
-        self._note(member, "submitted")
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -421,6 +454,7 @@ class Fleet:
                     capacity={op: round(o.capacity, 4) for op, o in job.operators.items()}
                     if job is not None
                     else {},
+                    input_rate=round(job.input_rate, 3) if job is not None else 0.0,
                 )
             )
         known_utilities = [job.utility for job in jobs if job.utility is not None]

@@ -10,13 +10,19 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headgate.control.fleet_view import FleetJob
-from headgate.core.errors import HeadgateError
 from headgate.core.utility import Utility
 from headgate.engines.spark.fleet.probe import Probe
 from headgate.engines.spark.query import Query
 
 _RAISED = re.compile(r"(?!py4j|org\.|java\.)[\w.]*(Error|Exception): \S")
 """How the last line of a Python traceback begins; those of the JVM around it say nothing more."""
+
+_SPARKS_WORDS = "terminated with exception: "
+
+_POLL_S = 0.05
+
+_LATE_WORKER = "Python worker failed to connect back"
+"""What Spark says when a Python process needs more than 10 s to appear."""
 
 _STOP_S = 30.0
 """How long a removed query may take to stop before the journal says that it does not."""
@@ -95,6 +101,21 @@ class Member:
             self._batch = _Batch(number, now_s)
         return now_s - self._batch.since_s > self._hang_s
 
+    def await_first_batch(self, timeout_s: float) -> None:
+        """Wait until the query has done its first batch or ended; no longer than `timeout_s`."""
+        until_s = time.monotonic() + timeout_s
+        while self.query.isActive and time.monotonic() < until_s:
+            begun, idle = self.query._progress()
+            if begun > 1 or (begun == 1 and idle):
+                return
+            time.sleep(_POLL_S)
+
+    @property
+    def came_too_late(self) -> bool:
+        """Whether Spark gave up waiting for its Python workers before anything was done."""
+        failure = None if self.query.isActive else self.query.exception()
+        return failure is not None and _LATE_WORKER in str(failure)
+
     @property
     def holds_slots(self) -> bool:
         """Whether its slots are taken although nothing can be decided about it."""
@@ -128,7 +149,7 @@ class Member:
         for operator, count in slots.items():
             try:
                 self.query.scale(count, operator=operator, by=by, reason=reason)
-            except HeadgateError as error:
+            except Exception as error:  # whatever it was, other jobs wait for their slots
                 return str(error)
             self._asked[operator] = count
         return ""
@@ -154,7 +175,8 @@ class Member:
 
 
 def _reason(failure: Exception) -> str:
-    """Return one line that says what failed: of a traceback inside a message its end."""
+    """Return one line that says what failed, without the traceback and the query's name around it."""
     lines = [line.strip() for line in str(failure).strip().splitlines()]
     raised = [line for line in lines if _RAISED.match(line)]
-    return raised[-1] if raised else lines[0] if lines else type(failure).__name__
+    found = raised[-1] if raised else lines[0] if lines else type(failure).__name__
+    return found.rpartition(_SPARKS_WORDS)[2]

@@ -18,6 +18,9 @@ from headgate.engines.spark.reports import Report
 from headgate.journal import histogram
 from headgate.journal.schema import SloState
 
+_TWO = 2
+_LEAST_S = 1e-3
+
 
 @dataclass(frozen=True)
 class _Step:
@@ -25,6 +28,8 @@ class _Step:
 
     Attributes
     ----------
+    began_s : float
+        On the engine's clock; for differences only.
     ended_s : float
         On the monotonic clock.
     reports : tuple of Report
@@ -39,6 +44,7 @@ class _Step:
         Records per second that each operator's slots serve together, as far as is known.
     """
 
+    began_s: float
     ended_s: float
     reports: tuple[Report, ...]
     sink_s: float
@@ -98,7 +104,9 @@ class Probe:
         now_s = time.monotonic()
         with self._lock:
             self._idle = False
-            self._steps.append(_Step(now_s, tuple(reports), after_s, runnable_s, waiting, rates))
+            self._steps.append(
+                _Step(started_ms / 1e3, now_s, tuple(reports), after_s, runnable_s, waiting, rates)
+            )
             while self._steps and self._steps[0].ended_s < now_s - self._window_s:
                 self._steps.popleft()
         if self._inner is not None:
@@ -154,18 +162,24 @@ class Probe:
             served_per_s = rate * slots if rate else known_per_s
             found[name] = FleetOperator(
                 slots=slots,
-                capacity=min(1.0, most_s / max(now_s - since_s, 1e-3)),
+                capacity=min(1.0, most_s / max(now_s - since_s, _LEAST_S)),
                 backlog_s=waiting / served_per_s if served_per_s else 0.0,
                 slots_max=driver.config.slots_max,
             )
         return found
 
     def input_rate(self) -> float:
-        """Return the records per second that came from the sources."""
+        """Return the records per second that came from the sources.
+
+        A step brings what arrived since the one before it began; so the window's first one is where
+        counting begins, and its records are of before.
+        """
         steps, length_s, _ = self._recent()
         first = self._first()
-        arrived = sum(r.arrived for s in steps for r in s.reports if r.operator in first)
-        return arrived / length_s
+        counted = steps if len(steps) < _TWO else steps[1:]
+        over_s = length_s if len(steps) < _TWO else steps[-1].began_s - steps[0].began_s
+        arrived = sum(r.arrived for s in counted for r in s.reports if r.operator in first)
+        return arrived / max(over_s, _LEAST_S)
 
     def runnable_s(self, seconds: float) -> float:
         """Return how long slot tasks were runnable within the last `seconds`."""
@@ -179,7 +193,7 @@ class Probe:
             now_s = time.monotonic()
             steps = [step for step in self._steps if step.ended_s > now_s - self._window_s]
             length_s = min(self._window_s, now_s - self._since_s)
-            return steps, max(length_s, 1e-3), self._idle
+            return steps, max(length_s, _LEAST_S), self._idle
 
     def _first(self) -> set[str]:
         assert self._driver is not None
