@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -68,7 +69,7 @@ def finish(started: dict[str, Any], *, changes: random.Random | None = None) -> 
         for query in stateful:
             if changes.random() < 0.5:
                 query.scale(changes.randint(1, 4))
-        stateful[-1].awaitTermination(changes.random())
+            query.awaitTermination(changes.random() * 0.4)
     for query in started.values():
         query.awaitTermination()
 
@@ -102,14 +103,15 @@ def kill_at(names: Sequence[str], seed: int, place: Path, *, committed: int, who
     end_s = time.monotonic() + _LIFE_S
     while steps(place) < committed and process.poll() is None and time.monotonic() < end_s:
         time.sleep(_POLL_S)
-    struck = process.poll() is None and time.monotonic() < end_s
-    if whom == "driver":
-        process.kill()
-    else:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert struck, f"it was not there to be killed: {(place / 'said').read_text()[-2000:]}"
-    assert process.returncode == -signal.SIGKILL
+    due = steps(place) >= committed
+    with contextlib.suppress(ProcessLookupError):
+        if whom == "driver":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+    said_last = (place / "said").read_text()[-2000:]
+    assert process.wait() == -signal.SIGKILL, f"it ended by itself: {said_last}"
+    assert due, f"it did not come so far: {said_last}"
 
 
 def _live(place: Path, seed: int, names: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """All of NEXMark equals a single thread's answer: undisturbed, scaled at random times, killed.
 
-No event is late here; Q5 and Q7 with late ones have a file of their own.
+No event is late here; Q5 and Q7 with late ones have a file of their own. With ``--thorough`` only: what
+one seed shows of it is in the file of the joins.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from headgate.workloads.nexmark import NexmarkConfig
 from headgate.workloads.rates import ConstantRate
 
 # three queries at once, and for a kill a start of the JVM before
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]
 
 SECOND_US = 1_000_000
 SEEDS = 20
@@ -82,8 +83,6 @@ ROWS: dict[str, Callable[[Row], tuple[Any, ...]]] = {
     "q8": lambda r: (micros(r.window.end), r.id, r.name),
 }
 
-SHOWN = {("scaled", runs.GROUPS[0]), ("killed", runs.GROUPS[1])}
-
 Life = tuple[int, str, tuple[str, ...]]
 """A seed, what happens, and the queries that run at once."""
 
@@ -92,7 +91,6 @@ CASES = [
         (seed, life, group),
         name,
         id=f"{seed}-{life}-{name}",
-        marks=[] if seed == 0 and (life, group) in SHOWN else [pytest.mark.thorough],
     )
     for seed in range(SEEDS)
     for life in ("undisturbed", "scaled", "killed")

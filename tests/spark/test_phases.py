@@ -6,10 +6,17 @@ from itertools import pairwise
 
 import pytest
 
+from headgate.control.registry import policy
 from headgate.core.errors import ConfigError
-from headgate.engines.spark.bench.phases import PhasesParameters, phase_rows, random_phases
+from headgate.engines.spark.bench.phases import (
+    POLICIES,
+    PhasesParameters,
+    as_text,
+    phase_rows,
+    random_phases,
+)
 from headgate.journal.schema import Batch, Latency
-from headgate.workloads.rates import StepRate
+from headgate.workloads.rates import StepRate, parse_rate
 
 RATE = StepRate(((0.0, 100.0), (2.0, 400.0)))
 
@@ -67,6 +74,15 @@ def test_phases_keep_within_their_limits_and_last_as_long_as_the_run() -> None:
     assert all(100.0 <= per_s <= 1_600.0 for _, per_s in rate.steps)
     assert 240.0 <= starts_s[-1] < 300.0
     assert random_phases(chosen) == rate
+
+
+def test_a_run_is_given_the_very_phases() -> None:
+    rate = random_phases(PhasesParameters())
+    assert parse_rate(as_text(rate)) == rate
+
+
+def test_the_controllers_are_known() -> None:
+    assert [policy(name).name.partition("(")[0] for name in POLICIES] == ["predictive", "threshold"]
 
 
 def test_limits_in_the_wrong_order_are_refused() -> None:

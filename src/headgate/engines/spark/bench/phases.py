@@ -118,6 +118,13 @@ def random_phases(chosen: PhasesParameters) -> StepRate:
     return StepRate(tuple(steps))
 
 
+def as_text(rate: StepRate) -> str:
+    """Return the text that `parse_rate` makes the same rate of."""
+    (_, first), *rest = rate.steps
+    steps = [f"{first:.17g}", *(f"{at_s:.17g}s={per_s:.17g}" for at_s, per_s in rest)]
+    return f"steps({', '.join(steps)})"
+
+
 def phase_rows(
     batches: Sequence[Batch], rate: StepRate, recovered_ms: float
 ) -> list[dict[str, Any]]:
@@ -174,15 +181,13 @@ def _mean_ms(batches: Iterable[Batch]) -> float | None:
 
 def _one(chosen: PhasesParameters, name: str, rate: StepRate, checkpoint: Path) -> dict[str, Any]:
     """Run one controller in a session of its own."""
-    first, *rest = rate.steps
-    text = ", ".join([f"{first[1]:.17g}", *(f"{at_s:.17g}s={per_s:.17g}" for at_s, per_s in rest)])
     command = [sys.executable, "-m", "headgate.cli", "run", "stock-exchange", "--json"]
     command += ["--policy", name, "--slots", str(chosen.slots)]
     command += ["--slots-max", str(chosen.slots_max), "--slot-rate", f"{chosen.slot_rate:g}"]
     # The bound decides nothing here: these controllers look at load. It has latencies measured.
     command += ["--slo", f"mean < {chosen.recovered_ms:g} ms over 1 s"]
     command += ["--duration", f"{math.ceil(chosen.seconds)}s", "--seed", str(chosen.seed)]
-    command += ["--option", f"rate=steps({text})", "--checkpoint", str(checkpoint)]
+    command += ["--option", f"rate={as_text(rate)}", "--checkpoint", str(checkpoint)]
     result = child(command, spark_env(), chosen.seconds * 1.5 + _START_S)
     journal = next(p for place in JOURNAL_PLACES if (p := checkpoint / place).is_file())
     batches = [event for event in read(journal) if isinstance(event, Batch)]
