@@ -12,6 +12,7 @@ from headgate.control.estimators.forecast import (
     Blend,
     Forecaster,
     HoltWinters,
+    LastChange,
     Naive,
     Regression,
     Smoothed,
@@ -24,6 +25,7 @@ ALL: list[Callable[[], Forecaster]] = [
     Regression,
     lambda: HoltWinters(4),
     lambda: Smoothed(0.3),
+    LastChange,
     lambda: daily_blend(4),
 ]
 
@@ -151,6 +153,15 @@ def test_parameters_out_of_range_are_refused(change: dict[str, float]) -> None:
         HoltWinters(**({"period": 4} | change))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="window=1"):
         Regression(1)
+
+
+def test_a_rise_goes_on_and_a_fall_goes_on_in_part() -> None:
+    forecaster = LastChange(0.5)
+    forecaster.observe(100.0)
+    forecaster.observe(140.0)
+    assert (forecaster.forecast(), forecaster.forecast(2)) == (180.0, 220.0)
+    forecaster.observe(100.0)
+    assert forecaster.forecast() == 80.0
 
 
 def test_a_smoothed_level_beats_the_naive_floor_on_noise() -> None:

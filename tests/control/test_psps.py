@@ -143,6 +143,12 @@ def test_no_more_replicas_than_the_pool_has_are_wanted() -> None:
     assert Psps().decide(interval).active == {"a": 32}
 
 
+def test_no_fewer_replicas_than_must_stay_active_are_wanted() -> None:
+    least = operator(active=4, least=4, processed=10.0, from_source=10.0)
+    assert not Psps().decide(Interval(1.0, 10.0, {"a": least}))
+    assert not Dabs().decide(Interval(1.0, 10.0, {"a": least}))
+
+
 def test_replicas_may_exceed_what_the_peak_needs_to_drain_a_queue() -> None:
     peak = Interval(1.0, 800.0, {"a": operator(queued=400.0)})
     assert replicas_needed(800.0, 0.01, 1.0) == 8

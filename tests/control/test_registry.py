@@ -72,6 +72,7 @@ def test_policies_over_pools_of_replicas_have_names_of_their_own() -> None:
     assert "holt-winters(288)" in registry.replica_policy("psps(season=288)").name
     assert registry.replica_policy("psps(blend=1)").name.startswith("psps(blend(naive")
     assert registry.replica_policy("dabs(0.9, 0.1)").name == "dabs(0.9, 0.1)"
+    assert registry.replica_policy("unified-pools(0.5)").name == "unified-pools(0.5)"
     assert registry.is_replica_policy(" psps (blend=1)")
     assert not registry.is_replica_policy("streamswitch")
 

@@ -58,9 +58,61 @@ def test_a_trend_needs_half_its_time_and_is_bounded() -> None:
     assert trend.growth(1000.0) == 2.0
 
 
+def evenly(operator: OperatorView, epsilon: float = 0.1) -> int | None:
+    """Return the slots that a policy for free moves gives, None where it leaves them."""
+    change = Unified(epsilon, 0.0, even=1).decide(seen(0.0, it=operator)).changes.get("it")
+    return None if change is None else change.assignment.slots
+
+
+def test_where_moves_are_free_no_record_has_to_be_late_first() -> None:
+    """2,100 records/s do not fit into two slots of 1,000; one more, and a tenth of margin, do."""
+    operator = view([2100.0 / 40] * 40, 1000.0, slots=2, latency_s=0.001)
+    assert evenly(operator) == 3
+    assert not Unified(0.1, 0.0).decide(seen(0.0, it=operator))
+
+
+def test_where_moves_are_free_slots_are_evenly_loaded_at_once() -> None:
+    operator = view([7000.0 / 40] * 40, 1000.0, slots=2)
+    change = Unified(0.1, 0.0, even=1).decide(seen(0.0, it=operator)).changes["it"]
+    loads = [len(change.assignment.groups_of(slot)) for slot in range(change.assignment.slots)]
+    assert change.assignment.slots == 8
+    assert loads == [5] * 8
+
+
+def test_what_waits_is_served_within_the_window() -> None:
+    """900 records/s fit into one slot; 2,000 that wait as well, within 1 s, need three or four."""
+    assert evenly(view([900.0 / 40] * 40, 1000.0, slots=1)) is None
+    assert evenly(view([900.0 / 40] * 40, 1000.0, slots=1, backlog=50.0)) == 4
+
+
+def test_slots_are_given_back_once_more_than_the_margin_is_spare() -> None:
+    """With a margin of 0.2, 6,000 records/s want 8 slots and 5,500 want 7: of ten, 8 may not be left."""
+    assert evenly(view([6000.0 / 40] * 40, 1000.0, slots=10), 0.2) is None
+    assert evenly(view([5500.0 / 40] * 40, 1000.0, slots=10), 0.2) == 7
+    assert evenly(view([100.0 / 40] * 40, 1000.0, slots=10, slots_min=3), 0.2) == 3
+
+
+def test_a_bound_that_no_slot_can_meet_asks_for_as_many_as_keep_up() -> None:
+    """A record alone takes 0.1 s, the bound is 0.05 s."""
+    assert evenly(view([35.0 / 40] * 40, 10.0, slots=2, bound_s=0.05), 0.0) == 4
+
+
+def test_records_that_grow_dearer_are_foreseen() -> None:
+    """A record takes 1, 1.1, ... 1.8 ms; of 1,000/s two slots cope with 1.8 ms, and not with 2.2."""
+    policy = Unified(0.0, 4.0, even=1)
+    for second in range(9):
+        operator = view([1000.0 / 40] * 40, 1000.0 / (1.0 + second / 10.0), slots=2)
+        decision = policy.decide(seen(float(second), it=operator))
+    assert decision.changes["it"].assignment.slots == 3
+
+
+def test_without_a_service_rate_nothing_is_decided() -> None:
+    assert evenly(view([100.0] * 40, 0.0)) is None
+
+
 @given(absurd_views())
 def test_every_decision_is_one_that_can_be_carried_out(operator: OperatorView) -> None:
-    policy = Unified()
-    for second in range(4):
-        observation = seen(float(second), it=operator)
-        check(observation, policy.decide(observation))
+    for policy in (Unified(), Unified(0.2, 2.0, even=1)):
+        for second in range(4):
+            observation = seen(float(second), it=operator)
+            check(observation, policy.decide(observation))

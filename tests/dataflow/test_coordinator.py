@@ -45,6 +45,28 @@ def test_no_slot_takes_part_in_more_than_two_subscales() -> None:
         assert most == per_slot
 
 
+def test_a_busy_slot_takes_part_in_one_subscale_at_a_time() -> None:
+    trial = busy(slots=6, state_bytes=6000.0)
+    # Slot 0 has more records than it can serve, so it serves all the time.
+    for busy_max, wanted in ((0.9, 1), (1.5, 2)):
+        _, log = played(trial, Drrs(groups_min=1, busy_max=busy_max))
+        running, most = 0, 0
+        for event in log.of("launched", "acknowledged"):
+            running += 1 if event.kind == "launched" else -1
+            most = max(most, running)
+        assert most == wanted
+
+
+def test_a_slot_of_a_fast_host_serves_in_proportion_faster() -> None:
+    made = job(feed=arrivals(5, 50, 1.0, 40, 1), slots=3, cost_s=0.02, watermark_s=0.0)
+    operators = tuple(
+        replace(m, speeds=(2.0, 0.5)) if m.name == OPERATOR else m for m in made.operators
+    )
+    flow = Dataflow(replace(made, operators=operators))
+    assert [slot.cost_s for slot in flow.slots[OPERATOR]] == [0.01, 0.04, 0.01]
+    assert [s.cost_s for s in flow.add_slots(OPERATOR, 1)] == [0.04]
+
+
 def test_the_slot_that_holds_fewest_groups_gets_the_first_subscale() -> None:
     # Slot 1 holds 3 groups, slot 2 none: the subscale to slot 2 goes first, though slot 1 is less.
     feed = arrivals(5, 100, 2.0, 40, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from flows import OPERATOR, Trial, run, uniform_request
+from flows import COUPLED, OPERATOR, Running, Trial, arrivals, job, name_of, run, uniform_request
 from signal_rules import busy
 
 from headgate.core.errors import ConfigError
@@ -136,3 +136,14 @@ def test_an_unknown_method_is_refused_with_the_nearest_name() -> None:
 def test_operators_out_of_order_are_refused() -> None:
     with pytest.raises(ConfigError, match="operator b comes before its parents"):
         Job((OperatorModel("b", 1, parents=("a",)), OperatorModel("a", 1)))
+
+
+@pytest.mark.parametrize("method", [*COUPLED, Drrs(groups_min=2)], ids=name_of)
+def test_a_run_is_the_same_whatever_its_objects_addresses_are(method: Method) -> None:
+    feed = arrivals(5, 200, 2.0, 40, 8)
+    made = job(feed=feed, behaviour=Running(), cost_s=0.002)
+    trial = Trial(made, (uniform_request(0.5, 5),))
+    # Kept, so that each run has addresses of its own.
+    flows = [run(trial, method) for _ in range(4)]
+    found = [[(at_s, r.key, r.origin, r.number) for at_s, r in flow.outputs()] for flow in flows]
+    assert all(other == found[0] for other in found[1:])

@@ -55,6 +55,9 @@ def test_shorter_queues_lower_latency_and_lose_events() -> None:
 def test_load_aware_grouping_waits_60_percent_less_than_shuffle_where_grouping_decides() -> None:
     reaches = registry.run("psps-table-7", QUICK)["reaches"]
     assert reaches["met"] == [
+        "bursts, foreseen: least-work against PSPS with shuffle",
+        "bursts, foreseen: load-aware against PSPS with shuffle",
+        "bursts, foreseen: shuffle against PSPS with shuffle",
         "bursts: load-aware against the printed row",
         "steady 2.8: least-work",
         "steady 6.3, unequal: least-work",

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from headgate.core.assignment import Assignment, rescale, spread
 from headgate.core.errors import EngineError
+from headgate.operators import aggregate
 from headgate.operators.aggregate import NEVER_US, AggregateOperator
 from headgate.operators.codec import arrow_type
 from headgate.operators.quota import fair_shares
@@ -287,9 +289,9 @@ def aggregates(draw: st.DrawFn, *, sliced: bool) -> Aggregate:
 
 
 @st.composite
-def times(draw: st.DrawFn, mode: OutputMode) -> TimeKey | None:
+def times(draw: st.DrawFn, mode: OutputMode, *, sliding: bool) -> TimeKey | None:
     kinds = ["window", "sliding", "plain"] + ([] if mode is OutputMode.APPEND else ["none"])
-    kind = draw(st.sampled_from(kinds))
+    kind = "sliding" if sliding else draw(st.sampled_from(kinds))
     expires = mode is OutputMode.APPEND or draw(st.booleans())
     if kind == "none":
         return None
@@ -301,9 +303,9 @@ def times(draw: st.DrawFn, mode: OutputMode) -> TimeKey | None:
 
 
 @st.composite
-def specs(draw: st.DrawFn) -> AggregateSpec:
+def specs(draw: st.DrawFn, *, sliding: bool = False) -> AggregateSpec:
     mode = draw(st.sampled_from(list(OutputMode)))
-    time = draw(times(mode))
+    time = draw(times(mode, sliding=sliding))
     sliced = time is not None and time.sliced
     keys = draw(st.lists(st.sampled_from([INTEGER, FLOAT, MONEY, TEXT]), max_size=2))
     chosen = draw(st.lists(aggregates(sliced=sliced), min_size=1, max_size=4))
@@ -366,6 +368,15 @@ def test_whatever_happens_a_job_puts_out_what_the_reference_does(
     data: st.DataObject, spec: AggregateSpec
 ) -> None:
     History(data, spec).run(steps=5)
+
+
+@given(data=st.data(), spec=specs(sliding=True))
+@settings(max_examples=40)
+def test_windows_made_of_blocks_of_slices_are_those_made_of_slices(
+    data: st.DataObject, spec: AggregateSpec
+) -> None:
+    with mock.patch.multiple(aggregate, _BLOCKS_FROM_DUE=1, _BLOCKS_FROM_SLICES=4):
+        History(data, spec).run(steps=5)
 
 
 @given(data=st.data(), spec=specs().filter(lambda s: s.mode is OutputMode.APPEND))

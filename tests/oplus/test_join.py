@@ -14,6 +14,7 @@ from headgate.operators.join.band import (
     Band,
     BandIndex,
     Records,
+    ascending,
     compare_all,
     compare_theta_all,
 )
@@ -64,6 +65,16 @@ def test_windows_longer_than_a_chunk_are_compared_wholly(monkeypatch):
     assert len(expected) > 100
     assert pairs(compare_all(probe, kept, band)) == expected
     assert pairs(BandIndex(kept).look_up(probe, band)) == expected
+
+
+@pytest.mark.parametrize("most", [1, 9, 70_000, 2**31, 2**32, 2**62])
+def test_numbers_are_ordered_as_a_stable_sort_orders_them(most):
+    values = np.random.default_rng(most).integers(-most, most, 500)
+    values[:100] = values[100:200]
+    assert ascending(values).tolist() == np.argsort(values, kind="stable").tolist()
+    assert ascending(values[:0]).tolist() == []
+    halves = values / 2
+    assert ascending(halves).tolist() == np.argsort(halves, kind="stable").tolist()
 
 
 def test_reach_and_bands_are_inclusive():

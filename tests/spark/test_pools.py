@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from headgate.control.estimators.service_time import ServiceTime
-from headgate.control.replicas import ReplicaPool
+from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPool
 from headgate.engines.spark.replicas.pools import PoolConfig, PoolState
+from headgate.engines.spark.replicas.record import PoolRecorder
 from headgate.engines.spark.replicas.task import ARRIVED, Feed, ReplicaReport
 from headgate.engines.spark.reports import Payload
+from headgate.journal.reader import read
+from headgate.report.live import event_text
+from headgate.report.run import Run
+from headgate.report.why import why, why_lines
+from headgate.state.manifest import Manifest
 
 CONFIG = PoolConfig(least=1, most=4, start=2, interval_s=1.0)
 
@@ -142,3 +149,66 @@ def test_an_interval_says_what_was_received_served_and_waits_and_begins_anew() -
     again = state.interval(CONFIG, "map-0")
     assert again is not None
     assert (again.received, again.processed) == ({"map-0": 0.0}, 0.0)
+
+
+def manifest(step: int) -> Manifest:
+    return Manifest(
+        job="j",
+        step=step,
+        spark_batch=step,
+        epoch=0,
+        assignments={},
+        watermarks={},
+        heads={},
+        sections={},
+        files=(),
+        engine={},
+        previous=None,
+    )
+
+
+def test_a_journal_says_how_many_replicas_there_were_and_why(tmp_path: Path) -> None:
+    """Two replicas at the start, three decided after a batch, and in force in the next one."""
+    state = PoolState.fresh(CONFIG)
+    recorder = PoolRecorder(tmp_path / "journal.jsonl", "psps(naive)")
+    recorder.start("j", "tweets", {"map-0": state}, None, {})
+
+    def committed(step: int, now_s: float) -> None:
+        reports = [report(0, arrived=10), report(1, arrived=10, waiting=4)]
+        state.apply(reports, [0, 1])
+        recorder.batch(
+            manifest(step),
+            {"map-0": state},
+            {"map-0": reports},
+            [0, 1],
+            emitted=16,
+            attempts=1,
+            took_ms=5.0,
+            now_s=now_s,
+        )
+
+    committed(0, 1.0)
+    seen = state.interval(CONFIG, None)
+    assert seen is not None
+    decision = ReplicaDecision({"map-0": 3}, reason="30 events expected: map-0 2 -> 3 for 30.")
+    recorder.decided(1.0, Interval(1.0, 20.0, {"map-0": seen}), decision)
+    state.resize(3)
+    recorder.resized(1, "map-0", 2, 3, "psps(naive)", decision.reason)
+    committed(1, 1.5)
+    committed(2, 2.0)
+    recorder.stop("stopped", None)
+
+    run = Run.read(recorder.path)
+    assert [row.slots for row in run.rows] == [2, 3, 3]
+    assert (run.arrived, run.served, run.emitted) == (60, 48, 48)
+    assert [stats.backlog for stats in run.recent[0].slot_stats] == [0, 4]
+    assert [event_text(event) for event in run.events] == [
+        "started with 2 slots",
+        "slots 2 → 3 by psps(naive): 30 events expected: map-0 2 -> 3 for 30; from batch 1",
+        "ended: stopped",
+    ]
+    told = why(read(recorder.path), None)
+    assert told["reason"] == decision.reason
+    assert [(a["slots"], a["took_ms"]) for a in told["applied"]] == [(3, 500.0)]
+    assert "  wanted    map-0: rescale to 3 slots" in why_lines(told)
+    assert "map-0: 2 slots, latency - ms (bound -, floor 0" in why_lines(told)[2]

@@ -17,6 +17,10 @@ from pyspark.sql import functions as F
 import headgate as hg
 from headgate.core.errors import ConfigError, UnsupportedQuery
 from headgate.engines.spark.replicas import driver as drivers
+from headgate.journal.reader import locate, read
+from headgate.journal.schema import Restart, Start, Stop
+from headgate.report.summary import summary
+from headgate.report.why import why
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -105,6 +109,8 @@ def test_rows_that_wait_survive_a_restart(spark, tmp_path):
     rest = pooled(df, tmp_path, max=3).trigger(availableNow=True).start()
     rest.awaitTermination()
     assert put_out(spark, tmp_path, "w") == Counter(2 * v for v in range(ROWS))
+    kinds = [type(e) for e in read(rest.journal) if isinstance(e, Start | Restart | Stop)]
+    assert kinds == [Start, Stop, Start, Restart, Stop]
 
 
 def test_a_failure_between_commit_and_sink_repeats_the_same_rows(spark, tmp_path, monkeypatch):
@@ -136,6 +142,15 @@ def test_replicas_follow_the_load(spark, tmp_path):
     query.stop()
     assert max(line.active["map-0"] for line in query.batches()) >= 2
     assert "events expected: map-0 1 ->" in query.decisions()[0][1]
+    told = why(read(locate(tmp_path / "checkpoint")), None)
+    assert told["policy"] == "psps(naive)"
+    assert "events expected" in told["reason"]
+    assert told["observed"][0]["arrived_per_s"] > 0
+    shown = summary(query.journal)
+    assert shown["batches"] == len(query.batches())
+    assert shown["records"] == sum(line.arrived for line in query.batches())
+    assert max(shown["slots_seen"]) == max(line.active["map-0"] for line in query.batches())
+    assert shown["latency_ms"]["mean"] > 0
 
 
 def test_state_is_refused_in_one_sentence(spark, tmp_path):

@@ -17,6 +17,7 @@ from headgate.control.policies.static import Static
 from headgate.control.policies.streamswitch import StreamSwitch
 from headgate.control.policies.threshold import Threshold
 from headgate.control.policies.unified import Unified
+from headgate.control.policies.unified_pools import UnifiedPools
 from headgate.control.policy import Policy
 from headgate.control.replicas import ReplicaPolicy
 from headgate.core.call import Call
@@ -43,7 +44,15 @@ def _psps(blend: int = 0, season: int = 0) -> ReplicaPolicy:
     return Psps(daily_blend(season or None) if forecasts else None)
 
 
-_REPLICA_POLICIES: Mapping[str, Callable[..., ReplicaPolicy]] = {"dabs": Dabs, "psps": _psps}
+def _unified_pools(bound_s: float = 1.0) -> ReplicaPolicy:
+    return UnifiedPools(bound_s)
+
+
+_REPLICA_POLICIES: Mapping[str, Callable[..., ReplicaPolicy]] = {
+    "dabs": Dabs,
+    "psps": _psps,
+    "unified-pools": _unified_pools,
+}
 
 
 def names() -> tuple[str, ...]:

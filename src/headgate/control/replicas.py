@@ -34,6 +34,8 @@ class OperatorInterval:
         ones.
     stateful : bool
         Whether it keeps state from event to event.
+    least : int
+        Replicas that stay active whatever the load; 1 <= least <= `pool`.
     """
 
     active: int
@@ -44,6 +46,7 @@ class OperatorInterval:
     from_source: float = 0.0
     queued: float = 0.0
     stateful: bool = False
+    least: int = 1
 
 
 @dataclass(frozen=True)

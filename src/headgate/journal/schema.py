@@ -138,8 +138,8 @@ class Observed:
     latency_ms: float | None
     """Mean latency of the slowest slot over the window, in ms; null when nothing was completed."""
 
-    bound_ms: float
-    """Bound that it was compared with, in ms."""
+    bound_ms: float | None
+    """Bound that it was compared with, in ms; null where there is none."""
 
     floor_ms: float
     """Latency floor, in ms."""

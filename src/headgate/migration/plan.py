@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from fractions import Fraction
+from itertools import accumulate, pairwise
 
-from headgate.core.assignment import Assignment, spread
+from headgate.core.assignment import Assignment, check_slots, spread
 from headgate.core.errors import ConfigError
 
 SUBSCALE_GROUPS_MIN = 7
@@ -120,6 +122,39 @@ def uniform(current: Assignment, slots: int) -> Assignment:
     return Assignment(ranges.slot_of, slots, current.epoch + 1)
 
 
+def by_speed(current: Assignment, speeds: Sequence[float]) -> Assignment:
+    """Return the next epoch with contiguous ranges of key groups in proportion to slots' speeds.
+
+    With equal speeds the ranges are those of `uniform`. A slot much slower than the others may own
+    nothing.
+
+    Parameters
+    ----------
+    current : Assignment
+    speeds : sequence of float
+        By slot, in any unit; > 0.
+
+    Raises
+    ------
+    ConfigError
+        A speed is not above 0 or not finite, or there are more slots than key groups.
+
+    References
+    ----------
+    Ours: DRRS V-D runs on hosts that differ, and divides evenly all the same.
+    """
+    for slot, speed in enumerate(speeds):
+        if not 0 < speed < math.inf:
+            msg = f"speed {speed:g} of slot {slot} is out of range; use a finite number above 0."
+            raise ConfigError(msg)
+    check_slots(len(speeds), current.key_groups)
+    # Exact, so that equal speeds give equal ranges.
+    edges = [Fraction(0), *accumulate(Fraction(speed) for speed in speeds)]
+    starts = [math.ceil(edge * current.key_groups / edges[-1]) for edge in edges]
+    slot_of = [s for s, (start, end) in enumerate(pairwise(starts)) for _ in range(start, end)]
+    return Assignment(tuple(slot_of), len(speeds), current.epoch + 1)
+
+
 def divide(
     moves: Mapping[int, tuple[int, int]], groups_min: int = SUBSCALE_GROUPS_MIN
 ) -> tuple[Subscale, ...]:
@@ -160,7 +195,7 @@ def schedule(
     running: Sequence[Subscale],
     held: Sequence[int],
     hosts: Sequence[str],
-    per_host: int = PER_HOST_MAX,
+    per_host: int | Sequence[int] = PER_HOST_MAX,
 ) -> tuple[int, ...]:
     """Return which of the waiting subscales start now, as indices into `waiting`.
 
@@ -174,8 +209,9 @@ def schedule(
         Key groups per slot, those on their way to it by a running subscale not counted.
     hosts : sequence of str
         By slot.
-    per_host : int
-        How many subscales a host may take part in at once, as source or destination; >= 1.
+    per_host : int or sequence of int
+        How many subscales a host may take part in at once, as source or destination; >= 1. A
+        sequence has a limit for each slot, and of the slots of a host the least counts.
 
     References
     ----------
@@ -183,6 +219,10 @@ def schedule(
     here per host (in a cluster of one-slot hosts the same); its code starts one subscale per
     second, here all that the limit lets through.
     """
+    limits = [per_host] * len(hosts) if isinstance(per_host, int) else per_host
+    limit: dict[str, int] = {}
+    for host, most in zip(hosts, limits, strict=True):
+        limit[host] = min(most, limit.get(host, most))
     counts = list(held)
     busy: dict[str, int] = {}
     for subscale in running:
@@ -199,7 +239,7 @@ def schedule(
         free = [
             (counts[s.destination], -pending[s.source, s.destination], index)
             for index, s in left.items()
-            if all(busy.get(host, 0) < per_host for host in _hosts(s, hosts))
+            if all(busy.get(host, 0) < limit[host] for host in _hosts(s, hosts))
         ]
         if not free:
             return tuple(started)

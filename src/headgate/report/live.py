@@ -237,11 +237,11 @@ def event_text(event: Event) -> str | None:
             if event.slots_before != event.slots_after
             else "remap"
         )
-        why = f": {event.reason}" if event.reason else ""
-        return (
-            f"{what} by {event.by}{why}; {event.groups_moved} groups, "
-            f"{bytes_text(event.bytes_moved)} moved; from batch {event.step}"
-        )
+        why = f": {event.reason.removesuffix('.')}" if event.reason else ""
+        groups = f"{event.groups_moved} groups, {bytes_text(event.bytes_moved)} moved; "
+        # A stateless stage has no key groups to move.
+        moved = groups if event.groups_moved else ""
+        return f"{what} by {event.by}{why}; {moved}from batch {event.step}"
     if isinstance(event, ControlAct):
         why = f": {event.reason}" if event.reason else ""
         detail = f" {event.detail}" if event.detail else ""
@@ -254,7 +254,8 @@ def event_text(event: Event) -> str | None:
     if isinstance(event, Restart):
         return f"restarted at batch {event.step} from batch {event.recovered_from}"
     if isinstance(event, Start):
-        return f"started with {event.slots} slots, {event.key_groups} key groups"
+        groups = f", {event.key_groups} key groups" if event.key_groups else ""
+        return f"started with {event.slots} slots{groups}"
     if isinstance(event, Stop):
         return f"failed: {event.error}" if event.error else f"ended: {event.reason}"
     return None

@@ -106,9 +106,10 @@ def why_lines(told: dict[str, Any]) -> list[str]:
             f"backlog {seen['backlog']:,}"
         )
     for wish in told["wishes"]:
+        groups = wish["groups_moved"]
         lines.append(
-            f"  wanted    {wish['operator']}: {wish['kind']} to {wish['slots']} slots, "
-            f"{wish['groups_moved']} key groups move"
+            f"  wanted    {wish['operator']}: {wish['kind']} to {wish['slots']} slots"
+            + (f", {groups} key groups move" if groups else "")
         )
     for applied in told["applied"]:
         lines.append(

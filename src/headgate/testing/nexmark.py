@@ -17,6 +17,7 @@ Rows = Counter[tuple[Any, ...]]
 
 KINDS = ("person", "auction", "bid")
 WINDOW_US = 10_000_000
+HOP_US = 2_000_000
 STATES = ("OR", "ID", "CA")
 
 
@@ -87,6 +88,22 @@ def q4(closed: Iterable[tuple[Event, int]], until_us: int) -> Rows:
     return Counter((*key, sum(p) / len(p)) for key, p in prices.items() if key[0] <= until_us)
 
 
+def q5(bids: Iterable[Event], until_us: int) -> Rows:
+    """Return (window's end, auction, bids) of the auction with most bids, the lowest of equal ones.
+
+    Windows of 10 s, every 2 s, that end up to `until_us`.
+    """
+    counts: Counter[tuple[int, int]] = Counter()
+    for bid in bids:
+        last = bid["dateTime"] - bid["dateTime"] % HOP_US
+        for start in range(last, bid["dateTime"] - WINDOW_US, -HOP_US):
+            counts[start + WINDOW_US, bid["auction"]] += 1
+    best: dict[int, tuple[int, int]] = {}
+    for (end, auction), number in counts.items():
+        best[end] = max(best.get(end, (0, 0)), (number, -auction))
+    return Counter((end, -top[1], top[0]) for end, top in best.items() if end <= until_us)
+
+
 def q6(closed: Iterable[tuple[Event, int]], last: int = 10) -> Rows:
     """Return (seller, auction, average price of the seller's last ten auctions)."""
     prices: dict[int, list[int]] = defaultdict(list)
@@ -97,6 +114,19 @@ def q6(closed: Iterable[tuple[Event, int]], last: int = 10) -> Rows:
         recent = mine[-last:]
         found[auction["seller"], auction["id"], sum(recent) / len(recent)] += 1
     return found
+
+
+def q7(bids: Iterable[Event], until_us: int) -> Rows:
+    """Return (window's end, auction, bidder, price) of the highest bid of each window of 10 s.
+
+    Of the windows that end up to `until_us`; of equal prices the lowest auction, then bidder, wins.
+    """
+    best: dict[int, tuple[int, int, int]] = {}
+    for bid in bids:
+        end = bid["dateTime"] - bid["dateTime"] % WINDOW_US + WINDOW_US
+        top = (bid["price"], -bid["auction"], -bid["bidder"])
+        best[end] = max(best.get(end, top), top)
+    return Counter((end, -top[1], -top[2], top[0]) for end, top in best.items() if end <= until_us)
 
 
 def q8(people: Iterable[Event], auctions: Iterable[Event]) -> Rows:

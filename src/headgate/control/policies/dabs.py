@@ -68,7 +68,7 @@ class Dabs:
             if self._low <= activity <= self._high:
                 continue
             needed = replicas_needed(events, operator.event_s, can_s)
-            replicas = max(1, min(needed, operator.pool))
+            replicas = max(operator.least, min(needed, operator.pool))
             if replicas != operator.active:
                 wanted[name] = replicas
         changes = ", ".join(f"{name} -> {replicas}" for name, replicas in wanted.items())

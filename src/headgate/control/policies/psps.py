@@ -135,7 +135,7 @@ def replicas_needed(events: float, event_s: float, duration_s: float) -> int:
 
 
 def plan(interval: Interval, predictions: Mapping[str, Prediction]) -> dict[str, int]:
-    """Return the active replicas of the operators that change; at least 1, at most the pool.
+    """Return the active replicas of the operators that change, within what each may have.
 
     References
     ----------
@@ -145,7 +145,7 @@ def plan(interval: Interval, predictions: Mapping[str, Prediction]) -> dict[str,
     for name, prediction in predictions.items():
         operator = interval.operators[name]
         needed = replicas_needed(prediction.total, operator.event_s, interval.duration_s)
-        replicas = max(1, min(needed, operator.pool))
+        replicas = max(operator.least, min(needed, operator.pool))
         if replicas != operator.active:
             wanted[name] = replicas
     return wanted
@@ -218,13 +218,13 @@ class Psps:
         return ReplicaDecision(wanted, reason=reason, numbers={"input_events": expected, **numbers})
 
 
-def check_interval(interval: Interval) -> None:
-    """Raise where PSPS cannot run a job: state, or an interval shorter than an event's way."""
-    refuse_stateful("psps", interval)
+def check_interval(interval: Interval, policy: str = "psps") -> None:
+    """Raise where `policy` cannot run a job: state, or an interval shorter than an event's way."""
+    refuse_stateful(policy, interval)
     through_s = interval.event_through_s
     if interval.duration_s <= through_s:
         msg = (
-            f"psps: interval={interval.duration_s:g} s is not longer than the {through_s:g} s that "
+            f"{policy}: interval={interval.duration_s:g} s is not longer than the {through_s:g} s that "
             f"one event needs through the job; use more than {through_s:g} s."
         )
         raise ConfigError(msg)

@@ -336,7 +336,7 @@ class JoinRun:
         }
 
 
-def simulate_join(
+def simulate_join(  # noqa: PLR0913 - a run has many sides
     model: JoinModel,
     arrival_s: F64,
     policy: Policy,
@@ -346,6 +346,7 @@ def simulate_join(
     delta_s: float = 0.1,
     cycle_s: float = 0.5,
     from_s: float = 0.0,
+    bound_s: float = 1.0,
 ) -> JoinRun:
     """Run the join under a policy from 0 to `until_s`, and return what happened.
 
@@ -365,10 +366,12 @@ def simulate_join(
         Length of a control cycle, in seconds; rounded to whole ticks.
     from_s : float
         Nothing is decided before.
+    bound_s : float
+        The bound on the mean latency, for a policy that has one.
     """
     engine = JoinEngine(model, arrival_s, delta_s)
     log = DecisionLog(clock=lambda: engine.time_s)
-    settings = OperatorSettings(1.0, 1.0, slots_max, floor_s=0.0)
+    settings = OperatorSettings(bound_s, 1.0, slots_max, alert_s=bound_s / 10.0, floor_s=0.0)
     loop = ControlLoop(policy, engine, engine, log, {OPERATOR: settings}, delta_s=delta_s)
     loop.freeze(from_s)
     each = max(1, round(cycle_s / delta_s))

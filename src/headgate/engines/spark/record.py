@@ -90,7 +90,7 @@ class Recorder:
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:
         """Write that an attempt failed and the batch runs again."""
-        self.write(Retry(step=step, attempt=attempt, error=_sentence(error)))
+        self.write(Retry(step=step, attempt=attempt, error=sentence(error)))
 
     def batch(
         self,
@@ -169,7 +169,7 @@ class Recorder:
 
     def stop(self, reason: str, error: Exception | None = None) -> None:
         """Write that the query ended, and close the journal."""
-        self.write(Stop(reason=reason, error=None if error is None else _sentence(error)))
+        self.write(Stop(reason=reason, error=None if error is None else sentence(error)))
         self._writer.close()
 
     def write(self, event: Event) -> None:
@@ -256,6 +256,7 @@ def _entry_bytes(driver: BatchDriver, name: str) -> int:
     return sum(driver.states[name].rows) * row_bytes(operator.spec)
 
 
-def _sentence(error: Exception) -> str:
+def sentence(error: Exception) -> str:
+    """Return the kind of an error and its first line, as a journal has it."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"[:500]

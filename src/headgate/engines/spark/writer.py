@@ -242,8 +242,9 @@ class Writer:
     def policy(self, policy: str | Policy, **parameters: float) -> Writer:
         """Set who decides about slots: a name as ``"streamswitch"``, or a policy of your own.
 
-        The default is ``"streamswitch"`` with an SLO, and ``"static"`` without. ``"psps"`` and
-        ``"dabs"`` run the ``mapInArrow`` stages of a stateless query on pools of replicas.
+        The default is ``"streamswitch"`` with an SLO, and ``"static"`` without. ``"psps"``,
+        ``"unified-pools"`` and ``"dabs"`` run the ``mapInArrow`` stages of a stateless query on pools
+        of replicas.
 
         Raises
         ------

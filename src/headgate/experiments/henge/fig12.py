@@ -54,8 +54,8 @@ PAPER = {
 }
 HOUR_S = 600.0
 _HOURS = 48
-_DAY_S = 24 * HOUR_S
-_BOUND_S = 0.060
+DAY_S = 24 * HOUR_S
+BOUND_S = 0.060
 _SETTLED_S = 1800.0
 
 
@@ -67,8 +67,8 @@ def run(request: Request) -> dict[str, Any]:
 
 def measure(directory: Path, *, jobs: int) -> dict[str, Any]:
     """Return the same with `jobs` jobs per log."""
-    rates = {name: _rate(directory, f"{name}_requests") for name in ("sdsc", "epa")}
-    start = {name: page_load_job(within(_BOUND_S), rate) for name, rate in rates.items()}
+    rates = {name: rate_of(directory, f"{name}_requests") for name in ("sdsc", "epa")}
+    start = {name: page_load_job(within(BOUND_S), rate) for name, rate in rates.items()}
     median_slots = _slots_by_hand()
     by_hand = page_load().with_slots({"aggregate": median_slots})
     set_by_hand = {name: replace(job, topology=by_hand) for name, job in start.items()}
@@ -80,7 +80,7 @@ def measure(directory: Path, *, jobs: int) -> dict[str, Any]:
     ):
         found[name] = _run(kinds, jobs, policy)
     managed = found["henge"]
-    first, second = managed.kinds(0.0, _DAY_S), managed.kinds(_DAY_S)
+    first, second = managed.kinds(0.0, DAY_S), managed.kinds(DAY_S)
     policy_time_s = _action_s(managed)
     return {
         "mode": "fluid",
@@ -130,13 +130,13 @@ def _action_s(run: FleetRun) -> float:
 
 def _slots_by_hand() -> int:
     """Return the slots of the aggregate with which Henge brings a job to its SLO at the median load."""
-    job = page_load_job(within(_BOUND_S))
+    job = page_load_job(within(BOUND_S))
     run = run_fleet(STORM, {"T": job}, Henge(), _SETTLED_S)
     (act,) = run.actions
     return act.decision.slots["T"]["aggregate"]
 
 
-def _rate(directory: Path, column: str) -> Rate:
+def rate_of(directory: Path, column: str) -> Rate:
     """Return the rate of a log's day, over and over, an hour of it in ten minutes."""
     path = directory / FILE
     if not path.is_file():
@@ -150,7 +150,7 @@ def _rate(directory: Path, column: str) -> Rate:
     levels = np.concatenate([hours[-1:], hours, hours[:1]])
 
     def rate(time_s: float) -> float:
-        return float(np.interp(time_s % _DAY_S, centres, levels))
+        return float(np.interp(time_s % DAY_S, centres, levels))
 
     return rate
 

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headgate.experiments.registry import Request
-from headgate.experiments.stretch.words import WORDS_MAX, Count, keys_per_tweet
+from headgate.experiments.stretch.words import Count
 from headgate.journal.histogram import percentile_ms, sparse_of
 from headgate.report.plot import panels
+from headgate.workloads.tweets import WORDS_MAX, keys_per_tweet
 
 if TYPE_CHECKING:
     from headgate.report.plot import Figure

@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,19 +20,13 @@ from headgate.experiments.stretch.live import add_all, memory
 from headgate.operators.oplus.processes import DUE_NS, Setup, SlotProcesses
 from headgate.operators.tuple_buffer.backoff import Backoff
 from headgate.operators.tuple_buffer.shared import Block, SharedTupleBuffer
-from headgate.workloads.draws import zipf_shares
+from headgate.workloads.tweets import TWEETS, WORDS_MAX, keys_of, tweets
 
-I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
-WORDS_MAX = 16
-"""Words of a tweet, at the most: what 140 characters hold."""
-
-VOCABULARY = 10_000
 KEY_GROUPS = 128
-_TABLE = 1 << 22
-_TWEETS = 4096
-"""Different tweets; they come again and again."""
+_TABLE = 1 << 18
+"""Room for the keys of all different tweets, 126,504 at any distance, and as much again."""
 
 _FED_AT_ONCE = 64
 _STEP_S = 0.001
@@ -91,45 +84,6 @@ class Count:
         return [each] * self.slots
 
 
-def tweets(seed: int = 1) -> I32:
-    """Return the words of different tweets, int32[n, WORDS_MAX], filled up with -1.
-
-    References
-    ----------
-    STRETCH 8.1 has 4.3 million tweets that are not public. Chosen: 4 to 16 words each, of 10,000 that
-    are as frequent as Zipf's law with exponent 1 says.
-    """
-    generator = np.random.default_rng(seed)
-    words = generator.choice(VOCABULARY, (_TWEETS, WORDS_MAX), p=zipf_shares(VOCABULARY, 1.0))
-    lengths = generator.integers(4, WORDS_MAX + 1, _TWEETS)
-    return np.where(np.arange(WORDS_MAX) < lengths[:, None], words, -1).astype(np.int32)
-
-
-@jit
-def keys_of(words: I32, distance_max: int, out: I64) -> int:
-    """Write the keys of some tweets, a bag, to `out`; return how many.
-
-    A word is its own key; of a pair it is both numbers. -1 ends a tweet.
-    """
-    count = 0
-    for tweet in range(words.shape[0]):
-        for i in range(words.shape[1]):
-            word = np.int64(words[tweet, i])
-            if word < 0:
-                break
-            if distance_max == 0:
-                out[count] = word
-                count += 1
-                continue
-            for j in range(i + 1, min(i + 1 + distance_max, words.shape[1])):
-                other = np.int64(words[tweet, j])
-                if other < 0:
-                    break
-                out[count] = word * VOCABULARY + other
-                count += 1
-    return count
-
-
 @jit
 def groups_of(keys: I64, groups: int) -> I64:
     """Return the key group of each key."""
@@ -137,20 +91,30 @@ def groups_of(keys: I64, groups: int) -> I64:
 
 
 @jit
-def add_counts(keys: I64, mine: Any, table: I64) -> int:
-    """Count those keys that are `mine` in an open table, int64[n, 2] of key + 1 and count.
+def add_counts(keys: I64, is_owned: npt.NDArray[np.bool_], table: I64) -> int:
+    """Count the keys of owned groups in an open table, int64[n, 2] of key + 1 and count.
+
+    One loop over keys, since each array in between would cost as much as splitting a tweet.
+
+    Parameters
+    ----------
+    keys : int64[m]
+    is_owned : bool[groups]
+        Which key groups count, as `groups_of` gives them.
+    table : int64[n, 2]
+        n is a power of two.
 
     Returns
     -------
-    int    Keys counted; less than there are if the table is full.
+    int    Keys counted; less than are owned if the table is full.
     """
-    mask = table.shape[0] - 1
+    mask, groups = table.shape[0] - 1, is_owned.size
     counted = 0
     for i in range(keys.size):
-        if not mine[i]:
+        mixed = keys[i] * _MIX
+        if not is_owned[(mixed >> 16) % groups]:
             continue
-        key = keys[i] + 1
-        at = (keys[i] * _MIX) & mask
+        key, at = keys[i] + 1, mixed & mask
         for _ in range(table.shape[0]):
             if table[at, 0] == 0:
                 table[at, 0] = key
@@ -167,16 +131,13 @@ class CountKeys:
 
     def __init__(self, directory: Path) -> None:
         self.table: I64 = np.zeros((_TABLE, 2), np.int64)
-        self.count(np.zeros(1, np.int64), np.zeros(1, dtype=bool))
+        self._is_owned = np.ones(KEY_GROUPS, dtype=bool)
+        # compiled, or loaded, before the first record comes
+        add_counts(np.zeros(1, np.int64), self._is_owned, self.table)
 
     def serve(self, block: Block, owned: I64, count: int, totals: I64) -> None:
         """Count each record's key."""
-        keys = block.columns["key"]
-        totals[0] += self.count(keys, np.ones(keys.size, dtype=bool))
-
-    def count(self, keys: I64, mine: npt.NDArray[np.bool_]) -> int:
-        """Count some keys."""
-        return add_counts(keys, mine, self.table)
+        totals[0] += add_counts(block.columns["key"], self._is_owned, self.table)
 
 
 class CountTweets(CountKeys):
@@ -187,26 +148,19 @@ class CountTweets(CountKeys):
         self._distance_max = distance_max
         self._keys = np.empty(256 * WORDS_MAX * WORDS_MAX, np.int64)
         keys_of(np.full((1, WORDS_MAX), -1, np.int32), distance_max, self._keys)
-        groups_of(self._keys[:1], KEY_GROUPS)
 
     def serve(self, block: Block, owned: I64, count: int, totals: I64) -> None:
         """Count the keys of `owned` groups."""
         words = block.columns["words"].view(np.int32).reshape(-1, WORDS_MAX)
         keys = self._keys[: keys_of(words, self._distance_max, self._keys)]
-        is_owned = np.zeros(KEY_GROUPS, dtype=bool)
-        is_owned[owned] = True
-        totals[0] += self.count(keys, is_owned[groups_of(keys, KEY_GROUPS)])
+        self._is_owned[:] = False
+        self._is_owned[owned] = True
+        totals[0] += add_counts(keys, self._is_owned, self.table)
 
 
 def make_tweets(directory: Path, distance_max: int) -> CountTweets:
     """Return the work of a slot that reads every tweet."""
     return CountTweets(directory, distance_max)
-
-
-def keys_per_tweet(distance_max: int) -> float:
-    """Return the mean number of keys of a tweet."""
-    out = np.empty(_TWEETS * WORDS_MAX * WORDS_MAX, np.int64)
-    return keys_of(tweets(), distance_max, out) / _TWEETS
 
 
 def _directory() -> tempfile.TemporaryDirectory[str]:
@@ -231,7 +185,7 @@ def _feed(count: Count, paths: list[Path]) -> None:
         due_ns = np.zeros(number.size, np.int64)
         if count.rate_per_s is not None:
             due_ns = begin_ns + (number * 1e9 / count.rate_per_s).astype(np.int64)
-        some = words[number % _TWEETS]
+        some = words[number % TWEETS]
         if count.shared:
             column = {"words": some.view(f"V{4 * WORDS_MAX}").reshape(-1), DUE_NS: due_ns}
             add_all(buffers[0], backoff, number, column, 0)

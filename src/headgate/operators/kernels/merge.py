@@ -252,16 +252,29 @@ def merge(
 
 @jit
 def expand_windows(
-    slices: Any, size: int, advance: int, offset: int, after: int, until: int, out: Any
+    starts: Any,
+    span: int,
+    within: int,
+    size: int,
+    advance: int,
+    offset: int,
+    after: int,
+    until: int,
+    out: Any,
 ) -> int:
-    """List every (row, window end) with ``after < end <= until`` for rows that start at `slices`.
+    """List every (row, window end) with ``after < end <= until`` for rows that cover `span` of time.
+
+    A row ``[start, start + span)`` is in a window that holds all of it.
 
     Parameters
     ----------
-    slices : int64[n]
-        Slice starts, microseconds.
+    starts : int64[n]
+        Where rows start, microseconds.
+    within : int
+        0; or the length of blocks, from `offset` on: a row is not listed for a window that holds all of
+        the row's block.
     out : int64[m, 2]
-        Filled with (position in `slices`, window end); long enough for n x overlap pairs.
+        Filled with (position in `starts`, window end); long enough for n x overlap pairs.
 
     Returns
     -------
@@ -269,14 +282,16 @@ def expand_windows(
         How many pairs were written.
     """
     written = 0
-    for i in range(slices.shape[0]):
-        # the last window that holds the slice starts at the greatest multiple at or below it
-        start = slices[i] - (slices[i] - offset) % advance
-        while start > slices[i] - size:
+    for i in range(starts.shape[0]):
+        block = starts[i] - (starts[i] - offset) % within if within > 0 else 0
+        # the last window that holds the row starts at the greatest multiple at or below it
+        start = starts[i] - (starts[i] - offset) % advance
+        while start >= starts[i] + span - size:
             end = start + size
             if end <= after:
                 break
-            if end <= until:
+            whole = within > 0 and start <= block and block + within <= end
+            if end <= until and not whole:
                 out[written, 0] = i
                 out[written, 1] = end
                 written += 1

@@ -82,9 +82,16 @@ class Method(Protocol):
         """Return what moves together, in order."""
 
     def admit(
-        self, waiting: Sequence[Step], running: Sequence[Step], held: Sequence[int]
+        self,
+        waiting: Sequence[Step],
+        running: Sequence[Step],
+        held: Sequence[int],
+        busy: Sequence[float],
     ) -> Sequence[int]:
-        """Return which of the waiting steps may start, as indices; `held` groups by slot."""
+        """Return which of the waiting steps may start, as indices.
+
+        `held` has the key groups of each slot, `busy` the share of time that it served lately.
+        """
 
     def handler(self, slot: Slot, scaling: Scaling) -> Handler:
         """Return what a slot of the scaling operator has while scaling."""
@@ -129,6 +136,9 @@ class Scaling:
         self._active = False
         self._in_round = False
         self._steps = 0
+        self._looked_s = 0.0
+        self._busy_s: dict[Slot, float] = {}
+        self._shares: dict[Slot, float] = {}
 
     def request(self, target: Assignment) -> None:
         """Scale to an assignment, now; what an earlier request has not launched yet is dropped.
@@ -248,7 +258,7 @@ class Scaling:
                 held[subscale.destination] -= len(subscale.groups)  # `schedule` adds them
         for slot in self.owner:
             held[slot] += 1
-        chosen = list(self.method.admit(self.waiting, self.running, held))
+        chosen = list(self.method.admit(self.waiting, self.running, held, self._busy(slots)))
         in_rounds = self.method.in_rounds and self.timing.round_s > 0
         for step in [self.waiting[index] for index in (chosen[:1] if in_rounds else chosen)]:
             self.waiting.remove(step)
@@ -256,6 +266,16 @@ class Scaling:
         if in_rounds and self.waiting:
             self._in_round = True
             self.flow.clock.after(self.timing.round_s, self._launch)
+
+    def _busy(self, slots: int) -> list[float]:
+        """Return the share of time that each slot served since this was asked before."""
+        now_s, there = self.flow.clock.now_s, self.flow.slots[self.operator]
+        if now_s > self._looked_s:
+            passed_s, self._looked_s = now_s - self._looked_s, now_s
+            self._shares = {s: (s.busy_s - self._busy_s.get(s, 0.0)) / passed_s for s in there}
+            self._busy_s = {slot: slot.busy_s for slot in there}
+        shares = [self._shares.get(slot, 0.0) for slot in there]
+        return shares + [0.0] * (slots - len(shares))
 
     def _start(self, step: Step) -> None:
         self.running.append(step)

@@ -55,6 +55,8 @@ class OperatorModel:
         By key group; empty: nothing to begin with.
     arrivals : tuple of Arrivals
         Of a source, by slot.
+    speeds : tuple of float
+        Of slot i, in turn: a record takes ``cost_s / speed`` there. Slots of unlike hosts differ.
     """
 
     name: str
@@ -65,6 +67,7 @@ class OperatorModel:
     key_groups: int = 0
     state_bytes: tuple[float, ...] = ()
     arrivals: tuple[Arrivals, ...] = ()
+    speeds: tuple[float, ...] = (1.0,)
 
 
 @dataclass(frozen=True)
@@ -200,9 +203,8 @@ class Dataflow:
         kind = Slot if model.parents else Source
         added = []
         for index in range(len(slots), len(slots) + count):
-            slot = kind(
-                f"{operator}/{index}", index, model.behaviour, model.cost_s, self.clock, self.log
-            )
+            cost_s = model.cost_s / model.speeds[index % len(model.speeds)]
+            slot = kind(f"{operator}/{index}", index, model.behaviour, cost_s, self.clock, self.log)
             slots.append(slot)
             added.append(slot)
             self._connect(slot, model)

@@ -117,6 +117,8 @@ class Slot:
         Re-routed events: taken before any channel.
     full : int
         Output caches that are full; nothing is served while there are any.
+    busy_s : float
+        Time given to records so far.
     paused : bool
     barrier : int
         The last checkpoint taken.
@@ -146,6 +148,7 @@ class Slot:
         self.snapshots: dict[int, Snapshot] = {}
         self.suspended_s: list[list[float]] = []
         self.full = 0
+        self.busy_s = 0.0
         self.paused = False
         self.barrier = 0
         self.watermark_s = self.sent_watermark_s = float("-inf")
@@ -245,7 +248,9 @@ class Slot:
         """Begin to serve a record."""
         self._note_suspension(suspended=False)
         self.serving = record
-        self.clock.after(self.cost_s * record.count, self._complete, record)
+        duration_s = self.cost_s * record.count
+        self.busy_s += duration_s
+        self.clock.after(duration_s, self._complete, record)
 
     def _complete(self, record: Record) -> None:
         self.serving = None

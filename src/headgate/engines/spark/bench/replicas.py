@@ -1,4 +1,4 @@
-"""Pools of replicas on a bursty load: PSPS beside DABS and fixed numbers of replicas, on Spark.
+"""Pools of replicas on a bursty load: PSPS and ours beside DABS and fixed numbers of replicas, on Spark.
 
 A stateless stage over generated sentences, whose replicas each serve a fixed rate, so that more of
 them than cores are meaningful. All runs are made in one session, one after the other, under the same
@@ -15,12 +15,13 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
@@ -37,12 +38,18 @@ from headgate.engines.spark.bench.common import (
 )
 from headgate.engines.spark.replicas.driver import BatchLine
 from headgate.engines.spark.session import session
-from headgate.journal import histogram
+from headgate.journal import histogram, reader
+from headgate.journal.schema import Batch
 from headgate.workloads import bursts
 from headgate.workloads.rates import parse_rate
 
+_LEAD_S = 3.0
+"""How long after its query the load starts, so that no row waits for a first batch."""
+
 _START_S = 120.0
 """What a run may take beside its load: the session, the first batch, the end."""
+
+F64 = npt.NDArray[np.float64]
 
 _INTERVALS = 36
 """Decisions in a run: 1,080 s of 30 s each, as in the simulator's tables."""
@@ -52,8 +59,8 @@ _INTERVALS = 36
 class ReplicasParameters:
     """What `run` takes."""
 
-    seconds: float = 216.0
-    """Length of each run; > 0. The paper's load and interval are squeezed into it: five times."""
+    seconds: float = 108.0
+    """Length of each run; > 0. The paper's load and interval are squeezed into it: ten times."""
 
     replica_rate: float = 100.0
     """Rows per second that a replica serves; > 0."""
@@ -75,7 +82,7 @@ _OVER = 8
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Run PSPS, DABS and 1, 4 and 8 replicas.
+    """Run PSPS, the unified policy, DABS, and 1, 4 and 8 replicas.
 
     Parameters
     ----------
@@ -87,23 +94,29 @@ def run(**given: Any) -> dict[str, Any]:
     dict
         ``systems`` (by name: ``saved``, ``degradation``, ``processed``, ``latency_ms`` (mean, p50,
         p99), ``lost``, ``waiting``, ``changes``, ``batches``, ``batch_ms``, ``cpu_s``),
-        ``restart_s`` as measured, ``ahead`` (what PSPS must show), ``parameters``, ``machine``.
+        ``restart_s`` as measured, ``ahead`` (what policies over pools must show), ``parameters``,
+        ``machine``.
     """
     chosen = parameters(ReplicasParameters, given)
     with tempfile.TemporaryDirectory(prefix="headgate-replicas-") as work:
         request = {"directory": work, "parameters": asdict(chosen)}
         name = "headgate.engines.spark.bench.replicas"
         command = [sys.executable, "-m", name, "--child", json.dumps(request)]
-        found = child(command, spark_env(), 5 * (chosen.seconds + _START_S))
+        found = child(command, spark_env(), 6 * (chosen.seconds + _START_S))
     systems = found["systems"]
-    psps, dabs = systems["psps"], systems["dabs"]
-    ahead = {
-        "loses nothing": psps["lost"] == 0,
-        "saves more than dabs": psps["saved"] > dabs["saved"],
-        "processes more than dabs": psps["processed"] > dabs["processed"],
-        "saves more than 4 replicas": psps["saved"] > systems["r = 4"]["saved"],
-    }
+    ahead = {name: _ahead(systems, name) for name in ("psps", "unified-pools")}
     return found | {"ahead": ahead, "parameters": asdict(chosen), "machine": machine()}
+
+
+def _ahead(systems: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, bool]:
+    """Return what a policy over pools must show beside its rivals."""
+    ours, dabs = systems[name], systems["dabs"]
+    return {
+        "loses nothing": ours["lost"] == 0,
+        "saves more than dabs": ours["saved"] > dabs["saved"],
+        "processes more than dabs": ours["processed"] > dabs["processed"],
+        "saves more than 4 replicas": ours["saved"] > systems["r = 4"]["saved"],
+    }
 
 
 # --- in the child --------------------------------------------------------------------------------
@@ -117,12 +130,18 @@ def words(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _start(
-    spark: SparkSession, chosen: ReplicasParameters, work: Path, case: _Case, restart_s: float
+    spark: SparkSession,
+    chosen: ReplicasParameters,
+    work: Path,
+    case: _Case,
+    restart_s: float,
+    base_s: float,
 ) -> Any:
     # Late and by name: the package's front imports the engine, of which this is a part.
     hg = importlib.import_module("headgate")
     rate = bursts.steps(chosen.seconds, chosen.replica_rate)
     rows = spark.readStream.format("sentences").option("rate", rate).option("seed", chosen.seed)
+    rows = rows.option("base", round(base_s * 1e6))
     stage = rows.load().mapInArrow(words, "words int")
     return (
         hg.writeStream(stage)
@@ -154,25 +173,36 @@ def _measure(
 ) -> dict[str, Any]:
     """Run one system and return its measures."""
     cpu_s = _group_cpu_s()
-    query = _start(spark, chosen, work, case, restart_s)
-    query.awaitTermination(chosen.seconds)
-    lines, changes = query.batches(), len(query.decisions())
+    base_s = time.time() + _LEAD_S
+    query = _start(spark, chosen, work, case, restart_s, base_s)
+    query.awaitTermination(base_s + chosen.seconds - time.time())
+    changes = len(query.decisions())
     query.stop()
     used_s = None if cpu_s is None else round((_group_cpu_s() or 0.0) - cpu_s, 1)
-    return _measures(chosen, lines) | {"changes": changes, "cpu_s": used_s}
+    committed = [e for e in reader.read(query.journal) if isinstance(e, Batch)]
+    at_s = np.array([batch.at_ms / 1e3 - base_s for batch in committed])
+    found = _measures(chosen, query.batches(), at_s)
+    return found | {"changes": changes, "cpu_s": used_s}
 
 
-def _measures(chosen: ReplicasParameters, lines: Sequence[BatchLine]) -> dict[str, Any]:
-    """Return the four measures of PSPS, and what else is of interest, from a run's batches."""
+def _measures(chosen: ReplicasParameters, lines: Sequence[BatchLine], at_s: F64) -> dict[str, Any]:
+    """Return the four measures of PSPS, and what else is of interest.
+
+    Parameters
+    ----------
+    chosen : ReplicasParameters
+    lines : sequence of BatchLine
+    at_s : float64[lines]
+        When each was committed, seconds since the load began.
+    """
     edges_s = np.linspace(0.0, chosen.seconds, _INTERVALS + 1)
     rate = parse_rate(bursts.steps(chosen.seconds, chosen.replica_rate))
     arrived = np.diff(rate.count(edges_s)).astype(np.float64)
-    at_s = np.array([line.at_s for line in lines])
     served = np.array([float(line.emitted) for line in lines])
     left = np.histogram(at_s, edges_s, weights=served)[0]
     active = np.array([float(sum(line.active.values())) for line in lines])
     # A batch's replicas were active since the batch before it ended.
-    weights = np.diff(np.concatenate([[0.0], at_s]))
+    weights = np.diff(np.concatenate([[0.0], np.clip(at_s, 0.0, chosen.seconds)]))
     merged = histogram.merge(line.histogram for line in lines)
     latency_sum_ms = sum(line.latency_sum_ms for line in lines)
     took_ms = np.array([line.took_ms for line in lines])
@@ -180,7 +210,7 @@ def _measures(chosen: ReplicasParameters, lines: Sequence[BatchLine]) -> dict[st
     return {
         "saved": round(replica_metrics.saved_resources(mean, _OVER), 4),
         "degradation": round(replica_metrics.throughput_degradation(arrived, left), 4),
-        "processed": round(replica_metrics.processed_share(arrived.sum(), served.sum()), 4),
+        "processed": round(replica_metrics.processed_share(arrived.sum(), left.sum()), 4),
         "latency_ms": {
             "mean": round(latency_sum_ms / max(served.sum(), 1.0), 1),
             "p50": _rounded(histogram.percentile_ms(merged, 0.5)),
@@ -201,11 +231,12 @@ def _rounded(value: float | None) -> float | None:
 def _restart_s(spark: SparkSession, chosen: ReplicasParameters, work: Path) -> float:
     """Return how long this query takes from its stop until its first batch is done again."""
     case = _Case("warm-up", "psps", 1, chosen.pool)
-    query = _start(spark, chosen, work, case, 1.0)
+    base_s = time.time()
+    query = _start(spark, chosen, work, case, 1.0, base_s)
     _await_batches(query, 6)
     began_s = time.monotonic()
     query.stop()
-    query = _start(spark, chosen, work, case, 1.0)
+    query = _start(spark, chosen, work, case, 1.0, base_s)
     _await_batches(query, 1)
     took_s = time.monotonic() - began_s
     query.stop()
@@ -246,6 +277,7 @@ def _child(request: dict[str, Any]) -> dict[str, Any]:
         restart_s = _restart_s(spark, chosen, work / "warm-up")
         cases = [
             _Case("psps", "psps", 1, chosen.pool),
+            _Case("unified-pools", "unified-pools", 1, chosen.pool),
             _Case("dabs", "dabs", 1, chosen.pool),
             *(_Case(f"r = {n}", "psps", n, n) for n in (1, 4, _OVER)),
         ]

@@ -375,10 +375,16 @@ class _Bench:
         state = _write_state(self.directory / "warm-state", _WARM_KEYS, self.chosen.seed)
         chosen = replace(self.chosen, seconds=2.0)
         bench = _Bench(self.spark, chosen, self.directory, state, _WARM_KEYS)
-        bench.measure("all-at-once", "warm")
+        bench.change("all-at-once", "warm")
 
     def measure(self, text: str, name: str) -> dict[str, Any]:
         """Run one strategy and return what its change cost."""
+        events, from_ms, asked_ms = self.change(text, name)
+        last = [e for e in events if e["event"] == "batch"][-1]
+        return asdict(change_of(events, from_ms, asked_ms)) | {"state_bytes": last["state_bytes"]}
+
+    def change(self, text: str, name: str) -> tuple[list[dict[str, Any]], float, float]:
+        """Run one strategy; return the journal, when measuring began, and when it was asked."""
         chosen = self.chosen
         checkpoint = self.directory / name
         query = self.start(text, checkpoint, chosen.slots_from)
@@ -400,9 +406,7 @@ class _Bench:
         journal.wait(query, lambda e: e["event"] == "assignment" and e["at_ms"] >= asked_ms)
         time.sleep(chosen.seconds)
         query.stop()
-        found = asdict(change_of(journal.events(), from_ms, asked_ms))
-        found["state_bytes"] = journal.events("batch")[-1]["state_bytes"]
-        return found
+        return journal.events(), from_ms, asked_ms
 
 
 class _Journal:
@@ -411,9 +415,8 @@ class _Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        found = map(json.loads, self._path.read_text(encoding="utf-8").splitlines())
-        return [e for e in found if kind in (None, e["event"])]
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
 
     def wait(self, query: Any, there: Callable[[dict[str, Any]], bool]) -> None:
         """Wait for one line such as `there` wants it."""

@@ -25,6 +25,7 @@ from headgate.engines.spark.gateway import ArrowMap, Graft, leaf, of_rows
 from headgate.engines.spark.output import Outputs, raw_frame
 from headgate.engines.spark.replicas.pools import PoolConfig, PoolState
 from headgate.engines.spark.replicas.reading import Pipeline, Stage, arrived_ms
+from headgate.engines.spark.replicas.record import PoolRecorder
 from headgate.engines.spark.replicas.task import (
     ARRIVED,
     FACTS_PROPERTY,
@@ -84,6 +85,7 @@ class _Step:
     """What a step has done so far, before it is committed."""
 
     lanes: dict[str, list[int]]
+    attempts: int = 1
     reports: dict[str, list[ReplicaReport]] = field(default_factory=dict)
     payloads: dict[str, bytes] = field(default_factory=dict)
     files: dict[str, FileEntry] = field(default_factory=dict)
@@ -104,6 +106,8 @@ class ReplicaDriver:
     job : str
         The checkpoint's uuid.
     sink : Sink
+    recorder : PoolRecorder
+        Writes the journal.
 
     Attributes
     ----------
@@ -124,6 +128,7 @@ class ReplicaDriver:
         checkpoint: Checkpoint,
         job: str,
         sink: Sink,
+        recorder: PoolRecorder,
     ) -> None:
         self.spark = spark
         self.pipeline = pipeline
@@ -132,6 +137,7 @@ class ReplicaDriver:
         self.checkpoint = checkpoint
         self.job = job
         self.sink = sink
+        self.recorder = recorder
         self.latest: Manifest | None = checkpoint.latest()
         self.states = self._states()
         self.batches: list[BatchLine] = []
@@ -159,6 +165,7 @@ class ReplicaDriver:
         self._blocked_until_s = 0.0
         self._input = 0
         self._wanted: dict[str, int] = {}
+        self._seen: Interval | None = None
 
     def _states(self) -> dict[str, PoolState]:
         known = {} if self.latest is None else self.latest.engine["pools"]
@@ -235,8 +242,10 @@ class ReplicaDriver:
     def _take_wanted(self) -> None:
         """Do what was asked for while a batch ran: within one, replicas never change."""
         wanted, self._wanted = self._wanted, {}
+        before = {name: len(self.states[name].active) for name in wanted}
         for name, replicas in wanted.items():
             self.states[name].resize(replicas)
+        self._note_sizes(before, "user", "")
 
     def ask(self, wanted: Mapping[str, int]) -> None:
         """Have so many replicas of each stage named active from the next batch on."""
@@ -245,6 +254,10 @@ class ReplicaDriver:
     @property
     def _waiting(self) -> int:
         return sum(sum(state.queued()) for state in self.states.values())
+
+    @property
+    def _next_step(self) -> int:
+        return 0 if self.latest is None else self.latest.step + 1
 
     def _nothing(self) -> DataFrame:
         assert self._session is not None
@@ -268,7 +281,7 @@ class ReplicaDriver:
 
     def _step(self, batch: DataFrame, batch_id: int, *, rest: bool = False) -> None:
         began_s = time.monotonic()
-        number = 0 if self.latest is None else self.latest.step + 1
+        number = self._next_step
         elapsed_s, self._served_s = began_s - self._served_s, began_s
         step = self._attempts(batch, number, elapsed_s)
         crash_point("before-manifest", number)
@@ -292,9 +305,10 @@ class ReplicaDriver:
                 final = isinstance(error, HeadgateError) and not getattr(error, "transient", False)
                 if self.stopping.is_set() or attempt >= self.config.attempts or final:
                     raise
+                self.recorder.retry(number, attempt, error)
 
     def _attempt(self, batch: DataFrame, number: int, attempt: int, elapsed_s: float) -> _Step:
-        step = _Step({name: state.lanes for name, state in self.states.items()})
+        step = _Step({name: state.lanes for name, state in self.states.items()}, attempt)
         frame, rows = batch, None
         for stage in self.pipeline.stages:
             self._run(step, stage, frame, rows, (number, attempt, elapsed_s))
@@ -431,6 +445,17 @@ class ReplicaDriver:
             histogram=merge(r.histogram for r in step.reports[last]),
         )
         self.batches.append(line)
+        assert self.latest is not None
+        self.recorder.batch(
+            self.latest,
+            self.states,
+            step.reports,
+            step.lanes[first],
+            emitted=line.emitted,
+            attempts=step.attempts,
+            took_ms=line.took_ms,
+            now_s=time.monotonic(),
+        )
 
     # -- the loop ---------------------------------------------------------------------------------
 
@@ -438,6 +463,7 @@ class ReplicaDriver:
         now_s = time.monotonic()
         if now_s - self._interval_s < self.config.interval_s or now_s < self._blocked_until_s:
             return
+        before = {name: len(state.active) for name, state in self.states.items()}
         try:
             decision = run_interval(self.policy, self)
         except NotReady:
@@ -445,7 +471,17 @@ class ReplicaDriver:
         finally:
             self._interval_s, self._input = now_s, 0
         if decision:
+            assert self._seen is not None  # it was decided on
             self.decisions.append((now_s - self._start_s, decision.reason))
+            self.recorder.decided(now_s, self._seen, decision)
+            self._note_sizes(before, self.policy.name, decision.reason)
+
+    def _note_sizes(self, before: Mapping[str, int], by: str, reason: str) -> None:
+        """Write down which stages have another number of active replicas than `before`."""
+        for name, replicas in before.items():
+            after = len(self.states[name].active)
+            if after != replicas:
+                self.recorder.resized(self._next_step, name, replicas, after, by, reason)
 
     def monitor(self) -> Interval:
         """Return what happened since the last decision; NotReady before anything was measured."""
@@ -459,7 +495,8 @@ class ReplicaDriver:
         if len(operators) < len(self.states):
             msg = "a stage has served nothing yet."
             raise NotReady(msg)
-        return Interval(time.monotonic() - self._interval_s, float(self._input), operators)
+        self._seen = Interval(time.monotonic() - self._interval_s, float(self._input), operators)
+        return self._seen
 
     def resize(self, active: Mapping[str, int]) -> None:
         """Activate and deactivate from the next batch on."""

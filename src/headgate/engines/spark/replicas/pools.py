@@ -202,6 +202,7 @@ class PoolState:
         return OperatorInterval(
             active=len(self.active),
             pool=config.most,
+            least=config.least,
             event_s=self.event.event_s,
             processed=processed,
             received={} if parent is None else {parent: received},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
@@ -42,6 +43,11 @@ class ReplicaQuery:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    @property
+    def journal(self) -> Path:
+        """Path of the run's journal."""
+        return self._driver.recorder.path
 
     def replicas(self) -> dict[str, int]:
         """Return the active replicas of each stage."""
@@ -148,8 +154,13 @@ class ReplicaQuery:
             stopped = self._driver.stopping.is_set() and isinstance(error, StreamingQueryException)
             self._failure = None if stopped else error
         finally:
-            self._release()
-            self._ended.set()
+            asked = self._driver.stopping.is_set()
+            reason = "failed" if self._failure else "stopped" if asked else "source ended"
+            try:
+                self._driver.recorder.stop(reason, self._failure)
+            finally:
+                self._release()
+                self._ended.set()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +16,7 @@ from headgate.engines.spark.replicas.driver import ReplicaDriver
 from headgate.engines.spark.replicas.pools import PoolConfig
 from headgate.engines.spark.replicas.query import ReplicaQuery
 from headgate.engines.spark.replicas.reading import Pipeline
+from headgate.engines.spark.replicas.record import PoolRecorder
 from headgate.engines.spark.sinks import Sink
 from headgate.engines.spark.warmup import warm_workers
 from headgate.state.checkpoint import Checkpoint
@@ -103,9 +105,14 @@ def start(
     )
     lock = CheckpointLock(spark, checkpoint.root)
     try:
-        driver = ReplicaDriver(spark, pipeline, config, policy, checkpoint, job, sink)
+        recorder = PoolRecorder(checkpoint.root / "journal.jsonl", policy.name)
+        driver = ReplicaDriver(spark, pipeline, config, policy, checkpoint, job, sink, recorder)
         frame = driver.streaming_input()
         warm_workers(spark, [])
+        parameters = {"policy": policy.name, "checkpoint": location, **asdict(config)}
+        recorder.start(
+            job, name or pipeline.stages[-1].id, driver.states, driver.latest, parameters
+        )
         driver.redeliver_rest()
         writer = frame.writeStream.foreachBatch(driver.process)
         writer = writer.option("checkpointLocation", location)

@@ -13,7 +13,7 @@ def greedy(
     running: Sequence[Step],
     held: Sequence[int],
     allowed: Iterable[int],
-    per_slot: int,
+    per_slot: int | Sequence[int],
 ) -> list[int]:
     """Return the allowed steps of one subscale each that DRRS's scheduler starts, as indices.
 

@@ -69,7 +69,11 @@ class Coupled:
         return [tuple(Subscale(groups, *pair) for pair, groups in plan.pairs(moves).items())]
 
     def admit(
-        self, waiting: Sequence[Step], running: Sequence[Step], held: Sequence[int]
+        self,
+        waiting: Sequence[Step],
+        running: Sequence[Step],
+        held: Sequence[int],
+        busy: Sequence[float],
     ) -> Sequence[int]:
         """Return the next, or with the naive division as many as DRRS's scheduler lets go."""
         if self.divide != "subscales":
@@ -96,15 +100,16 @@ class Aligning(Handler):
     def __init__(self, slot: Slot, scaling: Scaling, records_max: int) -> None:
         super().__init__(slot, records_max)
         self.scaling = scaling
-        self.seen: dict[Step, set[Channel]] = {}
+        # In the order of coming: a set's would be another one in each process.
+        self.seen: dict[Step, list[Channel]] = {}
 
     def signal(self, channel: Channel, signal: Signal) -> None:
         """Block the channel; with the last one the signal is aligned."""
         step: Step = signal.step
         if not self.takes_part(step):
             return
-        seen = self.seen.setdefault(step, set())
-        seen.add(channel)
+        seen = self.seen.setdefault(step, [])
+        seen.append(channel)
         channel.blocked = True
         if len(seen) == len(self.slot.inputs):
             del self.seen[step]

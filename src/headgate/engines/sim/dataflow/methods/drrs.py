@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,9 @@ class Drrs:
     rerouting : Rerouting
     groups_min, per_slot : int
         Of subscales and of their scheduler.
+    busy_max : float
+        A slot that served for a greater share of the time since the last launch takes part in one
+        subscale at a time (III-C); by default none does, as in the paper's own scheduler.
     relaxed : bool
         Serve a unit as soon as its state is here, whoever has confirmed: each record once, but not
         in the order of its key, for tasks that tolerate it (III-B).
@@ -47,7 +51,7 @@ class Drrs:
     References
     ----------
     DRRS III and IV-A. Differs: the paper counts subscales per node, this per slot, as its code and
-    its containers of one slot each have it; the limit does not follow the load (III-C).
+    its containers of one slot each have it.
     """
 
     name: ClassVar[str] = "drrs"
@@ -59,6 +63,7 @@ class Drrs:
     rerouting: Rerouting = field(default_factory=Rerouting)
     groups_min: int = SUBSCALE_GROUPS_MIN
     per_slot: int = PER_HOST_MAX
+    busy_max: float = math.inf
     relaxed: bool = False
 
     @property
@@ -74,14 +79,19 @@ class Drrs:
         return [(Subscale(groups, source, destination),) for (source, destination), groups in pairs]
 
     def admit(
-        self, waiting: Sequence[Step], running: Sequence[Step], held: Sequence[int]
+        self,
+        waiting: Sequence[Step],
+        running: Sequence[Step],
+        held: Sequence[int],
+        busy: Sequence[float],
     ) -> Sequence[int]:
         """Return the subscales that the scheduler lets go, or without division all."""
         everything = list(range(len(waiting)))
         allowed = everything if self.scheduling else one_direction(waiting, running)
         if not self.division:
             return allowed
-        return greedy(waiting, running, held, allowed, self.per_slot)
+        limits = [1 if share > self.busy_max else self.per_slot for share in busy]
+        return greedy(waiting, running, held, allowed, limits)
 
     def handler(self, slot: Slot, scaling: Scaling) -> DrrsHandler:
         """Return the handler of a scaling slot."""

@@ -48,7 +48,11 @@ class Meces:
         return [tuple(Subscale(groups, *pair) for pair, groups in plan.pairs(moves).items())]
 
     def admit(
-        self, waiting: Sequence[Step], running: Sequence[Step], held: Sequence[int]
+        self,
+        waiting: Sequence[Step],
+        running: Sequence[Step],
+        held: Sequence[int],
+        busy: Sequence[float],
     ) -> Sequence[int]:
         """Return the next step once none runs."""
         return [] if running else [0]

@@ -1,0 +1,101 @@
+"""Words and pairs of words of tweets, counted: `explode` before `groupBy`, by headgate and by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate.engines.spark.bench.common import ROW_GROUPS
+from headgate.engines.spark.bench.sides import Case, Comparison
+from headgate.workloads.tweets import TWEETS, VOCABULARY, WORDS_MAX, keys, tweets
+
+DISTANCES: Mapping[str, int] = {"words": 0, "pairs-3": 3, "pairs-10": 10, "pairs-any": WORDS_MAX}
+"""Cases: the largest distance of the words of a pair; 0 counts words. STRETCH 8.1."""
+
+I64 = npt.NDArray[np.int64]
+
+
+def write(directory: Path, batches: int, rows: int) -> Path:
+    """Write files of `rows` tweets each; return their folder."""
+    directory.mkdir(parents=True)
+    different = tweets()
+    for index in range(batches):
+        words = different[np.arange(index * rows, (index + 1) * rows) % TWEETS]
+        filled = words >= 0
+        ends = np.concatenate([[0], np.cumsum(filled.sum(axis=1))]).astype(np.int32)
+        column = pa.ListArray.from_arrays(pa.array(ends), pa.array(words[filled]))
+        path = directory / f"batch-{index:05d}.parquet"
+        table = pa.table({"words": column})
+        pa.parquet.write_table(table, path, row_group_size=-(-rows // ROW_GROUPS))
+    return directory
+
+
+def answer(count: int, distance_max: int) -> dict[str, I64]:
+    """Return the exact count of every key of the first `count` tweets."""
+    words = tweets()[np.arange(count) % TWEETS]
+    key, counts = np.unique(keys(words, distance_max), return_counts=True)
+    return {"key": key, "c": counts.astype(np.int64)}
+
+
+def query(spark: SparkSession, directory: Path, case: str) -> DataFrame:
+    """Return the count of every key."""
+    reader = spark.readStream.schema("words array<int>").option("maxFilesPerTrigger", 1)
+    rows = reader.parquet(str(directory))
+    keyed = rows.select(F.explode(_keys(DISTANCES[case])).alias("key"))
+    return keyed.groupBy("key").agg(F.count(F.lit(1)).alias("c"))
+
+
+def _keys(distance_max: int) -> Any:
+    if distance_max == 0:
+        return F.expr("transform(words, word -> CAST(word AS BIGINT))")
+    # slice counts from 1: the words behind the one at i begin at i + 2
+    others = f"slice(words, i + 2, {distance_max})"
+    pairs = f"transform({others}, other -> word * {VOCABULARY}L + other)"
+    return F.expr(f"flatten(transform(words, (word, i) -> {pairs}))")
+
+
+def compare(
+    cases: tuple[str, ...], directory: Path, *, rows: int, slots: int, timeout_s: float
+) -> list[dict[str, Any]]:
+    """Return an entry per engine and case; rates are tweets/s.
+
+    Parameters
+    ----------
+    cases : tuple of str
+        Out of `DISTANCES`.
+    directory : path
+        For files and checkpoints.
+    rows : int
+        Tweets of a batch.
+    slots : int
+    timeout_s : float
+        Of each engine.
+
+    Raises
+    ------
+    WrongAnswer    An engine's answer is not the exact one.
+    """
+    check_rows, check_batches, batches, dropped = 200, 2, 3, 1
+    check = write(directory / "check", check_batches, check_rows)
+    timed = write(directory / "timed", batches, rows)
+    asked = [
+        Case(
+            case,
+            check,
+            timed,
+            rows,
+            answer(check_batches * check_rows, DISTANCES[case]),
+            last_of="key",
+        )
+        for case in cases
+    ]
+    work = directory / "work"
+    return Comparison(f"{__name__}:query", asked, work, slots, batches, dropped, timeout_s).run()
