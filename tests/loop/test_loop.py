@@ -373,15 +373,18 @@ def test_a_bound_end_to_end_that_changes_is_split_anew_and_without_one_each_has_
             sample = super().collect()["op"]
             return {"a": sample, "b": sample}
 
+    class Idle(Restless):
+        def decide(self, observation: Observation) -> Decision:
+            return NOTHING
+
     engine = Pair()
     both = {"a": SETTINGS, "b": SETTINGS}
-    loop = ControlLoop(Restless(), engine, engine, engine, both, delta_s=DELTA_S, end_to_end_s=3.0)
-    own_s = SETTINGS.bound_s
+    loop = ControlLoop(Idle(), engine, engine, engine, both, delta_s=DELTA_S, end_to_end_s=3.0)
     loop.bound_end_to_end(1.0)
     run(loop, 1, 6)
     assert [loop.bound_s(name) for name in both] == [0.5, 0.5]
     loop.bound_end_to_end(None)
-    assert [loop.bound_s(name) for name in both] == [own_s, own_s]
+    assert [loop.bound_s(name) for name in both] == [SETTINGS.bound_s, SETTINGS.bound_s]
 
 
 # The floor.

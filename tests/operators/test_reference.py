@@ -25,7 +25,6 @@ from headgate.core.errors import EngineError
 from headgate.operators import aggregate
 from headgate.operators.aggregate import NEVER_US, AggregateOperator
 from headgate.operators.codec import arrow_type
-from headgate.operators.quota import fair_shares
 from headgate.operators.serve import GROUP, RECORDS, TIME, GroupState, Request, Served, serve
 from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode, TimeKey
 from headgate.state.heap import HeapStore
@@ -563,26 +562,6 @@ def test_a_table_without_late_records_has_the_same_columns_as_one_with() -> None
 
 # -- quotas -----------------------------------------------------------------------------------------
 
-queues = st.lists(st.integers(1, 50), min_size=1, max_size=20)
-
-
-@given(counts=queues, data=st.data())
-def test_shares_are_fair(counts: list[int], data: st.DataObject) -> None:
-    quota = data.draw(st.integers(0, sum(counts) - 1))
-    shares = fair_shares(np.array(counts), quota)
-    assert shares.sum() == quota
-    assert (shares <= counts).all()
-    unfinished = shares[shares < counts]
-    # whoever still waits got as much as anybody, but for what could not be divided
-    assert shares.max() <= unfinished.min() + 1
-
-
-@given(counts=queues)
-def test_a_small_queue_does_not_wait_for_a_hot_one(counts: list[int]) -> None:
-    hot = [*counts, 10_000]
-    shares = fair_shares(np.array(hot), 51 * len(hot))
-    assert (shares[:-1] == counts).all()
-
 
 def test_a_hot_group_delays_only_itself() -> None:
     spec = AggregateSpec((INTEGER,), None, (Aggregate(Op.COUNT, (INTEGER,)),), OutputMode.UPDATE)
@@ -597,10 +576,3 @@ def test_no_quota_serves_everything() -> None:
     job = Job(AggregateSpec((), None, (Aggregate(Op.COUNT, (INTEGER,)),), OutputMode.COMPLETE))
     assert counts(job.step([Record(0, (), 0, (1,))] * 1000, 0)) == {None: 1000}
     assert job.backlog is None
-
-
-def test_no_queue_starves_where_there_are_fewer_records_than_queues() -> None:
-    counts, seen = np.full(8, 5), np.zeros(8, dtype=np.int64)
-    for turn in range(4):
-        seen += fair_shares(counts, 2, turn)
-    assert seen.tolist() == [1] * 8
