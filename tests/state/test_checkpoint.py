@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from headgate.core.errors import CheckpointError, StateError
-from headgate.state import changelog
+from headgate.state import changelog, files
+from headgate.state import checkpoint as checkpoints
 from headgate.state.checkpoint import Checkpoint, due_for_snapshot
 from headgate.state.heap import HeapStore
 from headgate.state.manifest import BlobEntry, FileEntry, Heads, Manifest, SectionEntry
@@ -134,6 +135,26 @@ def test_executors_rebuild_every_group_from_its_chain(tmp_path: Path, inline: bo
     for _ in range(12):
         driver.step()
         assert driver.state() == driver.state(driver.store)
+
+
+def test_large_files_are_mapped_and_read_once_for_all_chains(tmp_path: Path, monkeypatch):
+    driver = Driver(tmp_path, every=100, inline=False)
+    for _ in range(8):
+        driver.step()
+    size = max(len(path.read_bytes()) for path in (driver.checkpoint.root / "changelog").iterdir())
+    monkeypatch.setattr(files, "_MAPPED_BYTES", 1)
+    # less than the files of a chain, so that what is not mapped would be read again for each group
+    monkeypatch.setattr(checkpoints, "_CACHE_BYTES", 2 * size)
+    read = []
+    monkeypatch.setattr(files, "called", lambda act, directory, name: read.append(name))
+    assert driver.last is not None
+    reader = Checkpoint(tmp_path)
+    heads = driver.last.heads[OPERATOR]
+    for group in range(GROUPS):
+        chain = reader.chain(OPERATOR, group, heads.steps[group])
+        assert chain(EMPTY_TOKEN)[-1].token == heads.tokens[group]
+    blobs = [name for name in read if name.endswith(".arrow")]
+    assert sorted(blobs) == sorted(set(blobs))
 
 
 def test_garbage_goes_and_nothing_a_restart_needs(tmp_path: Path):

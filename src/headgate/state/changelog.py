@@ -8,6 +8,7 @@ so that 128 groups cost no more Arrow objects than one. Nothing in a blob is eve
 from __future__ import annotations
 
 import io
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -105,7 +106,7 @@ def _pack(rows: I64, offsets: I64, data: U8) -> bytes:
     return sink.getvalue()
 
 
-def open_blob(blob: bytes) -> Blob:
+def open_blob(blob: bytes | mmap.mmap) -> Blob:
     """Read a blob, without copying it.
 
     Raises

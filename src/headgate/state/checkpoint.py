@@ -13,6 +13,7 @@ Nothing is found by listing but the newest manifest; what no manifest names is g
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import threading
 import uuid
@@ -28,6 +29,7 @@ from headgate.state.changelog import Blob, decode, open_blob
 from headgate.state.files import (
     checked_file_name,
     make_directory,
+    map_bytes,
     names_in,
     read_bytes,
     unwritable,
@@ -57,6 +59,11 @@ _DIRECTORIES = ("intents", "manifests", *KINDS)
 _STEP_DIGITS = 12
 _CACHE_BYTES = 64 << 20
 """Bytes of manifests and of blobs kept after reading: walking 128 chains meets each many times."""
+
+_MAPPED_FOR_ONE = 32
+"""So many mapped bytes count as one that is kept: addresses, and pages that the system may take. A slot
+that is rebuilt walks the chains of its key groups one after the other, and each goes through every
+large file of the past."""
 
 
 def due_for_snapshot(group: int, step: int, every: int) -> bool:
@@ -253,10 +260,20 @@ class Checkpoint:
     ) -> bytes:
         """Return a file's bytes, compared with `length` and `crc32` where given."""
         data = read_bytes(self._kind(kind), checked_file_name(name))
+        self._compare_file(data, kind, name, length, crc32)
+        return data
+
+    def _compare_file(
+        self,
+        data: bytes | mmap.mmap,
+        kind: str,
+        name: str,
+        length: int | None,
+        crc32: int | None,
+    ) -> None:
         wrong_length = length is not None and len(data) != length
         if wrong_length or (crc32 is not None and zlib.crc32(data) != crc32):
             raise damaged(str(self._kind(kind) / name), "its checksum does not match")
-        return data
 
     def _kind(self, kind: str) -> Path:
         assert kind in KINDS, kind
@@ -270,12 +287,15 @@ class Checkpoint:
             entry = manifest.blobs[index]
             raw = self._blob_bytes(manifest, entry)
             opened = open_blob(raw)
-            self._blobs.put(key, opened, len(raw))
+            cost = len(raw) if isinstance(raw, bytes) else len(raw) // _MAPPED_FOR_ONE
+            self._blobs.put(key, opened, cost)
         return opened
 
-    def _blob_bytes(self, manifest: Manifest, entry: BlobEntry) -> bytes:
+    def _blob_bytes(self, manifest: Manifest, entry: BlobEntry) -> bytes | mmap.mmap:
         if entry.name is not None:
-            return self.read_file("changelog", entry.name, length=entry.length, crc32=entry.crc32)
+            data = map_bytes(self._kind("changelog"), checked_file_name(entry.name))
+            self._compare_file(data, "changelog", entry.name, entry.length, entry.crc32)
+            return data
         assert entry.inline is not None, "decode checked it"
         data = manifest.payloads[entry.inline]
         if len(data) != entry.length or zlib.crc32(data) != entry.crc32:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 from headgate.core.errors import CheckpointError
 from headgate.state.store_calls import called
@@ -17,6 +19,11 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,3}")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_MAPPED_BYTES = 1 << 20
+"""Files of this size are worth a mapping. Chosen, not tuned."""
+
+Content = TypeVar("Content")
 
 
 def checked_file_name(name: str) -> str:
@@ -73,13 +80,35 @@ def read_bytes(directory: Path, name: str) -> bytes:
     ------
     CheckpointError    The file is missing, a link, not a file, or cannot be read.
     """
+    return _taken(directory, name, lambda file: file.read())
+
+
+def map_bytes(directory: Path, name: str) -> bytes | mmap.mmap:
+    """Return what `read_bytes` does, a large file as a mapping: it takes no memory of the process.
+
+    Raises
+    ------
+    CheckpointError    As of `read_bytes`.
+    """
+    return _taken(directory, name, _mapped)
+
+
+def _mapped(file: BinaryIO) -> bytes | mmap.mmap:
+    if os.fstat(file.fileno()).st_size >= _MAPPED_BYTES:
+        # a limit on addresses, or a file system without mappings, is no reason to fail
+        with contextlib.suppress(OSError, ValueError):
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return file.read()
+
+
+def _taken(directory: Path, name: str, take: Callable[[BinaryIO], Content]) -> Content:
     called("read", directory, name)
     try:
         with _opened(directory) as parent:
             descriptor = os.open(name, _READ, dir_fd=parent)
         with os.fdopen(descriptor, "rb") as file:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return file.read()
+                return take(file)
         why = "not a regular file"
     except OSError as error:
         why = error.strerror or str(error)

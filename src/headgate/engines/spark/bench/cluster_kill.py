@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -46,6 +47,9 @@ from headgate.state.checkpoint import Checkpoint
 
 VICTIMS = ("python worker", "executor", "spark worker", "driver")
 AT_RANDOM = "random"
+
+_CAUSE = re.compile(r"Caused by:|[A-Za-z_.]+(Error|Exception): ")
+"""A line that names an exception, in the JVM's words or in Python's."""
 
 _POLL_S = 0.02
 _END_S = 600.0
@@ -332,8 +336,8 @@ class _Run:
 
     def _last_words(self) -> str:
         said = (self._work / "said").read_text(errors="replace").splitlines()
-        causes = [line for line in said if line.startswith("Caused by:")]
-        return "\n".join(["the job said at last:", *causes[-3:], *said[-8:]])
+        causes = [line for line in said if _CAUSE.match(line)]
+        return "\n".join(["the job said at last:", *causes[-6:], *said[-8:]])
 
 
 def quantiles(seconds: list[float]) -> dict[str, float | int | None]:
