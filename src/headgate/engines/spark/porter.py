@@ -147,11 +147,9 @@ class Porter:
         now_s = time.monotonic()
         with self._changed:
             least, most = _SLICE_S
-            batch_s = now_s - self._committed_s
-            self._slice_s, self._committed_s = (
-                min(most, max(least, _SLICE_OF_BATCH * batch_s)),
-                now_s,
-            )
+            part_s = _SLICE_OF_BATCH * (now_s - self._committed_s)
+            self._slice_s = min(most, max(least, part_s))
+            self._committed_s = now_s
             self._heads = heads
             self._changed.notify()
 
