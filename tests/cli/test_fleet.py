@@ -74,6 +74,14 @@ def test_the_environment_wins_over_the_file(tmp_path):
         ),
         ("[fleet]\nslots = 0\n" + JOB, r"\[fleet\] fleet slots=0 is out of range"),
         ('[fleet]\ngoal = "totl"\n' + JOB, r'unknown goal "totl"; did you mean "total"\?'),
+        (
+            '[fleet]\npolicy = "heng"\n' + JOB,
+            r'unknown fleet policy "heng"; did you mean "henge"\?',
+        ),
+        (
+            '[fleet]\npolicy = "unified"\ngoal = "max-min"\n' + JOB,
+            'fleet policy unified has no goal "max-min"; use policy = "henge"',
+        ),
         ('[fleet]\nround = "10"\n' + JOB, r'duration "10" has no unit'),
         ("[fleet]\nmax_actions_per_minute = 0\n" + JOB, "max_actions_per_minute=0 is out of range"),
         ("[defaults]\nquery = 'x'\n" + JOB, r'\[defaults\] has the unknown key "query"'),

@@ -93,19 +93,23 @@ def test_a_policy_that_is_cut_off_sees_no_statistics_until_it_is_over():
     assert inner.reported == [True, False, False, True]
 
 
-def test_henge_is_compared_with_each_rival_where_slots_are_scarce():
+def test_our_policies_are_compared_with_each_rival_where_slots_are_scarce():
     runs = {
         name: {"slots": slots, "policy": name, "utility": utility}
         for name, slots, utility in (
             ("henge", "scarce", 120.0),
+            ("unified", "scarce", 100.0),
             ("equal-shares", "scarce", 40.0),
             ("first-come", "scarce", 80.0),
         )
     }
     runs["enough"] = {"slots": "enough", "policy": "henge", "utility": 210.0}
-    assert times(runs) == {"equal-shares": 3.0, "first-come": 1.5}
+    assert times(runs) == {
+        "henge": {"equal-shares": 3.0, "first-come": 1.5},
+        "unified": {"equal-shares": 2.5, "first-come": 1.25},
+    }
     runs["first-come"]["utility"] = 0.0
-    assert times(runs)["first-come"] is None
+    assert times(runs)["henge"]["first-come"] is None
 
 
 def test_a_days_hours_become_steps_of_a_rate_day_after_day():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from headgate.control.fleet_registry import fleet_policy
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, EngineError
 from headgate.scenario.fleet_file import FleetFile, JobSettings, read_fleet
@@ -116,12 +117,11 @@ def _fleet(engine: SparkEngine, described: FleetFile, place: Path, *, advise: bo
     settings = described.fleet
     round_s = parse_duration_s(settings.round)
     observe_s = parse_duration_s(settings.observe) if settings.observe else None
-    goal = engine_module("headgate.control.policies.henge").Goal(settings.goal)
     fleet = module.Fleet(
         engine.session(),
         settings.slots,
         round_s=round_s,
-        policy=module.henge(round_s, observe_s=observe_s, goal=goal),
+        policy=fleet_policy(settings.policy, round_s, observe_s=observe_s, goal=settings.goal),
         journal=place / "fleet.jsonl",
         actions_per_minute=settings.max_actions_per_minute,
         hang_s=parse_duration_s(settings.hang),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headgate.control.policies.henge import Goal
+from headgate.control import fleet_registry
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.intents import utility_of
@@ -65,8 +65,11 @@ class FleetSettings:
     hang: str = "60 s"
     """How long a job's batch may take before nothing is decided about the job."""
 
+    policy: str = "henge"
+    """Who decides: henge, unified, equal-shares, first-come or unmanaged."""
+
     goal: str = "total"
-    """What is maximised: total or max-min."""
+    """What Henge maximises: total or max-min."""
 
     def __post_init__(self) -> None:
         if self.slots != "auto" and not (isinstance(self.slots, int) and self.slots >= 1):
@@ -75,9 +78,7 @@ class FleetSettings:
         if self.max_actions_per_minute < 1:
             msg = f"max_actions_per_minute={self.max_actions_per_minute} is out of range; use 1."
             raise ConfigError(msg)
-        if self.goal not in list(Goal):
-            msg = f'unknown goal "{self.goal}"{nearest(self.goal, Goal)}; use total or max-min.'
-            raise ConfigError(msg)
+        fleet_registry.check(self.policy, self.goal)
         for text in filter(None, (self.round, self.observe, self.hang)):
             parse_duration_s(text)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,10 +22,6 @@ from headgate.control.observation import Observation, OperatorView
 from headgate.control.policies.unified import Unified
 from headgate.core.assignment import spread
 from headgate.core.utility import Metric
-
-_CATCH_UP_S = 300.0
-"""Within how long what waits is to be served, seconds. Chosen: the longest that Henge waits for an
-action to take effect."""
 
 _KEPT = 2
 """How many times what it needs an operator keeps: to be short of slots costs a change."""
@@ -53,13 +50,18 @@ class UnifiedFleetParameters:
     settle_s: float = 60.0
     """How long a job is left alone after a change, seconds; >= 0. Henge 5.1."""
 
+    catch_up_s: float = 300.0
+    """Within how long what waits is to be served, seconds; > 0. Chosen: the longest that Henge waits
+    for an action to take effect."""
+
     bound_s: float = 1.0
     """The bound on a job's waiting where no intent of it says one, seconds; > 0."""
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "ahead_s", "observe_s", "settle_s"):
             check_range("unified", name, getattr(self, name), 0.0)
-        check_range("unified", "bound_s", self.bound_s, 0.0, above=True)
+        for name in ("look_back_s", "catch_up_s", "bound_s"):
+            check_range("unified", name, getattr(self, name), 0.0, above=True)
 
 
 @dataclass
@@ -146,7 +148,8 @@ class UnifiedFleet:
                 own_s = 1.0 / (mu * (1.0 - operator.capacity))
                 beside_s = max(0.0, latency_s - own_s)
                 known.beside_s[op] = min(known.beside_s.get(op, math.inf), beside_s)
-            views[op] = _view(operator, job.input_rate, mu, bound_s, known.beside_s.get(op, 0.0))
+            within = _Within(bound_s, self._p.catch_up_s, known.beside_s.get(op, 0.0))
+            views[op] = _view(operator, job.input_rate, mu, within)
         known.backlog_s = {op: operator.backlog_s for op, operator in job.operators.items()}
         known.seen_s = time_s
         decision = known.policy.decide(Observation(time_s, views))
@@ -233,25 +236,31 @@ def _service_rate(
     return input_rate / (operator.slots * (operator.capacity + grew_s / round_s))
 
 
-def _view(
-    operator: FleetOperator, input_rate: float, mu: float, bound_s: float, floor_s: float
-) -> OperatorView:
+class _Within(NamedTuple):
+    """Within what an operator is to serve: a record, what waits, and what of it no slot can change."""
+
+    bound_s: float
+    catch_up_s: float
+    floor_s: float
+
+
+def _view(operator: FleetOperator, input_rate: float, mu: float, within: _Within) -> OperatorView:
     """Return an operator of a job in records of the job's input."""
     groups, slots = operator.slots_max, operator.slots
     waiting = operator.backlog_s * slots * mu
     return OperatorView(
         assignment=spread(slots, groups),
         slot_ids=tuple(range(slots)),
-        latency_s=np.full(slots, floor_s),
-        group_latency_s=np.full(groups, floor_s),
+        latency_s=np.full(slots, within.floor_s),
+        group_latency_s=np.full(groups, within.floor_s),
         group_rate=np.full(groups, input_rate / groups),
         service_rate=np.full(slots, mu),
         utilisation=np.full(slots, operator.capacity),
         backlog=np.full(groups, waiting / groups),
-        bound_s=bound_s,
-        window_s=_CATCH_UP_S,
-        alert_s=bound_s / 10.0,
-        floor_s=floor_s,
+        bound_s=within.bound_s,
+        window_s=within.catch_up_s,
+        alert_s=within.bound_s / 10.0,
+        floor_s=within.floor_s,
         slots_min=operator.slots_min,
         slots_max=groups,
     )

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from headgate.engines.spark.bench.common import machine, parameters, progress, require
-from headgate.engines.spark.fleet.fleet import Fleet, henge
+from headgate.engines.spark.fleet.fleet import Fleet
 from headgate.engines.spark.session import session
 from headgate.engines.spark.writer import Writer, writeStream
 from headgate.journal import Batch, read
@@ -87,7 +87,7 @@ def run(**given: Any) -> dict[str, Any]:
 def _measure(spark: SparkSession, chosen: FleetParameters, jobs: int, work: Path) -> dict[str, Any]:
     """Run some jobs in a fleet, and return what their batches took."""
     progress(f"{jobs} jobs, {chosen.seconds:g} s")
-    fleet = Fleet(spark, 2 * jobs, round_s=chosen.trigger_s, policy=henge(chosen.trigger_s))
+    fleet = Fleet(spark, 2 * jobs, round_s=chosen.trigger_s)
     for number in range(jobs):
         fleet.add(_writer(spark, chosen, f"job-{number}", work), priority=10.0)
     fleet.start()

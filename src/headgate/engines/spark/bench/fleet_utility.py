@@ -1,4 +1,4 @@
-"""What jobs are worth together under Henge, equal shares, and first come, first served: runs on Spark.
+"""What jobs are worth together under Henge, `unified`, equal shares, and first come: runs on Spark.
 
 Jobs of priorities 10, 20, ... are submitted in a random order, each with one slot, which serves a
 fraction of what arrives. With the scarce budget half of them could have what Henge would give them;
@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from headgate.control.fleet_registry import unified
 from headgate.control.fleet_view import FleetPolicy
 from headgate.control.policies.henge import Henge
 from headgate.control.policies.shares import EqualShares, FirstCome
 from headgate.engines.spark.bench.common import machine, parameters, require
 from headgate.engines.spark.bench.fleets import (
+    OBSERVED_ROUNDS,
     SLOT_RATE,
     Load,
     Setting,
@@ -41,6 +43,8 @@ _ACTED_ROUNDS = 30
 
 _DIVIDED_ROUNDS = 6
 """Rounds between two divisions of equal shares."""
+
+_RIVALS = ("equal-shares", "first-come")
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class FleetUtilityParameters:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """Run the same jobs under each policy with too few slots, and under Henge with enough.
+    """Run the same jobs under each policy with too few slots, and under ours with enough.
 
     Parameters
     ----------
@@ -86,7 +90,7 @@ def run(**given: Any) -> dict[str, Any]:
     -------
     dict
         ``rows`` (``slots``, ``budget``, ``policy``, ``utility``, ``share`` of the maximum), ``times``
-        (Henge's utility over each rival's, scarce slots), ``order`` (priorities as submitted),
+        (by policy, its utility over each rival's, scarce slots), ``order`` (priorities as submitted),
         ``runs`` (by budget and policy, as of `fleets.outcome`), ``parameters``, ``machine``.
     """
     chosen = parameters(FleetUtilityParameters, given)
@@ -130,10 +134,14 @@ def _jobs(chosen: FleetUtilityParameters) -> list[Load]:
 
 def _policies(chosen: FleetUtilityParameters, slots: str) -> dict[str, FleetPolicy]:
     given = scaled_down(chosen.round_s)
-    if slots == "enough":
-        return {"henge": Henge(given)}
-    return {
+    observe_s = OBSERVED_ROUNDS * chosen.round_s
+    ours: dict[str, FleetPolicy] = {
         "henge": Henge(given),
+        "unified": unified(chosen.round_s, observe_s=observe_s),
+    }
+    if slots == "enough":
+        return ours
+    return ours | {
         "equal-shares": EqualShares(_DIVIDED_ROUNDS * chosen.round_s),
         "first-come": FirstCome(given),
     }
@@ -146,9 +154,15 @@ def _row(found: Mapping[str, Any]) -> dict[str, Any]:
     return kept | {"share": share}
 
 
-def times(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
-    """Return Henge's utility with scarce slots relative to each rival's; None where that is nothing."""
+def times(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Return each policy's utility with scarce slots over each rival's; None where that is nothing."""
     scarce = {r["policy"]: r["utility"] for r in runs.values() if r["slots"] == "scarce"}
-    ours = scarce.pop("henge")
-    known = {name: worth if ours is not None else None for name, worth in scarce.items()}
-    return {name: round(ours / worth, 2) if worth else None for name, worth in known.items()}
+    return {
+        name: {rival: _ratio(scarce[name], scarce[rival]) for rival in _RIVALS if rival in scarce}
+        for name in scarce
+        if name not in _RIVALS
+    }
+
+
+def _ratio(worth: float | None, than: float | None) -> float | None:
+    return round(worth / than, 2) if worth is not None and than else None

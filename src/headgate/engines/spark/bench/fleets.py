@@ -17,11 +17,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from headgate.control.fleet_registry import in_rounds
 from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
 from headgate.control.policies.henge import HengeParameters
 from headgate.core.utility import Linear
 from headgate.engines.spark.bench.common import progress
-from headgate.engines.spark.fleet.fleet import WINDOW_ROUNDS, Fleet, in_rounds
+from headgate.engines.spark.fleet.fleet import WINDOW_ROUNDS, Fleet
 from headgate.engines.spark.writer import Writer, writeStream
 from headgate.journal.fleet import FleetDecided, FleetRound
 

@@ -6,15 +6,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
+from headgate.control.fleet_registry import fleet_policy
 from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
 from headgate.control.limits import check_range
-from headgate.control.policies.henge import Henge, HengeParameters
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.intents import utility_of
 from headgate.core.slo import Slo
@@ -36,13 +35,6 @@ from headgate.journal.writer import JournalWriter
 WINDOW_ROUNDS = 6
 """Rounds that intents are measured over: Henge's minute of six times 10 s."""
 
-_OBSERVE_ROUNDS = 90
-_FRESH_ROUNDS = 30
-_SETTLE_ROUNDS = 6
-_SETTLE_MAX_ROUNDS = 30
-_BLACKLIST_ROUNDS = 360
-"""Henge's 900 s, 5 min, 1 min, 5 min and 1 h in rounds of 10 s, so that they scale with the round."""
-
 _FIRST_BATCH_S = 60.0
 """How long a job's first batch is waited for before the next job is started."""
 
@@ -52,42 +44,6 @@ _STARTS_MOST = 3
 _POOL = "spark.scheduler.pool"
 _MINUTE_S = 60.0
 _KEPT_ROUNDS = 10_000
-
-_INPUT_STEADY = 0.2
-_INPUT_CHANGE = 0.3
-"""Above the noise of an input rate over six rounds of batches: up to 10 % either way where a round is
-4 s (measured)."""
-
-
-def in_rounds(round_s: float, *, observe_s: float | None = None, **changes: Any) -> HengeParameters:
-    """Return Henge's parameters for jobs on Spark, with its times in proportion to a round.
-
-    Parameters
-    ----------
-    round_s : float
-        Time between two rounds, in seconds.
-    observe_s : float, optional
-        How long a new fleet is only watched; 90 rounds where it is not given.
-    **changes
-        Other fields of `HengeParameters`.
-    """
-    given = HengeParameters(
-        round_s=round_s,
-        observe_s=_OBSERVE_ROUNDS * round_s if observe_s is None else observe_s,
-        fresh_s=_FRESH_ROUNDS * round_s,
-        settle_s=_SETTLE_ROUNDS * round_s,
-        settle_max_s=_SETTLE_MAX_ROUNDS * round_s,
-        blacklist_s=_BLACKLIST_ROUNDS * round_s,
-        input_steady=_INPUT_STEADY,
-        input_change=_INPUT_CHANGE,
-        blame_falling=False,
-    )
-    return replace(given, **changes)
-
-
-def henge(round_s: float, *, observe_s: float | None = None, **changes: Any) -> Henge:
-    """Return Henge with the parameters of `in_rounds`."""
-    return Henge(in_rounds(round_s, observe_s=observe_s, **changes))
 
 
 @dataclass(frozen=True)
@@ -148,8 +104,9 @@ class Fleet:
         The budget; auto is twice the cores granted.
     round_s : float
         Time between two decisions, in seconds.
-    policy : FleetPolicy, optional
-        `Henge` by default.
+    policy : str or FleetPolicy
+        *henge*, *unified*, or a rival (*equal-shares*, *first-come*, *unmanaged*), with times in
+        proportion to the round; or a policy with parameters of one's own.
     journal : path, optional
         Where rounds and decisions are written, one JSON object a line.
     actions_per_minute, hang_s, advise
@@ -158,7 +115,8 @@ class Fleet:
     Raises
     ------
     ConfigError
-        The session schedules first in, first out, or a value is out of range.
+        The session schedules first in, first out, no policy has that name, or a value is out of
+        range.
     """
 
     def __init__(
@@ -167,7 +125,7 @@ class Fleet:
         slots: int | str = "auto",
         *,
         round_s: float = 10.0,
-        policy: FleetPolicy | None = None,
+        policy: str | FleetPolicy = "henge",
         journal: str | Path | None = None,
         actions_per_minute: int = 6,
         hang_s: float = 60.0,
@@ -183,7 +141,7 @@ class Fleet:
         self._cores = int(context.defaultParallelism)
         budget = 2 * self._cores if slots == "auto" else int(slots)
         self.limits = FleetLimits(budget, round_s, actions_per_minute, hang_s, advise)
-        self.policy = policy or henge(round_s)
+        self.policy = fleet_policy(policy, round_s) if isinstance(policy, str) else policy
         self._context = context
         self._journal = JournalWriter(journal) if journal is not None else None
         self._lock = threading.RLock()

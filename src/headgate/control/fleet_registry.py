@@ -1,0 +1,150 @@
+"""Fleet policies by name, with their times in proportion to a round.
+
+The papers' times fit rounds of 10 s on a cluster where a change takes minutes. Jobs in micro-batches
+are steered in rounds of any length; what takes a number of rounds in the paper takes as many here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from headgate.control.fleet_view import FleetPolicy
+from headgate.control.policies.henge import Goal, Henge, HengeParameters
+from headgate.control.policies.shares import EqualShares, FirstCome, Unmanaged
+from headgate.control.policies.unified_fleet import UnifiedFleet, UnifiedFleetParameters
+from headgate.core.errors import ConfigError, nearest
+
+_OBSERVE_ROUNDS = 90
+_FRESH_ROUNDS = 30
+_SETTLE_ROUNDS = 6
+_SETTLE_MAX_ROUNDS = 30
+_BLACKLIST_ROUNDS = 360
+"""Henge's 900 s, 5 min, 1 min, 5 min and 1 h in rounds of 10 s."""
+
+_AHEAD_ROUNDS = 12
+_CATCH_UP_ROUNDS = 30
+_DIVIDED_ROUNDS = 12
+"""The 120 s, 300 s and 120 s of `UnifiedFleet` and `EqualShares` likewise."""
+
+_INPUT_STEADY = 0.2
+_INPUT_CHANGE = 0.3
+"""Above the noise of an input rate over six rounds of batches: up to 10 % either way where a round is
+4 s (measured)."""
+
+
+def in_rounds(round_s: float, *, observe_s: float | None = None, **changes: Any) -> HengeParameters:
+    """Return Henge's parameters for jobs in micro-batches, with its times in proportion to a round.
+
+    Parameters
+    ----------
+    round_s : float
+        Time between two rounds, in seconds.
+    observe_s : float, optional
+        How long a new fleet is only watched; 90 rounds where it is not given.
+    **changes
+        Other fields of `HengeParameters`.
+    """
+    given = HengeParameters(
+        round_s=round_s,
+        observe_s=_OBSERVE_ROUNDS * round_s if observe_s is None else observe_s,
+        fresh_s=_FRESH_ROUNDS * round_s,
+        settle_s=_SETTLE_ROUNDS * round_s,
+        settle_max_s=_SETTLE_MAX_ROUNDS * round_s,
+        blacklist_s=_BLACKLIST_ROUNDS * round_s,
+        input_steady=_INPUT_STEADY,
+        input_change=_INPUT_CHANGE,
+        blame_falling=False,
+    )
+    return replace(given, **changes)
+
+
+def henge(round_s: float, *, observe_s: float | None = None, **changes: Any) -> Henge:
+    """Return Henge with the parameters of `in_rounds`."""
+    return Henge(in_rounds(round_s, observe_s=observe_s, **changes))
+
+
+def unified(round_s: float, *, observe_s: float | None = None, **changes: Any) -> UnifiedFleet:
+    """Return the unified policy over a fleet; parameters as of `henge`, of `UnifiedFleetParameters`."""
+    given = UnifiedFleetParameters(
+        ahead_s=_AHEAD_ROUNDS * round_s,
+        look_back_s=_AHEAD_ROUNDS * round_s,
+        observe_s=_OBSERVE_ROUNDS * round_s if observe_s is None else observe_s,
+        settle_s=_SETTLE_ROUNDS * round_s,
+        catch_up_s=_CATCH_UP_ROUNDS * round_s,
+    )
+    return UnifiedFleet(replace(given, **changes))
+
+
+def _equal_shares(round_s: float, observe_s: float | None) -> EqualShares:
+    return EqualShares(_DIVIDED_ROUNDS * round_s)
+
+
+def _first_come(round_s: float, observe_s: float | None) -> FirstCome:
+    return FirstCome(in_rounds(round_s, observe_s=observe_s))
+
+
+def _unmanaged(round_s: float, observe_s: float | None) -> Unmanaged:
+    return Unmanaged()
+
+
+_POLICIES: Mapping[str, Callable[[float, float | None], FleetPolicy]] = {
+    "henge": lambda round_s, observe_s: henge(round_s, observe_s=observe_s),
+    "unified": lambda round_s, observe_s: unified(round_s, observe_s=observe_s),
+    "equal-shares": _equal_shares,
+    "first-come": _first_come,
+    "unmanaged": _unmanaged,
+}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the fleet policies."""
+    return tuple(_POLICIES)
+
+
+def check(name: str, goal: str = Goal.TOTAL) -> None:
+    """Refuse a name that no fleet policy has, and a goal that is not the policy's.
+
+    Raises
+    ------
+    ConfigError
+        There is no such policy or goal, or only Henge has that goal.
+    """
+    if name not in _POLICIES:
+        hint = nearest(name, _POLICIES) or f"; known: {', '.join(_POLICIES)}"
+        msg = f'unknown fleet policy "{name}"{hint}.'
+        raise ConfigError(msg)
+    if goal not in list(Goal):
+        msg = f'unknown goal "{goal}"{nearest(goal, Goal)}; use total or max-min.'
+        raise ConfigError(msg)
+    if goal != Goal.TOTAL and name != "henge":
+        msg = f'the fleet policy {name} has no goal "{goal}"; use policy = "henge", or no goal.'
+        raise ConfigError(msg)
+
+
+def fleet_policy(
+    name: str, round_s: float, *, observe_s: float | None = None, goal: str = Goal.TOTAL
+) -> FleetPolicy:
+    """Return the fleet policy of a name.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+    round_s : float
+        Time between two rounds, in seconds.
+    observe_s : float, optional
+        How long a new fleet is only watched, by policies that watch first; 90 rounds by default.
+    goal : str
+        What Henge maximises: *total* or *max-min*.
+
+    Raises
+    ------
+    ConfigError
+        As `check`.
+    """
+    check(name, goal)
+    if name == "henge":
+        return henge(round_s, observe_s=observe_s, goal=Goal(goal))
+    return _POLICIES[name](round_s, observe_s)

@@ -1,0 +1,46 @@
+"""Fleet policies by name, with their times in rounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.control import fleet_registry
+from headgate.control.fleet_registry import fleet_policy
+from headgate.control.fleet_view import FleetJob, FleetOperator, FleetView
+from headgate.control.policies.henge import HengeParameters
+from headgate.control.policies.unified_fleet import UnifiedFleetParameters
+from headgate.core.errors import ConfigError
+from headgate.core.utility import Intent, Metric, Utility
+
+
+@pytest.mark.parametrize("name", fleet_registry.names())
+def test_a_job_that_is_late_gets_slots_from_whoever_gives_any(name: str) -> None:
+    """Ten records/s and slot, and 15 arrive; of one job equal shares are all that there is."""
+    policy = fleet_policy(name, 1.0, observe_s=0.0)
+    late = FleetJob(
+        Utility(35.0, (Intent(Metric.LATENCY, 0.5),)),
+        (5.0,),
+        {"counts": FleetOperator(1, 1.0, backlog_s=5.0)},
+        15.0,
+    )
+    decisions = [policy.decide(FleetView(t, {"late": late}, 8)) for t in (0.0, 1.0, 2.0)]
+    assert any(decisions) == (name != "unmanaged")
+
+
+def test_rounds_of_ten_seconds_give_the_papers_own_times() -> None:
+    ours, papers = fleet_registry.in_rounds(10.0), HengeParameters()
+    times = [name for name in vars(papers) if name.endswith("_s")]
+    assert [getattr(ours, name) for name in times] == [getattr(papers, name) for name in times]
+    assert fleet_registry.unified(10.0)._p == UnifiedFleetParameters()
+
+
+def test_shorter_rounds_shorten_all_times_but_bounds() -> None:
+    ours, papers = fleet_registry.unified(1.0)._p, UnifiedFleetParameters()
+    for name in ("ahead_s", "look_back_s", "observe_s", "settle_s", "catch_up_s"):
+        assert getattr(ours, name) == getattr(papers, name) / 10.0
+    assert ours.bound_s == papers.bound_s
+
+
+def test_a_name_that_nobody_has_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r'unknown fleet policy "unifed"; did you mean "unified"'):
+        fleet_policy("unifed", 1.0)
