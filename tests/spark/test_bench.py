@@ -23,7 +23,7 @@ from headgate.engines.spark.bench import (
     steady,
     wide,
 )
-from headgate.engines.spark.bench.common import Answer, Input, WrongAnswer
+from headgate.engines.spark.bench.common import Answer, Input, WrongAnswer, child, spark_env
 from headgate.engines.spark.bench.native import BASELINES
 
 pytestmark = pytest.mark.spark
@@ -188,6 +188,17 @@ def test_an_engine_that_fails_leaves_the_others_their_numbers(monkeypatch):
     monkeypatch.setattr(aggregate, "child", failing)
     result = aggregate.run(engines=("spark-memory", "flink-heap"), **TINY)
     assert result["failed"] == ["spark-memory"]
+
+
+def test_a_childs_progress_is_seen_while_it_runs_and_its_other_words_only_if_it_fails(capfd):
+    says = (
+        "import sys; from headgate.engines.spark.bench.common import progress;"
+        "progress('half way'); print('JVM noise', file=sys.stderr);"
+    )
+    assert child([sys.executable, "-c", says + "print('{}')"], spark_env(), 60) == {}
+    assert capfd.readouterr().err == "half way\n"
+    with pytest.raises(EngineError, match="JVM noise"):
+        child([sys.executable, "-c", says + "sys.exit(1)"], spark_env(), 60)
 
 
 def test_ratios_stand_beside_their_targets():

@@ -38,6 +38,9 @@ _TAIL_LINES = 5
 _LINE_LENGTH = 400
 _UNCOMMITTED = "unknown"
 
+_PROGRESS_FD = "HEADGATE_PROGRESS_FD"
+"""Variable of a child: the file descriptor that its progress is written to."""
+
 
 class WrongAnswer(HeadgateError):
     """An engine's answer differs from the exact one; its times mean nothing."""
@@ -184,8 +187,15 @@ def require(condition: bool, message: str) -> None:
 
 
 def progress(line: str) -> None:
-    """Tell whoever waits what runs; on stderr, since stdout carries the result."""
-    print(line, file=sys.stderr, flush=True)
+    """Tell whoever waits what runs; on stderr, since stdout carries the result.
+
+    In a `child`, on its parent's: its own is kept until it is known whether it failed.
+    """
+    parents = os.environ.get(_PROGRESS_FD)
+    if parents is None:
+        print(line, file=sys.stderr, flush=True)
+    else:
+        os.write(int(parents), f"{line}\n".encode())
 
 
 def spread(values: Iterable[float]) -> dict[str, float] | None:
@@ -220,9 +230,14 @@ def child(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> d
     ------
     EngineError    It failed or took longer than `timeout_s`; with the end of what it said.
     """
-    with tempfile.TemporaryFile() as said, _terminate_as_exit():
+    with tempfile.TemporaryFile() as said, _terminate_as_exit(), _progress_fd() as told:
         process = subprocess.Popen(
-            command, env=dict(env), stdout=subprocess.PIPE, stderr=said, start_new_session=True
+            command,
+            env={**env, _PROGRESS_FD: str(told)},
+            stdout=subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,
+            pass_fds=(told,),
         )
         try:
             out, _ = process.communicate(timeout=timeout_s)
@@ -240,6 +255,16 @@ def child(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> d
             raise EngineError(msg)
     result: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
     return result
+
+
+@contextmanager
+def _progress_fd() -> Iterator[int]:
+    """Return a descriptor of where this process's own progress goes, for a child to inherit."""
+    told = os.dup(int(os.environ.get(_PROGRESS_FD, sys.__stderr__.fileno())))  # type: ignore[union-attr]
+    try:
+        yield told
+    finally:
+        os.close(told)
 
 
 @contextmanager
