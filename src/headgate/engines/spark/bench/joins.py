@@ -18,8 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate.engines.spark.bench.common import ROW_GROUPS, parameters, require
-from headgate.engines.spark.bench.native import HEADGATE
-from headgate.engines.spark.bench.sides import ENGINES, Case, Comparison, engines_of, failed, ratio
+from headgate.engines.spark.bench.sides import (
+    Case,
+    Comparison,
+    SidesParameters,
+    against_spark,
+    failed,
+)
 
 I64 = npt.NDArray[np.int64]
 
@@ -32,43 +37,18 @@ _SECOND_US = 1_000_000
 
 
 @dataclass(frozen=True)
-class JoinParameters:
+class JoinParameters(SidesParameters):
     """What `run` takes."""
 
     join_rows: int = 100_000
     """Rows per batch of each of the two streams; >= 1."""
 
-    batches: int = 4
-    """Timed batches; more than `dropped_batches`."""
-
-    dropped_batches: int = 1
-    """First batches that are left out."""
-
-    seconds_per_batch: int = 10
-    """Event time that a batch spans."""
-
     join_keys: int = 50_000
-    """Distinct keys, drawn evenly: at 10,000 rows a second a record has two partners."""
-
-    engines: str = ",".join(ENGINES)
-    """Who runs, separated by commas."""
-
-    slots: int = 2
-    """Slots of headgate, shuffle partitions of Spark, cores of both."""
-
-    seed: int = 0
-    """Of the generator of the input."""
-
-    timeout_s: float = 900.0
-    """After this an engine's process is stopped and counts as failed."""
+    """Distinct keys, drawn evenly: at 10,000 rows a second a record has two partners; >= 1."""
 
     def __post_init__(self) -> None:
-        sizes = (self.join_rows, self.seconds_per_batch, self.join_keys, self.slots)
-        require(min(sizes) >= 1, "rows, seconds, keys and slots must be >= 1")
-        require(
-            self.batches > self.dropped_batches >= 0,
-            f"batches ({self.batches}) must be more than dropped_batches ({self.dropped_batches})",
-        )
+        super().__post_init__()
+        require(min(self.join_rows, self.join_keys) >= 1, "rows and keys must be >= 1")
 
 
 @dataclass(frozen=True)
@@ -158,24 +138,12 @@ def run(**given: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as name:
         directory = Path(name)
         files = small.write(directory / "check"), large.write(directory / "timed")
-        entries = Comparison(
-            f"{__name__}:query",
-            [Case("join", *files, 2 * large.rows, small.answer())],
-            directory / "work",
-            asked.slots,
-            asked.batches,
-            asked.dropped_batches,
-            asked.timeout_s,
-            engines_of(asked.engines),
-        ).run()
-    pairs = [
-        ratio(entries, (HEADGATE, "join"), (other, "join"))
-        for other in ("spark-memory", "spark-rocksdb")
-    ]
+        cases = [Case("join", *files, 2 * large.rows, small.answer())]
+        entries = Comparison(f"{__name__}:query", cases, directory / "work", asked).run()
     return {
         "benchmark": "join",
         "parameters": asdict(asked),
         "engines": entries,
-        "ratios": [pair for pair in pairs if pair is not None],
+        "ratios": against_spark(entries, ["join"]),
         "failed": failed(entries),
     }

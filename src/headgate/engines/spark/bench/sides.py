@@ -27,6 +27,7 @@ from headgate.engines.spark.bench.common import (
     child,
     medians,
     progress,
+    require,
     spark_env,
     spread,
 )
@@ -50,6 +51,39 @@ ENGINES: Mapping[str, Mapping[str, str]] = {
     "spark-rocksdb": ROCKSDB,
 }
 """Settings of each engine beyond those that all share."""
+
+
+@dataclass(frozen=True)
+class SidesParameters:
+    """What every comparison on timed files takes."""
+
+    batches: int = 4
+    """Timed batches; more than `dropped_batches`."""
+
+    dropped_batches: int = 1
+    """First batches that are left out."""
+
+    seconds_per_batch: int = 10
+    """Event time that a batch spans; >= 1."""
+
+    engines: str = ",".join(ENGINES)
+    """Who runs, separated by commas."""
+
+    slots: int = 2
+    """Slots of headgate, shuffle partitions of Spark, cores of both; >= 1."""
+
+    seed: int = 0
+    """Of the generator of the input."""
+
+    timeout_s: float = 900.0
+    """After this an engine's process is stopped and counts as failed."""
+
+    def __post_init__(self) -> None:
+        require(min(self.seconds_per_batch, self.slots) >= 1, "seconds and slots must be >= 1")
+        require(
+            self.batches > self.dropped_batches >= 0,
+            f"batches ({self.batches}) must be more than dropped_batches ({self.dropped_batches})",
+        )
 
 
 @dataclass(frozen=True)
@@ -89,24 +123,13 @@ class Comparison:
     cases : sequence of Case
     directory : path
         For checkpoints and answers.
-    slots : int
-        Slots of headgate, shuffle partitions of Spark, cores of both.
-    batches, dropped : int
-        Timed batches of a case, and how many of the first do not count.
-    timeout_s : float
-        After this an engine's process is stopped and counts as failed.
-    engines : tuple of str
-        Out of `ENGINES`.
+    asked : SidesParameters
     """
 
     query: str
     cases: Sequence[Case]
     directory: Path
-    slots: int
-    batches: int
-    dropped: int
-    timeout_s: float
-    engines: tuple[str, ...] = tuple(ENGINES)
+    asked: SidesParameters
 
     def run(self) -> list[dict[str, Any]]:
         """Return one entry per engine and case: ``rows_per_s`` of its batches, or why it ``failed``.
@@ -115,7 +138,7 @@ class Comparison:
         ------
         WrongAnswer    An engine's answer is not the exact one.
         """
-        return [entry for engine in self.engines for entry in self._side(engine)]
+        return [entry for engine in engines_of(self.asked.engines) for entry in self._side(engine)]
 
     def _side(self, engine: str) -> list[dict[str, Any]]:
         work = self.directory / engine
@@ -128,12 +151,13 @@ class Comparison:
             "query": self.query,
             "cases": cases,
             "directory": str(work),
-            "slots": self.slots,
-            "batches": self.batches,
+            "slots": self.asked.slots,
+            "batches": self.asked.batches,
         }
         command = [sys.executable, "-m", __name__, "--engine", engine]
         try:
-            said = child([*command, "--request", json.dumps(request)], spark_env(), self.timeout_s)
+            command += ["--request", json.dumps(request)]
+            said = child(command, spark_env(), self.asked.timeout_s)
         except EngineError as error:
             # the others' numbers are still good; `failed` in the result says that some are missing
             progress(f"{engine}: FAILED, {error}")
@@ -148,11 +172,11 @@ class Comparison:
         answer_rows = check(f"{engine}, {case.name}", case.exact, got)
         entry = {"engine": engine, "case": case.name, "answer_rows": answer_rows}
         sizes = [batch["rows"] for batch in said["batches"]]
-        if sizes != [case.rows] * self.batches:
-            msg = f"made batches of {sizes} rows, not {self.batches} of {case.rows}"
+        if sizes != [case.rows] * self.asked.batches:
+            msg = f"made batches of {sizes} rows, not {self.asked.batches} of {case.rows}"
             return entry | {"failed": msg}
         kept = [batch["durations_ms"]["triggerExecution"] for batch in said["batches"]]
-        kept = kept[self.dropped :]
+        kept = kept[self.asked.dropped_batches :]
         rates = spread(case.rows / ms * 1e3 for ms in kept)
         assert rates is not None, "fewer batches are dropped than run"
         progress(f"{engine}, {case.name}: answer right, {rates['median'] / 1e6:.3f} M rows/s")
@@ -160,7 +184,7 @@ class Comparison:
             "rows_per_batch": case.rows,
             "rows_per_s": rates,
             "batch_ms": kept,
-            "phases_ms": medians(said["phases_ms"][self.dropped :]),
+            "phases_ms": medians(said["phases_ms"][self.asked.dropped_batches :]),
             "settings": said["settings"],
         }
 
@@ -203,6 +227,15 @@ def ratio(
         return None
     found = rates[ours] / rates[theirs]
     return {"ours": ", ".join(ours), "theirs": ", ".join(theirs), "ratio": found}
+
+
+def against_spark(
+    entries: Sequence[Mapping[str, Any]], cases: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return headgate's `ratio` to each of Spark's stores that ran, case by case."""
+    stores = [engine for engine in ENGINES if engine != HEADGATE]
+    pairs = [ratio(entries, (HEADGATE, case), (store, case)) for store in stores for case in cases]
+    return [pair for pair in pairs if pair is not None]
 
 
 def failed(entries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -21,7 +21,14 @@ from pyspark.sql import functions as F
 
 from headgate.engines.spark.bench.common import ROW_GROUPS, VALUES, parameters, require
 from headgate.engines.spark.bench.native import HEADGATE
-from headgate.engines.spark.bench.sides import ENGINES, Case, Comparison, engines_of, failed, ratio
+from headgate.engines.spark.bench.sides import (
+    Case,
+    Comparison,
+    SidesParameters,
+    against_spark,
+    failed,
+    ratio,
+)
 
 I64 = npt.NDArray[np.int64]
 
@@ -38,43 +45,18 @@ _SCHEMA = "ts timestamp, k bigint, v bigint"
 
 
 @dataclass(frozen=True)
-class WindowsParameters:
-    """What `run` takes."""
+class WindowsParameters(SidesParameters):
+    """What `run` takes; with one batch left out, all windows are full when time counts."""
 
     rows_per_batch: int = 400_000
     """Rows of one batch, which is one file; >= 1."""
 
-    batches: int = 4
-    """Batches; more than `dropped_batches`."""
-
-    dropped_batches: int = 1
-    """First batches that are left out; with one, all windows are full when time counts."""
-
-    seconds_per_batch: int = 10
-    """Event time that a batch spans; the first spans a window."""
-
     window_keys: int = 1_000
-    """Distinct keys, drawn evenly."""
-
-    engines: str = ",".join(ENGINES)
-    """Who runs, separated by commas."""
-
-    slots: int = 2
-    """Slots of headgate, shuffle partitions of Spark, cores of both."""
-
-    seed: int = 0
-    """Of the generator of the input."""
-
-    timeout_s: float = 900.0
-    """After this an engine's process is stopped and counts as failed."""
+    """Distinct keys, drawn evenly; >= 1."""
 
     def __post_init__(self) -> None:
-        sizes = (self.rows_per_batch, self.seconds_per_batch, self.window_keys, self.slots)
-        require(min(sizes) >= 1, "rows, seconds, keys and slots must be >= 1")
-        require(
-            self.batches > self.dropped_batches >= 0,
-            f"batches ({self.batches}) must be more than dropped_batches ({self.dropped_batches})",
-        )
+        super().__post_init__()
+        require(min(self.rows_per_batch, self.window_keys) >= 1, "rows and keys must be >= 1")
 
 
 @dataclass(frozen=True)
@@ -167,26 +149,13 @@ def run(**given: Any) -> dict[str, Any]:
             Case(kind, *files, large.rows, small.answer(advance_s))
             for kind, advance_s in _ADVANCE_S.items()
         ]
-        entries = Comparison(
-            f"{__name__}:query",
-            cases,
-            directory / "work",
-            asked.slots,
-            asked.batches,
-            asked.dropped_batches,
-            asked.timeout_s,
-            engines_of(asked.engines),
-        ).run()
-    others = ("spark-memory", "spark-rocksdb")
-    pairs = [
-        ratio(entries, (HEADGATE, case), (other, case)) for other in others for case in _ADVANCE_S
-    ]
+        entries = Comparison(f"{__name__}:query", cases, directory / "work", asked).run()
     return {
         "benchmark": "windows",
         "parameters": asdict(asked),
         "engines": entries,
         "overlap": overlap(entries),
-        "ratios": [pair for pair in pairs if pair is not None],
+        "ratios": against_spark(entries, list(_ADVANCE_S)),
         "failed": failed(entries),
     }
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate.engines.spark.bench.common import ROW_GROUPS
-from headgate.engines.spark.bench.sides import Case, Comparison
+from headgate.engines.spark.bench.sides import Case, Comparison, SidesParameters
 from headgate.workloads.tweets import TWEETS, VOCABULARY, WORDS_MAX, keys, tweets
 
 DISTANCES: Mapping[str, int] = {"words": 0, "pairs-3": 3, "pairs-10": 10, "pairs-any": WORDS_MAX}
@@ -83,10 +83,11 @@ def compare(
     ------
     WrongAnswer    An engine's answer is not the exact one.
     """
-    check_rows, check_batches, batches, dropped = 200, 2, 3, 1
+    check_rows, check_batches = 200, 2
+    asked = SidesParameters(batches=3, slots=slots, timeout_s=timeout_s)
     check = write(directory / "check", check_batches, check_rows)
-    timed = write(directory / "timed", batches, rows)
-    asked = [
+    timed = write(directory / "timed", asked.batches, rows)
+    found = [
         Case(
             case,
             check,
@@ -97,5 +98,4 @@ def compare(
         )
         for case in cases
     ]
-    work = directory / "work"
-    return Comparison(f"{__name__}:query", asked, work, slots, batches, dropped, timeout_s).run()
+    return Comparison(f"{__name__}:query", found, directory / "work", asked).run()
