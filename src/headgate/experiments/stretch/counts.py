@@ -30,7 +30,7 @@ class CountsParameters:
     seconds: float = 2.0
     """How long each exchange is measured for each case."""
 
-    tweets_per_batch: int = 30_000
+    tweets_per_batch: int = 100_000
     """Of a batch on Spark."""
 
     slots: int = 2

@@ -84,7 +84,7 @@ def compare(
     WrongAnswer    An engine's answer is not the exact one.
     """
     check_rows, check_batches = 200, 2
-    asked = SidesParameters(batches=3, slots=slots, timeout_s=timeout_s)
+    asked = SidesParameters(batches=5, dropped_batches=2, slots=slots, timeout_s=timeout_s)
     check = write(directory / "check", check_batches, check_rows)
     timed = write(directory / "timed", asked.batches, rows)
     found = [
