@@ -62,10 +62,13 @@ class Probe:
     ----------
     window_s : float
         How far back it looks, in seconds: Henge's sliding minute.
+    slots_min : int
+        The fewest slots that its user allows for an operator.
     """
 
-    def __init__(self, window_s: float) -> None:
+    def __init__(self, window_s: float, slots_min: int = 1) -> None:
         self._window_s = window_s
+        self._slots_min = slots_min
         self._lock = threading.Lock()
         self._steps: deque[_Step] = deque()
         self._since_s = time.monotonic()
@@ -164,6 +167,7 @@ class Probe:
                 slots=slots,
                 capacity=min(1.0, most_s / max(now_s - since_s, _LEAST_S)),
                 backlog_s=waiting / served_per_s if served_per_s else 0.0,
+                slots_min=self._slots_min,
                 slots_max=driver.config.slots_max,
             )
         return found
