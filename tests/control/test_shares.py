@@ -39,6 +39,13 @@ def test_equal_shares_divides_evenly_where_nothing_has_worked_yet():
     assert decision.slots == {"a": {"one": 4, "other": 4}}
 
 
+def test_equal_shares_leaves_each_operator_what_its_user_wants_at_least():
+    bounded = FleetOperator(slots=4, capacity=0.1, slots_min=3)
+    busy = FleetOperator(slots=4, capacity=0.9)
+    late = FleetJob(UTILITY, (9.0,), {"bounded": bounded, "busy": busy})
+    assert EqualShares().decide(view(6, a=late)).slots == {"a": {"busy": 3, "bounded": 3}}
+
+
 def test_equal_shares_waits_until_its_last_division_is_seen_to_work():
     policy = EqualShares(every_s=60.0)
     assert policy.decide(view(20, a=job(9.0, work=0.5)))
