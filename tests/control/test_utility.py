@@ -134,7 +134,7 @@ def test_a_share_outside_zero_to_one_is_refused(result: float) -> None:
 
 
 def test_a_users_function_that_fails_for_a_value_is_refused_with_that_value() -> None:
-    with pytest.raises(ConfigError, match="fails for 0: ZeroDivisionError.* give a share"):
+    with pytest.raises(ConfigError, match=r"fails for 0: ZeroDivisionError.* give a share"):
         latency(1.0, Custom(lambda s: min(1.0, 1.0 / s)))
 
 
