@@ -64,5 +64,9 @@ def test_first_come_gives_what_is_left_and_then_nothing():
     assert not policy.decide(view(2, 100.0, a=job(9.0, work=0.6)))
 
 
+def test_first_come_gives_nothing_where_nothing_is_wanted_and_the_budget_is_overdrawn():
+    assert not FirstCome().decide(view(1, a=job(9.0, work=0.1)))
+
+
 def test_first_come_leaves_a_job_that_meets_its_slo_alone():
     assert not FirstCome().decide(view(100, a=job(0.5, work=0.9)))
