@@ -109,7 +109,7 @@ class JobSettings:
     slots: Slots = field(default_factory=Slots)
     """Limits."""
 
-    trigger: Mapping[str, str] = field(default_factory=dict)
+    trigger: Mapping[str, Any] = field(default_factory=dict)
     """As of ``DataStreamWriter.trigger``; processingTime only."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
