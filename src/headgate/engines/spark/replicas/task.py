@@ -138,7 +138,8 @@ class Feed:
     quota : int or None
         The most rows to hand out.
     box_s : float or None
-        How long to hand out rows, in seconds.
+        How long to hand out rows from the first time on that it is asked for some, in seconds: what
+        the function sets up before does not count, or it might never be given a row.
     now_ms : float
         For rows that do not say when they arrived.
 
@@ -162,6 +163,7 @@ class Feed:
         self._box_s = box_s
         self._now_ms = now_ms
         self._began_s = time.perf_counter()
+        self._asked_s: float | None = None
         self._given: pa.RecordBatch | None = None
         self._latencies: list[F64] = []
         self._at = self._row = 0
@@ -194,7 +196,9 @@ class Feed:
     def _full(self) -> bool:
         if self._quota is not None and self.served >= self._quota:
             return True
-        return self._box_s is not None and time.perf_counter() - self._began_s >= self._box_s
+        now_s = time.perf_counter()
+        self._asked_s = now_s if self._asked_s is None else self._asked_s
+        return self._box_s is not None and now_s - self._asked_s >= self._box_s
 
     def _settle(self) -> None:
         """Note the latency of the rows handed out last: the function is done with them."""
