@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ from headgate.core.errors import CheckpointError, EngineError, HeadgateError, No
 from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.gateway import ArrowMap, Graft, leaf, of_rows
 from headgate.engines.spark.output import Outputs, raw_frame
-from headgate.engines.spark.replicas.pools import PoolConfig, PoolState
+from headgate.engines.spark.replicas.pools import PoolConfig, PoolState, stride
 from headgate.engines.spark.replicas.reading import Pipeline, Stage, arrived_ms
 from headgate.engines.spark.replicas.record import PoolRecorder
 from headgate.engines.spark.replicas.task import (
@@ -45,6 +46,12 @@ from headgate.state.manifest import FileEntry, Manifest
 _NOTHING = T.StructType([T.StructField("nothing", T.IntegerType())])
 _QUIET_S = 0.8
 """How long waiting rows are served between two ticks."""
+
+_ROW_BITS = 2**33 - 1
+"""The part of ``monotonically_increasing_id`` that numbers the rows within a partition."""
+
+_KEPT = 10_000
+"""Batches and decisions that a query tells of; a query may run for months."""
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 
@@ -113,10 +120,10 @@ class ReplicaDriver:
     ----------
     states : dict of str to PoolState
         By stage, from the source upwards.
-    batches : list of BatchLine
-        Of this run.
-    decisions : list of (float, str)
-        When, in seconds since the query began, and why.
+    batches : deque of BatchLine
+        The last ones of this run.
+    decisions : deque of (float, str)
+        The last ones: when, in seconds since the query began, and why.
     """
 
     def __init__(
@@ -140,8 +147,8 @@ class ReplicaDriver:
         self.recorder = recorder
         self.latest: Manifest | None = checkpoint.latest()
         self.states = self._states()
-        self.batches: list[BatchLine] = []
-        self.decisions: list[tuple[float, str]] = []
+        self.batches: deque[BatchLine] = deque(maxlen=_KEPT)
+        self.decisions: deque[tuple[float, str]] = deque(maxlen=_KEPT)
         self.lost = 0 if self.latest is None else int(self.latest.engine["lost"])
         self.stopping = threading.Event()
         self.idle = threading.Event()
@@ -350,7 +357,9 @@ class ReplicaDriver:
         text = f"b{number}: {stage.id} x{len(state.active)}, {len(lanes)} tasks"
         context.setLocalProperty("spark.job.description", text)
         order = state.order(self.config, rows)
-        place = f"cast(pmod(monotonically_increasing_id(), {len(order)}) as int) + 1"
+        begin = f"spark_partition_id() * {stride(len(order), len(state.active))}"
+        row = f"(monotonically_increasing_id() & {_ROW_BITS})"
+        place = f"cast(pmod({begin} + {row}, {len(order)}) as int) + 1"
         lane = F.expr(f"element_at(array({','.join(map(str, order))}), {place})")
         routed = frame.withColumn(LANE, lane)
         routed = routed.repartitionById(len(lanes), LANE)
