@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headgate.control.fleet_view import FleetOperator
 from headgate.control.juice import Flow, job_juice
@@ -33,7 +33,7 @@ class _Step:
     ended_s : float
         On the monotonic clock.
     reports : tuple of Report
-        Of all operators.
+        Of all operators, without what they put out.
     sink_s : float
         From the end of the slots' work until the sink had taken the step's rows.
     runnable_s : float
@@ -104,11 +104,15 @@ class Probe:
         states = self._driver.states.items()
         waiting = {name: state.waiting_rows() for name, state in states}
         rates = {name: sum(state.rate_per_s.values()) for name, state in states}
+        # What slots put out would else stay in memory for the whole window.
+        slim = tuple(
+            replace(r, changelog=None, output=None, waiting=None, late=None) for r in reports
+        )
         now_s = time.monotonic()
         with self._lock:
             self._idle = False
             self._steps.append(
-                _Step(started_ms / 1e3, now_s, tuple(reports), after_s, runnable_s, waiting, rates)
+                _Step(started_ms / 1e3, now_s, slim, after_s, runnable_s, waiting, rates)
             )
             while self._steps and self._steps[0].ended_s < now_s - self._window_s:
                 self._steps.popleft()
