@@ -140,7 +140,10 @@ class Fleet:
             )
             raise ConfigError(msg)
         self._cores = int(context.defaultParallelism)
-        budget = 2 * self._cores if slots == "auto" else int(slots)
+        budget = 2 * self._cores if slots == "auto" else slots
+        if not isinstance(budget, int):
+            msg = f'fleet: slots={slots!r} is no budget; use a whole number from 1 on, or "auto".'
+            raise ConfigError(msg)
         self.limits = FleetLimits(budget, round_s, actions_per_minute, hang_s, advise)
         self.policy = fleet_policy(policy, round_s) if isinstance(policy, str) else policy
         self._context = context
