@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from headgate.engines.spark.fleet.member import Member, State
 from headgate.engines.spark.fleet.probe import Probe
 from headgate.engines.spark.job import OperatorState
 from headgate.engines.spark.query import Query
+from headgate.engines.spark.reports import Payload, Report
 
 UTILITY = Utility(1.0, (Intent(Metric.JUICE, 0.5),))
 LATE = RuntimeError("terminated with exception: Python worker failed to connect back.")
@@ -80,7 +82,7 @@ class Watching:
         return FleetDecision(rule="watching")
 
 
-def fleet_of(**settings):
+def fleet_of(*, slots=8, **settings):
     conf = SimpleNamespace(get=lambda key, default: "FAIR")
     context = SimpleNamespace(
         getConf=lambda: conf,
@@ -89,7 +91,7 @@ def fleet_of(**settings):
         setLocalProperty=lambda key, value: None,
     )
     spark = SimpleNamespace(sparkContext=context)
-    return hg.Fleet(spark, 8, policy=Watching(), **settings)
+    return hg.Fleet(spark, slots, policy=Watching(), **settings)
 
 
 def member_of(view, slots=1):
@@ -208,6 +210,12 @@ def test_a_priority_may_change_before_the_fleet_starts():
     fleet.stop(5.0)
 
 
+@pytest.mark.parametrize("slots", ["many", "8", 2.5])
+def test_a_budget_that_is_no_number_of_slots_is_refused(slots):
+    with pytest.raises(ConfigError, match='use a whole number from 1 on, or "auto"'):
+        fleet_of(slots=slots)
+
+
 # --- what a fleet takes --------------------------------------------------------------------------
 
 
@@ -324,6 +332,20 @@ def test_a_removed_job_is_not_taken_for_a_running_one_by_a_look_at_it():
     member.query._progress = lambda: next(looks, lambda: None)() or (2, False)
     member.refresh()
     assert member.state is State.LEAVING
+
+
+def test_what_slots_put_out_is_not_kept_for_the_window():
+    payload = Payload(b"rows", None, 4, 0)
+    names = {field.name: 0 for field in dataclasses.fields(Report)}
+    bulky = {"changelog": payload, "output": payload, "waiting": payload, "late": payload}
+    shape = {"operator": "op", "histogram": (), "useful_ms": 1.0, "phases_ms": {}}
+    driver = SimpleNamespace(recorder=SimpleNamespace(last=None), states={})
+    probe = Probe(60.0)
+    probe.around(None, driver)
+    probe.committed([Report(**{**names, **shape, **bulky})], 0.0, 0.0)
+    (kept,) = probe._steps[0].reports
+    assert (kept.operator, kept.useful_ms) == ("op", 1.0)
+    assert [getattr(kept, name) for name in bulky] == [None] * 4
 
 
 def test_a_job_is_shown_with_the_fewest_slots_that_its_user_allows():

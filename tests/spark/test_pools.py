@@ -14,16 +14,17 @@ import pytest
 import headgate as hg
 from headgate.control.estimators.service_time import ServiceTime
 from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPool
-from headgate.core.errors import ConfigError
+from headgate.core.errors import CheckpointError, ConfigError
 from headgate.engines.spark.replicas.pools import PoolConfig, PoolState, stride
 from headgate.engines.spark.replicas.record import PoolRecorder
 from headgate.engines.spark.replicas.start import pool_config
-from headgate.engines.spark.replicas.task import ARRIVED, Feed, ReplicaReport
+from headgate.engines.spark.replicas.task import ARRIVED, Feed, ReplicaReport, _backlog, _kept
 from headgate.engines.spark.reports import Payload
 from headgate.journal.reader import read
 from headgate.report.live import event_text
 from headgate.report.run import Run
 from headgate.report.why import why, why_lines
+from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 
 CONFIG = PoolConfig(least=1, most=4, start=2, interval_s=1.0)
@@ -170,6 +171,27 @@ def test_a_pool_comes_back_from_its_manifest() -> None:
     assert (back.active, back.backlog) == (state.active, state.backlog)
     smaller = PoolState.recovered(PoolConfig(least=1, most=1, start=1), state.facts())
     assert (len(smaller.active), smaller.lanes) == (1, [1])
+
+
+def test_a_smaller_pool_keeps_as_many_replicas_active_as_it_can() -> None:
+    facts = {"active": [4, 5, 6], "backlog": {}}
+    assert PoolState.recovered(CONFIG, facts).active == [0, 1, 2]
+
+
+def test_rows_that_wait_in_a_damaged_file_are_not_served(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(str(tmp_path))
+    checkpoint.open({})
+    kept = _kept(checkpoint, "backlog", [rows(0, 3)], inline=False)
+    assert kept is not None
+    segments, sums = [[kept.name, 1, 2]], {str(kept.name): kept.crc32}
+    assert values(_backlog(checkpoint, segments, sums)) == [1, 2]
+    file = next(path for path in tmp_path.rglob("*") if path.name == kept.name)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.chmod(0o600)
+    file.write_bytes(bytes(data))
+    with pytest.raises(CheckpointError, match="checksum does not match"):
+        _backlog(checkpoint, segments, sums)
 
 
 def test_a_restart_forgets_what_waits() -> None:

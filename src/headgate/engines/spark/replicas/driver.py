@@ -50,6 +50,7 @@ _QUIET_S = 0.8
 _ROW_BITS = 2**33 - 1
 """The part of ``monotonically_increasing_id`` that numbers the rows within a partition."""
 
+_BACKLOG = "backlog/"
 _KEPT = 10_000
 """Batches and decisions that a query tells of; a query may run for months."""
 
@@ -348,6 +349,7 @@ class ReplicaDriver:
             "step": number,
             "attempt": attempt,
             "checkpoint": str(self.checkpoint.path),
+            "crc32": {f.name.removeprefix(_BACKLOG): f.crc32 for f in self._files()},
             "backlog": [state.backlog.get(replica, []) for replica in lanes],
             "quotas": [0] * len(lanes) if blocked else state.quotas(self.config, elapsed_s),
             "box_s": self.config.box_s,
@@ -373,6 +375,10 @@ class ReplicaDriver:
             raise EngineError(msg, transient=True)
         step.reports[stage.id] = list(found.values())
 
+    def _files(self) -> tuple[FileEntry, ...]:
+        """Return the files that the newest step needs."""
+        return self.latest.files if self.latest is not None else ()
+
     def _following(self, stage: Stage, outputs: Outputs) -> DataFrame:
         """Return the rows that the stage above `stage` reads."""
         made = self._rows(stage, outputs)
@@ -393,18 +399,18 @@ class ReplicaDriver:
             state.apply(step.reports[name], step.lanes[name])
             for report in step.reports[name]:
                 if report.waiting is not None:
-                    file = f"backlog/{report.waiting.name}"
+                    file = f"{_BACKLOG}{report.waiting.name}"
                     waiting = report.waiting
                     step.files[file] = FileEntry(file, waiting.length, waiting.crc32)
         first = self.pipeline.stages[0].id
         self._input += sum(report.arrived for report in step.reports[first])
         held = {
-            f"backlog/{name}"
+            f"{_BACKLOG}{name}"
             for state in self.states.values()
             for segments in state.backlog.values()
             for name, _, _ in segments
         }
-        older = {f.name: f for f in (latest.files if latest else ()) if f.name in held}
+        older = {f.name: f for f in self._files() if f.name in held}
         kept = {entry["inline"] for entry in step.outputs.entries if "inline" in entry}
         before: int = latest.engine["sink_batch"] if latest else -1
         delivered = bool(step.outputs.rows) or self.sink.wants_empty

@@ -105,7 +105,7 @@ class PoolState:
             active[0] = True
         pool = ReplicaPool(tuple(active))
         state = cls(pool, backlog)
-        state.resize(min(max(sum(active), config.least), config.most))
+        state.resize(min(max(len(was), config.least), config.most))
         return state
 
     def facts(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import io
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +102,7 @@ class ReplicaTask:
         lane = context.partitionId()
         checkpoint = Checkpoint(facts["checkpoint"])
         arriving = [batch.drop_columns([LANE]) for batch in batches if batch.num_rows]
-        waiting = _backlog(checkpoint, facts["backlog"][lane])
+        waiting = _backlog(checkpoint, facts["backlog"][lane], facts["crc32"])
         feed = Feed(waiting, arriving, facts["quotas"][lane], facts["box_s"], facts["now_ms"])
         outputs = [batch for batch in self.function(feed) if batch.num_rows]
         left = feed.finish()
@@ -231,12 +231,14 @@ class Feed:
         return np.concatenate([np.zeros(0), *self._latencies])
 
 
-def _backlog(checkpoint: Checkpoint, segments: list[list[Any]]) -> list[pa.RecordBatch]:
-    """Return waiting rows, oldest first, from (file, first row, rows)."""
+def _backlog(
+    checkpoint: Checkpoint, segments: list[list[Any]], crc32: Mapping[str, int]
+) -> list[pa.RecordBatch]:
+    """Return waiting rows, oldest first, from (file, first row, rows); CheckpointError if damaged."""
     return [
         batch
         for name, start, rows in segments
-        for batch in read_table(checkpoint.read_file("backlog", name))
+        for batch in read_table(checkpoint.read_file("backlog", name, crc32=crc32[name]))
         .slice(start, rows)
         .to_batches()
     ]
