@@ -233,7 +233,7 @@ class Starting:
     def __init__(self, *failures):
         self.failures, self.starts = list(failures), []
         self._name, self._policy, self._replica_policy = "late", None, None
-        self._fallback, self._slots = "error", (1, 8, 1)
+        self._fallback, self._slots, self._trigger = "error", (1, 8, 1), {}
         self._slos = (parse_slo("juice >= 0.5 over 1 min"),)
 
     def policy(self, name):

@@ -52,7 +52,7 @@ class Job:
         self._name, self._policy, self._replica_policy, self._fallback = name, None, None, "error"
         self._slos, self._slots = (parse_slo("juice >= 0.5 over 1 min"),), (1, 8, 1)
         self.queries, self.started, self.starting = list(queries), [], threading.Event()
-        self.go = go
+        self.go, self._trigger = go, {}
 
     def policy(self, name):
         return self
@@ -243,6 +243,17 @@ def test_what_has_no_slots_to_give_is_refused():
     assert not stateless.started[0].isActive
     assert not fleet.jobs
     fleet.stop(5.0)
+
+
+@pytest.mark.parametrize("every", ["5 minutes", "interval 5 seconds", "10 seconds"])
+def test_a_job_that_would_keep_the_fleet_waiting_for_its_statistics_is_refused(every):
+    fleet, job = fleet_of(round_s=10.0), Job()
+    job._trigger = {"processingTime": every}
+    if every == "5 minutes":
+        with pytest.raises(ConfigError, match=r"a batch every 300 s.* over 60 s; use a shorter"):
+            fleet.add(job)
+    else:
+        fleet.add(job)
 
 
 # --- rounds --------------------------------------------------------------------------------------

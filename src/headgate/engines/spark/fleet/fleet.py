@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from headgate.control.fleet_registry import fleet_policy
 from headgate.control.fleet_view import FleetDecision, FleetJob, FleetPolicy, FleetView
 from headgate.control.limits import check_range
+from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, EngineError, nearest
 from headgate.core.intents import utility_of
 from headgate.core.utility import Shape, Utility
@@ -181,7 +182,8 @@ class Fleet:
         ------
         ConfigError
             It has no name, no SLO or a policy of its own, it may become plain Spark or has no stateful
-            operator, a job of that name is there, or the fleet has been stopped.
+            operator, its batches are too rare, a job of that name is there, or the fleet has been
+            stopped.
         """
         name, prepared = self._taken_over(writer, priority, utility)
         with self._lock:
@@ -272,7 +274,15 @@ class Fleet:
         if given._fallback != "error":
             msg = f'job "{name}" may become plain Spark, which has no slots; leave out .fallback().'
             raise ConfigError(msg)
-        probe = Probe(WINDOW_ROUNDS * self.limits.round_s, given._slots[0])
+        window_s, every_s = WINDOW_ROUNDS * self.limits.round_s, _every_s(given._trigger)
+        if every_s >= window_s:
+            # Between its batches nothing would be known of it, and without that nothing is decided.
+            msg = (
+                f'job "{name}" runs a batch every {every_s:g} s, and intents are measured over '
+                f"{window_s:g} s; use a shorter trigger, or a longer round."
+            )
+            raise ConfigError(msg)
+        probe = Probe(window_s, given._slots[0])
         worth = utility_of(given._slos, priority, utility)
         writer = copy.copy(given)
         writer.policy("static").slo(*(slo for slo in given._slos if slo.is_latency))
@@ -565,6 +575,14 @@ class Fleet:
                 self._journal.write(event)
             except EngineError as error:  # jobs need their slots also while a disk is full
                 warnings.warn(str(error), stacklevel=2)
+
+
+def _every_s(trigger: Mapping[str, object]) -> float:
+    """Return the time between two batches, in seconds; 0 where Spark alone understands it."""
+    try:
+        return parse_duration_s(str(trigger.get("processingTime", "0 s")), zero=True)
+    except ConfigError:
+        return 0.0
 
 
 def _measured(job: FleetJob) -> FleetJob:
