@@ -31,7 +31,7 @@ def test_several_slos_are_a_hybrid_of_one_shape():
 
 
 def test_an_slo_about_one_operator_is_refused_since_a_job_is_judged_as_a_whole():
-    with pytest.raises(ConfigError, match='is about one operator.* leave out "operator join-0:"'):
+    with pytest.raises(ConfigError, match=r'is about one operator.* leave out "operator join-0:"'):
         utility_of([parse_slo("operator join-0: mean < 1 s over 1 s")], 1.0)
 
 
