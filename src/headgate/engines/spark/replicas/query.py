@@ -79,7 +79,7 @@ class ReplicaQuery:
         self._driver.ask({name: replicas for name in states if stage in (None, name)})
 
     def decisions(self) -> list[tuple[float, str]]:
-        """Return when the policy changed something, in seconds since it began, and why: the last 10,000."""
+        """Return when the policy changed something, in seconds, and why; the last 10,000."""
         return list(self._driver.decisions)
 
     def batches(self) -> list[BatchLine]:
