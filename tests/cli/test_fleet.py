@@ -21,6 +21,7 @@ from headgate.journal import (
 )
 from headgate.journal.schema import VERSION
 from headgate.report.fleet import fleet_status
+from headgate.scenario.fleet import check_fleet
 from headgate.scenario.fleet_file import Slots, read_fleet
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fleet.toml"
@@ -57,6 +58,12 @@ def test_a_job_takes_from_the_defaults_what_it_does_not_say(tmp_path):
     job = described(tmp_path, text + JOB + "slots = { max = 4 }\n").jobs["counts"]
     assert (job.slots, job.priority) == (Slots(2, 4, 2), 3.0)
     assert (job.checkpoint, job.sink) == ("/data/counts", {"format": "noop"})
+
+
+def test_jobs_may_write_to_one_path_where_the_sink_is_no_file_sink(tmp_path):
+    defaults = "[defaults]\nsink = { format = 'delta', path = '/out' }\n"
+    found = described(tmp_path, defaults + JOB + JOB.replace("counts", "sums"))
+    assert {job.sink["path"] for job in found.jobs.values()} == {"/out"}
 
 
 def test_the_environment_wins_over_the_file(tmp_path):
@@ -97,6 +104,24 @@ def test_the_environment_wins_over_the_file(tmp_path):
         (JOB + "trigger = { once = 'x' }\n", r"trigger \['once'\] is not for a fleet"),
         (JOB + "slot_rate = -1\n", "slot_rate=-1 is out of range"),
         ("[jobs.a]\nquery = 'nexmark-q7'\n", r"\[jobs.a\] there is no SLO"),
+        ("[jobs.a]\nquery = 'q'\nslo = 5\n", r"\[jobs.a\] slo = 5 is not text"),
+        ("[jobs.a]\nquery = 'q'\nslo = [5]\n", r"\[jobs.a\] slo = \[5\] is not text"),
+        (JOB + "priority = true\n", r"\[jobs.counts\] priority = True is not float"),
+        (JOB + "trigger = { processingTime = 5 }\n", "trigger processingTime=5 is not text"),
+        (JOB + "trigger = { processingTime = 'soon' }\n", '"soon" is not a duration'),
+        (JOB + "sink = { format = 'delta', table = 't' }\n", "a table is not a sink of a fleet"),
+        (
+            "[defaults]\ncheckpoint_root = 3\n" + JOB,
+            r"\[defaults\] checkpoint_root = 3 is not text",
+        ),
+        (
+            "[defaults]\nsink = { path = '/out' }\n" + JOB + JOB.replace("counts", "sums"),
+            'jobs "counts" and "sums" both write to "/out"; give each a path of its own',
+        ),
+        (
+            JOB + "checkpoint = '/c'\n" + JOB.replace("counts", "sums") + "checkpoint = '/c'\n",
+            'jobs "counts" and "sums" both keep their state in "/c"; give each a checkpoint',
+        ),
         ("[jobs.a]\nslo = 'juice >= 0.9'\n", r"\[jobs.a\] lacks query; add it"),
         ("[jobs.a]\nquery = 'q'\nslo = 'mean < 3 over 1 s'\n", r"\[jobs.a\] SLO .* no unit"),
         ("[jobs.'a b']\nquery = 'q'\n", 'job name "a b" cannot name files'),
@@ -141,6 +166,13 @@ def test_check_refuses_a_function_that_cannot_be_loaded(tmp_path):
     assert "cannot load" in result.output
 
 
+def test_check_refuses_a_workload_that_is_not_there(tmp_path):
+    path = tmp_path / "fleet.toml"
+    path.write_text("[jobs.a]\nquery = 'nexmark-q77'\nslo = 'juice >= 0.9'\n")
+    with pytest.raises(ConfigError, match='unknown workload "nexmark-q77"'):
+        check_fleet(path)
+
+
 def seen(time_s, utility):
     job = FleetJobState("a", "running", utility, 10.0, met=utility >= 10.0, slots={"op": 2})
     return FleetRound(time_s, (job,), utility, 10.0, 2, 8, congested=False)
@@ -174,6 +206,33 @@ def test_status_has_a_row_per_job_also_of_one_that_ended(tmp_path):
     assert (gone["job"], gone["state"]) == ("gone", "failed")
     result = CliRunner().invoke(app, ["fleet", "status", str(tmp_path)])
     assert "ValueError: the sink is gone" in result.stdout
+
+
+def test_status_is_that_of_the_newest_fleet_in_a_journal(tmp_path):
+    with JournalWriter(tmp_path / "fleet.jsonl") as journal:
+        journal.write(FleetStart("henge", 8, 10.0, VERSION))
+        journal.write(FleetJobChanged("old", "failed", "ValueError: the sink is gone"))
+        journal.write(seen(500.0, 4.0))
+        journal.write(
+            FleetDecided("henge", "reconfiguration", "miss", "a misses", True, {"a": {"op": 5}},
+                         time_s=500.0)
+        )  # fmt: skip
+        journal.write(FleetStart("unified", 8, 10.0, VERSION))
+        journal.write(seen(10.0, 10.0))
+    found = fleet_status(tmp_path)
+    assert (found["policy"], found["rows"], found["touched"]) == ("unified", [], {})
+    assert [job["job"] for job in found["jobs"]] == ["a"]
+    assert found["rounds_below_maximum"] == 0.0
+
+
+def test_status_knows_a_job_that_ended_after_the_last_round(tmp_path):
+    with JournalWriter(tmp_path / "fleet.jsonl") as journal:
+        journal.write(FleetStart("henge", 8, 10.0, VERSION))
+        journal.write(FleetJobChanged("a", "running", "submitted"))
+        journal.write(seen(10.0, 4.0))
+        journal.write(FleetJobChanged("a", "gone", ""))
+    (job,) = fleet_status(tmp_path)["jobs"]
+    assert job["state"] == "gone"
 
 
 @pytest.mark.parametrize(("utility", "oversubscribed"), [(4.0, True), (10.0, False)])

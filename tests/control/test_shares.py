@@ -39,6 +39,13 @@ def test_equal_shares_divides_evenly_where_nothing_has_worked_yet():
     assert decision.slots == {"a": {"one": 4, "other": 4}}
 
 
+def test_equal_shares_leaves_each_operator_what_its_user_wants_at_least():
+    bounded = FleetOperator(slots=4, capacity=0.1, slots_min=3)
+    busy = FleetOperator(slots=4, capacity=0.9)
+    late = FleetJob(UTILITY, (9.0,), {"bounded": bounded, "busy": busy})
+    assert EqualShares().decide(view(6, a=late)).slots == {"a": {"busy": 3, "bounded": 3}}
+
+
 def test_equal_shares_waits_until_its_last_division_is_seen_to_work():
     policy = EqualShares(every_s=60.0)
     assert policy.decide(view(20, a=job(9.0, work=0.5)))
@@ -55,6 +62,10 @@ def test_first_come_gives_what_is_left_and_then_nothing():
     policy = FirstCome()
     assert policy.decide(view(5, a=job(9.0, work=0.6))).slots == {"a": {"work": 5}}
     assert not policy.decide(view(2, 100.0, a=job(9.0, work=0.6)))
+
+
+def test_first_come_gives_nothing_where_nothing_is_wanted_and_the_budget_is_overdrawn():
+    assert not FirstCome().decide(view(1, a=job(9.0, work=0.1)))
 
 
 def test_first_come_leaves_a_job_that_meets_its_slo_alone():

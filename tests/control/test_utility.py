@@ -133,6 +133,21 @@ def test_a_share_outside_zero_to_one_is_refused(result: float) -> None:
         latency(1.0, Custom(lambda s: 1.0 if s <= 1.0 else result))
 
 
+def test_a_users_function_that_fails_for_a_value_is_refused_with_that_value() -> None:
+    with pytest.raises(ConfigError, match=r"fails for 0: ZeroDivisionError.* give a share"):
+        latency(1.0, Custom(lambda s: min(1.0, 1.0 / s)))
+
+
+def test_a_users_function_that_gives_no_share_for_an_extreme_value_is_told_so() -> None:
+    intent = latency(1.0, Custom(lambda s: 1.0 if s <= 1.0 else 0.5 if s < 1e4 else math.nan))
+    with pytest.raises(ConfigError, match="gives nan for 100000; keep it between 0 and 1"):
+        intent.share(1e5)
+
+
+def test_a_users_function_of_juice_is_asked_for_no_more_than_all_of_it() -> None:
+    assert Intent(Metric.JUICE, 1.0, Custom(lambda share: share**2)).share(0.5) == 0.25
+
+
 def test_unsorted_points_are_refused() -> None:
     with pytest.raises(ConfigError, match="sort the points"):
         Piecewise(((2.0, 0.5), (1.0, 1.0)))

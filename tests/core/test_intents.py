@@ -30,6 +30,11 @@ def test_several_slos_are_a_hybrid_of_one_shape():
     assert utility_of(slos, 10.0, Step()).current([2.0, 0.95]) == 5.0
 
 
+def test_an_slo_about_one_operator_is_refused_since_a_job_is_judged_as_a_whole():
+    with pytest.raises(ConfigError, match=r'is about one operator.* leave out "operator join-0:"'):
+        utility_of([parse_slo("operator join-0: mean < 1 s over 1 s")], 1.0)
+
+
 def test_a_job_without_an_slo_is_refused():
     with pytest.raises(ConfigError, match="needs an SLO"):
         utility_of([], 1.0)

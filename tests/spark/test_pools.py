@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
+import headgate as hg
 from headgate.control.estimators.service_time import ServiceTime
 from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPool
-from headgate.engines.spark.replicas.pools import PoolConfig, PoolState
+from headgate.core.errors import CheckpointError, ConfigError
+from headgate.engines.spark.replicas.pools import PoolConfig, PoolState, stride
 from headgate.engines.spark.replicas.record import PoolRecorder
-from headgate.engines.spark.replicas.task import ARRIVED, Feed, ReplicaReport
+from headgate.engines.spark.replicas.start import pool_config
+from headgate.engines.spark.replicas.task import ARRIVED, Feed, ReplicaReport, _backlog, _kept
 from headgate.engines.spark.reports import Payload
 from headgate.journal.reader import read
 from headgate.report.live import event_text
 from headgate.report.run import Run
 from headgate.report.why import why, why_lines
+from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 
 CONFIG = PoolConfig(least=1, most=4, start=2, interval_s=1.0)
+
+
+def writer() -> Any:
+    return hg.writeStream(cast("Any", SimpleNamespace(sparkSession=None)))
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "many", "nan"])
+def test_a_rate_that_no_replica_can_serve_at_is_refused(rate: str) -> None:
+    spark = cast("Any", SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2)))
+    with pytest.raises(ConfigError, match=r"headgate.slotRate=.* use a number above 0"):
+        pool_config(spark, (1, 4, 1), {"headgate.slotRate": rate}, None)
+
+
+def test_a_policy_over_pools_that_shall_only_advise_is_refused_and_does_not_act() -> None:
+    with pytest.raises(ConfigError, match=r"psps\(naive\) cannot only advise; leave out"):
+        writer().policy("psps").advise().start()
 
 
 def rows(start: int, count: int) -> pa.RecordBatch:
@@ -85,6 +108,12 @@ def test_when_the_time_is_up_the_rest_is_left() -> None:
     assert values(feed.finish()) == [0, 1, 2]
 
 
+def test_a_function_that_takes_longer_to_set_up_than_its_time_is_still_given_rows() -> None:
+    feed = Feed([], [rows(0, 3)], None, 0.01, 0.0)
+    time.sleep(0.02)
+    assert next(feed).num_rows == 3
+
+
 def test_what_a_function_does_not_want_is_not_kept() -> None:
     feed = Feed([], [rows(0, 3), rows(3, 3)], None, None, 0.0)
     next(feed)
@@ -123,6 +152,18 @@ def test_a_long_batch_repeats_an_order_that_stands_for_it() -> None:
     assert Counter(order)[0] / 512 == pytest.approx(2 / 6, abs=0.02)
 
 
+@pytest.mark.parametrize("replicas", [3, 8, 32])
+@pytest.mark.parametrize("rows_each", [1, 5, 16])
+def test_rows_of_many_small_partitions_go_to_all_replicas(rows_each: int, replicas: int) -> None:
+    state = PoolState.fresh(PoolConfig(least=1, most=32, start=replicas, interval_s=1.0))
+    order = state.order(CONFIG, 64 * rows_each)
+    step = stride(len(order), replicas)
+    numbers = [part * step + row for part in range(64) for row in range(rows_each)]
+    taken = Counter(order[number % len(order)] for number in numbers)
+    assert len(taken) == replicas
+    assert max(taken.values()) <= 2 * min(taken.values())
+
+
 def test_a_pool_comes_back_from_its_manifest() -> None:
     state = PoolState.fresh(CONFIG)
     state.apply([report(1, arrived=10, waiting=6)], [0, 1])
@@ -130,6 +171,27 @@ def test_a_pool_comes_back_from_its_manifest() -> None:
     assert (back.active, back.backlog) == (state.active, state.backlog)
     smaller = PoolState.recovered(PoolConfig(least=1, most=1, start=1), state.facts())
     assert (len(smaller.active), smaller.lanes) == (1, [1])
+
+
+def test_a_smaller_pool_keeps_as_many_replicas_active_as_it_can() -> None:
+    facts = {"active": [4, 5, 6], "backlog": {}}
+    assert PoolState.recovered(CONFIG, facts).active == [0, 1, 2]
+
+
+def test_rows_that_wait_in_a_damaged_file_are_not_served(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(str(tmp_path))
+    checkpoint.open({})
+    kept = _kept(checkpoint, "backlog", [rows(0, 3)], inline=False)
+    assert kept is not None
+    segments, sums = [[kept.name, 1, 2]], {str(kept.name): kept.crc32}
+    assert values(_backlog(checkpoint, segments, sums)) == [1, 2]
+    file = next(path for path in tmp_path.rglob("*") if path.name == kept.name)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.chmod(0o600)
+    file.write_bytes(bytes(data))
+    with pytest.raises(CheckpointError, match="checksum does not match"):
+        _backlog(checkpoint, segments, sums)
 
 
 def test_a_restart_forgets_what_waits() -> None:

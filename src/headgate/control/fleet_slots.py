@@ -37,12 +37,12 @@ def fitted(wanted: Mapping[str, int], room: int) -> dict[str, int]:
     dict of str to int
         Operators that get something, with what they get; largest remainders are rounded up.
     """
-    total = sum(wanted.values())
+    total, room = sum(wanted.values()), max(room, 0)
     if total <= room:
         return {name: count for name, count in wanted.items() if count}
-    exact = {name: count * max(room, 0) / total for name, count in wanted.items()}
+    exact = {name: count * room / total for name, count in wanted.items()}
     given = {name: math.floor(share) for name, share in exact.items()}
-    rest = max(room, 0) - sum(given.values())
+    rest = room - sum(given.values())
     by_remainder = sorted(exact, key=lambda name: (given[name] - exact[name], name))
     for name in by_remainder[:rest]:
         given[name] += 1

@@ -39,9 +39,16 @@ def utility_of(slos: Sequence[Slo], priority: float, shape: Shape | None = None)
     Raises
     ------
     ConfigError
-        There is no SLO, or the priority or the shape is out of range.
+        There is no SLO, one is about a single operator, or the priority or the shape is out of range.
     """
     if not slos:
         msg = 'a job of a fleet needs an SLO; add .slo("mean < 1 s over 1 s") to its writer.'
         raise ConfigError(msg)
+    for slo in slos:
+        if slo.operator is not None:
+            msg = (
+                f'SLO "{slo}" is about one operator, and a fleet judges a job as a whole; leave out '
+                f'"{slo.scope}:".'
+            )
+            raise ConfigError(msg)
     return Utility(priority, tuple(intent_of(slo, shape) for slo in slos))

@@ -182,8 +182,19 @@ class Custom:
     function: Callable[[float], float]
 
     def share(self, value: float, threshold: float, *, falls: bool) -> float:
-        """Return what the function says."""
-        return self.function(value)
+        """Return what the function says; ConfigError where it says nothing, or no share."""
+        try:
+            share = float(self.function(value))
+        except Exception as error:  # whatever a user's function raises
+            msg = (
+                f"the utility function fails for {value:g}: {type(error).__name__}: {error}; let it "
+                "give a share from 0 to 1 for every value from 0 on."
+            )
+            raise ConfigError(msg) from error
+        if not 0.0 <= share <= 1.0:
+            msg = f"the utility function gives {share!r} for {value:g}; keep it between 0 and 1."
+            raise ConfigError(msg)
+        return share
 
 
 SHAPES: dict[str, Shape] = {
@@ -323,6 +334,8 @@ def _check_shape(intent: Intent) -> None:
     """Raise ConfigError where the shape rises as things get worse, or leaves its range."""
     steps = range(-_DECADES * _POINTS_PER_DECADE, _DECADES * _POINTS_PER_DECADE + 1)
     grid = [0.0, *(intent.threshold * 10.0 ** (k / _POINTS_PER_DECADE) for k in steps)]
+    if intent.metric is Metric.JUICE:
+        grid = [value for value in grid if value <= 1.0]
     if not intent.metric.falls:
         grid.reverse()
     best_first = [(value, intent.share(value)) for value in grid]

@@ -33,19 +33,24 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
     policy, rule = "", ""
     acts: list[tuple[int, FleetDecided]] = []
     states: dict[str, FleetJobChanged] = {}
+    since_round: dict[str, str] = {}
     touched: dict[str, int] = {}
     for event in read(path):
         if isinstance(event, FleetRound):
             rounds.append(event)
+            since_round = {}
         elif isinstance(event, FleetDecided):
             rule = event.rule
             acts += [(len(rounds), event)] if event.slots else []
             for job in event.slots:
                 touched[job] = touched.get(job, 0) + 1
         elif isinstance(event, FleetStart):
-            policy = event.policy
+            policy, rule = event.policy, ""
+            # Another run may have written before it, of other jobs and on a clock of its own.
+            rounds, acts, states, touched, since_round = [], [], {}, {}, {}
         elif isinstance(event, FleetJobChanged):
             states[event.job] = event
+            since_round[event.job] = event.state
     if not rounds:
         msg = f'"{path}" has no round of a fleet; wait for the first, or name another journal.'
         raise ConfigError(msg)
@@ -79,13 +84,15 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
         "touched": dict(sorted(touched.items(), key=lambda pair: -pair[1])),
         # At rest, and still some job misses its SLO (Henge 5.5).
         "oversubscribed": rule.endswith("converged") and not all(job.met for job in last.jobs),
-        "jobs": _jobs(last, states),
+        "jobs": _jobs(last, states, since_round),
         "rows": rows,
     }
 
 
-def _jobs(last: FleetRound, states: Mapping[str, FleetJobChanged]) -> list[dict[str, Any]]:
-    """Return a row per job, as of the last round that saw it; those that ended come last."""
+def _jobs(
+    last: FleetRound, states: Mapping[str, FleetJobChanged], since_round: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return a row per job, as of the last round that saw it; those that ended before come last."""
     seen = {job.job: job for job in last.jobs}
     rows = []
     for name in [*seen, *(name for name in states if name not in seen)]:
@@ -95,7 +102,7 @@ def _jobs(last: FleetRound, states: Mapping[str, FleetJobChanged]) -> list[dict[
         rows.append(
             {
                 "job": name,
-                "state": job.state if job is not None else states[name].state,
+                "state": since_round.get(name) or (job or states[name]).state,
                 "utility": job.utility if job is not None else None,
                 "of": job.utility_max if job is not None else None,
                 "met": job.met if job is not None else None,

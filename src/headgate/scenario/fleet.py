@@ -10,10 +10,10 @@ from typing import Any
 
 from headgate.control.fleet_registry import fleet_policy
 from headgate.core.duration import parse_duration_s
-from headgate.core.errors import ConfigError, EngineError
+from headgate.core.errors import EngineError
 from headgate.scenario.fleet_file import FleetFile, JobSettings, read_fleet
 from headgate.scenario.run import interrupts
-from headgate.scenario.spark import SparkEngine, engine_module, user_function
+from headgate.scenario.spark import SparkEngine, engine_module
 
 PROGRESS_S = 1.0
 """How often a fleet is looked at. Chosen, not tuned."""
@@ -21,7 +21,7 @@ PROGRESS_S = 1.0
 OnProgress = Callable[[Any], None]
 """Called with the running fleet after each of its rounds."""
 
-_SINK_OWN = ("format", "outputMode", "table")
+_SINK_OWN = ("format", "outputMode")
 
 
 def check_fleet(path: Path) -> dict[str, Any]:
@@ -30,12 +30,12 @@ def check_fleet(path: Path) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        Something in it is wrong, or a user's function cannot be loaded.
+        Something in it is wrong, there is no such workload, or a user's function cannot be loaded.
     """
     described = read_fleet(path)
+    engine = SparkEngine()
     for job in described.jobs.values():
-        if ":" in job.query:
-            user_function(job.query)
+        engine.workload(job.query)
     rows = [
         {
             "job": name,
@@ -149,9 +149,6 @@ def _writer(engine: SparkEngine, name: str, job: JobSettings, place: Path) -> An
         .option("checkpointLocation", job.checkpoint or str(place / name / "checkpoint"))
         .option("headgate.workload", job.query)
     )
-    if "table" in sink:
-        msg = f'job "{name}": a table is not a sink of a fleet yet; give format and path.'
-        raise ConfigError(msg)
     if "path" not in sink and sink.get("format", "parquet") in ("parquet", "orc", "json", "csv"):
         sink["path"] = str(place / name / "output")
     writer = writer.options(**{k: v for k, v in sink.items() if k not in _SINK_OWN})

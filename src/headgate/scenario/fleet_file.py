@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from headgate.scenario.spark import user_function
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VARIABLE = "HEADGATE__FLEET__"
+_OWN_LOG = ("parquet", "orc", "json", "csv", "text", "avro")
 Made = TypeVar("Made")
 
 
@@ -100,7 +101,7 @@ class JobSettings:
     """What a missed SLO is worth: knee, linear, step, lognormal, or ``module:function``."""
 
     sink: Mapping[str, Any] = field(default_factory=dict)
-    """``format``, ``outputMode``, ``table``, and options of the sink, such as ``path``."""
+    """``format``, ``outputMode``, and options of the sink, such as ``path``."""
 
     checkpoint: str = ""
     """Its checkpoint; empty for a directory of its name below `checkpoint_root`."""
@@ -108,7 +109,7 @@ class JobSettings:
     slots: Slots = field(default_factory=Slots)
     """Limits."""
 
-    trigger: Mapping[str, str] = field(default_factory=dict)
+    trigger: Mapping[str, Any] = field(default_factory=dict)
     """As of ``DataStreamWriter.trigger``; processingTime only."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -126,6 +127,14 @@ class JobSettings:
             raise ConfigError(msg)
         if set(self.trigger) - {"processingTime"}:
             msg = f"trigger {sorted(self.trigger)} is not for a fleet; use processingTime."
+            raise ConfigError(msg)
+        for text in self.trigger.values():
+            if not isinstance(text, str):
+                msg = f'trigger processingTime={text!r} is not text; write "1 second".'
+                raise ConfigError(msg)
+            parse_duration_s(text, zero=True)
+        if "table" in self.sink:
+            msg = "a table is not a sink of a fleet yet; give format and path."
             raise ConfigError(msg)
         if self.slots.max > self.key_groups:
             msg = f"slots max={self.slots.max} exceeds {self.key_groups} key groups; use fewer."
@@ -197,17 +206,42 @@ def read_fleet(path: Path, environment: Mapping[str, str] | None = None) -> Flee
     fleet = _made(FleetSettings, "fleet", settings)
     defaults = dict(_table("defaults", tables.get("defaults", {})))
     root = defaults.pop("checkpoint_root", "")
+    if not isinstance(root, str):
+        msg = f"[defaults] checkpoint_root = {root!r} is not text; name a directory."
+        raise ConfigError(msg)
     keys = [
         f.name for f in dataclasses.fields(JobSettings) if f.name not in ("query", "checkpoint")
     ]
     _refuse_unknown("[defaults]", defaults, (*keys, "checkpoint_root"))
-    jobs = _table("jobs", tables.get("jobs", {}))
-    if not jobs:
+    given = _table("jobs", tables.get("jobs", {}))
+    if not given:
         msg = f'"{path}" has no job; add a table [jobs.NAME] with query and slo.'
         raise ConfigError(msg)
-    return FleetFile(
-        path, fleet, {name: _job(name, job, defaults, root) for name, job in jobs.items()}
-    )
+    jobs = {name: _job(name, job, defaults, root) for name, job in given.items()}
+    _refuse_shared(jobs, "write to", "path", _files)
+    _refuse_shared(jobs, "keep their state in", "checkpoint", lambda job: job.checkpoint)
+    return FleetFile(path, fleet, jobs)
+
+
+def _files(job: JobSettings) -> Any:
+    """Return where a job's sink keeps files with a log of its own; None for another sink."""
+    own_log = job.sink.get("format", "parquet") in _OWN_LOG
+    return job.sink.get("path") if own_log else None
+
+
+def _refuse_shared(
+    jobs: Mapping[str, JobSettings], do: str, what: str, place: Callable[[JobSettings], Any]
+) -> None:
+    """Refuse two jobs with one place: a file sink skips the steps that another job's log has."""
+    first: dict[Any, str] = {}
+    for name, job in jobs.items():
+        found = place(job)
+        if found and first.setdefault(str(found), name) != name:
+            msg = (
+                f'jobs "{first[str(found)]}" and "{name}" both {do} "{found}"; give each a {what} of '
+                "its own."
+            )
+            raise ConfigError(msg)
 
 
 def _job(name: str, given: Any, defaults: Mapping[str, Any], root: str) -> JobSettings:
@@ -222,16 +256,24 @@ def _job(name: str, given: Any, defaults: Mapping[str, Any], root: str) -> JobSe
         own[key] = {**value, **own[key]} if both else own.get(key, value)
     if "checkpoint" not in own and root:
         own["checkpoint"] = f"{root}/{name}"
-    if isinstance(own.get("slo"), str):
-        own["slo"] = [own["slo"]]
     if "slo" in own:
-        own["slo"] = tuple(own["slo"])
+        own["slo"] = _texts(where, "slo", own["slo"])
     if "slots" in own:
         slots = _table(f"{where}.slots", own["slots"])
         own["slots"] = _made(Slots, f"{where}.slots", {"start": slots.get("min", 1), **slots})
-    if "priority" in own and isinstance(own["priority"], int):
-        own["priority"] = float(own["priority"])
+    priority = own.get("priority")
+    if isinstance(priority, int) and not isinstance(priority, bool):
+        own["priority"] = float(priority)
     return _made(JobSettings, where, own)
+
+
+def _texts(where: str, key: str, value: Any) -> tuple[str, ...]:
+    """Return one text or several as a tuple."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        msg = f'[{where}] {key} = {value!r} is not text; write "mean < 1 s over 1 s", or a list.'
+        raise ConfigError(msg)
+    return tuple(texts)
 
 
 def _from(environment: Mapping[str, str]) -> dict[str, Any]:

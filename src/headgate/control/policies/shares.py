@@ -24,7 +24,7 @@ class Unmanaged:
 class EqualShares:
     """Every job gets the same share of the budget.
 
-    Within a job, each operator has at least one slot and the rest goes where the work is: in
+    Within a job, each operator has at least its fewest slots and the rest goes where the work is: in
     proportion to the slots that are busy, of which a saturated operator counts as twice as many.
 
     Parameters
@@ -102,7 +102,7 @@ _SATURATED = 0.95
 
 
 def _divided(job: FleetJob, share: int) -> dict[str, int]:
-    """Return `share` slots divided over the operators of a job: one each, the rest by work."""
+    """Return `share` slots divided over the operators of a job: the fewest for each, the rest by work."""
     operators = job.operators
     busy = {
         name: op.slots * op.capacity * (2.0 if op.capacity > _SATURATED else 1.0)
@@ -111,10 +111,11 @@ def _divided(job: FleetJob, share: int) -> dict[str, int]:
     if not any(busy.values()):
         busy = dict.fromkeys(operators, 1.0)  # where the work is cannot be seen yet
     total = sum(busy.values())
-    rest = max(0, share - len(operators))
+    least = {name: op.slots_min for name, op in operators.items()}
+    rest = max(0, share - sum(least.values()))
     exact = {name: rest * work / total for name, work in busy.items()}
     given = {name: int(exact[name]) for name in operators}
     by_remainder = sorted(operators, key=lambda name: (given[name] - exact[name], name))
     for name in by_remainder[: rest - sum(given.values())]:
         given[name] += 1
-    return {name: min(1 + given[name], operators[name].slots_max) for name in operators}
+    return {name: min(least[name] + given[name], operators[name].slots_max) for name in operators}

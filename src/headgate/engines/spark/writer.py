@@ -364,6 +364,9 @@ class Writer:
 
     def _start_pools(self, policy: ReplicaPolicy) -> Any:
         """Run the Python stages of a stateless query on pools of replicas."""
+        if self._advise:
+            msg = f"{policy.name} cannot only advise; leave out .advise(), or the policy."
+            raise ConfigError(msg)
         _check_session(self._df.sparkSession)
         if self._mode == "complete":
             msg = (

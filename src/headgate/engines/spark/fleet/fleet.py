@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from headgate.control.fleet_registry import fleet_policy
-from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
+from headgate.control.fleet_view import FleetDecision, FleetJob, FleetPolicy, FleetView
 from headgate.control.limits import check_range
-from headgate.core.errors import ConfigError, nearest
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError, EngineError, nearest
 from headgate.core.intents import utility_of
-from headgate.core.slo import Slo
 from headgate.core.utility import Shape, Utility
 from headgate.engines.spark.fleet.member import Member, State
 from headgate.engines.spark.fleet.probe import Probe
@@ -139,13 +141,17 @@ class Fleet:
             )
             raise ConfigError(msg)
         self._cores = int(context.defaultParallelism)
-        budget = 2 * self._cores if slots == "auto" else int(slots)
+        budget = 2 * self._cores if slots == "auto" else slots
+        if not isinstance(budget, int):
+            msg = f'fleet: slots={slots!r} is no budget; use a whole number from 1 on, or "auto".'
+            raise ConfigError(msg)
         self.limits = FleetLimits(budget, round_s, actions_per_minute, hang_s, advise)
         self.policy = fleet_policy(policy, round_s) if isinstance(policy, str) else policy
         self._context = context
         self._journal = JournalWriter(journal) if journal is not None else None
         self._lock = threading.RLock()
         self._prepared: dict[str, _Prepared] = {}
+        self._starting: set[str] = set()
         self._members: dict[str, Member] = {}
         self._unstarted: dict[str, str] = {}
         self._log = _Log()
@@ -175,19 +181,19 @@ class Fleet:
         Raises
         ------
         ConfigError
-            It has no name, no SLO or a policy of its own, or a job of that name is there.
+            It has no name, no SLO or a policy of its own, it may become plain Spark or has no stateful
+            operator, its batches are too rare, a job of that name is there, or the fleet has been
+            stopped.
         """
-        probe = Probe(WINDOW_ROUNDS * self.limits.round_s)
-        name, slos = _taken_over(writer, probe)
+        name, prepared = self._taken_over(writer, priority, utility)
         with self._lock:
-            held = self._members.get(name)
-            ended = held is None or held.state in (State.GONE, State.FAILED)
-            if name in self._prepared or not ended:
+            self._refuse_after_end()
+            if name in self._prepared or name in self._starting or self._holds(name):
                 msg = f'a job "{name}" is in the fleet already; give this one another name.'
                 raise ConfigError(msg)
-            prepared = _Prepared(writer, probe, utility_of(slos, priority, utility))
             self._prepared[name] = prepared
-        if self._thread is not None:
+            runs = self._thread is not None
+        if runs:
             self._start(name)
 
     def remove(self, name: str) -> None:
@@ -199,15 +205,21 @@ class Fleet:
             No job has that name.
         """
         with self._lock:
-            if self._prepared.pop(name, None) is not None:
+            waiting = self._prepared.pop(name, None) is not None or name in self._starting
+            self._starting.discard(name)
+            if waiting and not self._holds(name):
                 return
             member = self._get(name)
-        member.stop(lambda why: self._note(member, why))
-        self._note(member, "removed")
+        self._leave(member)
 
     def set_priority(self, name: str, priority: float) -> None:
         """Give a job another priority; used from the next round on."""
-        self._get(name).set_priority(priority)
+        with self._lock:
+            prepared = self._prepared.get(name)
+            if prepared is None:
+                self._get(name).set_priority(priority)
+            else:
+                prepared.utility = replace(prepared.utility, maximum=priority)
 
     def query(self, name: str) -> Query:
         """Return the running query of a job."""
@@ -227,6 +239,56 @@ class Fleet:
             failed = {n: m.why for n, m in self._members.items() if m.state is State.FAILED}
             return self._unstarted | failed
 
+    def _holds(self, name: str) -> bool:
+        """Return whether a job of that name was started and has not ended."""
+        held = self._members.get(name)
+        return held is not None and held.state not in (State.GONE, State.FAILED)
+
+    def _refuse_after_end(self) -> None:
+        if self._over.is_set():
+            msg = "this fleet has been stopped; make another one."
+            raise ConfigError(msg)
+
+    def _leave(self, member: Member, why: str = "removed") -> None:
+        member.stop(lambda late: self._note(member, late))
+        self._note(member, why)
+
+    def _taken_over(
+        self, given: Writer, priority: float, utility: Shape | None
+    ) -> tuple[str, _Prepared]:
+        """Return a job's name, and the job with the fleet in charge of its slots.
+
+        Of its SLOs the query keeps the latencies, to report on them: it is steered by none. The
+        user's writer stays as it is.
+        """
+        name, policy = given._name, given._replica_policy or given._policy
+        if name is None:
+            msg = 'a job of a fleet needs a name; add .queryName("counts") to its writer.'
+            raise ConfigError(msg)
+        if policy is not None and policy.name != "static":
+            msg = (
+                f'job "{name}" has the policy {policy.name}, and the fleet decides about slots; leave '
+                "out .policy()."
+            )
+            raise ConfigError(msg)
+        if given._fallback != "error":
+            msg = f'job "{name}" may become plain Spark, which has no slots; leave out .fallback().'
+            raise ConfigError(msg)
+        window_s, every_s = WINDOW_ROUNDS * self.limits.round_s, _every_s(given._trigger)
+        if every_s >= window_s:
+            # Between its batches nothing would be known of it, and without that nothing is decided.
+            msg = (
+                f'job "{name}" runs a batch every {every_s:g} s, and intents are measured over '
+                f"{window_s:g} s; use a shorter trigger, or a longer round."
+            )
+            raise ConfigError(msg)
+        probe = Probe(window_s, given._slots[0])
+        worth = utility_of(given._slos, priority, utility)
+        writer = copy.copy(given)
+        writer.policy("static").slo(*(slo for slo in given._slos if slo.is_latency))
+        writer._watch = probe.around
+        return name, _Prepared(writer, probe, worth)
+
     def _get(self, name: str) -> Member:
         with self._lock:
             if name not in self._members:
@@ -242,16 +304,42 @@ class Fleet:
         10 s to appear, which they do where many jobs start at once. Where they do nevertheless,
         nothing was done yet, and it is started again.
         """
-        prepared = self._prepared.pop(name)
-        for _ in range(_STARTS_MOST):
-            query = self._in_pool(name, prepared.writer)
-            member = Member(name, query, prepared.probe, prepared.utility, self.limits.hang_s)
+        with self._lock:
+            prepared = self._prepared.pop(name, None)
+            if prepared is None:
+                return  # removed meanwhile
+            self._starting.add(name)
+            self._unstarted.pop(name, None)
+        try:
+            for _ in range(_STARTS_MOST):
+                member = self._started(name, prepared)
+                if self._unwanted(name):
+                    self._leave(member)
+                    return
+                member.await_first_batch(_FIRST_BATCH_S)
+                if not member.came_too_late or self._unwanted(name):
+                    return
+        finally:
             with self._lock:
-                self._members[name] = member
-            self._note(member, "submitted")
-            member.await_first_batch(_FIRST_BATCH_S)
-            if not member.came_too_late:
-                return
+                self._starting.discard(name)
+
+    def _unwanted(self, name: str) -> bool:
+        """Return whether a job was removed, or the fleet stopped, while the job started."""
+        with self._lock:
+            return name not in self._starting or self._over.is_set()
+
+    def _started(self, name: str, prepared: _Prepared) -> Member:
+        """Return a job whose query was just started."""
+        query = self._in_pool(name, prepared.writer)
+        if not query.assignment():
+            query.stop()
+            msg = f'job "{name}" has no stateful operator, so a fleet has no slots to give it.'
+            raise ConfigError(msg)
+        member = Member(name, query, prepared.probe, prepared.utility, self.limits.hang_s)
+        with self._lock:
+            self._members[name] = member
+        self._note(member, "submitted")
+        return member
 
     def _in_pool(self, name: str, writer: Writer) -> Query:
         """Start a query whose thread inherits the pool from the thread that starts it."""
@@ -273,40 +361,65 @@ class Fleet:
         ------
         Exception
             Not one of the jobs could start; the first one's reason.
+        ConfigError
+            It was started before.
         """
+        self._refuse_after_end()
+        if self._thread is not None:
+            msg = "this fleet runs already; add jobs to it with add()."
+            raise ConfigError(msg)
         refused: list[Exception] = []
-        for name in list(self._prepared):
+        while (name := self._next_or_begin(refused)) is not None:
             try:
                 self._start(name)
             except Exception as error:  # whatever it was, the others have nothing to do with it
                 refused.append(error)
-                self._unstarted[name] = str(error)
+                with self._lock:
+                    self._unstarted[name] = str(error)
                 self._write(FleetJobChanged(name, str(State.FAILED), str(error)))
-        if refused and not self._members:
-            raise refused[0]
-        self._began_s = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="headgate-fleet", daemon=True)
-        self._thread.start()
         return self
+
+    def _next_or_begin(self, refused: list[Exception]) -> str | None:
+        """Return a job that waits to be started; where none does, begin to decide and return None."""
+        with self._lock:
+            if self._prepared and not self._over.is_set():
+                return next(iter(self._prepared))
+            if refused and not self._members:
+                raise refused[0]
+            self._began_s = time.monotonic()
+            self._thread = threading.Thread(target=self._run, name="headgate-fleet", daemon=True)
+            self._thread.start()
+            return None
 
     def stop(self, timeout_s: float = 60.0) -> None:
         """Stop all jobs and the fleet; waits for them at most `timeout_s` in all."""
+        until_s = time.monotonic() + timeout_s
         self._over.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout_s)
+        while self._leaving() and time.monotonic() < until_s:
+            time.sleep(0.05)
         with self._lock:
             members = list(self._members.values())
         for member in members:
-            if member.query.isActive and member.state is not State.LEAVING:
-                member.stop(lambda why, member=member: self._note(member, why))  # type: ignore[misc]
-        until_s = time.monotonic() + timeout_s
-        for member in members:
-            while member.query.isActive and time.monotonic() < until_s:
-                time.sleep(0.05)
+            if member.refresh():
+                self._note(member, member.why)
         with self._lock:
             journal, self._journal = self._journal, None
         if journal is not None:
             journal.close()
+
+    def _leaving(self) -> bool:
+        """Ask all jobs to stop that were not asked yet; return whether one still runs or starts."""
+        with self._lock:
+            starts = bool(self._starting)
+            active = [member for member in self._members.values() if member.query.isActive]
+        for member in active:
+            if member.state is not State.LEAVING:
+                self._leave(member, "the fleet is stopped")
+        return starts or bool(active)
 
     @property
     def rounds(self) -> list[FleetRound]:
@@ -356,16 +469,20 @@ class Fleet:
 
     def _view(self, members: Mapping[str, Member], steady: Mapping[str, Member]) -> FleetView:
         """Return what the policy may see: jobs that can be decided about, and slots left for them."""
-        held = sum(sum(m.slots.values()) for m in members.values() if m.holds_slots)
         round_s = self.limits.round_s
         runnable_s = sum(member.runnable_s(round_s) for member in members.values())
         congested = runnable_s > self._cores * round_s
         jobs = {}
         for name, member in steady.items():
             try:
-                jobs[name] = member.view()
+                jobs[name] = _measured(member.view())
             except Exception as error:  # one job's trouble is not that of the others
                 self._note(member, f"no statistics: {type(error).__name__}: {error}")
+        held = sum(
+            sum(member.slots.values())
+            for name, member in members.items()
+            if member.holds_slots or (name in steady and name not in jobs)
+        )
         return FleetView(
             time.monotonic() - self._began_s,
             jobs,
@@ -452,25 +569,24 @@ class Fleet:
         if isinstance(event, FleetRound):
             self._log.rounds.append(event)
         with self._lock:
-            if self._journal is not None:
+            if self._journal is None:
+                return
+            try:
                 self._journal.write(event)
+            except EngineError as error:  # jobs need their slots also while a disk is full
+                warnings.warn(str(error), stacklevel=2)
 
 
-def _taken_over(writer: Writer, probe: Probe) -> tuple[str, tuple[Slo, ...]]:
-    """Put a fleet in charge of a query's slots; return its name and its SLOs.
+def _every_s(trigger: Mapping[str, object]) -> float:
+    """Return the time between two batches, in seconds; 0 where Spark alone understands it."""
+    try:
+        return parse_duration_s(str(trigger.get("processingTime", "0 s")), zero=True)
+    except ConfigError:
+        return 0.0
 
-    Of these it keeps the latencies, to report on them: it is steered by none.
-    """
-    name, policy, slos = writer._name, writer._policy, writer._slos
-    if name is None:
-        msg = 'a job of a fleet needs a name; add .queryName("counts") to its writer.'
-        raise ConfigError(msg)
-    if policy is not None and policy.name != "static":
-        msg = (
-            f'job "{name}" has the policy {policy.name}, and the fleet decides about slots; leave '
-            "out .policy()."
-        )
-        raise ConfigError(msg)
-    writer.policy("static").slo(*(slo for slo in slos if slo.is_latency))
-    writer._watch = probe.around
-    return name, slos
+
+def _measured(job: FleetJob) -> FleetJob:
+    """Return a job whose utility can be told; raises what the user's own function raises."""
+    if job.reported:
+        _ = job.attained
+    return job

@@ -75,7 +75,7 @@ class Member:
         self._probe = probe
         self._hang_s = hang_s
         self._batch = _Batch(-1, time.monotonic())
-        self._asked: dict[str, int] = {}
+        self._lock = threading.Lock()
 
     def set_priority(self, priority: float) -> None:
         """Give the job another maximum utility."""
@@ -89,9 +89,12 @@ class Member:
             failure = self.query.exception()
             self.why = "" if failure is None else _reason(failure)
             self.state = State.FAILED if failure is not None and not left else State.GONE
-        elif self.state in (State.RUNNING, State.HUNG):
-            self.state = State.HUNG if self._stuck() else State.RUNNING
-            self.why = f"no batch ended for {self._hang_s:g} s" if self._stuck() else ""
+        else:
+            stuck = self._stuck()
+            with self._lock:  # a user may remove it meanwhile
+                if self.state in (State.RUNNING, State.HUNG):
+                    self.state = State.HUNG if stuck else State.RUNNING
+                    self.why = f"no batch ended for {self._hang_s:g} s" if stuck else ""
         return self.state is not before
 
     def _stuck(self) -> bool:
@@ -128,10 +131,9 @@ class Member:
 
     @property
     def changing(self) -> bool:
-        """Whether slots that were asked for are not in force yet."""
-        held = self.slots
-        self._asked = {op: n for op, n in self._asked.items() if held[op] != n}
-        return bool(self._asked)
+        """Whether slots that were asked for, and not given up since, are not in force yet."""
+        changes = self.query._driver.changes
+        return any(changes.newest(op).slots != count for op, count in self.slots.items())
 
     def view(self) -> FleetJob:
         """Return what a policy may see of it."""
@@ -151,7 +153,6 @@ class Member:
                 self.query.scale(count, operator=operator, by=by, reason=reason)
             except Exception as error:  # whatever it was, other jobs wait for their slots
                 return str(error)
-            self._asked[operator] = count
         return ""
 
     def stop(self, late: Callable[[str], None]) -> None:
@@ -162,7 +163,8 @@ class Member:
         late : callable
             Called with why, if it has not stopped after a while.
         """
-        self.state = State.LEAVING
+        with self._lock:
+            self.state = State.LEAVING
 
         def work() -> None:
             worker = threading.Thread(target=self.query.stop, daemon=True)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headgate.control.fleet_view import FleetOperator
 from headgate.control.juice import Flow, job_juice
@@ -33,7 +33,7 @@ class _Step:
     ended_s : float
         On the monotonic clock.
     reports : tuple of Report
-        Of all operators.
+        Of all operators, without what they put out.
     sink_s : float
         From the end of the slots' work until the sink had taken the step's rows.
     runnable_s : float
@@ -62,10 +62,13 @@ class Probe:
     ----------
     window_s : float
         How far back it looks, in seconds: Henge's sliding minute.
+    slots_min : int
+        The fewest slots that its user allows for an operator.
     """
 
-    def __init__(self, window_s: float) -> None:
+    def __init__(self, window_s: float, slots_min: int = 1) -> None:
         self._window_s = window_s
+        self._slots_min = slots_min
         self._lock = threading.Lock()
         self._steps: deque[_Step] = deque()
         self._since_s = time.monotonic()
@@ -101,11 +104,15 @@ class Probe:
         states = self._driver.states.items()
         waiting = {name: state.waiting_rows() for name, state in states}
         rates = {name: sum(state.rate_per_s.values()) for name, state in states}
+        # What slots put out would else stay in memory for the whole window.
+        slim = tuple(
+            replace(r, changelog=None, output=None, waiting=None, late=None) for r in reports
+        )
         now_s = time.monotonic()
         with self._lock:
             self._idle = False
             self._steps.append(
-                _Step(started_ms / 1e3, now_s, tuple(reports), after_s, runnable_s, waiting, rates)
+                _Step(started_ms / 1e3, now_s, slim, after_s, runnable_s, waiting, rates)
             )
             while self._steps and self._steps[0].ended_s < now_s - self._window_s:
                 self._steps.popleft()
@@ -164,6 +171,7 @@ class Probe:
                 slots=slots,
                 capacity=min(1.0, most_s / max(now_s - since_s, _LEAST_S)),
                 backlog_s=waiting / served_per_s if served_per_s else 0.0,
+                slots_min=self._slots_min,
                 slots_max=driver.config.slots_max,
             )
         return found

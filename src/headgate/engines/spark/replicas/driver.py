@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ from headgate.core.errors import CheckpointError, EngineError, HeadgateError, No
 from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.gateway import ArrowMap, Graft, leaf, of_rows
 from headgate.engines.spark.output import Outputs, raw_frame
-from headgate.engines.spark.replicas.pools import PoolConfig, PoolState
+from headgate.engines.spark.replicas.pools import PoolConfig, PoolState, stride
 from headgate.engines.spark.replicas.reading import Pipeline, Stage, arrived_ms
 from headgate.engines.spark.replicas.record import PoolRecorder
 from headgate.engines.spark.replicas.task import (
@@ -45,6 +46,13 @@ from headgate.state.manifest import FileEntry, Manifest
 _NOTHING = T.StructType([T.StructField("nothing", T.IntegerType())])
 _QUIET_S = 0.8
 """How long waiting rows are served between two ticks."""
+
+_ROW_BITS = 2**33 - 1
+"""The part of ``monotonically_increasing_id`` that numbers the rows within a partition."""
+
+_BACKLOG = "backlog/"
+_KEPT = 10_000
+"""Batches and decisions that a query tells of; a query may run for months."""
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 
@@ -113,10 +121,10 @@ class ReplicaDriver:
     ----------
     states : dict of str to PoolState
         By stage, from the source upwards.
-    batches : list of BatchLine
-        Of this run.
-    decisions : list of (float, str)
-        When, in seconds since the query began, and why.
+    batches : deque of BatchLine
+        The last ones of this run.
+    decisions : deque of (float, str)
+        The last ones: when, in seconds since the query began, and why.
     """
 
     def __init__(
@@ -140,8 +148,8 @@ class ReplicaDriver:
         self.recorder = recorder
         self.latest: Manifest | None = checkpoint.latest()
         self.states = self._states()
-        self.batches: list[BatchLine] = []
-        self.decisions: list[tuple[float, str]] = []
+        self.batches: deque[BatchLine] = deque(maxlen=_KEPT)
+        self.decisions: deque[tuple[float, str]] = deque(maxlen=_KEPT)
         self.lost = 0 if self.latest is None else int(self.latest.engine["lost"])
         self.stopping = threading.Event()
         self.idle = threading.Event()
@@ -341,6 +349,7 @@ class ReplicaDriver:
             "step": number,
             "attempt": attempt,
             "checkpoint": str(self.checkpoint.path),
+            "crc32": {f.name.removeprefix(_BACKLOG): f.crc32 for f in self._files()},
             "backlog": [state.backlog.get(replica, []) for replica in lanes],
             "quotas": [0] * len(lanes) if blocked else state.quotas(self.config, elapsed_s),
             "box_s": self.config.box_s,
@@ -350,7 +359,9 @@ class ReplicaDriver:
         text = f"b{number}: {stage.id} x{len(state.active)}, {len(lanes)} tasks"
         context.setLocalProperty("spark.job.description", text)
         order = state.order(self.config, rows)
-        place = f"cast(pmod(monotonically_increasing_id(), {len(order)}) as int) + 1"
+        begin = f"spark_partition_id() * {stride(len(order), len(state.active))}"
+        row = f"(monotonically_increasing_id() & {_ROW_BITS})"
+        place = f"cast(pmod({begin} + {row}, {len(order)}) as int) + 1"
         lane = F.expr(f"element_at(array({','.join(map(str, order))}), {place})")
         routed = frame.withColumn(LANE, lane)
         routed = routed.repartitionById(len(lanes), LANE)
@@ -363,6 +374,10 @@ class ReplicaDriver:
             )
             raise EngineError(msg, transient=True)
         step.reports[stage.id] = list(found.values())
+
+    def _files(self) -> tuple[FileEntry, ...]:
+        """Return the files that the newest step needs."""
+        return self.latest.files if self.latest is not None else ()
 
     def _following(self, stage: Stage, outputs: Outputs) -> DataFrame:
         """Return the rows that the stage above `stage` reads."""
@@ -384,18 +399,18 @@ class ReplicaDriver:
             state.apply(step.reports[name], step.lanes[name])
             for report in step.reports[name]:
                 if report.waiting is not None:
-                    file = f"backlog/{report.waiting.name}"
+                    file = f"{_BACKLOG}{report.waiting.name}"
                     waiting = report.waiting
                     step.files[file] = FileEntry(file, waiting.length, waiting.crc32)
         first = self.pipeline.stages[0].id
         self._input += sum(report.arrived for report in step.reports[first])
         held = {
-            f"backlog/{name}"
+            f"{_BACKLOG}{name}"
             for state in self.states.values()
             for segments in state.backlog.values()
             for name, _, _ in segments
         }
-        older = {f.name: f for f in (latest.files if latest else ()) if f.name in held}
+        older = {f.name: f for f in self._files() if f.name in held}
         kept = {entry["inline"] for entry in step.outputs.entries if "inline" in entry}
         before: int = latest.engine["sink_batch"] if latest else -1
         delivered = bool(step.outputs.rows) or self.sink.wants_empty

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,18 @@ Segment = list[Any]
 
 _PATTERN_ROWS = 512
 """The longest order of replicas that a batch's plan carries. Chosen, not tuned."""
+
+_GOLDEN = 0.618
+
+
+def stride(count: int, replicas: int) -> int:
+    """Return how far apart in an order of `count` entries the partitions of a batch begin.
+
+    About the golden section, so that any number of partitions begins all over the order, and without a
+    divisor in common with `count` and `replicas`: where all began alike, a batch of many small
+    partitions would go to the first replicas alone.
+    """
+    return next(n for n in itertools.count(round(_GOLDEN * count)) if gcd(n, count * replicas) == 1)
 
 
 @dataclass(frozen=True)
@@ -91,7 +105,7 @@ class PoolState:
             active[0] = True
         pool = ReplicaPool(tuple(active))
         state = cls(pool, backlog)
-        state.resize(min(max(sum(active), config.least), config.most))
+        state.resize(min(max(len(was), config.least), config.most))
         return state
 
     def facts(self) -> dict[str, Any]:

@@ -79,11 +79,11 @@ class ReplicaQuery:
         self._driver.ask({name: replicas for name in states if stage in (None, name)})
 
     def decisions(self) -> list[tuple[float, str]]:
-        """Return when the policy changed something, in seconds since the start, and why."""
+        """Return when the policy changed something, in seconds, and why; the last 10,000."""
         return list(self._driver.decisions)
 
     def batches(self) -> list[BatchLine]:
-        """Return what each batch with rows did."""
+        """Return what each batch with rows did, the last 10,000."""
         return list(self._driver.batches)
 
     @property

@@ -52,17 +52,30 @@ def pool_config(
     if not 1 <= least <= start_with <= size:
         msg = f"slots min={least}, start={start_with}, max={size} are not 1 <= min <= start <= max."
         raise ConfigError(msg)
-    rate = options.get("headgate.slotRate")
     return PoolConfig(
         least=least,
         most=size,
         start=start_with,
         interval_s=parse_duration_s(options.get("headgate.replicas.interval", "10 s")),
         box_s=box_s,
-        replica_rate=float(rate) if rate else None,
+        replica_rate=_rate(options.get("headgate.slotRate")),
         restart_s=parse_duration_s(options.get("headgate.replicas.restart", "5 s")),
         attempts=int(options.get("headgate.attempts", "4")),
     )
+
+
+def _rate(text: str | None) -> float | None:
+    """Return the rows per second that a replica serves, None where it is not limited."""
+    if not text:
+        return None
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not rate > 0.0:
+        msg = f"headgate.slotRate={text} is out of range; use a number above 0, or leave it out."
+        raise ConfigError(msg)
+    return rate
 
 
 def start(

@@ -6,7 +6,7 @@ import io
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +102,7 @@ class ReplicaTask:
         lane = context.partitionId()
         checkpoint = Checkpoint(facts["checkpoint"])
         arriving = [batch.drop_columns([LANE]) for batch in batches if batch.num_rows]
-        waiting = _backlog(checkpoint, facts["backlog"][lane])
+        waiting = _backlog(checkpoint, facts["backlog"][lane], facts["crc32"])
         feed = Feed(waiting, arriving, facts["quotas"][lane], facts["box_s"], facts["now_ms"])
         outputs = [batch for batch in self.function(feed) if batch.num_rows]
         left = feed.finish()
@@ -138,7 +138,8 @@ class Feed:
     quota : int or None
         The most rows to hand out.
     box_s : float or None
-        How long to hand out rows, in seconds.
+        How long to hand out rows from the first time on that it is asked for some, in seconds: what
+        the function sets up before does not count, or it might never be given a row.
     now_ms : float
         For rows that do not say when they arrived.
 
@@ -162,6 +163,7 @@ class Feed:
         self._box_s = box_s
         self._now_ms = now_ms
         self._began_s = time.perf_counter()
+        self._asked_s: float | None = None
         self._given: pa.RecordBatch | None = None
         self._latencies: list[F64] = []
         self._at = self._row = 0
@@ -194,7 +196,9 @@ class Feed:
     def _full(self) -> bool:
         if self._quota is not None and self.served >= self._quota:
             return True
-        return self._box_s is not None and time.perf_counter() - self._began_s >= self._box_s
+        now_s = time.perf_counter()
+        self._asked_s = now_s if self._asked_s is None else self._asked_s
+        return self._box_s is not None and now_s - self._asked_s >= self._box_s
 
     def _settle(self) -> None:
         """Note the latency of the rows handed out last: the function is done with them."""
@@ -227,12 +231,14 @@ class Feed:
         return np.concatenate([np.zeros(0), *self._latencies])
 
 
-def _backlog(checkpoint: Checkpoint, segments: list[list[Any]]) -> list[pa.RecordBatch]:
-    """Return waiting rows, oldest first, from (file, first row, rows)."""
+def _backlog(
+    checkpoint: Checkpoint, segments: list[list[Any]], crc32: Mapping[str, int]
+) -> list[pa.RecordBatch]:
+    """Return waiting rows, oldest first, from (file, first row, rows); CheckpointError if damaged."""
     return [
         batch
         for name, start, rows in segments
-        for batch in read_table(checkpoint.read_file("backlog", name))
+        for batch in read_table(checkpoint.read_file("backlog", name, crc32=crc32[name]))
         .slice(start, rows)
         .to_batches()
     ]

@@ -1,0 +1,371 @@
+"""Jobs that come, go and change while a fleet starts, decides or ends; without Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+import headgate as hg
+from headgate.control.fleet_view import FleetDecision, FleetJob, FleetOperator
+from headgate.core.errors import ConfigError, EngineError
+from headgate.core.slo import parse_slo
+from headgate.core.utility import Custom, Intent, Metric, Utility
+from headgate.engines.spark.changes import Changes
+from headgate.engines.spark.fleet.member import Member, State
+from headgate.engines.spark.fleet.probe import Probe
+from headgate.engines.spark.job import OperatorState
+from headgate.engines.spark.query import Query
+from headgate.engines.spark.reports import Payload, Report
+
+UTILITY = Utility(1.0, (Intent(Metric.JUICE, 0.5),))
+LATE = RuntimeError("terminated with exception: Python worker failed to connect back.")
+
+
+class Running:
+    """A query that runs until it is stopped, or failed already."""
+
+    def __init__(self, failure=None, slots=1):
+        self.isActive, self.failure, self.slots = failure is None, failure, slots
+        newest = SimpleNamespace(newest=lambda operator: self.assignment()[operator])
+        self._driver = SimpleNamespace(changes=newest)
+
+    def stop(self):
+        self.isActive = False
+
+    def exception(self):
+        return self.failure
+
+    def assignment(self):
+        return {"op": SimpleNamespace(slots=self.slots)} if self.slots else {}
+
+    def _progress(self):
+        return 1, True
+
+
+class Job:
+    """A writer whose query starts once `go` is set."""
+
+    def __init__(self, name="job", *, queries=(), go=None):
+        self._name, self._policy, self._replica_policy, self._fallback = name, None, None, "error"
+        self._slos, self._slots = (parse_slo("juice >= 0.5 over 1 min"),), (1, 8, 1)
+        self.queries, self.started, self.starting = list(queries), [], threading.Event()
+        self.go, self._trigger = go, {}
+
+    def policy(self, name):
+        return self
+
+    def slo(self, *slos):
+        self._slos = slos
+        return self
+
+    def start(self):
+        self.starting.set()
+        if self.go is not None:
+            assert self.go.wait(30)
+        self.started.append(self.queries.pop(0) if self.queries else Running())
+        return self.started[-1]
+
+
+class Watching:
+    """A policy that does nothing; keeps what it saw."""
+
+    name = "watching"
+
+    def __init__(self):
+        self.views = []
+
+    def decide(self, view):
+        self.views.append(view)
+        return FleetDecision(rule="watching")
+
+
+def fleet_of(*, slots=8, **settings):
+    conf = SimpleNamespace(get=lambda key, default: "FAIR")
+    context = SimpleNamespace(
+        getConf=lambda: conf,
+        defaultParallelism=2,
+        getLocalProperty=lambda key: None,
+        setLocalProperty=lambda key, value: None,
+    )
+    spark = SimpleNamespace(sparkContext=context)
+    return hg.Fleet(spark, slots, policy=Watching(), **settings)
+
+
+def member_of(view, slots=1):
+    """A member that shows the policy `view`, a FleetJob or what fails."""
+    member = Member("job", Running(slots=slots), None, UTILITY, 60.0)
+    member.view = view
+    member.runnable_s = lambda seconds: 0.0
+    return member
+
+
+# --- while a fleet starts or ends ----------------------------------------------------------------
+
+
+def test_a_job_that_is_added_while_others_start_is_started_too():
+    go = threading.Event()
+    first, second, fleet = Job("first", go=go), Job("second"), fleet_of(round_s=60.0)
+    fleet.add(first)
+    starting = threading.Thread(target=fleet.start)
+    starting.start()
+    assert first.starting.wait(30)
+    fleet.add(second)
+    go.set()
+    starting.join(30)
+    fleet.stop(5.0)
+    assert second.started
+
+
+def test_a_job_that_is_removed_while_it_starts_is_stopped():
+    go = threading.Event()
+    job, fleet = Job(go=go), fleet_of(round_s=60.0)
+    fleet.start()
+    adding = threading.Thread(target=fleet.add, args=(job,))
+    adding.start()
+    assert job.starting.wait(30)
+    with pytest.raises(ConfigError, match='a job "job" is in the fleet already'):
+        fleet.add(Job())
+    fleet.remove("job")
+    go.set()
+    adding.join(30)
+    fleet.stop(5.0)
+    assert [query.isActive for query in job.started] == [False]
+    assert fleet.jobs["job"] is State.GONE
+
+
+def test_a_fleet_that_is_stopped_while_a_job_starts_leaves_no_query_behind():
+    go = threading.Event()
+    job, fleet = Job(go=go), fleet_of(round_s=60.0)
+    fleet.start()
+    adding = threading.Thread(target=fleet.add, args=(job,))
+    adding.start()
+    assert job.starting.wait(30)
+    stopping = threading.Thread(target=fleet.stop, args=(30.0,))
+    stopping.start()
+    assert fleet._over.wait(30)
+    go.set()
+    stopping.join(30)
+    adding.join(30)
+    assert [query.isActive for query in job.started] == [False]
+    assert fleet.jobs == {"job": State.GONE}
+
+
+def test_a_job_that_was_removed_is_not_started_again():
+    fleet = fleet_of(round_s=60.0)
+    late = Running(LATE)
+    job = Job(queries=[late])
+    late._progress = lambda: fleet.remove("job") or (1, True)
+    late.isActive = True
+
+    def stop():
+        late.isActive = False
+
+    late.stop = stop
+    fleet.start()
+    fleet.add(job)
+    fleet.stop(5.0)
+    assert len(job.started) == 1
+
+
+def test_a_fleet_starts_once_and_takes_no_job_after_its_end():
+    fleet = fleet_of(round_s=60.0).start()
+    with pytest.raises(ConfigError, match="runs already"):
+        fleet.start()
+    fleet.stop(5.0)
+    for late in (fleet.start, lambda: fleet.add(Job())):
+        with pytest.raises(ConfigError, match=r"has been stopped; make another one"):
+            late()
+
+
+def test_all_jobs_are_gone_when_a_fleet_has_been_stopped():
+    fleet = fleet_of(round_s=60.0)
+    fleet.add(Job("one"))
+    fleet.add(Job("two"))
+    fleet.start().stop(5.0)
+    assert fleet.jobs == {"one": State.GONE, "two": State.GONE}
+
+
+def test_a_job_that_could_not_start_and_runs_now_is_no_failure():
+    broken, fleet = Job("other"), fleet_of(round_s=60.0)
+    broken.queries = [None]
+    broken.start = lambda: 1 / 0
+    fleet.add(broken)
+    fleet.add(Job("good"))
+    fleet.start()
+    assert list(fleet.failures) == ["other"]
+    fleet.add(Job("other"))
+    assert not fleet.failures
+    fleet.stop(5.0)
+
+
+def test_a_priority_may_change_before_the_fleet_starts():
+    fleet = fleet_of(round_s=60.0)
+    fleet.add(Job())
+    fleet.set_priority("job", 7.0)
+    fleet.start()
+    assert fleet._members["job"].utility.maximum == 7.0
+    fleet.stop(5.0)
+
+
+@pytest.mark.parametrize("slots", ["many", "8", 2.5])
+def test_a_budget_that_is_no_number_of_slots_is_refused(slots):
+    with pytest.raises(ConfigError, match='use a whole number from 1 on, or "auto"'):
+        fleet_of(slots=slots)
+
+
+# --- what a fleet takes --------------------------------------------------------------------------
+
+
+def test_a_writer_keeps_its_slos_and_can_be_added_again():
+    fleet, job = fleet_of(round_s=60.0), Job()
+    for _ in range(2):
+        fleet.add(job)
+        fleet.remove("job")
+    assert len(job._slos) == 1
+
+
+def test_what_has_no_slots_to_give_is_refused():
+    fleet = fleet_of(round_s=60.0)
+    pools, plain = Job(), Job()
+    pools._replica_policy = SimpleNamespace(name="psps(naive)")
+    plain._fallback = "spark"
+    with pytest.raises(ConfigError, match=r"has the policy psps\(naive\).* leave out \.policy\(\)"):
+        fleet.add(pools)
+    with pytest.raises(ConfigError, match=r"plain Spark.*leave out \.fallback"):
+        fleet.add(plain)
+    stateless = Job(queries=[Running(slots=0)])
+    fleet.start()
+    with pytest.raises(ConfigError, match=r'job "job" has no stateful operator'):
+        fleet.add(stateless)
+    assert not stateless.started[0].isActive
+    assert not fleet.jobs
+    fleet.stop(5.0)
+
+
+@pytest.mark.parametrize("every", ["5 minutes", "interval 5 seconds", "10 seconds"])
+def test_a_job_that_would_keep_the_fleet_waiting_for_its_statistics_is_refused(every):
+    fleet, job = fleet_of(round_s=10.0), Job()
+    job._trigger = {"processingTime": every}
+    if every == "5 minutes":
+        with pytest.raises(ConfigError, match=r"a batch every 300 s.* over 60 s; use a shorter"):
+            fleet.add(job)
+    else:
+        fleet.add(job)
+
+
+# --- rounds --------------------------------------------------------------------------------------
+
+
+def changing_member():
+    changes = Changes({"op": OperatorState.fresh(1, 8)}, slots_max=8)
+    query = Query.__new__(Query)
+    query._driver = SimpleNamespace(changes=changes)
+    member = Member("job", query, None, UTILITY, 60.0)
+    assert not member.grant({"op": 3}, "henge", "")
+    return changes, member
+
+
+def test_a_job_is_changing_until_its_slots_are_in_force():
+    changes, member = changing_member()
+    assert member.changing
+    changes.take()
+    assert not member.changing
+
+
+def test_a_change_that_was_given_up_by_a_freeze_is_not_waited_for():
+    changes, member = changing_member()
+    changes.freeze()
+    assert not member.changing
+
+
+def test_a_change_that_a_user_replaced_is_not_waited_for():
+    changes, member = changing_member()
+    member.query.scale(5, operator="op")
+    changes.take()
+    assert not member.changing
+
+
+def test_slots_of_a_job_whose_statistics_cannot_be_read_are_not_given_away():
+    fleet = fleet_of()
+    fleet._members = {"job": member_of(lambda: 1 / 0, slots=3)}
+    fleet._round()
+    assert fleet.policy.views[0].slots_max == 8 - 3
+
+
+def test_a_users_utility_that_fails_does_not_stop_the_other_jobs():
+    limited = Custom(lambda latency: 1.0 if latency <= 1.0 else {True: 0.5}[latency <= 1e4])
+    own = Utility(1.0, (Intent(Metric.LATENCY, 1.0, limited),))
+    broken = FleetJob(own, (1e5,), {"op": FleetOperator(2, 0.5)})
+    good = FleetJob(UTILITY, (1.0,), {"op": FleetOperator(1, 0.5)})
+    fleet = fleet_of()
+    fleet._members = {"broken": member_of(lambda: broken, 2), "good": member_of(lambda: good)}
+    fleet._round()
+    assert list(fleet.policy.views[0].jobs) == ["good"]
+    assert fleet.policy.views[0].slots_max == 8 - 2
+
+
+def test_a_fleet_goes_on_deciding_when_its_journal_cannot_be_written(tmp_path):
+    fleet = fleet_of(round_s=0.01, journal=tmp_path / "fleet.jsonl")
+    job = FleetJob(UTILITY, (1.0,), {"op": FleetOperator(1, 0.5)})
+    fleet._members = {"job": member_of(lambda: job)}
+    seen = threading.Event()
+
+    def full(event):
+        msg = "no space"
+        raise EngineError(msg)
+
+    def decide(view):
+        seen.set()
+        return FleetDecision(rule="watching")
+
+    fleet.policy.decide = decide
+    fleet._journal.write = full
+    alive = []
+
+    def run():
+        fleet.start()
+        assert seen.wait(10)
+        alive.append(fleet._thread.is_alive())
+        fleet.stop(5.0)
+
+    with pytest.warns(UserWarning, match="no space"):
+        run()
+    assert alive == [True]
+
+
+def test_a_removed_job_is_not_taken_for_a_running_one_by_a_look_at_it():
+    member = member_of(None)
+    looks = iter([lambda: member.stop(lambda why: None)])
+    member.query.stop = lambda: None
+    member.query._progress = lambda: next(looks, lambda: None)() or (2, False)
+    member.refresh()
+    assert member.state is State.LEAVING
+
+
+def test_what_slots_put_out_is_not_kept_for_the_window():
+    payload = Payload(b"rows", None, 4, 0)
+    names = {field.name: 0 for field in dataclasses.fields(Report)}
+    bulky = {"changelog": payload, "output": payload, "waiting": payload, "late": payload}
+    shape = {"operator": "op", "histogram": (), "useful_ms": 1.0, "phases_ms": {}}
+    driver = SimpleNamespace(recorder=SimpleNamespace(last=None), states={})
+    probe = Probe(60.0)
+    probe.around(None, driver)
+    probe.committed([Report(**{**names, **shape, **bulky})], 0.0, 0.0)
+    (kept,) = probe._steps[0].reports
+    assert (kept.operator, kept.useful_ms) == ("op", 1.0)
+    assert [getattr(kept, name) for name in bulky] == [None] * 4
+
+
+def test_a_job_is_shown_with_the_fewest_slots_that_its_user_allows():
+    probe = Probe(60.0, slots_min=2)
+    operator = SimpleNamespace(id="op", upstream=None)
+    driver = SimpleNamespace(
+        query=SimpleNamespace(operators=[operator]),
+        states={"op": OperatorState.fresh(4, 8)},
+        config=SimpleNamespace(slot_rate=None, slots_max=8),
+    )
+    probe.around(None, driver)
+    assert probe.operators()["op"].slots_min == 2
