@@ -22,6 +22,7 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from headgate.core.errors import ProcessorError, UnsupportedQuery
 from headgate.engines.spark.arrow_processor import ArrowProcessor
 from headgate.engines.spark.declaration import declared
+from headgate.engines.spark.state_handle import column_of
 from headgate.engines.spark.user_processor import RowProcessor
 from headgate.operators.process import ProcessorOperator
 from headgate.operators.processor import ProcessorSpec, TimeMode
@@ -428,8 +429,10 @@ NESTED = {
     T.DecimalType(30, 4): Decimal("123456789012345678901234.5678"),
     T.BinaryType(): b"\x00\xff",
     T.ArrayType(T.ArrayType(T.StringType())): [["a", None], [], None],
-    T.MapType(T.StringType(), T.DateType()): [("x", dt.date(2026, 1, 1)), ("y", None)],
-    struct("text string, n bigint"): {"text": "é", "n": None},
+    T.MapType(T.StringType(), T.DateType()): {"x": dt.date(2026, 1, 1), "y": None},
+    struct("text string, n bigint"): Row(text="é", n=None),
+    T.ArrayType(T.TimestampType()): [dt.datetime(2026, 1, 2, 3, 4, 5, 6), None],
+    T.MapType(T.StringType(), T.ArrayType(struct("n bigint"))): {"x": [Row(n=1), None], "y": None},
     T.LongType(): None,
 }
 
@@ -439,6 +442,58 @@ def test_state_holds_values_of_all_types():
     slots.serve([("a", 1, "x")])
     slots.forget()
     assert slots.serve([("a", 1, "x")]) == Counter([("a", repr(tuple(NESTED.values())), 0)])
+
+
+class Stamp(dt.datetime):
+    """A time as pandas has it, whose `astimezone` wants to be told the zone."""
+
+    def astimezone(self, tz):
+        return super().astimezone(tz)
+
+    def to_pydatetime(self):
+        return dt.datetime.combine(self.date(), self.time(), self.tzinfo)
+
+
+@pytest.mark.parametrize("zone", [None, dt.UTC])
+def test_a_time_of_pandas_is_kept_as_one_of_python(zone):
+    kind = pa.timestamp("us", tz="UTC")
+    at = dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=zone)
+    kept, expected = (
+        column_of([value], pa.field("at", kind), "state")
+        for value in (Stamp(2026, 1, 2, 3, 4, 5, 6, tzinfo=zone), at)
+    )
+    assert kept.equals(expected)
+
+
+class ByPlace(StatefulProcessor):
+    """Keeps a map whose keys are a list and a time."""
+
+    def init(self, handle):
+        key = [
+            T.StructField("cell", T.ArrayType(T.LongType())),
+            T.StructField("at", T.TimestampType()),
+        ]
+        self.seen = handle.getMapState("seen", T.StructType(key), struct("n bigint"))
+
+    def handleInputRows(self, key, rows, timerValues):
+        at = dt.datetime(2026, 1, 2, 3, 4, 5)
+        for row in rows:
+            cell = ([row.v, 1], at.astimezone() if row.t == "zoned" else at)
+            (n,) = self.seen.getValue(cell) or (0,)
+            self.seen.updateValue(cell, (n + 1,))
+            if row.t == "remove":
+                assert self.seen.containsKey(cell)
+                self.seen.removeKey(cell)
+        for (cell, _), (n,) in self.seen.iterator():
+            yield Row(k=key[0], what=str(cell), n=n)
+
+
+def test_keys_of_a_map_may_be_lists_and_times_with_a_zone_or_without():
+    slots = Slots(ByPlace)
+    slots.serve([("a", 1, "zoned"), ("a", 2, "")])
+    slots.forget()
+    got = slots.serve([("a", 1, ""), ("a", 2, "remove"), ("a", 3, "zoned")])
+    assert got == Counter([("a", "[1, 1]", 2), ("a", "[3, 1]", 1)])
 
 
 class Clock(ArrowProcessor):
