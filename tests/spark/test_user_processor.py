@@ -22,10 +22,11 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from headgate.core.errors import ProcessorError, UnsupportedQuery
 from headgate.engines.spark.arrow_processor import ArrowProcessor
 from headgate.engines.spark.declaration import declared
+from headgate.engines.spark.pandas_processor import _SETTINGS, PandasProcessor
 from headgate.engines.spark.state_handle import column_of
 from headgate.engines.spark.user_processor import RowProcessor
 from headgate.operators.process import ProcessorOperator
-from headgate.operators.processor import ProcessorSpec, TimeMode
+from headgate.operators.processor import Keyed, ProcessorSpec, State, TimeMode, Timers
 from headgate.operators.serve import GROUP, RECORDS, GroupState, Request, serve
 from headgate.operators.spec import Kind, Leaf
 from headgate.state.heap import HeapStore
@@ -463,6 +464,41 @@ def test_a_time_of_pandas_is_kept_as_one_of_python(zone):
         for value in (Stamp(2026, 1, 2, 3, 4, 5, 6, tzinfo=zone), at)
     )
     assert kept.equals(expected)
+
+
+class Frames(StatefulProcessor):
+    """Computes with what a frame holds, which depends on the types of its columns."""
+
+    def init(self, handle):
+        pass
+
+    def handleInputRows(self, key, rows, timerValues):
+        for frame in rows:
+            refused = frame[~frame["fine"]] if frame["fine"].notna().all() else frame[:0]
+            n = (frame["v"] * 3_000_000).sum() + len(refused)
+            yield type(frame)({"k": [key[0]], "what": ["sum"], "n": [n]})
+
+
+def test_a_keys_frame_does_not_depend_on_other_keys():
+    settings = dict.fromkeys(_SETTINGS, False)
+    processor = PandasProcessor(
+        Frames(),
+        keys=pa.schema([("k", pa.string())]),
+        inputs=pa.schema([("v", pa.int32()), ("fine", pa.bool_())]),
+        initial=pa.schema([]),
+        outputs=to_arrow_schema(OUTPUT, timezone="UTC"),
+        states={},
+        mode=TimeMode.NONE,
+        returns=OUTPUT,
+        settings=settings | {"timezone": "UTC", "assign_cols_by_name": True},
+    )
+    columns = [pa.array([1000, 1, 2], pa.int32()), pa.array([False, True, None])]
+    rows = pa.RecordBatch.from_arrays(columns, schema=processor.inputs)
+    keys = pa.RecordBatch.from_pydict({"k": ["a", "b"]}, schema=processor.keys)
+    state = State((), {}, 2)
+    timers = Timers(state, TimeMode.NONE, -1, np.full(2, -1))
+    got = processor.handleBatch(keys, Keyed(np.array([0, 1, 1]), rows), state, timers)
+    assert got.column("n").to_pylist() == [3_000_000_001, 9_000_000]
 
 
 class ByPlace(StatefulProcessor):
