@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import random
 import secrets
+import time
 from collections import Counter, defaultdict
 from decimal import Decimal
 from types import MappingProxyType
@@ -361,6 +362,11 @@ class Wrong(StatefulProcessor):
             if row.t == "hang":
                 while True:
                     pass
+            while row.t == "hang and go on":
+                try:
+                    time.sleep(1)
+                except Exception:
+                    continue
             if row.t == "state":
                 self.count.update(("secret",))
             if row.t == "width":
@@ -383,6 +389,7 @@ class Wrong(StatefulProcessor):
             "Wrong with 1 keys: handleInputRows, at record 2 of 2 of key 1 of 1: ValueError in",
         ),
         ("hang", "more than the 0.2 s of headgate.processorTimeLimit"),
+        ("hang and go on", "record 2 of 2 of key 1 of 1: it took more than the 0.2 s"),
         ("state", 'column "n" of state "count" is int64, and value 1 of 1 is of type str'),
         ("width", 'a value of state "count" must be a tuple of 1 .n., got 2 values'),
         ("key", 'column "text" of state "seen" is string, and value 1 of 1 is of type bytes'),

@@ -41,7 +41,7 @@ from headgate.operators.processor import (
     Timers,
     fitted,
 )
-from headgate.operators.time_limit import TimeLimit
+from headgate.operators.time_limit import TimeLimit, TookTooLong
 from headgate.state.ports import Table
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ class ProcessorOperator:
                 msg = f"it returned {type(said).__name__}, not a pyarrow.RecordBatch."
                 raise ProcessorError(msg)
             return fitted(said, self.spec.outputs, "the output")
-        except Exception as error:
+        except (Exception, TookTooLong) as error:
             raise explained(error, f"{name} with {keys.num_rows} keys") from None
 
     def _timers(self, step: Step, held: list[_Held], keys: _Keys, state: State) -> Timers:

@@ -25,6 +25,7 @@ from headgate.core.errors import ProcessorError
 from headgate.engines.spark.state_handle import SlotHandle, column_of
 from headgate.operators.failure import explained
 from headgate.operators.processor import Keyed, State, TimeMode, Timers, Variable
+from headgate.operators.time_limit import TookTooLong
 
 
 @dataclass
@@ -163,7 +164,7 @@ class RowProcessor:
                 self._place = "no record"
                 times = TimerValues(timers.timestamp_ms, watermarks_ms[number])
                 found.extend(call(key, rows(number), times))
-        except Exception as error:
+        except (Exception, TookTooLong) as error:
             where = f"{what}, at {self._place} of key {number + 1} of {keys.num_rows}"
             raise explained(error, where) from None
         handle.finish(state)
