@@ -50,13 +50,14 @@ OUTPUT = struct("k string, what string, n bigint")
 class Slots:
     """One slot that serves steps of a PySpark processor, with the changelog at hand."""
 
-    def __init__(self, make, mode=TimeMode.NONE, limit_s=0.0):
+    def __init__(self, make, mode=TimeMode.NONE, limit_s=0.0, output=OUTPUT):
         self.limit_s = limit_s
+        self.outputs = to_arrow_schema(output, timezone="UTC")
         self.make = lambda: self._made(make(), mode)
         processor = self.make()
         self.spec = ProcessorSpec(
             keys=(Leaf(Kind.BYTES),),
-            outputs=to_arrow_schema(OUTPUT, timezone="UTC"),
+            outputs=self.outputs,
             processor=processor,
             name=make.__name__,
             time_mode=mode,
@@ -75,7 +76,7 @@ class Slots:
             keys=pa.schema([("k", pa.string())]),
             inputs=to_arrow_schema(INPUT, timezone="UTC"),
             initial=pa.schema([("k", pa.string()), ("v", pa.int64())]),
-            outputs=to_arrow_schema(OUTPUT, timezone="UTC"),
+            outputs=self.outputs,
             states=declared(processor, mode),
             mode=mode,
         )
@@ -111,6 +112,10 @@ class Slots:
         )
 
     def serve(self, rows, now_ms=0, watermark_ms=0, initial=()):
+        output = self.table(rows, now_ms, watermark_ms, initial)
+        return Counter(tuple(row.values()) for row in output.to_pylist())
+
+    def table(self, rows, now_ms=0, watermark_ms=0, initial=()):
         # a task gets an object of its own, as PySpark's workers do
         operator = ProcessorOperator(dataclasses.replace(self.spec, processor=self.make()))
         there = dict(zip("kvt", zip(*rows, strict=True) if rows else ([], [], []), strict=True))
@@ -138,7 +143,7 @@ class Slots:
             self.tokens[group] = request.token
             self.due_us[group] = served.groups[group].due_us
         self.step += 1
-        return Counter(tuple(row.values()) for row in served.output.to_pylist())
+        return served.output
 
     def forget(self):
         """Lose the tables: the next step builds them from the changelog."""
@@ -450,6 +455,38 @@ def test_state_holds_values_of_all_types():
     slots.serve([("a", 1, "x")])
     slots.forget()
     assert slots.serve([("a", 1, "x")]) == Counter([("a", repr(tuple(NESTED.values())), 0)])
+
+
+class Reused(StatefulProcessor):
+    """Puts one and the same list into rows and state, and changes it all the time."""
+
+    output = T.StructType([T.StructField("items", T.ArrayType(T.LongType()))])
+
+    def __init__(self):
+        self.items = []
+
+    def init(self, handle):
+        self.kept = handle.getValueState("kept", self.output)
+
+    def handleInputRows(self, key, rows, timerValues):
+        if self.kept.exists():
+            self.kept.get()[0].append(0)
+            yield Row(items=self.kept.get()[0])
+        for row in rows:
+            self.items.append(row.v)
+            yield Row(items=self.items)
+        self.kept.update((self.items,))
+        self.items.clear()
+
+
+def test_a_list_counts_as_it_was_when_it_was_put():
+    slots = Slots(Reused, output=Reused.output)
+
+    def put_out(rows):
+        return slots.table(rows).column(0).to_pylist()
+
+    assert put_out([("a", 1, ""), ("a", 2, ""), ("e", 3, "")]) == [[1], [1, 2], [3]]
+    assert put_out([("a", 4, ""), ("e", 5, "")]) == [[1, 2], [4], [3], [5]]
 
 
 class Stamp(dt.datetime):

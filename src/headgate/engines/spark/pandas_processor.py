@@ -93,6 +93,9 @@ class PandasProcessor(RowProcessor):
             frame[name] = column
         return frame
 
+    def _kept(self, row: Any) -> Any:
+        return row.copy() if hasattr(row, "iloc") else row
+
     def _output(self, found: list[Any]) -> pa.RecordBatch:
         given, batches = self.settings, []
         for number, frame in enumerate(found):

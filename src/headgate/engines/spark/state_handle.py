@@ -6,7 +6,7 @@ when a variable is first touched. Imported in Python workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from headgate.core.errors import ProcessorError
 from headgate.engines.spark.state_values import (
+    copied,
     name_of,
     read,
     same_when_read,
@@ -48,6 +49,9 @@ class _Entries:
         self.variable = variable
         self.key = 0
         self._width = len(variable.entry)
+        # Spark writes and reads a value at once: nobody's later changes to a list of it are seen
+        nested = any(pa.types.is_nested(kind) for kind in variable.schema.types)
+        self._own: Callable[[Any], Any] = copied if nested else _as_it_is
         self._before: Keyed | None = None
 
     def begin(self, before: Keyed) -> None:
@@ -89,7 +93,8 @@ class _Entries:
                 f"({', '.join(schema.names)}), got {found}."
             )
             raise ProcessorError(msg)
-        return tuple(value)
+        taken: Values = self._own(tuple(value))
+        return taken
 
     def _put(self, state: State, of: list[int], rows: Sequence[Values]) -> None:
         if not of:
@@ -112,10 +117,10 @@ class _Value(_Entries, ValueState):
 
     def get(self) -> Values | None:
         if self.key in self._new:
-            found: Values | None = self._new[self.key]
+            found: Values | None = self._own(self._new[self.key])
             return found
         here = self._here()
-        return here[0] if here else None
+        return self._own(here[0]) if here else None
 
     def update(self, newValue: Values) -> None:
         self._new[self.key] = self._taken(newValue, self.variable.values, "a value")
@@ -138,7 +143,7 @@ class _List(_Entries, ListState):
 
     def get(self) -> Iterator[Values]:
         cleared, more = self._new.get(self.key, (False, []))
-        return iter([*([] if cleared else self._here()), *more])
+        return iter(self._own([*([] if cleared else self._here()), *more]))
 
     def put(self, newState: list[Values]) -> None:
         self._new[self.key] = (True, self._items(newState))
@@ -201,7 +206,7 @@ class _Map(_Entries, MapState):
     def getValue(self, key: Values) -> Row | None:
         found = self._mine().here.get(self._name(key))
         # a Row, where the other reads give tuples: so does Spark
-        return None if found is None else self._row(*found[1])
+        return None if found is None else self._row(*self._own(found[1]))
 
     def containsKey(self, key: Values) -> bool:
         return self._name(key) in self._mine().here
@@ -213,13 +218,13 @@ class _Map(_Entries, MapState):
         mine.put.add(name)
 
     def iterator(self) -> Iterator[tuple[Values, Values]]:
-        return iter(list(self._mine().here.values()))
+        return iter(self._own(list(self._mine().here.values())))
 
     def keys(self) -> Iterator[Values]:
-        return iter([entry for entry, _ in self._mine().here.values()])
+        return iter(self._own([entry for entry, _ in self._mine().here.values()]))
 
     def values(self) -> Iterator[Values]:
-        return iter([value for _, value in self._mine().here.values()])
+        return iter(self._own([value for _, value in self._mine().here.values()]))
 
     def removeKey(self, key: Values) -> None:
         mine, entry = self._mine(), self._taken(key, self.variable.entry, "a key")
@@ -390,6 +395,10 @@ class SlotHandle(StatefulProcessorHandle):
             msg = 'there are no timers in time mode "None"; use "ProcessingTime" or "EventTime".'
             raise ProcessorError(msg)
         return self._timers
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def column_of(

@@ -10,6 +10,7 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
 
@@ -69,6 +70,19 @@ def written(value: Any, kind: pa.DataType) -> Any:
         fields = value if isinstance(value, dict) else dict(zip(kind.names, value, strict=True))
         return {f.name: written(fields.get(f.name), f.type) for f in kind}
     return value
+
+
+def copied(value: Any) -> Any:
+    """Return a value that stays what it is when its owner goes on to change his lists and maps."""
+    if isinstance(value, Row) and hasattr(value, "__fields__"):
+        return Row(*value.__fields__)(*map(copied, value))
+    if isinstance(value, list | tuple):
+        return (
+            [copied(item) for item in value] if isinstance(value, list) else (*map(copied, value),)
+        )
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return value.copy() if isinstance(value, bytearray | np.ndarray) else value
 
 
 def name_of(kinds: Sequence[pa.DataType]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
