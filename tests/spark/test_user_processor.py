@@ -294,6 +294,32 @@ def test_timers_fire_after_the_rows_of_their_batch(seed, mode):
         assert got == expected
 
 
+class At(StatefulProcessor):
+    """Registers a timer at the time that a record says."""
+
+    def init(self, handle):
+        self.handle = handle
+
+    def handleInputRows(self, key, rows, timerValues):
+        for row in rows:
+            self.handle.registerTimer(row.v)
+        return iter(())
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        yield Row(k=key[0], what="timer", n=expiredTimerInfo.getExpiryTimeInMs())
+
+
+@pytest.mark.parametrize("mode", [TimeMode.PROCESSING, TimeMode.EVENT])
+def test_timers_of_any_time_fire_when_it_has_come(mode):
+    slots = Slots(At, mode)
+    past = [-(2**63), -12_000_000_000_000_000, -1, 0, 1000]
+    for at_ms in past:
+        assert slots.serve([("a", at_ms, "")], 1000, 1000) == Counter([("a", "timer", at_ms)])
+    assert not slots.serve([("a", at_ms, "") for at_ms in (1001, 2**63 - 1)], 1000, 1000)
+    assert slots.serve([], 1001, 1001) == Counter([("a", "timer", 1001)])
+    assert not slots.serve([], 10**13, 10**13)
+
+
 class Brief(StatefulProcessor):
     """Says what is there before it writes it again, each with a time to live of 100 ms."""
 

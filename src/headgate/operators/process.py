@@ -400,7 +400,8 @@ class ProcessorOperator:
 
         def note(of: I64, at_ms: I64) -> None:
             groups = np.searchsorted(keys.base, of, side="right") - 1
-            np.minimum.at(soonest, groups, np.minimum(at_ms, NEVER_US // 1000) * 1000)
+            far_ms = NEVER_US // 1000  # beyond it a time in microseconds would turn its sign
+            np.minimum.at(soonest, groups, np.clip(at_ms, -far_ms, far_ms) * 1000)
 
         for variable in self.spec.variables:
             for of, rows in state.changes[variable.name].put:
