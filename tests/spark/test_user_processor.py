@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import random
 import secrets
+import sys
 import time
 from collections import Counter, defaultdict
 from decimal import Decimal
@@ -378,26 +379,35 @@ def test_state_that_has_ended_is_removed_without_a_record():
         assert not any(live.values())
 
 
+def stop(row):
+    """Fail, exit or hang, if the record says so."""
+    if row.t == "raise":
+        raise ValueError(f"secret {row}")
+    if row.t == "exit":
+        sys.exit(f"secret {row}")
+    if row.t == "hang":
+        while True:
+            pass
+    while row.t == "hang and go on":
+        try:
+            time.sleep(1)
+        except Exception:
+            continue
+
+
 class Wrong(StatefulProcessor):
     """Fails in the way that its first record names."""
 
     def init(self, handle):
         self.count = handle.getValueState("count", struct("n bigint"))
         self.seen = handle.getMapState("seen", struct("text string"), struct("n bigint"))
+        self.last = None
 
     def handleInputRows(self, key, rows, timerValues):
         self.count.update((1,))
         for row in rows:
-            if row.t == "raise":
-                raise ValueError(f"secret {row}")
-            if row.t == "hang":
-                while True:
-                    pass
-            while row.t == "hang and go on":
-                try:
-                    time.sleep(1)
-                except Exception:
-                    continue
+            self.last = row.t
+            stop(row)
             if row.t == "state":
                 self.count.update(("secret",))
             if row.t == "width":
@@ -411,6 +421,10 @@ class Wrong(StatefulProcessor):
             if row.t == "name":
                 yield Row(k="a", what="fine")
 
+    def close(self):
+        if self.last == "close":
+            raise ValueError("secret")
+
 
 @pytest.mark.parametrize(
     ("how", "message"),
@@ -419,6 +433,8 @@ class Wrong(StatefulProcessor):
             "raise",
             "Wrong with 1 keys: handleInputRows, at record 2 of 2 of key 1 of 1: ValueError in",
         ),
+        ("exit", "record 2 of 2 of key 1 of 1: SystemExit in"),
+        ("close", "Wrong.close: ValueError in"),
         ("hang", "more than the 0.2 s of headgate.processorTimeLimit"),
         ("hang and go on", "record 2 of 2 of key 1 of 1: it took more than the 0.2 s"),
         ("state", 'column "n" of state "count" is int64, and value 1 of 1 is of type str'),

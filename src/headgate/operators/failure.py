@@ -7,8 +7,11 @@ import traceback
 from headgate.core.errors import HeadgateError, ProcessorError
 from headgate.operators.time_limit import TookTooLong
 
+FAILURES = (Exception, SystemExit, TookTooLong)
+"""What ends a call of a user's own code; one that calls ``sys.exit`` does not end the worker."""
 
-def explained(error: Exception | TookTooLong, where: str) -> ProcessorError:
+
+def explained(error: BaseException, where: str) -> ProcessorError:
     """Return an error that says where another one came up; raise it ``from None``.
 
     The text of an exception may quote a record, so only our own is kept: of a user's there is the kind,

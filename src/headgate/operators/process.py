@@ -29,7 +29,7 @@ from headgate.operators.entries import (
     find,
     row_keys,
 )
-from headgate.operators.failure import explained
+from headgate.operators.failure import FAILURES, explained
 from headgate.operators.leaves import from_leaf, one_batch
 from headgate.operators.numbering import Distinct
 from headgate.operators.processor import (
@@ -41,7 +41,7 @@ from headgate.operators.processor import (
     Timers,
     fitted,
 )
-from headgate.operators.time_limit import TimeLimit, TookTooLong
+from headgate.operators.time_limit import TimeLimit
 from headgate.state.ports import Table
 
 if TYPE_CHECKING:
@@ -209,7 +209,10 @@ class ProcessorOperator:
             step, held, chosen, starts, "v", processor.inputs, processor.handleBatch
         )
         output += self._due_round(step, held)
-        processor.close()
+        try:
+            processor.close()
+        except FAILURES as error:
+            raise explained(error, f"{self.spec.label}.close") from None
         for one in held:
             step.half_written(one.group)
             step.commit(
@@ -351,7 +354,7 @@ class ProcessorOperator:
                 msg = f"it returned {type(said).__name__}, not a pyarrow.RecordBatch."
                 raise ProcessorError(msg)
             return fitted(said, self.spec.outputs, "the output")
-        except (Exception, TookTooLong) as error:
+        except FAILURES as error:
             raise explained(error, f"{name} with {keys.num_rows} keys") from None
 
     def _timers(self, step: Step, held: list[_Held], keys: _Keys, state: State) -> Timers:

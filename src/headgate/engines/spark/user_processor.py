@@ -25,9 +25,8 @@ from pyspark.sql.streaming.stateful_processor import (
 from headgate.core.errors import ProcessorError
 from headgate.engines.spark.state_handle import SlotHandle, column_of
 from headgate.engines.spark.state_values import copied
-from headgate.operators.failure import explained
+from headgate.operators.failure import FAILURES, explained
 from headgate.operators.processor import Keyed, State, TimeMode, Timers, Variable
-from headgate.operators.time_limit import TookTooLong
 
 
 @dataclass
@@ -174,7 +173,7 @@ class RowProcessor:
                 self._place = "no record"
                 times = TimerValues(timers.timestamp_ms, watermarks_ms[number])
                 found.extend(map(self._kept, call(key, rows(number), times)))
-        except (Exception, TookTooLong) as error:
+        except FAILURES as error:
             where = f"{what}, at {self._place} of key {number + 1} of {keys.num_rows}"
             raise explained(error, where) from None
         handle.finish(state)
