@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from decimal import Decimal
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import TimerValues
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from headgate.core.errors import ProcessorError, UnsupportedQuery
@@ -667,6 +668,55 @@ def test_an_arrow_processor_with_timers_does_in_slots_what_it_does_in_the_tester
         expected = of_tester(tester, rows)
         expected += Counter((row.k, row.what, row.n) for row in tester._handleExpiredTimers())
         assert slots.serve(rows, now_ms) == expected
+
+
+class Kept:
+    """A value state that gives and takes what Spark's does: Python values by way of Spark's own."""
+
+    def __init__(self, schema):
+        self.schema, self.value = schema, None
+
+    def exists(self):
+        return self.value is not None
+
+    def get(self):
+        return tuple(f.fromInternal(v) for f, v in zip(self.schema, self.value, strict=True))
+
+    def update(self, value):
+        # Spark makes null of a map that is no dictionary
+        kept = tuple(None if isinstance(v, list) else v for v in value)
+        self.value = self.schema.toInternal(kept)
+
+
+class Moments(ArrowProcessor):
+    """Keeps a time and a map, and puts out what it finds."""
+
+    keys = pa.schema([("k", pa.string())])
+    inputs = pa.schema([("v", pa.int64())])
+    values = pa.schema([("at", pa.timestamp("us", "UTC")), ("m", pa.map_(pa.string(), pa.int64()))])
+    states = MappingProxyType({"seen": (pa.schema([]), values)})
+
+    def handleBatch(self, keys, batch, state, timers):
+        seen = state["seen"].rows
+        at = dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC)
+        fresh = pa.RecordBatch.from_pylist([{"at": at, "m": {"x": 1}}], schema=self.values)
+        state.put("seen", np.zeros(1, np.int64), seen if len(seen) else fresh)
+        return seen
+
+
+def test_times_and_maps_in_the_state_of_an_arrow_processor_stay_what_they_are(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        processor = Moments()
+        processor.init(SimpleNamespace(getValueState=lambda name, schema, ttl: Kept(schema)))
+        now = TimerValues(-1, -1)
+        got = [list(processor.handleInputRows(("a",), [Row(v=1)], now)) for _ in range(3)]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    seen = Row(at=dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC), m=[("x", 1)])
+    assert got == [[], [seen], [seen]]
 
 
 @pytest.mark.parametrize(
