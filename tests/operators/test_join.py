@@ -204,6 +204,16 @@ def test_without_an_equality_each_pair_is_found_once_by_the_slot_that_stores_the
     assert min(stored) > 0
 
 
+def test_without_an_equality_a_text_is_logged_by_the_key_group_that_stores_it_only():
+    spec = replace(SPEC, keys=(), put_out=(4, 4))
+    slots = Slots(spec, random.Random(1))
+    texts = [b"%020d" % i for i in range(40)]
+    lefts = [(LEFT, i % GROUPS, (), 10, (x, 0, 0, 0.0), True) for i, x in enumerate(texts)]
+    slots.step(1, table(spec, lefts), 0)
+    logged = [bytes(s.string_bytes) for chain in slots.chains.values() for s in chain]
+    assert sum(map(len, logged)) == 20 * len(texts)
+
+
 def test_what_can_meet_no_record_any_more_is_forgotten():
     steps = made_records(1)
     _, _, slots = run(SPEC, steps, 1)

@@ -12,7 +12,7 @@ import pytest
 
 from headgate.core.errors import EngineError, UnsupportedQuery
 from headgate.operators.process import ProcessorOperator
-from headgate.operators.processor import Keyed, ProcessorSpec, State, Variable
+from headgate.operators.processor import Keyed, ProcessorSpec, State, TimeMode, Variable
 from headgate.operators.serve import GROUP, RECORDS, GroupState, Request, serve
 from headgate.operators.spec import Kind, Leaf
 from headgate.operators.warm import warm
@@ -316,6 +316,16 @@ ONE = columns(["tag", "value"], [(0, 5, 1.0)])
 def test_a_state_column_of_another_type_is_refused(entry, values):
     with pytest.raises(UnsupportedQuery, match='cannot keep column "x"'):
         Variable("v", entry, values)
+
+
+@pytest.mark.parametrize("mode", [TimeMode.NONE, TimeMode.EVENT])
+def test_a_time_to_live_that_no_clock_would_end_is_refused(mode):
+    class Brief(Latest):
+        states = STATES | {"count": (*STATES["count"], 1000)}
+
+    with pytest.raises(UnsupportedQuery, match='state "count" of Brief has a time to live'):
+        ProcessorSpec(KEYS, OUTPUTS, Brief(), time_mode=mode)
+    ProcessorSpec(KEYS, OUTPUTS, Brief(), time_mode=TimeMode.PROCESSING)
 
 
 def test_warming_calls_a_processor_without_keys():

@@ -76,18 +76,23 @@ class Words(StatefulProcessor):
     def init(self, handle: Any) -> None:
         self.times = handle.getMapState("times", "word string", "times bigint")
         self.last = handle.getValueState(
-            "last", "words array<string>, at timestamp, d decimal(9,2)"
+            "last",
+            "words array<string>, at timestamp, d decimal(9,2), lengths map<string, bigint>, "
+            "first struct<word: string, at: timestamp>",
         )
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-        words, at, _ = self.last.get() or ([], None, None)
+        words, at, _, lengths, first = self.last.get() or ([], None, None, {}, None)
         rows = sorted(rows, key=lambda row: (row.ts, row.value))
         for row in rows:
             (times,) = self.times.getValue((row.word,)) or (0,)
             self.times.updateValue((row.word,), (times + 1,))
             words = [*words, row.word][-3:]
             at = row.ts.astimezone(dt.UTC).replace(tzinfo=None)
-        self.last.update((words, at, None))
+            lengths[str(row.word)] = len(str(row.word))
+        first = first or Row(word="-", at=at)
+        self.last.update((words, at, None, lengths, first))
+        words = [*words, str(sorted(lengths.items())), first.word, str(first.at)]
         if len(list(self.times.keys())) > 3:
             rarest = min(self.times.iterator(), key=lambda pair: (pair[1][0], str(pair[0])))
             self.times.removeKey(rarest[0])

@@ -6,9 +6,11 @@ import dataclasses
 import datetime as dt
 import random
 import secrets
+import sys
+import time
 from collections import Counter, defaultdict
 from decimal import Decimal
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +19,17 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import TimerValues
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from headgate.core.errors import ProcessorError, UnsupportedQuery
 from headgate.engines.spark.arrow_processor import ArrowProcessor
 from headgate.engines.spark.declaration import declared
+from headgate.engines.spark.pandas_processor import _SETTINGS, PandasProcessor
+from headgate.engines.spark.state_handle import column_of
 from headgate.engines.spark.user_processor import RowProcessor
 from headgate.operators.process import ProcessorOperator
-from headgate.operators.processor import ProcessorSpec, TimeMode
+from headgate.operators.processor import Keyed, ProcessorSpec, State, TimeMode, Timers
 from headgate.operators.serve import GROUP, RECORDS, GroupState, Request, serve
 from headgate.operators.spec import Kind, Leaf
 from headgate.state.heap import HeapStore
@@ -47,13 +52,14 @@ OUTPUT = struct("k string, what string, n bigint")
 class Slots:
     """One slot that serves steps of a PySpark processor, with the changelog at hand."""
 
-    def __init__(self, make, mode=TimeMode.NONE, limit_s=0.0):
+    def __init__(self, make, mode=TimeMode.NONE, limit_s=0.0, output=OUTPUT):
         self.limit_s = limit_s
+        self.outputs = to_arrow_schema(output, timezone="UTC")
         self.make = lambda: self._made(make(), mode)
         processor = self.make()
         self.spec = ProcessorSpec(
             keys=(Leaf(Kind.BYTES),),
-            outputs=to_arrow_schema(OUTPUT, timezone="UTC"),
+            outputs=self.outputs,
             processor=processor,
             name=make.__name__,
             time_mode=mode,
@@ -72,7 +78,7 @@ class Slots:
             keys=pa.schema([("k", pa.string())]),
             inputs=to_arrow_schema(INPUT, timezone="UTC"),
             initial=pa.schema([("k", pa.string()), ("v", pa.int64())]),
-            outputs=to_arrow_schema(OUTPUT, timezone="UTC"),
+            outputs=self.outputs,
             states=declared(processor, mode),
             mode=mode,
         )
@@ -108,6 +114,10 @@ class Slots:
         )
 
     def serve(self, rows, now_ms=0, watermark_ms=0, initial=()):
+        output = self.table(rows, now_ms, watermark_ms, initial)
+        return Counter(tuple(row.values()) for row in output.to_pylist())
+
+    def table(self, rows, now_ms=0, watermark_ms=0, initial=()):
         # a task gets an object of its own, as PySpark's workers do
         operator = ProcessorOperator(dataclasses.replace(self.spec, processor=self.make()))
         there = dict(zip("kvt", zip(*rows, strict=True) if rows else ([], [], []), strict=True))
@@ -135,7 +145,7 @@ class Slots:
             self.tokens[group] = request.token
             self.due_us[group] = served.groups[group].due_us
         self.step += 1
-        return Counter(tuple(row.values()) for row in served.output.to_pylist())
+        return served.output
 
     def forget(self):
         """Lose the tables: the next step builds them from the changelog."""
@@ -286,6 +296,32 @@ def test_timers_fire_after_the_rows_of_their_batch(seed, mode):
         assert got == expected
 
 
+class At(StatefulProcessor):
+    """Registers a timer at the time that a record says."""
+
+    def init(self, handle):
+        self.handle = handle
+
+    def handleInputRows(self, key, rows, timerValues):
+        for row in rows:
+            self.handle.registerTimer(row.v)
+        return iter(())
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        yield Row(k=key[0], what="timer", n=expiredTimerInfo.getExpiryTimeInMs())
+
+
+@pytest.mark.parametrize("mode", [TimeMode.PROCESSING, TimeMode.EVENT])
+def test_timers_of_any_time_fire_when_it_has_come(mode):
+    slots = Slots(At, mode)
+    past = [-(2**63), -12_000_000_000_000_000, -1, 0, 1000]
+    for at_ms in past:
+        assert slots.serve([("a", at_ms, "")], 1000, 1000) == Counter([("a", "timer", at_ms)])
+    assert not slots.serve([("a", at_ms, "") for at_ms in (1001, 2**63 - 1)], 1000, 1000)
+    assert slots.serve([], 1001, 1001) == Counter([("a", "timer", 1001)])
+    assert not slots.serve([], 10**13, 10**13)
+
+
 class Brief(StatefulProcessor):
     """Says what is there before it writes it again, each with a time to live of 100 ms."""
 
@@ -344,21 +380,35 @@ def test_state_that_has_ended_is_removed_without_a_record():
         assert not any(live.values())
 
 
+def stop(row):
+    """Fail, exit or hang, if the record says so."""
+    if row.t == "raise":
+        raise ValueError(f"secret {row}")
+    if row.t == "exit":
+        sys.exit(f"secret {row}")
+    if row.t == "hang":
+        while True:
+            pass
+    while row.t == "hang and go on":
+        try:
+            time.sleep(1)
+        except Exception:
+            continue
+
+
 class Wrong(StatefulProcessor):
     """Fails in the way that its first record names."""
 
     def init(self, handle):
         self.count = handle.getValueState("count", struct("n bigint"))
         self.seen = handle.getMapState("seen", struct("text string"), struct("n bigint"))
+        self.last = None
 
     def handleInputRows(self, key, rows, timerValues):
         self.count.update((1,))
         for row in rows:
-            if row.t == "raise":
-                raise ValueError(f"secret {row}")
-            if row.t == "hang":
-                while True:
-                    pass
+            self.last = row.t
+            stop(row)
             if row.t == "state":
                 self.count.update(("secret",))
             if row.t == "width":
@@ -372,6 +422,10 @@ class Wrong(StatefulProcessor):
             if row.t == "name":
                 yield Row(k="a", what="fine")
 
+    def close(self):
+        if self.last == "close":
+            raise ValueError("secret")
+
 
 @pytest.mark.parametrize(
     ("how", "message"),
@@ -380,7 +434,10 @@ class Wrong(StatefulProcessor):
             "raise",
             "Wrong with 1 keys: handleInputRows, at record 2 of 2 of key 1 of 1: ValueError in",
         ),
+        ("exit", "record 2 of 2 of key 1 of 1: SystemExit in"),
+        ("close", "Wrong.close: ValueError in"),
         ("hang", "more than the 0.2 s of headgate.processorTimeLimit"),
+        ("hang and go on", "record 2 of 2 of key 1 of 1: it took more than the 0.2 s"),
         ("state", 'column "n" of state "count" is int64, and value 1 of 1 is of type str'),
         ("width", 'a value of state "count" must be a tuple of 1 .n., got 2 values'),
         ("key", 'column "text" of state "seen" is string, and value 1 of 1 is of type bytes'),
@@ -428,8 +485,10 @@ NESTED = {
     T.DecimalType(30, 4): Decimal("123456789012345678901234.5678"),
     T.BinaryType(): b"\x00\xff",
     T.ArrayType(T.ArrayType(T.StringType())): [["a", None], [], None],
-    T.MapType(T.StringType(), T.DateType()): [("x", dt.date(2026, 1, 1)), ("y", None)],
-    struct("text string, n bigint"): {"text": "é", "n": None},
+    T.MapType(T.StringType(), T.DateType()): {"x": dt.date(2026, 1, 1), "y": None},
+    struct("text string, n bigint"): Row(text="é", n=None),
+    T.ArrayType(T.TimestampType()): [dt.datetime(2026, 1, 2, 3, 4, 5, 6), None],
+    T.MapType(T.StringType(), T.ArrayType(struct("n bigint"))): {"x": [Row(n=1), None], "y": None},
     T.LongType(): None,
 }
 
@@ -439,6 +498,125 @@ def test_state_holds_values_of_all_types():
     slots.serve([("a", 1, "x")])
     slots.forget()
     assert slots.serve([("a", 1, "x")]) == Counter([("a", repr(tuple(NESTED.values())), 0)])
+
+
+class Reused(StatefulProcessor):
+    """Puts one and the same list into rows and state, and changes it all the time."""
+
+    output = T.StructType([T.StructField("items", T.ArrayType(T.LongType()))])
+
+    def __init__(self):
+        self.items = []
+
+    def init(self, handle):
+        self.kept = handle.getValueState("kept", self.output)
+
+    def handleInputRows(self, key, rows, timerValues):
+        if self.kept.exists():
+            self.kept.get()[0].append(0)
+            yield Row(items=self.kept.get()[0])
+        for row in rows:
+            self.items.append(row.v)
+            yield Row(items=self.items)
+        self.kept.update((self.items,))
+        self.items.clear()
+
+
+def test_a_list_counts_as_it_was_when_it_was_put():
+    slots = Slots(Reused, output=Reused.output)
+
+    def put_out(rows):
+        return slots.table(rows).column(0).to_pylist()
+
+    assert put_out([("a", 1, ""), ("a", 2, ""), ("e", 3, "")]) == [[1], [1, 2], [3]]
+    assert put_out([("a", 4, ""), ("e", 5, "")]) == [[1, 2], [4], [3], [5]]
+
+
+class Stamp(dt.datetime):
+    """A time as pandas has it, whose `astimezone` wants to be told the zone."""
+
+    def astimezone(self, tz):
+        return super().astimezone(tz)
+
+    def to_pydatetime(self):
+        return dt.datetime.combine(self.date(), self.time(), self.tzinfo)
+
+
+@pytest.mark.parametrize("zone", [None, dt.UTC])
+def test_a_time_of_pandas_is_kept_as_one_of_python(zone):
+    kind = pa.timestamp("us", tz="UTC")
+    at = dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=zone)
+    kept, expected = (
+        column_of([value], pa.field("at", kind), "state")
+        for value in (Stamp(2026, 1, 2, 3, 4, 5, 6, tzinfo=zone), at)
+    )
+    assert kept.equals(expected)
+
+
+class Frames(StatefulProcessor):
+    """Computes with what a frame holds, which depends on the types of its columns."""
+
+    def init(self, handle):
+        pass
+
+    def handleInputRows(self, key, rows, timerValues):
+        for frame in rows:
+            refused = frame[~frame["fine"]] if frame["fine"].notna().all() else frame[:0]
+            n = (frame["v"] * 3_000_000).sum() + len(refused)
+            yield type(frame)({"k": [key[0]], "what": ["sum"], "n": [n]})
+
+
+def test_a_keys_frame_does_not_depend_on_other_keys():
+    settings = dict.fromkeys(_SETTINGS, False)
+    processor = PandasProcessor(
+        Frames(),
+        keys=pa.schema([("k", pa.string())]),
+        inputs=pa.schema([("v", pa.int32()), ("fine", pa.bool_())]),
+        initial=pa.schema([]),
+        outputs=to_arrow_schema(OUTPUT, timezone="UTC"),
+        states={},
+        mode=TimeMode.NONE,
+        returns=OUTPUT,
+        settings=settings | {"timezone": "UTC", "assign_cols_by_name": True},
+    )
+    columns = [pa.array([1000, 1, 2], pa.int32()), pa.array([False, True, None])]
+    rows = pa.RecordBatch.from_arrays(columns, schema=processor.inputs)
+    keys = pa.RecordBatch.from_pydict({"k": ["a", "b"]}, schema=processor.keys)
+    state = State((), {}, 2)
+    timers = Timers(state, TimeMode.NONE, -1, np.full(2, -1))
+    got = processor.handleBatch(keys, Keyed(np.array([0, 1, 1]), rows), state, timers)
+    assert got.column("n").to_pylist() == [3_000_000_001, 9_000_000]
+
+
+class ByPlace(StatefulProcessor):
+    """Keeps a map whose keys are a list and a time."""
+
+    def init(self, handle):
+        key = [
+            T.StructField("cell", T.ArrayType(T.LongType())),
+            T.StructField("at", T.TimestampType()),
+        ]
+        self.seen = handle.getMapState("seen", T.StructType(key), struct("n bigint"))
+
+    def handleInputRows(self, key, rows, timerValues):
+        at = dt.datetime(2026, 1, 2, 3, 4, 5)
+        for row in rows:
+            cell = ([row.v, 1], at.astimezone() if row.t == "zoned" else at)
+            (n,) = self.seen.getValue(cell) or (0,)
+            self.seen.updateValue(cell, (n + 1,))
+            if row.t == "remove":
+                assert self.seen.containsKey(cell)
+                self.seen.removeKey(cell)
+        for (cell, _), (n,) in self.seen.iterator():
+            yield Row(k=key[0], what=str(cell), n=n)
+
+
+def test_keys_of_a_map_may_be_lists_and_times_with_a_zone_or_without():
+    slots = Slots(ByPlace)
+    slots.serve([("a", 1, "zoned"), ("a", 2, "")])
+    slots.forget()
+    got = slots.serve([("a", 1, ""), ("a", 2, "remove"), ("a", 3, "zoned")])
+    assert got == Counter([("a", "[1, 1]", 2), ("a", "[3, 1]", 1)])
 
 
 class Clock(ArrowProcessor):
@@ -490,6 +668,55 @@ def test_an_arrow_processor_with_timers_does_in_slots_what_it_does_in_the_tester
         expected = of_tester(tester, rows)
         expected += Counter((row.k, row.what, row.n) for row in tester._handleExpiredTimers())
         assert slots.serve(rows, now_ms) == expected
+
+
+class Kept:
+    """A value state that gives and takes what Spark's does: Python values by way of Spark's own."""
+
+    def __init__(self, schema):
+        self.schema, self.value = schema, None
+
+    def exists(self):
+        return self.value is not None
+
+    def get(self):
+        return tuple(f.fromInternal(v) for f, v in zip(self.schema, self.value, strict=True))
+
+    def update(self, value):
+        # Spark makes null of a map that is no dictionary
+        kept = tuple(None if isinstance(v, list) else v for v in value)
+        self.value = self.schema.toInternal(kept)
+
+
+class Moments(ArrowProcessor):
+    """Keeps a time and a map, and puts out what it finds."""
+
+    keys = pa.schema([("k", pa.string())])
+    inputs = pa.schema([("v", pa.int64())])
+    values = pa.schema([("at", pa.timestamp("us", "UTC")), ("m", pa.map_(pa.string(), pa.int64()))])
+    states = MappingProxyType({"seen": (pa.schema([]), values)})
+
+    def handleBatch(self, keys, batch, state, timers):
+        seen = state["seen"].rows
+        at = dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC)
+        fresh = pa.RecordBatch.from_pylist([{"at": at, "m": {"x": 1}}], schema=self.values)
+        state.put("seen", np.zeros(1, np.int64), seen if len(seen) else fresh)
+        return seen
+
+
+def test_times_and_maps_in_the_state_of_an_arrow_processor_stay_what_they_are(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        processor = Moments()
+        processor.init(SimpleNamespace(getValueState=lambda name, schema, ttl: Kept(schema)))
+        now = TimerValues(-1, -1)
+        got = [list(processor.handleInputRows(("a",), [Row(v=1)], now)) for _ in range(3)]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    seen = Row(at=dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC), m=[("x", 1)])
+    assert got == [[], [seen], [seen]]
 
 
 @pytest.mark.parametrize(

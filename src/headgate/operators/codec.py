@@ -118,6 +118,20 @@ def _strings(column: pa.Array) -> Strings:
     return Strings(at.astype(np.int64), raw)
 
 
+def picked(
+    strings: tuple[tuple[int, Strings, Mask | None], ...], at: I64
+) -> tuple[tuple[int, Strings, Mask | None], ...]:
+    """Return the strings of some records (`Words.strings`), by their positions."""
+    chosen = []
+    for word, column, null in strings:
+        buffers = [None, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
+        count = len(column.offsets) - 1
+        all_of_them = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers)
+        few = _strings(all_of_them.take(pa.array(at)))
+        chosen.append((word, few, None if null is None else null[at]))
+    return tuple(chosen)
+
+
 def decode(
     words: I64, leaves: Sequence[Leaf], at: Sequence[int], strings: Strings
 ) -> list[pa.Array]:

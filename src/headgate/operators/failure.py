@@ -5,15 +5,19 @@ from __future__ import annotations
 import traceback
 
 from headgate.core.errors import HeadgateError, ProcessorError
+from headgate.operators.time_limit import TookTooLong
+
+FAILURES = (Exception, SystemExit, TookTooLong)
+"""What ends a call of a user's own code; one that calls ``sys.exit`` does not end the worker."""
 
 
-def explained(error: Exception, where: str) -> ProcessorError:
+def explained(error: BaseException, where: str) -> ProcessorError:
     """Return an error that says where another one came up; raise it ``from None``.
 
     The text of an exception may quote a record, so only our own is kept: of a user's there is the kind,
     and the file and line that raised it.
     """
-    if isinstance(error, HeadgateError):
+    if isinstance(error, HeadgateError | TookTooLong):
         return ProcessorError(f"{where}: {error}")
     frames = traceback.extract_tb(error.__traceback__)
     at = f" in {frames[-1].filename.rpartition('/')[2]} line {frames[-1].lineno}" if frames else ""

@@ -29,7 +29,7 @@ from headgate.operators.entries import (
     find,
     row_keys,
 )
-from headgate.operators.failure import explained
+from headgate.operators.failure import FAILURES, explained
 from headgate.operators.leaves import from_leaf, one_batch
 from headgate.operators.numbering import Distinct
 from headgate.operators.processor import (
@@ -209,7 +209,10 @@ class ProcessorOperator:
             step, held, chosen, starts, "v", processor.inputs, processor.handleBatch
         )
         output += self._due_round(step, held)
-        processor.close()
+        try:
+            processor.close()
+        except FAILURES as error:
+            raise explained(error, f"{self.spec.label}.close") from None
         for one in held:
             step.half_written(one.group)
             step.commit(
@@ -351,7 +354,7 @@ class ProcessorOperator:
                 msg = f"it returned {type(said).__name__}, not a pyarrow.RecordBatch."
                 raise ProcessorError(msg)
             return fitted(said, self.spec.outputs, "the output")
-        except Exception as error:
+        except FAILURES as error:
             raise explained(error, f"{name} with {keys.num_rows} keys") from None
 
     def _timers(self, step: Step, held: list[_Held], keys: _Keys, state: State) -> Timers:
@@ -400,7 +403,8 @@ class ProcessorOperator:
 
         def note(of: I64, at_ms: I64) -> None:
             groups = np.searchsorted(keys.base, of, side="right") - 1
-            np.minimum.at(soonest, groups, np.minimum(at_ms, NEVER_US // 1000) * 1000)
+            far_ms = NEVER_US // 1000  # beyond it a time in microseconds would turn its sign
+            np.minimum.at(soonest, groups, np.clip(at_ms, -far_ms, far_ms) * 1000)
 
         for variable in self.spec.variables:
             for of, rows in state.changes[variable.name].put:

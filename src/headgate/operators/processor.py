@@ -299,6 +299,11 @@ class ProcessorSpec:
     time_mode : TimeMode
     filters : bool
         True where records have an event time, and late ones do not reach the processor.
+
+    Raises
+    ------
+    UnsupportedQuery
+        A state has a time to live, and the time mode is another than PROCESSING.
     """
 
     keys: tuple[Leaf, ...]
@@ -308,6 +313,15 @@ class ProcessorSpec:
     mode: OutputMode = OutputMode.APPEND
     time_mode: TimeMode = TimeMode.NONE
     filters: bool = False
+
+    def __post_init__(self) -> None:
+        for variable in self.variables:
+            if variable.ttl_ms is not None and not self.by_clock:
+                msg = (
+                    f'state "{variable.name}" of {self.label} has a time to live, which needs time '
+                    'mode "ProcessingTime"; change one of the two.'
+                )
+                raise UnsupportedQuery(msg)
 
     @property
     def label(self) -> str:

@@ -6,11 +6,13 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
-from headgate.core.errors import ProcessorError
+
+class TookTooLong(BaseException):
+    """Raised in the midst of a user's code; its ``except Exception`` must not swallow it."""
 
 
 class TimeLimit:
-    """Interrupts Python code that takes too long.
+    """Interrupts Python code that takes too long, by `TookTooLong`.
 
     Code that does not return to the interpreter (a C function that waits for ever) is not interrupted.
 
@@ -46,4 +48,4 @@ class TimeLimit:
             f"it took more than the {self._seconds:g} s of headgate.processorTimeLimit and was "
             "interrupted; the state is as before the batch."
         )
-        raise ProcessorError(msg)
+        raise TookTooLong(msg)

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
+from headgate.engines.spark.state_handle import column_of, values_of
 from headgate.operators.processor import TIMERS, Keyed, State, TimeMode, Timers, Variable
 
 Call = Callable[[pa.RecordBatch, Keyed, State, Timers], pa.RecordBatch | None]
@@ -140,7 +141,8 @@ class ArrowProcessor(StatefulProcessor):
         self, method: Call, key: Any, rows: Any, schema: pa.Schema, now: TimerValues
     ) -> Iterator[Row]:
         given = [
-            pa.array([value], column.type) for value, column in zip(key, self.keys, strict=True)
+            column_of([value], column, "the key")
+            for value, column in zip(key, self.keys, strict=True)
         ]
         keys = pa.RecordBatch.from_arrays(given, schema=self.keys)
         arrived = pa.RecordBatch.from_pylist([row.asDict() for row in rows], schema=schema)
@@ -166,9 +168,11 @@ class ArrowProcessor(StatefulProcessor):
         else:
             handle = self._handles[variable.name]
             entries = [handle.get()] if handle.exists() else []
-        names = variable.schema.names
-        rows = [dict(zip(names, entry, strict=True)) for entry in entries]
-        return _of_one_key(pa.RecordBatch.from_pylist(rows, schema=variable.schema))
+        columns = [
+            column_of([entry[i] for entry in entries], column, f'state "{variable.name}"')
+            for i, column in enumerate(variable.schema)
+        ]
+        return _of_one_key(pa.RecordBatch.from_arrays(columns, schema=variable.schema))
 
     def _apply(self, variable: Variable, state: State) -> None:
         changes = state.changes[variable.name]
@@ -194,4 +198,4 @@ def _of_one_key(rows: pa.RecordBatch) -> Keyed:
 
 
 def _tuples(rows: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
-    return (tuple(row.values()) for row in rows.to_pylist())
+    return zip(*(values_of(column) for column in rows.columns), strict=True)

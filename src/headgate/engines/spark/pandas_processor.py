@@ -64,14 +64,19 @@ class PandasProcessor(RowProcessor):
         return found
 
     def _given(self, keyed: Keyed, keys: int) -> Callable[[int], Iterator[Any]]:
-        """Return a function from a key's position to its one frame."""
+        """Return a function from a key's position to its one frame.
+
+        It is made of the key's rows, as Spark makes it: integers are of 64 bits, and what is null for
+        another key does not change its types.
+        """
         frame = self._frame(keyed.rows)
+        names, rows = list(frame.columns), list(frame.itertuples(index=False, name=None))
         starts = keyed.starts(keys).tolist()
 
         def frames(key: int) -> Iterator[Any]:
             start, stop = starts[key], starts[key + 1]
             self._place = f"its {stop - start} records"
-            yield frame.iloc[start:stop].reset_index(drop=True)
+            yield type(frame)(rows[start:stop], columns=names)
 
         return frames
 
@@ -87,6 +92,9 @@ class PandasProcessor(RowProcessor):
         for name, column in zip(rows.schema.names[1:], series[1:], strict=True):
             frame[name] = column
         return frame
+
+    def _kept(self, row: Any) -> Any:
+        return row.copy() if hasattr(row, "iloc") else row
 
     def _output(self, found: list[Any]) -> pa.RecordBatch:
         given, batches = self.settings, []

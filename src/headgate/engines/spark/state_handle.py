@@ -6,8 +6,7 @@ when a variable is first touched. Imported in Python workers.
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,20 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from headgate.core.errors import ProcessorError
+from headgate.engines.spark.state_values import (
+    copied,
+    name_of,
+    read,
+    same_when_read,
+    same_when_written,
+    written,
+)
 from headgate.operators.processor import TIMERS, Keyed, State, TimeMode, Variable
 
 Values = tuple[Any, ...]
+
+_UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+"""What comes of a value that does not fit its column."""
 
 
 class _Entries:
@@ -39,6 +49,9 @@ class _Entries:
         self.variable = variable
         self.key = 0
         self._width = len(variable.entry)
+        # Spark writes and reads a value at once: nobody's later changes to a list of it are seen
+        nested = any(pa.types.is_nested(kind) for kind in variable.schema.types)
+        self._own: Callable[[Any], Any] = copied if nested else _as_it_is
         self._before: Keyed | None = None
 
     def begin(self, before: Keyed) -> None:
@@ -60,7 +73,7 @@ class _Entries:
         assert self._before is not None
         of, rows = self._before.of, self._before.rows
         names = self.variable.schema.names
-        columns = [_values(rows.column(i)) for i in range(len(names))]
+        columns = [values_of(rows.column(i)) for i in range(len(names))]
         self._rows = list(zip(*columns, strict=True))
         if len(of) == 0:
             return
@@ -80,7 +93,8 @@ class _Entries:
                 f"({', '.join(schema.names)}), got {found}."
             )
             raise ProcessorError(msg)
-        return tuple(value)
+        taken: Values = self._own(tuple(value))
+        return taken
 
     def _put(self, state: State, of: list[int], rows: Sequence[Values]) -> None:
         if not of:
@@ -103,10 +117,10 @@ class _Value(_Entries, ValueState):
 
     def get(self) -> Values | None:
         if self.key in self._new:
-            found: Values | None = self._new[self.key]
+            found: Values | None = self._own(self._new[self.key])
             return found
         here = self._here()
-        return here[0] if here else None
+        return self._own(here[0]) if here else None
 
     def update(self, newValue: Values) -> None:
         self._new[self.key] = self._taken(newValue, self.variable.values, "a value")
@@ -129,7 +143,7 @@ class _List(_Entries, ListState):
 
     def get(self) -> Iterator[Values]:
         cleared, more = self._new.get(self.key, (False, []))
-        return iter([*([] if cleared else self._here()), *more])
+        return iter(self._own([*([] if cleared else self._here()), *more]))
 
     def put(self, newState: list[Values]) -> None:
         self._new[self.key] = (True, self._items(newState))
@@ -161,51 +175,63 @@ class _List(_Entries, ListState):
 
 
 class _Changed:
-    """The map of one key during a call."""
+    """The map of one key during a call.
 
-    def __init__(self, here: dict[Values, Values]) -> None:
+    Attributes
+    ----------
+    here : dict
+        Key and value of each entry, by what `name_of` calls the key.
+    gone : dict
+        Keys that were removed, likewise.
+    put : set
+        Names of the entries that are new.
+    """
+
+    def __init__(self, here: dict[Values, tuple[Values, Values]]) -> None:
         self.here = here
         self.cleared = False
-        self.gone: set[Values] = set()
+        self.gone: dict[Values, Values] = {}
         self.put: set[Values] = set()
 
 
 class _Map(_Entries, MapState):
-    def begin(self, before: Keyed) -> None:
-        """Take the entries of the keys of a call."""
-        super().begin(before)
-        self._row = Row(*self.variable.values.names)
+    def __init__(self, variable: Variable) -> None:
+        super().__init__(variable)
+        self._name = name_of(variable.entry.types)
+        self._row = Row(*variable.values.names)
 
     def exists(self) -> bool:
         return bool(self._mine().here)
 
     def getValue(self, key: Values) -> Row | None:
-        found = self._mine().here.get(tuple(key))
+        found = self._mine().here.get(self._name(key))
         # a Row, where the other reads give tuples: so does Spark
-        return None if found is None else self._row(*found)
+        return None if found is None else self._row(*self._own(found[1]))
 
     def containsKey(self, key: Values) -> bool:
-        return tuple(key) in self._mine().here
+        return self._name(key) in self._mine().here
 
     def updateValue(self, key: Values, value: Values) -> None:
         mine, entry = self._mine(), self._taken(key, self.variable.entry, "a key")
-        mine.here[entry] = self._taken(value, self.variable.values, "a value")
-        mine.put.add(entry)
+        name = self._name(entry)
+        mine.here[name] = (entry, self._taken(value, self.variable.values, "a value"))
+        mine.put.add(name)
 
     def iterator(self) -> Iterator[tuple[Values, Values]]:
-        return iter(list(self._mine().here.items()))
+        return iter(self._own(list(self._mine().here.values())))
 
     def keys(self) -> Iterator[Values]:
-        return iter(list(self._mine().here))
+        return iter(self._own([entry for entry, _ in self._mine().here.values()]))
 
     def values(self) -> Iterator[Values]:
-        return iter(list(self._mine().here.values()))
+        return iter(self._own([value for _, value in self._mine().here.values()]))
 
     def removeKey(self, key: Values) -> None:
         mine, entry = self._mine(), self._taken(key, self.variable.entry, "a key")
-        if mine.here.pop(entry, None) is not None:
-            mine.gone.add(entry)
-            mine.put.discard(entry)
+        name = self._name(entry)
+        if mine.here.pop(name, None) is not None:
+            mine.gone[name] = entry
+            mine.put.discard(name)
 
     def clear(self) -> None:
         mine = self._mine()
@@ -217,7 +243,7 @@ class _Map(_Entries, MapState):
         """Hand over what is new."""
         changed: dict[int, _Changed] = self._new
         self._clear(state, [key for key, mine in changed.items() if mine.cleared])
-        gone = [(key, entry) for key, mine in changed.items() for entry in mine.gone]
+        gone = [(key, entry) for key, mine in changed.items() for entry in mine.gone.values()]
         if gone:
             columns = [
                 column_of(values, field, f'keys of state "{self.variable.name}"')
@@ -227,14 +253,15 @@ class _Map(_Entries, MapState):
             ]
             rows = pa.RecordBatch.from_arrays(columns, schema=self.variable.entry)
             state.remove(self.variable.name, np.array([k for k, _ in gone], np.int64), rows)
-        put = [(key, e, mine.here[e]) for key, mine in changed.items() for e in mine.put]
+        put = [(key, *mine.here[name]) for key, mine in changed.items() for name in mine.put]
         self._put(state, [key for key, _, _ in put], [(*e, *value) for _, e, value in put])
 
     def _mine(self) -> _Changed:
         found: _Changed | None = self._new.get(self.key)
         if found is None:
             width = self._width
-            found = _Changed({row[:width]: row[width:] for row in self._here()})
+            entries = [(row[:width], row[width:]) for row in self._here()]
+            found = _Changed({self._name(entry): (entry, value) for entry, value in entries})
             self._new[self.key] = found
         return found
 
@@ -370,6 +397,10 @@ class SlotHandle(StatefulProcessorHandle):
         return self._timers
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 def column_of(
     values: Sequence[Any], field: pa.Field, where: str, *, zoned: bool = True
 ) -> pa.Array:
@@ -386,41 +417,33 @@ def column_of(
     ProcessorError
         One is of another type; the message names its place and not its content.
     """
-    if zoned and pa.types.is_timestamp(field.type) and field.type.tz is not None:
-        values = [_zoned(value) for value in values]
+    kind = field.type
+    as_it_is = not zoned or same_when_written(kind)
+
+    def fitted(given: Sequence[Any]) -> pa.Array:
+        return pa.array(given if as_it_is else [written(value, kind) for value in given], kind)
+
     try:
-        return pa.array(values, field.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return fitted(values)
+    except _UNFIT:
         for number, value in enumerate(values):
             try:
-                pa.array([value], field.type)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                fitted([value])
+            except _UNFIT:
                 msg = (
-                    f'column "{field.name}" of {where} is {field.type}, and value {number + 1} of '
+                    f'column "{field.name}" of {where} is {kind}, and value {number + 1} of '
                     f"{len(values)} is of type {type(value).__name__} and does not fit."
                 )
                 raise ProcessorError(msg) from None
         raise
 
 
-def _values(column: pa.Array) -> list[Any]:
-    """Return a column as Python values; numbers by NumPy, which is ten times as fast."""
+def values_of(column: pa.Array) -> list[Any]:
+    """Return a column as PySpark's values of state; numbers by NumPy, which is ten times as fast."""
     kind = column.type
     plain = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     if plain and column.null_count == 0:
         found: list[Any] = column.to_numpy().tolist()
         return found
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return [None if value is None else _local(value) for value in column.to_pylist()]
     values: list[Any] = column.to_pylist()
-    return values
-
-
-def _zoned(value: Any) -> Any:
-    naive = isinstance(value, dt.datetime) and value.tzinfo is None
-    return value.astimezone() if naive else value
-
-
-def _local(value: Any) -> Any:
-    """Return a time as PySpark has it in rows of state: without a zone, in that of the process."""
-    return value.astimezone().replace(tzinfo=None)
+    return values if same_when_read(kind) else [read(value, kind) for value in values]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,8 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from headgate.core.errors import ProcessorError
 from headgate.engines.spark.state_handle import SlotHandle, column_of
-from headgate.operators.failure import explained
+from headgate.engines.spark.state_values import copied
+from headgate.operators.failure import FAILURES, explained
 from headgate.operators.processor import Keyed, State, TimeMode, Timers, Variable
 
 
@@ -52,6 +54,10 @@ class RowProcessor:
     mode: TimeMode
     _handle: SlotHandle | None = field(default=None, init=False, repr=False)
     _place: str = field(default="", init=False, repr=False)
+
+    @cached_property
+    def _nested(self) -> bool:
+        return any(pa.types.is_nested(kind) for kind in self.outputs.types)
 
     @property
     def name(self) -> str:
@@ -128,6 +134,10 @@ class RowProcessor:
     def _key_values(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
         return list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
 
+    def _kept(self, row: Any) -> Any:
+        """Return a row that was put out as it is now: its lists may change before all are there."""
+        return copied(row) if self._nested else row
+
     def _output(self, found: list[Any]) -> pa.RecordBatch:
         """Return rows that the user put out as a batch, by the names of their fields."""
         try:
@@ -162,8 +172,8 @@ class RowProcessor:
                 handle.turn(number)
                 self._place = "no record"
                 times = TimerValues(timers.timestamp_ms, watermarks_ms[number])
-                found.extend(call(key, rows(number), times))
-        except Exception as error:
+                found.extend(map(self._kept, call(key, rows(number), times)))
+        except FAILURES as error:
             where = f"{what}, at {self._place} of key {number + 1} of {keys.num_rows}"
             raise explained(error, where) from None
         handle.finish(state)

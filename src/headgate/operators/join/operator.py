@@ -225,15 +225,29 @@ class JoinOperator(Groupwise):
         )
 
     def _rows(self, table: Table, side: int, arrived: _Arrived, start: int, stop: int) -> I64:
-        """Return one key group's records of a step as rows."""
+        """Return one key group's records of a step as rows, without the texts of their values."""
         rows = np.zeros((stop - start, self.layout.table.width), dtype=np.int64)
-        keys, values = arrived.keys, arrived.values
+        keys = arrived.keys
         rows[:, self._key] = interned(table, keys.matrix, keys.strings, start, stop)
         rows[:, self._side_at] = side
         rows[:, self._side_at + 1] = arrived.numbers[start:stop]
-        rows[:, self._value_start :] = interned(table, values.matrix, values.strings, start, stop)
+        rows[:, self._value_start :] = arrived.values.matrix[start:stop]
         rows[:, self._expiry_at] = arrived.expiry_us[start:stop]
         return rows
+
+    def _name_texts(
+        self, table: Table, rows: I64, arrived: _Arrived, start: int, wanted: Mask
+    ) -> None:
+        """Intern the texts of the rows (from record `start` on) that are kept or put out, no others.
+
+        Without an equality every key group sees every record; its table and changelog must not.
+        """
+        at = np.flatnonzero(wanted)
+        if len(at) == 0:
+            return
+        strings = codec.picked(arrived.values.strings, start + at)
+        words = interned(table, rows[at, self._value_start :], strings, 0, len(at))
+        rows[at, self._value_start :] = words
 
     # -- one key group ------------------------------------------------------------------------------
 
@@ -250,9 +264,10 @@ class JoinOperator(Groupwise):
         self, table: Table, work: tuple[_Arrived, _Arrived], share: Share
     ) -> list[pa.RecordBatch]:
         """Match the arriving records, keep those that may meet others; return what goes out."""
-        new, may, own = [], [], []
+        new, may, own, starts = [], [], [], []
         for side in (LEFT, RIGHT):
             first, last = np.searchsorted(work[side].at, [share.start, share.stop])
+            starts.append(int(first))
             new.append(self._rows(table, side, work[side], int(first), int(last)))
             may.append(work[side].may_match[first:last])
             own.append(may[side] & (work[side].groups[first:last] == share.group))
@@ -263,6 +278,12 @@ class JoinOperator(Groupwise):
         both[LEFT].matched[left_at] = True
         both[RIGHT].matched[right_at] = True
         kind = self.spec.kind
+        for side in (LEFT, RIGHT):
+            old = len(both[side].index)
+            fresh, met = both[side].rows[old:], both[side].matched[old:]
+            wanted = own[side] | met | (~may[side] if side in kind.padded else False)
+            self._name_texts(table, fresh, work[side], starts[side], wanted)
+            new[side] = fresh
         put_out = [self._padded(table, side, new[side][~may[side]]) for side in kind.padded]
         if kind is JoinKind.LEFT_SEMI:
             put_out.append(self._columns(table, both[LEFT].rows[both[LEFT].matched], None))
