@@ -1,4 +1,8 @@
-"""Runs of some NEXMark queries at once; as a program, a run that will be killed."""
+"""Runs of some NEXMark queries at once; as a program, a run that will be killed.
+
+Events come from files: a source in Python is a process of its own for each stream of each query, which
+takes seconds of a core to start and says nothing about the queries. The other tests of NEXMark have it.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 import headgate as hg
-from headgate.engines.spark import queries, sources
+from headgate.engines.spark import queries
 from headgate.state.checkpoint import Checkpoint
+from headgate.workloads import nexmark
+from headgate.workloads.nexmark import NexmarkConfig
+from headgate.workloads.rates import ConstantRate
 
 EVENTS, BATCH, PER_S = 3_000, 500, 50
 BASE_US = 1_700_000_000_000_000
@@ -34,19 +44,53 @@ _POLL_S = 0.02
 _LIFE_S = 240.0
 
 
-def frame(session: SparkSession, name: str, seed: int) -> DataFrame:
-    """Return a query on the events of a seed."""
+def config(seed: int) -> NexmarkConfig:
+    """Return how the events of a seed are made."""
+    return NexmarkConfig(seed=seed, rate=ConstantRate(PER_S))
+
+
+def frame(session: SparkSession, name: str, seed: int, place: Path) -> DataFrame:
+    """Return a query on the events of a seed, which lie in `place`, a file per batch."""
+    files = place / "events"
+    if not files.is_dir():
+        _write_events(files, seed)
     more = {"longest": f"{LONGEST_S} seconds"} if name in ("q4", "q6") else {}
-    made: DataFrame = getattr(queries, name)(
-        session,
-        **more,
-        seed=str(seed),
-        rate=str(PER_S),
-        events=str(EVENTS),
-        batch_rows=str(BATCH),
-        base=str(BASE_US),
-    )
+    made: DataFrame = getattr(queries, name)(_Recorded(session, files), **more)
     return made
+
+
+def _write_events(files: Path, seed: int) -> None:
+    unnamed = files.with_suffix(".new")
+    unnamed.mkdir(parents=True)
+    for begin in range(0, EVENTS, BATCH):
+        events = nexmark.events(config(seed), begin, begin + BATCH, BASE_US, None)
+        path = unnamed / f"{begin:06d}.parquet"
+        pa.parquet.write_table(pa.Table.from_batches([events]), path)
+        # the file source takes the oldest first
+        os.utime(path, (begin, begin))
+    unnamed.rename(files)
+
+
+class _Recorded:
+    """A session as the queries use it, whose stream of events is read from files."""
+
+    def __init__(self, session: SparkSession, files: Path) -> None:
+        self._session, self._files = session, files
+
+    @property
+    def readStream(self) -> _Recorded:
+        return self
+
+    def format(self, name: str) -> _Recorded:
+        assert name == "nexmark", name
+        return self
+
+    def options(self, **given: str) -> _Recorded:
+        return self
+
+    def load(self) -> DataFrame:
+        reader = self._session.readStream.schema(from_arrow_schema(nexmark.schema(None)))
+        return reader.option("maxFilesPerTrigger", 1).parquet(str(self._files))
 
 
 def start(
@@ -55,7 +99,7 @@ def start(
     """Start some queries, each with a folder of its own in `place`; return them by name."""
     started = {}
     for name in names:
-        made = hg.writeStream(frame(session, name, seed)).queryName(name).format("parquet")
+        made = hg.writeStream(frame(session, name, seed, place)).queryName(name).format("parquet")
         made = made.option("path", str(place / name / "out"))
         made = made.option("checkpointLocation", str(place / name / "checkpoint"))
         started[name] = made.slots(start=slots).trigger(availableNow=True).start()
@@ -117,7 +161,6 @@ def kill_at(names: Sequence[str], seed: int, place: Path, *, committed: int, who
 def _live(place: Path, seed: int, names: Sequence[str]) -> None:
     session = hg.session(master="local[2]", name="to be killed")
     session.conf.set("spark.sql.session.timeZone", "UTC")
-    sources.register(session)
     finish(start(session, names, seed, place, slots=2))
 
 

@@ -17,11 +17,8 @@ import nexmark_runs as runs
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from headgate.engines.spark import sources
 from headgate.state.checkpoint import Checkpoint
 from headgate.testing import nexmark as plain
-from headgate.workloads.nexmark import NexmarkConfig
-from headgate.workloads.rates import ConstantRate
 
 # three queries at once, and for a kill a start of the JVM before
 pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]
@@ -35,13 +32,11 @@ Events = dict[str, list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> SparkSession:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    sources.register(spark)
     return spark
 
 
 def events(seed: int) -> Events:
-    config = NexmarkConfig(seed=seed, rate=ConstantRate(runs.PER_S))
-    return plain.events(config, runs.EVENTS, runs.BASE_US)
+    return plain.events(runs.config(seed), runs.EVENTS, runs.BASE_US)
 
 
 def emitted_us(checkpoint: Path, operator: str) -> int:
@@ -123,7 +118,7 @@ def test_a_query_answers_as_one_thread_does(
     session: SparkSession, ended: tuple[int, Path], name: str
 ) -> None:
     seed, place = ended
-    schema = runs.frame(session, name, seed).schema
+    schema = runs.frame(session, name, seed, place).schema
     got = session.read.schema(schema).parquet(str(place / name / "out")).collect()
     want = expected(name, events(seed), place / name / "checkpoint")
     assert want or seed, "the first seed must show something"
