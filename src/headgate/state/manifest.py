@@ -121,6 +121,15 @@ class Manifest:
     payloads: Mapping[str, bytes] = field(default_factory=dict)
     digest: str = field(default="", compare=False)
 
+    def checksums(self, kind: str) -> dict[str, int]:
+        """Return the CRC-32 of each of its files of a kind, by name without the kind."""
+        prefix = f"{kind}/"
+        return {
+            file.name.removeprefix(prefix): file.crc32
+            for file in self.files
+            if file.name.startswith(prefix)
+        }
+
 
 def file_name(step: int) -> str:
     """Return the name of a step's file in ``manifests/`` and ``intents/``."""

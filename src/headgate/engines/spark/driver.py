@@ -530,6 +530,7 @@ class BatchDriver:
             "steps": state.steps,
             "snapshot_every": self.config.snapshot_every,
             "quotas": quotas,
+            "waiting_crc32": self.latest.checksums("backlog") if self.latest else {},
             "next_slots": self.states[following].assignment.slots if following else 0,
             "keep_late": self.config.keep_late,
             "delta_ms": self.config.delta_ms,

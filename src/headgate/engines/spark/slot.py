@@ -183,7 +183,12 @@ class Facts:
         )
 
     def backlog(self, slot: int, checkpoint: Checkpoint) -> pa.Table | None:
-        """Return the records that wait for the slot's groups that are served, oldest first per group."""
+        """Return the records that wait for the slot's groups that are served, oldest first per group.
+
+        Raises
+        ------
+        CheckpointError    A file they wait in is damaged.
+        """
         waiting: dict[str, list[list[Any]]] = self._facts["backlog"]
         parts = []
         read: dict[str, pa.Table] = {}  # a file holds segments of many groups
@@ -193,7 +198,8 @@ class Facts:
                 continue
             for name, start, count, _ in waiting.get(str(group), ()):
                 if name not in read:
-                    read[name] = _read_table(checkpoint, "backlog", name)
+                    crc32 = self._facts["waiting_crc32"][name]
+                    read[name] = read_table(checkpoint.read_file("backlog", name, crc32=crc32))
                 parts.append(read[name].slice(start, count))
         if not parts:
             return None
@@ -336,10 +342,6 @@ def read_table(data: bytes) -> pa.Table:
     """Return the table that a slot task wrote."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()
-
-
-def _read_table(checkpoint: Checkpoint, kind: str, name: str) -> pa.Table:
-    return read_table(checkpoint.read_file(kind, name))
 
 
 def freeze_once() -> None:

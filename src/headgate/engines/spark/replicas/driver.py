@@ -349,7 +349,7 @@ class ReplicaDriver:
             "step": number,
             "attempt": attempt,
             "checkpoint": str(self.checkpoint.path),
-            "crc32": {f.name.removeprefix(_BACKLOG): f.crc32 for f in self._files()},
+            "crc32": self.latest.checksums("backlog") if self.latest else {},
             "backlog": [state.backlog.get(replica, []) for replica in lanes],
             "quotas": [0] * len(lanes) if blocked else state.quotas(self.config, elapsed_s),
             "box_s": self.config.box_s,
@@ -374,10 +374,6 @@ class ReplicaDriver:
             )
             raise EngineError(msg, transient=True)
         step.reports[stage.id] = list(found.values())
-
-    def _files(self) -> tuple[FileEntry, ...]:
-        """Return the files that the newest step needs."""
-        return self.latest.files if self.latest is not None else ()
 
     def _following(self, stage: Stage, outputs: Outputs) -> DataFrame:
         """Return the rows that the stage above `stage` reads."""
@@ -410,7 +406,7 @@ class ReplicaDriver:
             for segments in state.backlog.values()
             for name, _, _ in segments
         }
-        older = {f.name: f for f in self._files() if f.name in held}
+        older = {f.name: f for f in (latest.files if latest else ()) if f.name in held}
         kept = {entry["inline"] for entry in step.outputs.entries if "inline" in entry}
         before: int = latest.engine["sink_batch"] if latest else -1
         delivered = bool(step.outputs.rows) or self.sink.wants_empty

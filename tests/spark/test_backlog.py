@@ -1,0 +1,43 @@
+"""Records that wait for their slot are read back as they were written, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headgate.core.errors import CheckpointError
+from headgate.engines.spark.slot import Facts, _table_payload
+from headgate.state.checkpoint import Checkpoint
+
+_UNUSED = (
+    "step attempt arena_root run_id checkpoint watermark_us next_slots keep_late faults delta_ms "
+    "arrived_ms"
+)
+
+
+def facts(**given: Any) -> Facts:
+    return Facts(dict.fromkeys(_UNUSED.split()) | {"held": []} | given)
+
+
+def test_waiting_records_of_a_damaged_file_are_not_served(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(str(tmp_path))
+    checkpoint.open({})
+    table = pa.table({"k": list(range(100))})
+    kept = _table_payload(checkpoint, "backlog", "waits", table, inline=False)
+    assert kept is not None
+    waiting = {"0": [["waits", 10, 2, 0.0]], "1": [["waits", 50, 1, 0.0]]}
+    told = facts(slot_of=[0, 1], backlog=waiting, waiting_crc32={"waits": kept.crc32})
+    got = told.backlog(0, checkpoint)
+    assert got is not None
+    assert got["k"].to_pylist() == [10, 11]
+
+    file = next(path for path in tmp_path.rglob("waits"))
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.chmod(0o600)
+    file.write_bytes(bytes(data))
+    with pytest.raises(CheckpointError, match="checksum does not match"):
+        told.backlog(0, checkpoint)
