@@ -95,22 +95,33 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
+def lives() -> dict[Life, Path]:
+    """What was run to its end, and where it lies."""
+    return {}
+
+
+@pytest.fixture
 def ended(
-    request: pytest.FixtureRequest, session: SparkSession, tmp_path_factory: Any
+    request: pytest.FixtureRequest,
+    session: SparkSession,
+    tmp_path_factory: Any,
+    lives: dict[Life, Path],
 ) -> tuple[int, Path]:
     """The seed and folder of queries that were run to their end, once for each life."""
     life: Life = request.param
     seed, what, names = life
-    place = tmp_path_factory.mktemp(f"{what}-{seed}")
-    chance = random.Random(f"{seed} {what} {names}")
-    if what == "killed":
-        stateful = sum(name in runs.STATEFUL for name in names)
-        committed = chance.randint(1, stateful * (runs.STEPS - 2))
-        whom = chance.choice(("driver", "group"))
-        runs.kill_at(names, seed, place, committed=committed, whom=whom)
-    started = runs.start(session, names, seed, place, slots=3 if what == "killed" else 2)
-    runs.finish(started, changes=chance if what == "scaled" else None)
-    return seed, place
+    if life not in lives:
+        place = tmp_path_factory.mktemp(f"{what}-{seed}-")
+        chance = random.Random(f"{seed} {what} {names}")
+        if what == "killed":
+            stateful = sum(name in runs.STATEFUL for name in names)
+            committed = chance.randint(1, stateful * (runs.STEPS - 2))
+            whom = chance.choice(("driver", "group"))
+            runs.kill_at(names, seed, place, committed=committed, whom=whom)
+        started = runs.start(session, names, seed, place, slots=3 if what == "killed" else 2)
+        runs.finish(started, changes=chance if what == "scaled" else None)
+        lives[life] = place
+    return seed, lives[life]
 
 
 @pytest.mark.parametrize(("ended", "name"), CASES, indirect=["ended"])

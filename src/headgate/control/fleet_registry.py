@@ -28,6 +28,10 @@ _CATCH_UP_ROUNDS = 30
 _DIVIDED_ROUNDS = 12
 """The 120 s, 300 s and 120 s of `UnifiedFleet` and `EqualShares` likewise."""
 
+_FREE_MARGIN, _FREE_KEPT = 0.1, 1
+"""`epsilon` and `kept` of `UnifiedFleet` where a change of slots stops no job, so that nothing is kept
+for fear of one: `Unified`'s own margin."""
+
 _INPUT_STEADY = 0.2
 _INPUT_CHANGE = 0.3
 """Above the noise of an input rate over six rounds of batches: up to 10 % either way where a round is
@@ -66,8 +70,18 @@ def henge(round_s: float, *, observe_s: float | None = None, **changes: Any) -> 
 
 
 def unified(round_s: float, *, observe_s: float | None = None, **changes: Any) -> UnifiedFleet:
-    """Return the unified policy over a fleet; parameters as of `henge`, of `UnifiedFleetParameters`."""
+    """Return the unified policy over a fleet whose changes stop no job.
+
+    Parameters
+    ----------
+    round_s, observe_s
+        As of `in_rounds`.
+    **changes
+        Other fields of `UnifiedFleetParameters`.
+    """
     given = UnifiedFleetParameters(
+        epsilon=_FREE_MARGIN,
+        kept=_FREE_KEPT,
         ahead_s=_AHEAD_ROUNDS * round_s,
         look_back_s=_AHEAD_ROUNDS * round_s,
         observe_s=_OBSERVE_ROUNDS * round_s if observe_s is None else observe_s,

@@ -23,9 +23,6 @@ from headgate.control.policies.unified import Unified
 from headgate.core.assignment import spread
 from headgate.core.utility import Metric
 
-_KEPT = 2
-"""How many times what it needs an operator keeps: to be short of slots costs a change."""
-
 _SATURATED = 0.98
 """Share of the time from which an operator's backlog has to tell how much too slow it is."""
 
@@ -54,12 +51,17 @@ class UnifiedFleetParameters:
     """Within how long what waits is to be served, seconds; > 0. Chosen: the longest that Henge waits
     for an action to take effect."""
 
+    kept: int = 2
+    """How many times what it needs an operator keeps when it gives slots back; >= 1. To be short of
+    slots costs a change."""
+
     bound_s: float = 1.0
     """The bound on a job's waiting where no intent of it says one, seconds; > 0."""
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "ahead_s", "observe_s", "settle_s"):
             check_range("unified", name, getattr(self, name), 0.0)
+        check_range("unified", "kept", self.kept, 1)
         for name in ("look_back_s", "catch_up_s", "bound_s"):
             check_range("unified", name, getattr(self, name), 0.0, above=True)
 
@@ -172,8 +174,8 @@ class UnifiedFleet:
                 held = view.jobs[name].operators[op].slots
                 if slots > held:
                     wanted.setdefault(name, {})[op] = slots
-                elif slots * _KEPT < held:
-                    spare.setdefault(name, {})[op] = slots * _KEPT
+                elif slots * self._p.kept < held:
+                    spare.setdefault(name, {})[op] = slots * self._p.kept
         if not wanted:
             return FleetDecision(rule="projected within", reason="No job needs more slots.")
         # A job that changes anyway gives back what it can spare; others only where room is short.

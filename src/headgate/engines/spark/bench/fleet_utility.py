@@ -44,7 +44,7 @@ _ACTED_ROUNDS = 30
 _DIVIDED_ROUNDS = 6
 """Rounds between two divisions of equal shares."""
 
-_RIVALS = ("equal-shares", "first-come")
+_OURS, _RIVALS = ("henge", "unified"), ("equal-shares", "first-come")
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,9 @@ class FleetUtilityParameters:
     seed: int = 1
     """Of the order of submission; >= 0."""
 
+    policies: str = ",".join((*_OURS, *_RIVALS))
+    """Who decides, separated by commas; with enough slots henge and unified alone."""
+
     def __post_init__(self) -> None:
         require(self.jobs > 1, f"jobs={self.jobs} of fleet-utility is out of range; use 6.")
         least = int(SLOT_RATE)
@@ -76,6 +79,11 @@ class FleetUtilityParameters:
         for name in ("seconds", "bound_s", "round_s"):
             value = getattr(self, name)
             require(value > 0, f"{name}={value} of fleet-utility must be above 0.")
+        for name in self.policies.split(","):
+            known = (*_OURS, *_RIVALS)
+            require(
+                name in known, f"policies={name} of fleet-utility is none of {', '.join(known)}."
+            )
 
 
 def run(**given: Any) -> dict[str, Any]:
@@ -135,16 +143,15 @@ def _jobs(chosen: FleetUtilityParameters) -> list[Load]:
 def _policies(chosen: FleetUtilityParameters, slots: str) -> dict[str, FleetPolicy]:
     given = scaled_down(chosen.round_s)
     observe_s = OBSERVED_ROUNDS * chosen.round_s
-    ours: dict[str, FleetPolicy] = {
+    made: dict[str, FleetPolicy] = {
         "henge": Henge(given),
         "unified": unified(chosen.round_s, observe_s=observe_s),
-    }
-    if slots == "enough":
-        return ours
-    return ours | {
         "equal-shares": EqualShares(_DIVIDED_ROUNDS * chosen.round_s),
         "first-come": FirstCome(given),
     }
+    asked = chosen.policies.split(",")
+    meant = _OURS if slots == "enough" else made
+    return {name: policy for name, policy in made.items() if name in asked and name in meant}
 
 
 def _row(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,8 +166,8 @@ def times(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float | 
     scarce = {r["policy"]: r["utility"] for r in runs.values() if r["slots"] == "scarce"}
     return {
         name: {rival: _ratio(scarce[name], scarce[rival]) for rival in _RIVALS if rival in scarce}
-        for name in scarce
-        if name not in _RIVALS
+        for name in _OURS
+        if name in scarce
     }
 
 
