@@ -109,6 +109,38 @@ def test_a_job_that_was_falling_already_may_be_left_out_of_the_judgement(
     assert jobs["a"].slots == (1 if blame else 11)
 
 
+@pytest.mark.parametrize(("busy", "reverted"), [(1.0, False), (0.9, True)])
+def test_a_job_that_cannot_keep_up_is_no_evidence_though_it_becomes_late_only_later(
+    busy: float, reverted: bool
+) -> None:
+    #  "b" still meets its SLO when "a" gets slots, and gets later in every round
+    ages_s = itertools.accumulate(itertools.repeat(0.3), initial=0.0)
+    a = Job(by_slots(10.0), priority=10.0)
+    b = Job(lambda slots: next(ages_s), constant(busy), priority=60.0, slots_max=1)
+    cluster = Cluster({"a": a, "b": b}, parameters({"blame_falling": False}))
+    cluster.run(33)
+    assert touched(cluster.actions)[0] == "a"
+    assert (Action.REVERSION in kinds(cluster.actions)) == reverted
+
+
+def test_a_job_that_was_reduced_is_evidence_though_it_cannot_keep_up() -> None:
+    #  "good" becomes late nine rounds after it was left with two slots, when "bad" has got more again
+    ages_s = itertools.chain(itertools.repeat(0.5, 9), itertools.count(1.5, 0.5))
+    jobs = {
+        "bad": Job(lambda slots: {1: 2.0, 11: 2.5}.get(slots, 1.9), priority=20.0),
+        "good": Job(
+            lambda slots: 0.5 if slots > 2 else next(ages_s),
+            lambda slots: 0.1 if slots > 2 else 1.0,
+            priority=60.0,
+            slots=10,
+        ),
+    }
+    cluster = Cluster(jobs, parameters({"blame_falling": False}), congested=True)
+    cluster.run(60)
+    wanted = [Action.RECONFIGURATION, Action.REDUCTION, Action.RECONFIGURATION, Action.REVERSION]
+    assert kinds(cluster.actions)[:4] == wanted
+
+
 def test_a_job_that_serves_its_backlog_first_keeps_the_slots_it_got() -> None:
     #  however many slots it has, it gets later for a while
     ages_s = itertools.accumulate(itertools.repeat(0.5))

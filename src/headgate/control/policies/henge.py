@@ -42,6 +42,9 @@ class State(StrEnum):
 _FALLING = 1e-3
 """A job that lost a larger share of its utility within a round is falling."""
 
+_OVERLOADED = 0.98
+"""An operator that works for a larger share of the time than this cannot keep up."""
+
 _ROUNDING_S = 1e-6
 """Times are sums of batch lengths: 0.1 s a hundred times over is 10 s."""
 
@@ -107,9 +110,9 @@ class HengeParameters:
     Chosen, not tuned."""
 
     blame_falling: bool = True
-    """Whether a job that was losing utility before an action counts in its judgement. Where changes
-    lose nothing, what waits at a late job makes it later in every round, and for a while also once it
-    has the slots that it needs."""
+    """Whether a job that was losing utility before an action, or bound to, counts in its judgement.
+    Where changes lose nothing, what waits at a late job makes it later in every round, and for a while
+    also once it has the slots that it needs."""
 
     patience_rounds: int = 2
     """Rounds in a row for which a miss or a drop must last to count, so that a burst within one
@@ -211,8 +214,8 @@ class Henge:
     - A job that misses its SLO without a congested operator below its maximum is passed over. If
       that leaves no candidate, no action can help: the cluster converges on its best record.
     - A drop after a reconfiguration is that of the jobs whose input stayed as it was (and, without
-      `blame_falling`, that were not falling before): what the others lost is not due to the action,
-      and then what is on record no longer applies.
+      `blame_falling`, that were not falling before or bound to): what the others lost is not due to
+      the action, and then what is on record no longer applies.
     - Forgetting history includes the blacklist. Jobs, their operators, intents or
       priorities, or the budget changing counts as a change of workload: history is forgotten.
     - A job that has never reported is left out until it does. A job that stops reporting stops all
@@ -234,6 +237,7 @@ class Henge:
         self._action_s: defaultdict[str, float] = defaultdict(float)
         self._attained: dict[str, float] = {}
         self._falling: frozenset[str] = frozenset()
+        self._slots_most: dict[str, int] = {}
         self._satisfaction: deque[float] = deque(maxlen=max(1, round(3600.0 / self._p.round_s)))
         self._state = State.OBSERVING
         self._forget()
@@ -335,7 +339,8 @@ class Henge:
         self._satisfaction.append(attained / maximum)
         worth = {name: job.attained for name, job in view.jobs.items()}
         least = {name: was * (1.0 - _FALLING) for name, was in self._attained.items()}
-        self._falling = frozenset(name for name in worth if worth[name] < least.get(name, 0.0))
+        losing = {name for name in worth if worth[name] < least.get(name, 0.0)}
+        self._falling = frozenset(losing | self._bound_to_fall(view))
         self._attained = worth
         missed = self._missed_rounds
         self._missed_rounds = Counter(
@@ -344,6 +349,22 @@ class Henge:
         for name in [n for n, until_s in self._blacklist.items() if until_s <= view.time_s]:
             del self._blacklist[name]
             self._accepted.discard(name)
+
+    def _bound_to_fall(self, view: FleetView) -> set[str]:
+        """Return the jobs that cannot keep up with all the slots that they ever had.
+
+        They become late whatever is done for others. One that was reduced is not among them: it may
+        have been made so.
+        """
+        slots = {name: sum(operators.values()) for name, operators in view.slots.items()}
+        known = self._slots_most
+        self._slots_most = {name: max(held, known.get(name, held)) for name, held in slots.items()}
+        return {
+            name
+            for name, job in view.jobs.items()
+            if slots[name] == self._slots_most[name]
+            and any(op.capacity > _OVERLOADED for op in job.operators.values())
+        }
 
     def _objective(self, view: FleetView) -> float:
         """Return what is maximised."""
