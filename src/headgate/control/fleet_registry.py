@@ -91,24 +91,15 @@ def unified(round_s: float, *, observe_s: float | None = None, **changes: Any) -
     return UnifiedFleet(replace(given, **changes))
 
 
-def _equal_shares(round_s: float, observe_s: float | None) -> EqualShares:
-    return EqualShares(_DIVIDED_ROUNDS * round_s)
+_Make = Callable[[float, float | None, Goal], FleetPolicy]
+"""From a round and what is only watched, in seconds, and what is maximised."""
 
-
-def _first_come(round_s: float, observe_s: float | None) -> FirstCome:
-    return FirstCome(in_rounds(round_s, observe_s=observe_s))
-
-
-def _unmanaged(round_s: float, observe_s: float | None) -> Unmanaged:
-    return Unmanaged()
-
-
-_POLICIES: Mapping[str, Callable[[float, float | None], FleetPolicy]] = {
-    "henge": lambda round_s, observe_s: henge(round_s, observe_s=observe_s),
-    "unified": lambda round_s, observe_s: unified(round_s, observe_s=observe_s),
-    "equal-shares": _equal_shares,
-    "first-come": _first_come,
-    "unmanaged": _unmanaged,
+_POLICIES: Mapping[str, _Make] = {
+    "henge": lambda round_s, observe_s, goal: henge(round_s, observe_s=observe_s, goal=goal),
+    "unified": lambda round_s, observe_s, _: unified(round_s, observe_s=observe_s),
+    "equal-shares": lambda round_s, _observe_s, _: EqualShares(_DIVIDED_ROUNDS * round_s),
+    "first-come": lambda round_s, observe_s, _: FirstCome(in_rounds(round_s, observe_s=observe_s)),
+    "unmanaged": lambda _round_s, _observe_s, _: Unmanaged(),
 }
 
 
@@ -159,6 +150,4 @@ def fleet_policy(
         As `check`.
     """
     check(name, goal)
-    if name == "henge":
-        return henge(round_s, observe_s=observe_s, goal=Goal(goal))
-    return _POLICIES[name](round_s, observe_s)
+    return _POLICIES[name](round_s, observe_s, Goal(goal))

@@ -14,6 +14,9 @@ from headgate.core.utility import Utility
 Slots = Mapping[str, Mapping[str, int]]
 """How many slots each operator of each job has: job -> operator -> slots."""
 
+SATURATED = 0.98
+"""An operator that works for a larger share of the time than this cannot keep up, or only just."""
+
 
 @dataclass(frozen=True)
 class FleetOperator:

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from headgate.control.fleet_slots import difference, extra_slots, fitted, reduced
 from headgate.control.fleet_view import (
+    SATURATED,
     Action,
     FleetDecision,
     FleetJob,
@@ -41,9 +42,6 @@ class State(StrEnum):
 
 _FALLING = 1e-3
 """A job that lost a larger share of its utility within a round is falling."""
-
-_OVERLOADED = 0.98
-"""An operator that works for a larger share of the time than this cannot keep up."""
 
 _ROUNDING_S = 1e-6
 """Times are sums of batch lengths: 0.1 s a hundred times over is 10 s."""
@@ -363,7 +361,7 @@ class Henge:
             name
             for name, job in view.jobs.items()
             if slots[name] == self._slots_most[name]
-            and any(op.capacity > _OVERLOADED for op in job.operators.values())
+            and any(op.capacity > SATURATED for op in job.operators.values())
         }
 
     def _objective(self, view: FleetView) -> float:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headgate.control.fleet_view import (
+    SATURATED,
     Action,
     FleetDecision,
     FleetJob,
@@ -22,9 +23,6 @@ from headgate.control.observation import Observation, OperatorView
 from headgate.control.policies.unified import Unified
 from headgate.core.assignment import spread
 from headgate.core.utility import Metric
-
-_SATURATED = 0.98
-"""Share of the time from which an operator's backlog has to tell how much too slow it is."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ class UnifiedFleet:
                 continue
             before_s = known.backlog_s.get(op)
             mu = _service_rate(operator, job.input_rate, before_s, time_s - known.seen_s)
-            if operator.capacity < _SATURATED:
+            if operator.capacity < SATURATED:
                 own_s = 1.0 / (mu * (1.0 - operator.capacity))
                 beside_s = max(0.0, latency_s - own_s)
                 known.beside_s[op] = min(known.beside_s.get(op, math.inf), beside_s)
@@ -233,7 +231,7 @@ def _service_rate(
     are, by how much the backlog grew since the last round, `round_s` ago.
     """
     grew_s = 0.0
-    if backlog_before_s is not None and operator.capacity > _SATURATED:
+    if backlog_before_s is not None and operator.capacity > SATURATED:
         grew_s = max(0.0, operator.backlog_s - backlog_before_s)
     return input_rate / (operator.slots * (operator.capacity + grew_s / round_s))
 
