@@ -134,6 +134,9 @@ def generate(seed: int) -> Generated:
     others = rng.sample([k for k in _KEYS if k != first], rng.randint(0, 2))
     keys = [first, *others] if not window or rng.random() < 0.9 else []
     calls = ["count(*) as n", *(f"{c} as v{i}" for i, c in enumerate(_calls(rng, keys)))]
+    # a record may count once per letter of its text; letters made after the watermark are made late
+    letters = random.Random(f"letters {seed}").choice((None, None, None, "first", "last"))
+    keys = [*keys, "letter"] if letters else keys
     having = rng.random() < 0.3
     computed = rng.random() < 0.3
     names = [f"key{i}" for i in range(len(keys))]
@@ -142,9 +145,14 @@ def generate(seed: int) -> Generated:
         grouping: list[Column] = [
             F.expr(k).alias(name) for k, name in zip(keys, names, strict=True)
         ]
+        exploded = F.explode(F.split("t", "")).alias("letter")
+        if letters == "first":
+            source = source.select("*", exploded)
         if window:
             source = source.withWatermark("ts", f"{DELAY_S} seconds")
             grouping.append(F.window("ts", *window))
+        if letters == "last":
+            source = source.select("*", exploded).where("letter <> 'x'")
         rng_order = random.Random(seed)
         rng_order.shuffle(grouping)
         result = source.groupBy(*grouping).agg(*[F.expr(c) for c in calls])
@@ -156,7 +164,7 @@ def generate(seed: int) -> Generated:
             )
         return result
 
-    text = f"query {seed}: {mode}, window {window}, keys {keys}, {calls}, having={having}"
+    text = f"query {seed}: {mode}, window {window}, keys {keys}, {calls}, {letters=}, {having=}"
     all_keys = [*names, "window"] if window else names
     return Generated(build, mode, all_keys, "window" if window else None, text)
 

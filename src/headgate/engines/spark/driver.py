@@ -39,6 +39,7 @@ from headgate.engines.spark.reports import Report, ReportChannel, consistent
 from headgate.engines.spark.sinks import Sink
 from headgate.engines.spark.slot import STEP_PROPERTY, SlotTask
 from headgate.engines.spark.sparklog import SparkLog
+from headgate.engines.spark.unfold import unfolding
 from headgate.operators.processor import ProcessorSpec
 from headgate.state.arena import Run
 from headgate.state.checkpoint import Checkpoint
@@ -99,7 +100,7 @@ class BatchDriver:
         self.stopping = threading.Event()
         self.idle = threading.Event()
         self.idle.set()
-        self.input_schema: T.StructType | None = None
+        self._input_schema: T.StructType | None = None
         self.changes = Changes(self.states, config.slots_max)
         self.observer: Observer | None = None
         self.commands: Commands | None = None
@@ -119,8 +120,10 @@ class BatchDriver:
             op.id: ArrowMap(self._tasks[op.id], self._emitted_schema(op, self._tasks[op.id]))
             for op in query.operators
         }
+        self._unfolding = unfolding(spark, query, config.key_groups)
         self._preaggregation = {
-            c[0].id: Preaggregation(c[0], config.preaggregate) for c in query.chains
+            c[0].id: Preaggregation(c[0], config.preaggregate, self._unfolding)
+            for c in query.chains
         }
         self._relays = {
             op.id: exchange.Relay(spark, op, config.key_groups)
@@ -192,6 +195,15 @@ class BatchDriver:
     def set_budget(self, budget_s: float | None) -> None:
         """Give slots another time budget from the next step on."""
         self.config = replace(self.config, budget_s=budget_s)
+
+    def streaming_input(self) -> DataFrame:
+        """Return the streaming DataFrame whose batches `process` takes."""
+        if self._unfolding is None:
+            frame = exchange.streaming_input(self.spark, self.query, self.config.key_groups)
+        else:
+            frame = exchange.with_ticks(self._unfolding.stream())
+        self._input_schema = frame.schema
+        return frame
 
     def rehearse(self) -> None:
         """Plan an empty batch and an empty result, and run neither.
@@ -276,9 +288,9 @@ class BatchDriver:
 
     def _nothing(self) -> DataFrame:
         """Return a batch without rows."""
-        assert self.input_schema is not None
+        assert self._input_schema is not None
         assert self._batch_session is not None
-        return no_rows(self._batch_session, self.input_schema)
+        return no_rows(self._batch_session, self._input_schema)
 
     def _settle_in(self, session: SparkSession) -> None:
         """Take the session that batches come with: Spark's clone of the user's, the query's own.
@@ -489,9 +501,9 @@ class BatchDriver:
         """Return the plan of a chain's job, from routed rows to the last operator's slots."""
         alone = len(self.query.chains) == 1
         frame = exchange.chain_input(batch, chain[0], alone=alone)
+        frame = self._preaggregation[chain[0].id].apply(frame)
         if first:
             frame = exchange.with_initial(frame, chain[0], self.config.key_groups)
-        frame = self._preaggregation[chain[0].id].apply(frame)
         for operator in chain:
             if operator.upstream is not None:
                 frame = self._relays[operator.id].apply(frame)

@@ -20,6 +20,7 @@ from headgate.engines.spark.gateway import (
     class_name,
     column,
     each,
+    internal_rows,
     jvm,
     leaf,
     of_rows,
@@ -90,9 +91,13 @@ def streaming_input(spark: SparkSession, query: Query, key_groups: int) -> DataF
     together = frames[0]
     for frame in frames[1:]:
         together = together.unionByName(frame, allowMissingColumns=True)
-    schema = together.schema
-    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
-    return together.unionByName(tick(spark).select(*nothing))
+    return with_ticks(together)
+
+
+def with_ticks(frame: DataFrame) -> DataFrame:
+    """Return a streaming DataFrame of which a batch begins every second, with rows or without."""
+    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
+    return frame.unionByName(tick(frame.sparkSession).select(*nothing))
 
 
 def with_initial(frame: DataFrame, operator: Operator, key_groups: int) -> DataFrame:
@@ -175,8 +180,7 @@ class Relay:
         empty = analysed(template(spark, MARKERS))
         markers = list(each(empty.output()))
         self._attributes = seq(spark, [*each(upstream.placeholder.output()), *markers])
-        nothing = of_rows(spark, empty)._jdf.queryExecution().toRdd()
-        hole = leaf(spark, self._attributes, nothing)
+        hole = leaf(spark, self._attributes, internal_rows(of_rows(spark, empty)))
         plan = _with_markers(spark, operator.input_plan, upstream.placeholder, hole, markers)
         marker = column(spark, markers[0]).isNotNull()
         columns = []
@@ -190,7 +194,7 @@ class Relay:
     def apply(self, rows: DataFrame) -> DataFrame:
         """Return the routed input made of one batch's rows."""
         spark = rows.sparkSession
-        made = leaf(spark, self._attributes, rows._jdf.queryExecution().toRdd())
+        made = leaf(spark, self._attributes, internal_rows(rows))
         return of_rows(spark, self._graft.onto(made))
 
 

@@ -92,6 +92,17 @@ def each(scala_collection: Jvm) -> Iterator[Jvm]:
         yield iterator.next()
 
 
+def internal_rows(frame: DataFrame) -> Jvm:
+    """Return the RDD of Catalyst's internal rows that `frame` stands for.
+
+    A frame over an RDD, as ``foreachBatch`` gets it, is that RDD: asked for as a query, Spark would copy
+    each of its rows.
+    """
+    execution = frame._jdf.queryExecution()
+    plan = execution.analyzed()
+    return plan.rdd() if class_name(plan) == "LogicalRDD" else execution.toRdd()
+
+
 def analysed(df: DataFrame) -> Jvm:
     """Return the analysed logical plan of `df`."""
     return df._jdf.queryExecution().analyzed()

@@ -185,7 +185,7 @@ class QueryReader:
                 )
                 raise UnsupportedQuery(msg)
             self._check_below(child)
-        operator = JoinReader(self, node, _used_above(self.plan, node)).read()
+        operator = JoinReader(self, node, attributes_used(self.plan, node)).read()
         self.operators.append(operator)
         return operator
 
@@ -228,7 +228,7 @@ class QueryReader:
         return operator
 
 
-def _used_above(plan: Jvm, node: Jvm) -> set[str]:
+def attributes_used(plan: Jvm, node: Jvm) -> set[str]:
     """Return the ids of all attributes that `plan` puts out or refers to, `node` and below left out."""
     used = {a.exprId().toString() for a in each(plan.output())}
     pending = [plan]

@@ -19,14 +19,17 @@ from headgate.engines.spark.gateway import (
     Jvm,
     analysed,
     class_name,
+    column,
     data_type,
     each,
+    internal_rows,
     leaf,
     of_rows,
     template,
 )
 from headgate.engines.spark.plan import Operator
 from headgate.engines.spark.reports import Report
+from headgate.engines.spark.unfold import Unfolding
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 from headgate.operators.spec import Aggregate, AggregateSpec, Op
 
@@ -48,46 +51,43 @@ class Merged:
     ----------
     aggregate : Column
         Over the leaf columns.
-    buffers : int
-        Columns of its partial form.
     unpack : callable
-        From the column of its first buffer to (leaf name, Column) pairs.
+        From the column of the first buffer of its partial form to (leaf name, Column) pairs.
     """
 
     aggregate: Column
-    buffers: int
     unpack: Callable[[Column], list[tuple[str, Column]]]
 
 
 def merged_leaves(aggregate: Aggregate, names: list[str]) -> list[Merged]:
     """Return how Spark merges the leaves `names` of one aggregate.
 
-    The second buffer of MIN_BY and MAX_BY, the ordering, is not named by `unpack`: see `apply`.
+    The second buffer of MIN_BY and MAX_BY, the ordering, is not named by `unpack`.
     """
     op, count = aggregate.op, len(aggregate.leaves)
     first = F.col(names[0])
     if op in (Op.COUNT, Op.SUM_INTEGER, Op.SUM_FLOAT):
-        return [Merged(F.sum(first), 1, _one(names[0]))]
+        return [Merged(F.sum(first), _one(names[0]))]
     if op is Op.SUM_DECIMAL:
         kind = T.DecimalType(38, aggregate.leaves[0].scale)
-        total = Merged(F.sum(first), 2, lambda c: [(names[0], c.cast(kind))])
-        return [total, Merged(F.sum(F.col(names[1])), 1, _one(names[1]))]
+        total = Merged(F.sum(first), lambda c: [(names[0], c.cast(kind))])
+        return [total, Merged(F.sum(F.col(names[1])), _one(names[1]))]
     if op in (Op.MIN, Op.MAX):
         best = F.min if op is Op.MIN else F.max
         if count == 1:
-            return [Merged(best(first), 1, _one(names[0]))]
+            return [Merged(best(first), _one(names[0]))]
         whole = F.when(first.isNotNull(), F.struct(*names))
-        return [Merged(best(whole), 1, _fields(names))]
+        return [Merged(best(whole), _fields(names))]
     if op in (Op.FIRST, Op.LAST):
         edge = F.first if op is Op.FIRST else F.last
         whole = F.when(first > 0, F.struct(*names[1:]))
-        value = Merged(edge(whole, ignorenulls=True), 2, _fields(names[1:]))
-        return [Merged(F.sum(first), 1, _one(names[0])), value]
+        value = Merged(edge(whole, ignorenulls=True), _fields(names[1:]))
+        return [Merged(F.sum(first), _one(names[0])), value]
     by = F.min_by if op is Op.MIN_BY else F.max_by
     present = first.isNotNull()
     whole = F.when(present, F.struct(*names))
     order = F.when(present, F.struct(*names[:count]))
-    return [Merged(by(whole, order), 2, _fields(names))]
+    return [Merged(by(whole, order), _fields(names))]
 
 
 def _one(name: str) -> Callable[[Column], list[tuple[str, Column]]]:
@@ -119,10 +119,13 @@ class Preaggregation:
     wanted : str
         auto, on or off. auto: when the last batches show that it shrinks the data. A processor always
         gets its rows as they are.
+    unfolding : Unfolding or None
+        What is made of a batch's rows before they are routed rows.
     """
 
-    def __init__(self, operator: Operator, wanted: str) -> None:
+    def __init__(self, operator: Operator, wanted: str, unfolding: Unfolding | None = None) -> None:
         self.operator = operator
+        self._unfolding = unfolding
         self.wanted = wanted if isinstance(operator.spec, AggregateSpec) else "off"
         self.active = self.wanted == "on"
         self._rest = 0
@@ -130,18 +133,22 @@ class Preaggregation:
         self._unpacked: Graft | None = None
 
     def apply(self, frame: DataFrame) -> DataFrame:
-        """Return `frame` with at most one row per key group, slice and key and map partition."""
+        """Return routed rows: where it is active, one per key group, slice and key and map partition."""
+        unfolding = self._unfolding
         if not self.active:
-            return frame
+            return frame if unfolding is None else unfolding.apply(frame)
         spark = frame.sparkSession
         if self._whole is None:
             self._plan_once(frame)
         assert self._whole is not None
-        rows = leaf(spark, self._inputs, frame._jdf.queryExecution().toRdd())
+        if unfolding is None:
+            rows = leaf(spark, self._inputs, internal_rows(frame))
+        else:
+            rows = unfolding.rows(frame)
         whole = of_rows(spark, self._whole.onto(rows))
-        partial = _below_exchange(whole._jdf.queryExecution().executedPlan())
+        final, partial = _halves(whole._jdf.queryExecution().executedPlan())
         if self._unpacked is None:
-            self._unpack_once(spark, partial, frame.columns)
+            self._unpack_once(spark, final, partial)
         assert self._unpacked is not None
         made = leaf(spark, self._buffers, partial.execute())
         return of_rows(spark, self._unpacked.onto(made))
@@ -149,28 +156,32 @@ class Preaggregation:
     def _plan_once(self, frame: DataFrame) -> None:
         """Make the aggregation's plan over a hole; each batch only puts its rows there."""
         spark = frame.sparkSession
-        self._keys = [GROUP, *([TIME] if TIME in frame.columns else [])]
+        if self._unfolding is None:
+            hole, self._inputs = _hole(spark, frame.schema)
+            routed = of_rows(spark, hole)
+        else:
+            hole, routed = self._unfolding.hole, of_rows(spark, self._unfolding.plan)
+        self._columns = routed.columns
+        self._keys = [GROUP, *([TIME] if TIME in self._columns else [])]
         self._keys += [routed.name for routed in self.operator.keys]
-        self._merged = [*all_merged(self.operator), Merged(F.sum(RECORDS), 1, _one(RECORDS))]
-        if ARRIVED_FIRST in frame.columns:
-            self._merged.append(Merged(F.min(ARRIVED_FIRST), 1, _one(ARRIVED_FIRST)))
-            self._merged.append(Merged(F.max(ARRIVED_LAST), 1, _one(ARRIVED_LAST)))
-        hole, self._inputs = _hole(spark, frame.schema)
-        aggregates = [m.aggregate for m in self._merged]
-        whole = of_rows(spark, hole).groupBy(*self._keys).agg(*aggregates)
+        self._merged = [*all_merged(self.operator), Merged(F.sum(RECORDS), _one(RECORDS))]
+        if ARRIVED_FIRST in self._columns:
+            self._merged.append(Merged(F.min(ARRIVED_FIRST), _one(ARRIVED_FIRST)))
+            self._merged.append(Merged(F.max(ARRIVED_LAST), _one(ARRIVED_LAST)))
+        whole = routed.groupBy(*self._keys).agg(*(m.aggregate for m in self._merged))
         self._whole = Graft(spark, analysed(whole), hole)
 
-    def _unpack_once(self, spark: SparkSession, partial: Jvm, wanted: list[str]) -> None:
+    def _unpack_once(self, spark: SparkSession, final: Jvm, partial: Jvm) -> None:
         """Make the plan from Spark's partial buffers to routed columns, over a hole too."""
         kinds = [data_type(a.dataType()) for a in each(partial.output())]
         schema = T.StructType([T.StructField(f"p{i}", kind) for i, kind in enumerate(kinds)])
         hole, self._buffers = _hole(spark, schema)
-        columns = {key: F.col(f"p{i}") for i, key in enumerate(self._keys)}
-        at = len(self._keys)
-        for one in self._merged:
-            columns |= dict(one.unpack(F.col(f"p{at}")))
-            at += one.buffers
-        rows = of_rows(spark, hole).select(*[columns[name].alias(name) for name in wanted])
+        found = _sources(spark, final)
+        keys = len(self._keys)
+        columns = dict(zip(self._keys, found[:keys], strict=True))
+        for one, buffer in zip(self._merged, found[keys:], strict=True):
+            columns |= dict(one.unpack(buffer))
+        rows = of_rows(spark, hole).select(*[columns[name].alias(name) for name in self._columns])
         self._unpacked = Graft(spark, analysed(rows), hole)
 
     def learn(self, reports: list[Report], partitions: int) -> None:
@@ -203,12 +214,36 @@ def _hole(spark: SparkSession, schema: T.StructType) -> tuple[Jvm, Jvm]:
     """Return a leaf without rows, to be replaced, and its attributes."""
     empty = analysed(template(spark, schema))
     attributes = empty.output()
-    nothing = of_rows(spark, empty)._jdf.queryExecution().toRdd()
-    return leaf(spark, attributes, nothing), attributes
+    return leaf(spark, attributes, internal_rows(of_rows(spark, empty))), attributes
 
 
-def _below_exchange(plan: Jvm) -> Jvm:
-    """Return what stands below the first exchange of a physical plan."""
+def _halves(plan: Jvm) -> tuple[Jvm, Jvm]:
+    """Return the final aggregation of a physical plan, and what stands below its exchange."""
+    final = None
     while "Exchange" not in class_name(plan):
+        if final is None and class_name(plan).endswith("AggregateExec"):
+            final = plan
         (plan,) = list(each(plan.children()))
-    return plan.child()
+    return final, plan.child()
+
+
+def _sources(spark: SparkSession, final: Jvm) -> list[Column]:
+    """Return for each column that `final` puts out where it comes from: ``p0 ..``, or a constant.
+
+    Not by position: Catalyst merges equal aggregates, and takes constants out of the keys.
+    """
+    grouping = list(each(final.groupingExpressions()))
+    at = {attribute.exprId().toString(): i for i, attribute in enumerate(grouping)}
+    width = len(grouping)
+    calls = each(final.aggregateExpressions())
+    for call, attribute in zip(calls, each(final.aggregateAttributes()), strict=True):
+        at[attribute.exprId().toString()] = width
+        width += call.aggregateFunction().aggBufferAttributes().size()
+    sources = []
+    for result in each(final.resultExpressions()):
+        value = result.child() if class_name(result) == "Alias" else result
+        if value.foldable():
+            sources.append(column(spark, value))
+        else:
+            sources.append(F.col(f"p{at[value.exprId().toString()]}"))
+    return sources

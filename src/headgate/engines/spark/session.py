@@ -60,7 +60,6 @@ SETTINGS = (
         "spark.python.sql.dataFrameDebugging.enabled",
         "false",
         "no stack trace is taken for every DataFrame call of a batch",
-        running=True,
     ),
     Setting(
         "spark.sql.execution.arrow.maxRecordsPerBatch",
@@ -114,19 +113,29 @@ def session(
     return spark
 
 
-def advice(spark: SparkSession) -> str | None:
+def advice(spark: SparkSession, location: str) -> str | None:
     """Return one line naming the settings that `spark` lacks, or None.
 
-    Settings that can be changed in a running session are changed here.
+    Settings that can be changed in a running session, and that its user left alone, are changed here.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    location : str
+        Of a query's checkpoint.
     """
     missing = []
     for setting in SETTINGS:
-        if spark.conf.get(setting.key, "") == setting.value:
+        if setting.local_only and "://" in location.removeprefix("file://"):
             continue
-        if setting.running and spark.conf.get(setting.key, None) is None:
-            spark.conf.set(setting.key, setting.value)
-        elif not setting.running:
+        # no other default: Spark demands that it be a value of the setting's type
+        found = spark.conf.get(setting.key, None)
+        if found == setting.value:
+            continue
+        if not setting.running:
             missing.append(setting.key)
+        elif found is None:
+            spark.conf.set(setting.key, setting.value)
     if not missing:
         return None
     return f"batches would be faster with hg.session(), which also sets {', '.join(missing)}."

@@ -22,7 +22,6 @@ from headgate.engines.spark.allocation import follow_slots
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
-from headgate.engines.spark.exchange import streaming_input
 from headgate.engines.spark.gateway import require_classic
 from headgate.engines.spark.job import JobConfig
 from headgate.engines.spark.lock import CheckpointLock
@@ -367,7 +366,8 @@ class Writer:
         if self._advise:
             msg = f"{policy.name} cannot only advise; leave out .advise(), or the policy."
             raise ConfigError(msg)
-        _check_session(self._df.sparkSession)
+        location = self._location()
+        _check_session(self._df.sparkSession, location)
         if self._mode == "complete":
             msg = (
                 f'{policy.name} runs stateless queries, which have no mode "complete"; use append.'
@@ -383,7 +383,7 @@ class Writer:
             ),
             policy,
             self._sink(plan),
-            location=self._location(),
+            location=location,
             name=self._name,
             trigger=self._trigger,
         )
@@ -397,9 +397,9 @@ class Writer:
 
     def _start(self, plan: Plan) -> Query:
         spark = self._df.sparkSession
-        _check_session(spark)
-        config = self._config()
         location = self._location()
+        _check_session(spark, location)
+        config = self._config()
         checkpoint = Checkpoint(location)
         job = checkpoint.open(_identity(plan, config))
         lock = CheckpointLock(spark, checkpoint.root)
@@ -411,8 +411,7 @@ class Writer:
             sink = self._sink(plan)
             recorder = Recorder(checkpoint.root / "journal.jsonl")
             driver = BatchDriver(spark, plan, config, checkpoint, job, run, sink, recorder)
-            frame = streaming_input(spark, plan, config.key_groups)
-            driver.input_schema = frame.schema
+            frame = driver.streaming_input()
             controller = self._controller(plan, driver, recorder)
             driver.observer = self._watch(controller, driver)
             commands = Commands(
@@ -590,10 +589,10 @@ def _identity(plan: Plan, config: JobConfig) -> dict[str, Any]:
     }
 
 
-def _check_session(spark: Any) -> None:
+def _check_session(spark: Any, location: str) -> None:
     if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
         msg = "spark.speculation is on; two live attempts of a slot only waste work here. Switch it off."
         raise ConfigError(msg)
-    advice = sessions.advice(spark)
+    advice = sessions.advice(spark, location)
     if advice:
         warnings.warn(advice, stacklevel=4)

@@ -1,0 +1,52 @@
+"""A session that headgate did not make: it works, and one line says what it lacks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headgate.engines.spark.session import advice
+
+PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+import headgate as hg
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.range(6).write.parquet(sys.argv[1] + "/in")
+rows = spark.readStream.schema("id bigint").parquet(sys.argv[1] + "/in")
+writer = hg.writeStream(rows.groupBy((rows.id % 2).alias("odd")).count()).outputMode("update")
+writer = writer.format("memory").queryName("counts").slots(start=2)
+writer = writer.option("checkpointLocation", sys.argv[1] + "/checkpoint")
+writer.trigger(availableNow=True).start().awaitTermination()
+print(sorted(tuple(row) for row in spark.table("counts").collect()))
+"""
+
+
+def test_a_query_runs_in_a_session_without_any_setting(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.stdout.strip().endswith("[(0, 3), (1, 3)]"), done.stderr[-3000:]
+    assert done.stderr.count("batches would be faster with hg.session()") == 1
+
+
+KEY = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+@pytest.mark.parametrize(
+    ("location", "local"),
+    [("/data/c", True), ("file:///data/c", True), ("s3a://data/c", False), ("hdfs://n/c", False)],
+)
+def test_only_a_local_checkpoint_is_written_as_a_local_one(
+    spark: SparkSession, location: str, local: bool
+) -> None:
+    plain = spark.newSession()
+    plain.conf.unset(KEY)
+    advice(plain, location)
+    assert (plain.conf.get(KEY, None) is not None) == local
