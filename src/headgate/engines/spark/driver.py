@@ -23,7 +23,8 @@ from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
 from headgate.engines.spark.errand import Errands
 from headgate.engines.spark.failure import is_final, processor_error
 from headgate.engines.spark.faults import crash_point
-from headgate.engines.spark.gateway import ArrowMap, no_rows
+from headgate.engines.spark.gateway import ArrowMap
+from headgate.engines.spark.intake import Intake
 from headgate.engines.spark.job import JobConfig, OperatorState
 from headgate.engines.spark.migrations import Migrations
 from headgate.engines.spark.output import Outputs, Results
@@ -39,13 +40,11 @@ from headgate.engines.spark.reports import Report, ReportChannel, consistent
 from headgate.engines.spark.sinks import Sink
 from headgate.engines.spark.slot import STEP_PROPERTY, SlotTask
 from headgate.engines.spark.sparklog import SparkLog
-from headgate.engines.spark.unfold import unfolding
 from headgate.operators.processor import ProcessorSpec
 from headgate.state.arena import Run
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 
-_ADAPTIVE = "spark.sql.adaptive.enabled"
 _QUIET_S = 0.8
 """How long waiting records are served between two ticks."""
 
@@ -100,14 +99,12 @@ class BatchDriver:
         self.stopping = threading.Event()
         self.idle = threading.Event()
         self.idle.set()
-        self._input_schema: T.StructType | None = None
         self.changes = Changes(self.states, config.slots_max)
         self.observer: Observer | None = None
         self.commands: Commands | None = None
         self.after_step: Callable[[], None] = lambda: None
         self._read_ms = self._served_ms = time.time() * 1e3
         self._intents, self._garbage = Beside("headgate-intents"), Beside("headgate-garbage")
-        self._batch_session: SparkSession | None = None
         self._quiet_batches = 0
         self._timestamp_ms = 0
         self.batches_begun = 0
@@ -120,9 +117,9 @@ class BatchDriver:
             op.id: ArrowMap(self._tasks[op.id], self._emitted_schema(op, self._tasks[op.id]))
             for op in query.operators
         }
-        self._unfolding = unfolding(spark, query, config.key_groups)
+        self.intake = Intake(spark, query, config.key_groups)
         self._preaggregation = {
-            c[0].id: Preaggregation(c[0], config.preaggregate, self._unfolding)
+            c[0].id: Preaggregation(c[0], config.preaggregate, self.intake.unfolding)
             for c in query.chains
         }
         self._relays = {
@@ -196,15 +193,6 @@ class BatchDriver:
         """Give slots another time budget from the next step on."""
         self.config = replace(self.config, budget_s=budget_s)
 
-    def streaming_input(self) -> DataFrame:
-        """Return the streaming DataFrame whose batches `process` takes."""
-        if self._unfolding is None:
-            frame = exchange.streaming_input(self.spark, self.query, self.config.key_groups)
-        else:
-            frame = exchange.with_ticks(self._unfolding.stream())
-        self._input_schema = frame.schema
-        return frame
-
     def rehearse(self) -> None:
         """Plan an empty batch and an empty result, and run neither.
 
@@ -212,11 +200,9 @@ class BatchDriver:
         """
         if not self.query.operators:
             return
-        clone = self.spark._jsparkSession.cloneSession()
-        self._settle_in(SparkSession(self.spark.sparkContext, clone))
+        nothing = self.intake.rehearsal()
         for chain in self.query.chains:
-            self._chain_frame(self._nothing(), chain)._jdf.queryExecution().executedPlan()
-        self._batch_session = None
+            self._chain_frame(nothing, chain)._jdf.queryExecution().executedPlan()
         self._results.stored(Outputs(), self.checkpoint)._jdf.queryExecution().executedPlan()
 
     # -- steps ------------------------------------------------------------------------------------
@@ -243,8 +229,7 @@ class BatchDriver:
         self.log.refuse_batch()
 
     def _process(self, batch: DataFrame, batch_id: int) -> None:
-        if self._batch_session is None:
-            self._settle_in(batch.sparkSession)
+        self.intake.settle_in(batch)
         arrived_ms = time.time() * 1000
         log = self.log.batch(batch_id)
         watermark_us, sources = log.watermark_us, log.offsets
@@ -279,27 +264,14 @@ class BatchDriver:
             if not self._changing and not any(s.backlog for s in self.states.values()):
                 return
             now_ms = time.time() * 1e3
-            self._step(self._nothing(), batch_id, watermark_us, budget=True, started_ms=now_ms)
+            self._step(
+                self.intake.nothing(), batch_id, watermark_us, budget=True, started_ms=now_ms
+            )
 
     @property
     def _changing(self) -> bool:
         """Whether assignments change at the next boundaries, so that these must come."""
         return self.changes.pending or self.migrations.running
-
-    def _nothing(self) -> DataFrame:
-        """Return a batch without rows."""
-        assert self._input_schema is not None
-        assert self._batch_session is not None
-        return no_rows(self._batch_session, self._input_schema)
-
-    def _settle_in(self, session: SparkSession) -> None:
-        """Take the session that batches come with: Spark's clone of the user's, the query's own.
-
-        An adaptive plan runs its stages while it is being made: slots would run before their facts
-        are known, and in jobs of their own.
-        """
-        session.conf.set(_ADAPTIVE, "false")
-        self._batch_session = session
 
     def drain(self) -> None:
         """After the last batch: serve the backlog and emit what its watermark allows.
@@ -315,7 +287,9 @@ class BatchDriver:
         clock_ms = time.time() * 1e3
         while self._due(watermark_us, clock_ms) and not self.stopping.is_set():
             batch_id, now_ms = self.latest.spark_batch, time.time() * 1e3
-            self._step(self._nothing(), batch_id, watermark_us, budget=False, started_ms=now_ms)
+            self._step(
+                self.intake.nothing(), batch_id, watermark_us, budget=False, started_ms=now_ms
+            )
 
     def close(self) -> None:
         """Finish what goes on beside the batches; there will be none any more."""

@@ -411,7 +411,7 @@ class Writer:
             sink = self._sink(plan)
             recorder = Recorder(checkpoint.root / "journal.jsonl")
             driver = BatchDriver(spark, plan, config, checkpoint, job, run, sink, recorder)
-            frame = driver.streaming_input()
+            frame = driver.intake.stream
             controller = self._controller(plan, driver, recorder)
             driver.observer = self._watch(controller, driver)
             commands = Commands(
