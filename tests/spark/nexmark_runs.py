@@ -54,9 +54,13 @@ def frame(session: SparkSession, name: str, seed: int, place: Path) -> DataFrame
     files = place / "events"
     if not files.is_dir():
         _write_events(files, seed)
-    more = {"longest": f"{LONGEST_S} seconds"} if name in ("q4", "q6") else {}
-    made: DataFrame = getattr(queries, name)(_Recorded(session, files), **more)
+    made: DataFrame = getattr(queries, name)(_Recorded(session, files), **more_options(name))
     return made
+
+
+def more_options(name: str) -> dict[str, str]:
+    """Return what a query is told besides its source."""
+    return {"longest": f"{LONGEST_S} seconds"} if name in ("q4", "q6") else {}
 
 
 def _write_events(files: Path, seed: int) -> None:
