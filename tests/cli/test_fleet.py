@@ -60,6 +60,16 @@ def test_a_job_takes_from_the_defaults_what_it_does_not_say(tmp_path):
     assert (job.checkpoint, job.sink) == ("/data/counts", {"format": "noop"})
 
 
+@pytest.mark.parametrize(
+    ("given", "most"), [("", 16), ("slots = { start = 4 }\n", 16), ("slots = { max = 8 }\n", 8)]
+)
+def test_a_job_may_have_as_many_slots_as_key_groups_unless_it_says_otherwise(tmp_path, given, most):
+    text = JOB + "key_groups = 16\n" + given
+    assert described(tmp_path, text).jobs["counts"].slots_max == most
+    found = check_fleet(tmp_path / "fleet.toml")
+    assert found["slots_wanted_at_most"] == most
+
+
 def test_jobs_may_write_to_one_path_where_the_sink_is_no_file_sink(tmp_path):
     defaults = "[defaults]\nsink = { format = 'delta', path = '/out' }\n"
     found = described(tmp_path, defaults + JOB + JOB.replace("counts", "sums"))
@@ -99,7 +109,12 @@ def test_the_environment_wins_over_the_file(tmp_path):
         (JOB + "priority = 0\n", r"\[jobs.counts\] priority is 0.0; use a number above 0"),
         (JOB + 'utility = "nee"\n', r'unknown utility "nee"; did you mean "knee"\?'),
         (JOB + 'key_groups = "many"\n', r"\[jobs.counts\] key_groups = 'many' is not int"),
+        (JOB + "key_groups = 0\n", "key_groups=0 is out of range; use 1 to 32767"),
         (JOB + "slots = { max = 500 }\n", "slots max=500 exceeds 128 key groups"),
+        (
+            JOB + "key_groups = 16\nslots = { start = 20 }\n",
+            "slots start=20 exceeds 16 key groups",
+        ),
         (JOB + "slots = { min = 3, max = 2 }\n", "not 1 <= min <= start <= max"),
         (JOB + "trigger = { once = 'x' }\n", r"trigger \['once'\] is not for a fleet"),
         (JOB + "slot_rate = -1\n", "slot_rate=-1 is out of range"),

@@ -43,11 +43,11 @@ def check_fleet(path: Path) -> dict[str, Any]:
             "slo": " and ".join(job.slo),
             "priority": job.priority,
             "utility": job.utility,
-            "slots": f"{job.slots.min} to {job.slots.max}, {job.slots.start} at the start",
+            "slots": f"{job.slots.min} to {job.slots_max}, {job.slots.start} at the start",
         }
         for name, job in described.jobs.items()
     ]
-    most = sum(job.slots.max for job in described.jobs.values())
+    most = sum(job.slots_max for job in described.jobs.values())
     return {
         "file": str(path),
         "slots": described.fleet.slots,
@@ -142,7 +142,7 @@ def _writer(engine: SparkEngine, name: str, job: JobSettings, place: Path) -> An
         .writeStream(frame)
         .queryName(name)
         .slo(*job.slo)
-        .slots(job.slots.min, job.slots.max, job.slots.start)
+        .slots(job.slots.min, job.slots_max, job.slots.start)
         .keyGroups(job.key_groups)
         .format(sink.get("format", "parquet"))
         .outputMode(sink.get("outputMode", workload.output_mode))
