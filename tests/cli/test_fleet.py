@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -21,6 +25,7 @@ from headgate.journal import (
 )
 from headgate.journal.schema import VERSION
 from headgate.report.fleet import fleet_status
+from headgate.scenario import fleet as fleet_run
 from headgate.scenario.fleet import check_fleet
 from headgate.scenario.fleet_file import Slots, read_fleet
 
@@ -264,3 +269,29 @@ def test_a_fleet_at_rest_with_a_job_below_its_slo_is_oversubscribed(
 def test_status_without_a_journal_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="there is no fleet's journal"):
         fleet_status(tmp_path)
+
+
+class Starting:
+    """A fleet that is interrupted while it starts, and goes on starting until it is stopped."""
+
+    rounds, actions, jobs, failures = (), (), {}, {}
+    policy, limits = SimpleNamespace(name="henge"), SimpleNamespace(slots=8)
+
+    def __init__(self):
+        self.stopped, self.stopped_in_time = threading.Event(), False
+
+    def start(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        self.stopped_in_time = self.stopped.wait(30)
+
+    def stop(self):
+        self.stopped.set()
+
+
+def test_an_interrupt_ends_a_run_whose_fleet_is_still_starting(tmp_path, monkeypatch):
+    path, starting = tmp_path / "fleet.toml", Starting()
+    path.write_text(JOB)
+    monkeypatch.setattr(fleet_run, "_fleet", lambda *given, **settings: starting)
+    result = fleet_run.run_fleet_file(path, duration_s=60.0, work=tmp_path / "work")
+    assert starting.stopped_in_time
+    assert (result["rounds"], result["policy"]) == (0, "henge")
