@@ -305,6 +305,11 @@ class BatchDriver:
             batch_id, now_ms = self.latest.spark_batch, time.time() * 1e3
             self._step(self._nothing(), batch_id, watermark_us, budget=False, started_ms=now_ms)
 
+    def give_up(self) -> None:
+        """Do no batch any more, and wait for one that is under way."""
+        self.stopping.set()
+        self.idle.wait()
+
     def close(self) -> None:
         """Finish what goes on beside the batches; there will be none any more."""
         self._intents.close()
