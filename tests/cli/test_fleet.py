@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -21,6 +25,7 @@ from headgate.journal import (
 )
 from headgate.journal.schema import VERSION
 from headgate.report.fleet import fleet_status
+from headgate.scenario import fleet as fleet_run
 from headgate.scenario.fleet import check_fleet
 from headgate.scenario.fleet_file import Slots, read_fleet
 
@@ -58,6 +63,16 @@ def test_a_job_takes_from_the_defaults_what_it_does_not_say(tmp_path):
     job = described(tmp_path, text + JOB + "slots = { max = 4 }\n").jobs["counts"]
     assert (job.slots, job.priority) == (Slots(2, 4, 2), 3.0)
     assert (job.checkpoint, job.sink) == ("/data/counts", {"format": "noop"})
+
+
+@pytest.mark.parametrize(
+    ("given", "most"), [("", 16), ("slots = { start = 4 }\n", 16), ("slots = { max = 8 }\n", 8)]
+)
+def test_a_job_may_have_as_many_slots_as_key_groups_unless_it_says_otherwise(tmp_path, given, most):
+    text = JOB + "key_groups = 16\n" + given
+    assert described(tmp_path, text).jobs["counts"].slots_max == most
+    found = check_fleet(tmp_path / "fleet.toml")
+    assert found["slots_wanted_at_most"] == most
 
 
 def test_jobs_may_write_to_one_path_where_the_sink_is_no_file_sink(tmp_path):
@@ -99,7 +114,12 @@ def test_the_environment_wins_over_the_file(tmp_path):
         (JOB + "priority = 0\n", r"\[jobs.counts\] priority is 0.0; use a number above 0"),
         (JOB + 'utility = "nee"\n', r'unknown utility "nee"; did you mean "knee"\?'),
         (JOB + 'key_groups = "many"\n', r"\[jobs.counts\] key_groups = 'many' is not int"),
+        (JOB + "key_groups = 0\n", "key_groups=0 is out of range; use 1 to 32767"),
         (JOB + "slots = { max = 500 }\n", "slots max=500 exceeds 128 key groups"),
+        (
+            JOB + "key_groups = 16\nslots = { start = 20 }\n",
+            "slots start=20 exceeds 16 key groups",
+        ),
         (JOB + "slots = { min = 3, max = 2 }\n", "not 1 <= min <= start <= max"),
         (JOB + "trigger = { once = 'x' }\n", r"trigger \['once'\] is not for a fleet"),
         (JOB + "slot_rate = -1\n", "slot_rate=-1 is out of range"),
@@ -249,3 +269,29 @@ def test_a_fleet_at_rest_with_a_job_below_its_slo_is_oversubscribed(
 def test_status_without_a_journal_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="there is no fleet's journal"):
         fleet_status(tmp_path)
+
+
+class Starting:
+    """A fleet that is interrupted while it starts, and goes on starting until it is stopped."""
+
+    rounds, actions, jobs, failures = (), (), {}, {}
+    policy, limits = SimpleNamespace(name="henge"), SimpleNamespace(slots=8)
+
+    def __init__(self):
+        self.stopped, self.stopped_in_time = threading.Event(), False
+
+    def start(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        self.stopped_in_time = self.stopped.wait(30)
+
+    def stop(self):
+        self.stopped.set()
+
+
+def test_an_interrupt_ends_a_run_whose_fleet_is_still_starting(tmp_path, monkeypatch):
+    path, starting = tmp_path / "fleet.toml", Starting()
+    path.write_text(JOB)
+    monkeypatch.setattr(fleet_run, "_fleet", lambda *given, **settings: starting)
+    result = fleet_run.run_fleet_file(path, duration_s=60.0, work=tmp_path / "work")
+    assert starting.stopped_in_time
+    assert (result["rounds"], result["policy"]) == (0, "henge")

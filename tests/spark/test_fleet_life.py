@@ -153,6 +153,35 @@ def test_a_fleet_that_is_stopped_while_a_job_starts_leaves_no_query_behind():
     assert fleet.jobs == {"job": State.GONE}
 
 
+def test_an_interrupt_while_a_fleet_starts_stops_the_jobs_that_run():
+    fleet, first, second, third = fleet_of(round_s=60.0), Job("first"), Job("second"), Job("third")
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    second.start = interrupted
+    for job in (first, second, third):
+        fleet.add(job)
+    with pytest.raises(KeyboardInterrupt):
+        fleet.start()
+    assert [query.isActive for query in first.started] == [False]
+    assert fleet.jobs == {"first": State.GONE}
+    assert not third.started
+
+
+def test_a_query_is_stopped_if_an_interrupt_comes_before_the_fleet_knows_of_it():
+    fleet, query = fleet_of(round_s=60.0), Running()
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    query.assignment = interrupted
+    fleet.add(Job(queries=[query]))
+    with pytest.raises(KeyboardInterrupt):
+        fleet.start()
+    assert not query.isActive
+
+
 def test_a_job_that_was_removed_is_not_started_again():
     fleet = fleet_of(round_s=60.0)
     late = Running(LATE)

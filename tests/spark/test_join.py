@@ -65,6 +65,16 @@ def windowed(left: DataFrame, right: DataFrame) -> DataFrame:
     return mine.join(other, F.expr("t = u and w = w2"), "left_outer").select("id", "id2", "w", "t")
 
 
+def near_the_greatest(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Join numbers so large that what is as close to them may be no number any more."""
+    mine, other = sides(left, right)
+    greatest = 2**63 - 1
+    mine = mine.select("id", "ts", "t", (F.lit(greatest) - F.col("id") % 7).alias("n"))
+    other = other.select("id2", "ts2", "u", (F.lit(greatest) - F.col("id2") % 7).alias("n2"))
+    near = "abs(n - n2) <= 3L and 5 > abs(n2 - n)"
+    return mine.join(other, F.expr(f"t = u and {IN_TIME} and {near}"), "full_outer").drop("n", "n2")
+
+
 QUERIES = {
     "inner": joined("inner", f"t = u and o <=> p and {IN_TIME} and d < e"),
     "inner, a part above": joined("inner", f"t = u and {IN_TIME} and d + e > 0 and id % 3 = 0"),
@@ -75,6 +85,8 @@ QUERIES = {
     "equal windows": windowed,
     "counted": counted,
     "no equality": joined("inner", f"{IN_TIME} and abs(id - id2) <= 2"),
+    "float keys": joined("inner", f"d = e and {IN_TIME}"),
+    "near the greatest number": near_the_greatest,
 }
 
 
@@ -99,7 +111,15 @@ def final(rows: list[Row], files: list[Path]) -> list[Row]:
     return [row for row in rows if out(row)]
 
 
-SHOWN = ("inner, a part above", "full outer", "left semi", "counted", "no equality")
+SHOWN = (
+    "inner, a part above",
+    "full outer",
+    "left semi",
+    "counted",
+    "no equality",
+    "float keys",
+    "near the greatest number",
+)
 
 
 @pytest.mark.parametrize(("name", "changes"), relational.cases(QUERIES, SHOWN))
@@ -119,4 +139,6 @@ def test_explain_says_how_a_join_runs(session: SparkSession, files: list[Path]) 
     assert "Join inner on t = u" in text
     assert "left kept for 3" in text
     assert "Catalyst checks" in text
-    assert "every slot sees every record" in hg.explain(QUERIES["no equality"](*sources))
+    text = hg.explain(QUERIES["no equality"](*sources))
+    assert "every slot sees every record" in text
+    assert "; abs(id - id2) <= 2; left kept" in text

@@ -25,7 +25,8 @@ from headgate.engines.spark.arrow_processor import ArrowProcessor
 from headgate.engines.spark.declaration import declared
 from headgate.engines.spark.pandas_processor import _SETTINGS, PandasProcessor
 from headgate.engines.spark.state_handle import column_of
-from headgate.operators.processor import Keyed, State, TimeMode, Timers
+from headgate.engines.spark.user_processor import RowProcessor
+from headgate.operators.processor import TIMERS, Keyed, State, TimeMode, Timers
 
 
 class Nested(StatefulProcessor):
@@ -151,6 +152,59 @@ def test_a_keys_frame_does_not_depend_on_other_keys():
     timers = Timers(state, TimeMode.NONE, -1, np.full(2, -1))
     got = processor.handleBatch(keys, Keyed(np.array([0, 1, 1]), rows), state, timers)
     assert got.column("n").to_pylist() == [3_000_000_001, 9_000_000]
+
+
+class Told(StatefulProcessor):
+    """Notes the keys that it is called with."""
+
+    def __init__(self):
+        self.keys = []
+
+    def init(self, handle):
+        pass
+
+    def handleInputRows(self, key, rows, timerValues):
+        self.keys.append(key[0])
+        return iter(())
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        self.keys.append(key.at)
+        return iter(())
+
+
+@pytest.fixture
+def in_new_york(monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "hour"),
+    [(RowProcessor, {}, 19), (PandasProcessor, {"settings": {"timezone": "Asia/Tokyo"}}, 9)],
+)
+def test_a_key_that_is_a_time_has_no_zone_when_a_timer_fires(in_new_york, kind, settings, hour):
+    """As on plain Spark, where rows show it in the session's zone, timers of rows in the process's."""
+    user, mode = Told(), TimeMode.EVENT
+    processor = kind(
+        user,
+        keys=pa.schema([("at", pa.timestamp("us", tz="Asia/Tokyo"))]),
+        inputs=pa.schema([]),
+        initial=pa.schema([]),
+        outputs=to_arrow_schema(OUTPUT, timezone="UTC"),
+        states={},
+        mode=mode,
+        **settings,
+    )
+    midnight = pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.UTC)], processor.keys.types[0])
+    keys = pa.RecordBatch.from_arrays([midnight], schema=processor.keys)
+    fired = Keyed(np.zeros(1, dtype=np.int64), pa.RecordBatch.from_pydict({"at_ms": [5]}))
+    state = State((TIMERS,), {TIMERS.name: fired}, 1)
+    processor.handleExpired(keys, fired, state, Timers(state, mode, 0, np.full(1, 7)))
+    (key,) = user.keys
+    assert (type(key), key.tzinfo, key.hour) == (dt.datetime, None, hour)
 
 
 class ByPlace(StatefulProcessor):

@@ -15,8 +15,10 @@ from typing import Any
 
 import answers
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import headgate as hg
 from headgate.core.errors import (
@@ -26,7 +28,7 @@ from headgate.core.errors import (
     StateError,
     UnsupportedQuery,
 )
-from headgate.engines.spark import lock, session
+from headgate.engines.spark import lock, session, sparklog
 from headgate.engines.spark.logical import read
 from headgate.state.arena import ArenaStore
 from headgate.state.checkpoint import Checkpoint
@@ -312,6 +314,30 @@ def test_a_second_driver_in_another_process_is_refused(running: Any) -> None:
     )
     assert re.search(rf"refused: .*is held by driver .* pid {os.getpid()}", run.stdout), run.stderr
     assert query.isActive
+
+
+def test_an_interrupt_while_a_query_starts_leaves_neither_query_nor_lock(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = []
+    start = DataStreamWriter.start
+
+    def interrupted(made: DataStreamWriter) -> None:
+        begun.append(start(made))
+        raise KeyboardInterrupt
+
+    put(spark, tmp_path / "in", 0, [1, 2])
+    counts = by_key(numbers(spark, tmp_path / "in"))
+    monkeypatch.setattr(sparklog, "_STOP_WAIT_S", 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(DataStreamWriter, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer(counts, tmp_path / "checkpoint", "interrupted").start()
+    with pytest.raises(StreamingQueryException):
+        begun[0].awaitTermination(int(BOUND_S))
+    put(spark, tmp_path / "in", 1, [2, 3])
+    finish(writer(counts, tmp_path / "checkpoint", "again"))
+    assert {row.k: row.n for row in spark.table("again").collect()} == {1: 1, 2: 2, 3: 1}
 
 
 # -- checkpoints ------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ import relational
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import headgate as hg
+
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> SparkSession:
@@ -69,3 +71,20 @@ def test_sessions_and_several_keys_per_record_answer_as_spark_does(
     got = relational.put_out(session, build, [files], tmp_path, changes=changes)
     assert len(expected) > 5
     assert answers.differences(expected, got) == ""
+
+
+@pytest.mark.parametrize("added", ["INTERVAL 3 SECONDS", "make_interval(0, 0, 0, 0, 0, 0, 3)"])
+def test_a_gap_is_not_taken_for_what_the_user_adds_to_the_time(
+    session: SparkSession, files: Path, tmp_path: Path, added: str
+) -> None:
+    def build(frame: DataFrame) -> DataFrame:
+        later = F.col("ts") + F.expr(added)
+        return watermarked(frame).groupBy(F.session_window(later, "1 second"), "t").count()
+
+    stream = build(answers.source(session, files, stream=True))
+    assert "session with a gap of 1 s" in hg.explain(stream, "complete")
+    writer = hg.writeStream(stream).outputMode("complete").format("memory").queryName("later")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    expected = relational.batch_answer(session, build, [files])
+    assert answers.differences(expected, session.table("later").collect()) == ""

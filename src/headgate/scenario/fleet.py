@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from headgate.scenario.spark import SparkEngine, engine_module
 
 PROGRESS_S = 1.0
 """How often a fleet is looked at. Chosen, not tuned."""
+
+_LOOK_S = 0.1
+"""How often it is looked for an interrupt while a fleet starts. Chosen, not tuned."""
 
 OnProgress = Callable[[Any], None]
 """Called with the running fleet after each of its rounds."""
@@ -43,11 +48,11 @@ def check_fleet(path: Path) -> dict[str, Any]:
             "slo": " and ".join(job.slo),
             "priority": job.priority,
             "utility": job.utility,
-            "slots": f"{job.slots.min} to {job.slots.max}, {job.slots.start} at the start",
+            "slots": f"{job.slots.min} to {job.slots_max}, {job.slots.start} at the start",
         }
         for name, job in described.jobs.items()
     ]
-    most = sum(job.slots.max for job in described.jobs.values())
+    most = sum(job.slots_max for job in described.jobs.values())
     return {
         "file": str(path),
         "slots": described.fleet.slots,
@@ -94,7 +99,8 @@ def run_fleet_file(
         try:
             fleet = _fleet(engine, described, place, advise=advise)
             try:
-                fleet.start()
+                with _stopped_by(interrupted, fleet):
+                    fleet.start()
                 until_s = time.monotonic() + duration_s
                 shown = 0
                 while time.monotonic() < until_s and not interrupted.is_set():
@@ -109,6 +115,26 @@ def run_fleet_file(
         finally:
             engine.close()
     return {"file": str(path), "duration_s": duration_s, **result, "work": str(place)}
+
+
+@contextmanager
+def _stopped_by(interrupted: threading.Event, fleet: Any) -> Iterator[None]:
+    """Stop a fleet that is starting once an interrupt has come: jobs not started yet stay so."""
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(_LOOK_S):
+            if interrupted.is_set():
+                fleet.stop()
+                return
+
+    watcher = threading.Thread(target=work, name="headgate-fleet-interrupt", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def _fleet(engine: SparkEngine, described: FleetFile, place: Path, *, advise: bool) -> Any:
@@ -142,7 +168,7 @@ def _writer(engine: SparkEngine, name: str, job: JobSettings, place: Path) -> An
         .writeStream(frame)
         .queryName(name)
         .slo(*job.slo)
-        .slots(job.slots.min, job.slots.max, job.slots.start)
+        .slots(job.slots.min, job.slots_max, job.slots.start)
         .keyGroups(job.key_groups)
         .format(sink.get("format", "parquet"))
         .outputMode(sink.get("outputMode", workload.output_mode))

@@ -32,16 +32,17 @@ class Slots:
     min: int = 1
     """The fewest; >= 1."""
 
-    max: int = 128
-    """The most; at least `min`."""
+    max: int | None = None
+    """The most; at least `min`. None for the number of key groups."""
 
     start: int = 1
     """At the start; `min` to `max`."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min <= self.start <= self.max:
+        most = self.start if self.max is None else self.max
+        if not 1 <= self.min <= self.start <= most:
             msg = (
-                f"slots min={self.min}, start={self.start}, max={self.max} are not "
+                f"slots min={self.min}, start={self.start}, max={most} are not "
                 "1 <= min <= start <= max."
             )
             raise ConfigError(msg)
@@ -136,13 +137,22 @@ class JobSettings:
         if "table" in self.sink:
             msg = "a table is not a sink of a fleet yet; give format and path."
             raise ConfigError(msg)
-        if self.slots.max > self.key_groups:
-            msg = f"slots max={self.slots.max} exceeds {self.key_groups} key groups; use fewer."
+        if not 1 <= self.key_groups < 2**15:
+            msg = f"key_groups={self.key_groups} is out of range; use 1 to {2**15 - 1}."
             raise ConfigError(msg)
+        for name, count in (("start", self.slots.start), ("max", self.slots_max)):
+            if count > self.key_groups:
+                msg = f"slots {name}={count} exceeds {self.key_groups} key groups; use fewer."
+                raise ConfigError(msg)
         if self.slot_rate is not None and not self.slot_rate > 0.0:
             msg = f"slot_rate={self.slot_rate:g} is out of range; use a number above 0."
             raise ConfigError(msg)
         self.worth()
+
+    @property
+    def slots_max(self) -> int:
+        """The most slots of an operator."""
+        return self.key_groups if self.slots.max is None else self.slots.max
 
     def worth(self) -> Utility:
         """Return its intents and its priority."""

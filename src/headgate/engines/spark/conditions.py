@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
+from headgate.engines.spark.expressions import sql_text
 from headgate.engines.spark.gateway import Jvm, class_name, data_type, each, java_class, jvm, seq
 
 _OPS = {
@@ -27,6 +28,7 @@ _COMPARABLE = (
     T.FloatType,
     T.DoubleType,
 )
+_GREATEST = 2**63 - 1
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 
@@ -40,6 +42,8 @@ class Condition:
         Equalities; True where null equals null.
     comparisons : list of (left expression, op, right expression)
         Of numbers, dates or timestamps.
+    said : list of str
+        What became comparisons, for people.
     sides : (list of expression, list of expression)
         Conjuncts that look at the left, at the right side only.
     rest : list of expression
@@ -47,6 +51,7 @@ class Condition:
 
     keys: list[tuple[Jvm, Jvm, bool]] = field(default_factory=list)
     comparisons: list[tuple[Jvm, str, Jvm]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
     sides: tuple[list[Jvm], list[Jvm]] = field(default_factory=lambda: ([], []))
     rest: list[Jvm] = field(default_factory=list)
 
@@ -83,6 +88,7 @@ class ConditionReader:
             if pair is not None and isinstance(data_type(pair[0].dataType()), _COMPARABLE):
                 op = _OPS[name] if not pair[2] else _TURNED[_OPS[name]]
                 condition.comparisons.append((pair[0], op, pair[1]))
+                condition.said.append(f"{sql_text(pair[0])} {op} {sql_text(pair[1])}")
                 return
             if self._distance(condition, conjunct):
                 return
@@ -103,13 +109,16 @@ class ConditionReader:
         return (second, first, True) if sides == (1, 0) else None
 
     def _distance(self, condition: Condition, comparison: Jvm) -> bool:
-        """Add ``abs(left - right) <= number`` as two comparisons; only whole numbers do not round."""
+        """Add ``abs(left - right) <= number`` as two comparisons; only whole numbers do not round.
+
+        A number below 0 is left alone: nothing is as close as that.
+        """
         first, second = each(comparison.children())
         op = _OPS[class_name(comparison)]
         if op in (">", ">="):
             first, second, op = second, first, _TURNED[op]
         whole = isinstance(data_type(first.dataType()), _WHOLE)
-        if class_name(first) != "Abs" or not whole or class_name(second) != "Literal":
+        if class_name(first) != "Abs" or not whole or not second.foldable():
             return False
         between = next(each(first.children()))
         if class_name(between) != "Subtract":
@@ -117,13 +126,24 @@ class ConditionReader:
         pair = self._pair(between)
         if pair is None:
             return False
+        width = second.eval(None)
+        width = width - 1 if op == "<" and width is not None else width
+        if width is None or width < 0:
+            return False
         left, right = (self._wide(part) for part in pair[:2])
-        width = self._wide(second)
-        expressions = jvm(self.spark).org.apache.spark.sql.catalyst.expressions
-        # left <= right + width and right <= left + width, in types wide enough for the sums
-        condition.comparisons.append((left, op, expressions.Add(right, width)))
-        condition.comparisons.append((expressions.Add(left, width), _TURNED[op], right))
+        condition.comparisons.append((left, "<=", self._plus(right, width)))
+        condition.comparisons.append((self._plus(left, width), ">=", right))
+        condition.said.append(f"abs({sql_text(pair[0])} - {sql_text(pair[1])}) <= {width}")
         return True
+
+    def _plus(self, expression: Jvm, number: int) -> Jvm:
+        """Return ``expression + number``, at most the greatest long: a sum beyond it would overflow."""
+        expressions = jvm(self.spark).org.apache.spark.sql.catalyst.expressions
+        parse = self.spark._jsparkSession.sessionState().sqlParser().parseExpression
+        most = parse(f"{_GREATEST - number}L")
+        # null stays null, which `least` would not do
+        least = expressions.If(expressions.GreaterThan(expression, most), most, expression)
+        return expressions.Add(least, parse(f"{number}L"))
 
     def _wide(self, expression: Jvm) -> Jvm:
         if isinstance(data_type(expression.dataType()), T.LongType):

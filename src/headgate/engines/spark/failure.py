@@ -3,10 +3,50 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
 
 from headgate.core.errors import EngineError, HeadgateError, ProcessorError
 
-_FINAL = ("ARITHMETIC_OVERFLOW", "DIVIDE_BY_ZERO", "CAST_OVERFLOW", "CAST_INVALID_INPUT")
+_TOO_MUCH_TEXT = "TOO_MUCH_TEXT"
+_FINAL = (
+    "ARITHMETIC_OVERFLOW",
+    "DIVIDE_BY_ZERO",
+    "CAST_OVERFLOW",
+    "CAST_INVALID_INPUT",
+    _TOO_MUCH_TEXT,
+)
+_OUTGROWN = re.compile(
+    "offset overflow|overflowed binary|input array too large|more than 2147483646 bytes"
+)
+"""What Arrow says when a column of text needs more than the 2 GB that its offsets reach."""
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Say where a slot failed, if a user's code did or a column of text became too large.
+
+    Raises
+    ------
+    ProcessorError
+        With `where` in front.
+    EngineError
+        A column of text has more than 2 GB; running the batch again cannot help.
+    """
+    try:
+        yield
+    except ProcessorError as error:
+        raise ProcessorError(f"{where}: {error}") from None
+    except pa.ArrowException as error:
+        if _OUTGROWN.search(str(error)) is None:
+            raise
+        msg = (
+            f"[{_TOO_MUCH_TEXT}] {where}: a column of text or binary has more than 2 GB in one slot's "
+            "batch; read less per batch (as with maxFilesPerTrigger), use more slots, or select less."
+        )
+        raise EngineError(msg) from error
 
 
 def processor_error(error: Exception) -> ProcessorError | None:

@@ -201,8 +201,7 @@ class JoinReader:
             text += f"on {keys}"
         else:
             text += "without an equality: every slot sees every record, one stores it"
-        for left, op, right in self.condition.comparisons:
-            text += f"; {sql_text(left)} {op} {sql_text(right)}"
+        text += "".join(f"; {said}" for said in self.condition.said)
         for name, side in zip(("left", "right"), self.sides, strict=True):
             lag = side.lag_us
             text += f"; {name} kept " + ("for ever" if lag is None else f"for {seconds(lag)}")

@@ -5,6 +5,7 @@ Imported in Python workers; pandas is, by PySpark, only where such a processor r
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,6 +84,11 @@ class PandasProcessor(RowProcessor):
     def _key_values(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
         return list(self._frame(keys).itertuples(index=False, name=None))
 
+    def _timer_keys(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """Return keys as Spark gives them with a timer: not as pandas has them, and without a zone."""
+        columns = [map(_without_zone, column.to_pylist()) for column in keys.columns]
+        return list(zip(*columns, strict=True))
+
     def _frame(self, rows: pa.RecordBatch) -> Any:
         given = self.settings
         series = ArrowBatchTransformer.to_pandas(
@@ -119,3 +125,7 @@ class PandasProcessor(RowProcessor):
         if not batches:
             return pa.RecordBatch.from_pylist([], schema=self.outputs)
         return one_batch(batches)
+
+
+def _without_zone(value: Any) -> Any:
+    return value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value

@@ -259,8 +259,7 @@ class Query:
 
     def stop(self) -> None:
         """Stop at the next batch boundary."""
-        self._driver.stopping.set()
-        self._driver.idle.wait()
+        self._driver.give_up()
         self._await_commit()
         self._inner.stop()
         self._ended.wait()

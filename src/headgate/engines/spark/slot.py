@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from headgate.core.errors import ProcessorError
 from headgate.engines.spark.exchange import INITIAL, MARKER_TO, MARKER_TOKEN, MARKER_US
+from headgate.engines.spark.failure import located
 from headgate.engines.spark.faults import SlotFaults
 from headgate.engines.spark.reports import Payload, Report
 from headgate.engines.spark.worker import checkpoint_at, operator_named, run_named, store_of
@@ -91,7 +91,7 @@ class SlotTask:
             # what has come from another operator has come just now
             arriving = stamped(arriving, facts.arrived_ms if not consumed else time.time() * 1e3)
         arriving, initial = _split_initial(arriving, operator)
-        try:
+        with located(f"{self.operator}, slot {slot}, step {facts.step}"):
             served = serve(
                 operator,
                 store,
@@ -101,9 +101,6 @@ class SlotTask:
                 initial=initial,
                 on_group=faults.on_group,
             )
-        except ProcessorError as error:
-            msg = f"{self.operator}, slot {slot}, step {facts.step}: {error}"
-            raise ProcessorError(msg) from None
         faults.dawdle(served.served_rows)
         done = time.perf_counter()
         report = _report(self, facts, slot, request, consumed, served, checkpoint)

@@ -9,7 +9,7 @@ Imported in Python workers.
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from headgate.core.errors import ProcessorError
-from headgate.engines.spark.state_handle import SlotHandle, column_of
+from headgate.engines.spark.state_handle import SlotHandle, column_of, values_of
 from headgate.engines.spark.state_values import copied
 from headgate.operators.failure import FAILURES, explained
 from headgate.operators.processor import Keyed, State, TimeMode, Timers, Variable
@@ -76,7 +76,7 @@ class RowProcessor:
             return ()
 
         rows = self._given(initial, keys.num_rows)
-        self._each(keys, rows, state, timers, one, "handleInitialState")
+        self._each(self._key_values(keys), rows, state, timers, one, "handleInitialState")
 
     def handleBatch(
         self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
@@ -86,7 +86,7 @@ class RowProcessor:
             return pa.RecordBatch.from_pylist([], schema=self.outputs)
         user = self.processor.handleInputRows
         rows = self._given(batch, keys.num_rows)
-        return self._each(keys, rows, state, timers, user, "handleInputRows")
+        return self._each(self._key_values(keys), rows, state, timers, user, "handleInputRows")
 
     def handleExpired(
         self, keys: pa.RecordBatch, expired: Keyed, state: State, timers: Timers
@@ -99,14 +99,15 @@ class RowProcessor:
         def one(key: Any, rows: Iterator[Any], times: TimerValues) -> Iterable[Any]:
             for at_ms in rows:
                 info = ExpiredTimerInfo(at_ms)
-                # Spark gives a Row here, and the names
-                yield from user(key=row(*key), timerValues=times, expiredTimerInfo=info)
+                # Spark gives the names here
+                yield from user(key=key, timerValues=times, expiredTimerInfo=info)
                 handle.deleteTimer(at_ms)
 
         def rows(number: int) -> Iterator[int]:
             return iter(at_all_ms[starts[number] : starts[number + 1]])
 
-        return self._each(keys, rows, state, timers, one, "handleExpiredTimer")
+        named = [row(*values) for values in self._timer_keys(keys)]
+        return self._each(named, rows, state, timers, one, "handleExpiredTimer")
 
     def close(self) -> None:
         """Call the user's ``close``, if there was an ``init``."""
@@ -134,6 +135,10 @@ class RowProcessor:
     def _key_values(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
         return list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
 
+    def _timer_keys(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """Return keys as Spark gives them with a timer: as it reads state, so times have no zone."""
+        return list(zip(*map(values_of, keys.columns), strict=True))
+
     def _kept(self, row: Any) -> Any:
         """Return a row that was put out as it is now: its lists may change before all are there."""
         return copied(row) if self._nested else row
@@ -154,7 +159,7 @@ class RowProcessor:
 
     def _each(
         self,
-        keys: pa.RecordBatch,
+        keys: Sequence[tuple[Any, ...]],
         rows: Callable[[int], Iterator[Any]],
         state: State,
         timers: Timers,
@@ -168,13 +173,13 @@ class RowProcessor:
         found: list[Any] = []
         number = 0
         try:
-            for number, key in enumerate(self._key_values(keys)):
+            for number, key in enumerate(keys):
                 handle.turn(number)
                 self._place = "no record"
                 times = TimerValues(timers.timestamp_ms, watermarks_ms[number])
                 found.extend(map(self._kept, call(key, rows(number), times)))
         except FAILURES as error:
-            where = f"{what}, at {self._place} of key {number + 1} of {keys.num_rows}"
+            where = f"{what}, at {self._place} of key {number + 1} of {len(keys)}"
             raise explained(error, where) from None
         handle.finish(state)
         return self._output(found)

@@ -45,7 +45,8 @@ def session_gap_us(spark: SparkSession, plan: Jvm, attribute: Jvm) -> int:
         It is not the same for all records.
     """
     found = find_window(plan, attribute)
-    interval = None if found is None else _added_interval(found[1])
+    # the end of the struct, since the user's own time may be a sum, too
+    interval = None if found is None else _added_interval(list(each(found[1].children()))[-1])
     if interval is None or not interval.foldable():
         msg = (
             "cannot run a session window whose gap differs from record to record; give it a fixed gap, "
@@ -61,7 +62,7 @@ def session_gap_us(spark: SparkSession, plan: Jvm, attribute: Jvm) -> int:
 
 
 def _added_interval(expression: Jvm) -> Jvm | None:
-    """Return what is added to a time in `expression`."""
+    """Return what is added to a time in `expression`, of several sums by the outermost."""
     if class_name(expression) in ("TimestampAddInterval", "TimeAdd"):
         return list(each(expression.children()))[1]
     for child in each(expression.children()):

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame
@@ -402,15 +403,17 @@ class Writer:
         config = self._config()
         checkpoint = Checkpoint(location)
         job = checkpoint.open(_identity(plan, config))
-        lock = CheckpointLock(spark, checkpoint.root)
-        run = None
-        try:
+        with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
+            lock = CheckpointLock(spark, checkpoint.root)
+            undo.callback(lock.release)
             root = arena_root()
             sweep(root)
             run = open_run(root)
+            undo.callback(run.close)
             sink = self._sink(plan)
             recorder = Recorder(checkpoint.root / "journal.jsonl")
             driver = BatchDriver(spark, plan, config, checkpoint, job, run, sink, recorder)
+            undo.callback(driver.close)
             frame = driver.intake.stream
             controller = self._controller(plan, driver, recorder)
             driver.observer = self._watch(controller, driver)
@@ -428,29 +431,27 @@ class Writer:
             leave_executors = follow_slots(
                 spark, driver, recorder.write, self._options.get("headgate.executors", "follow")
             )
+            undo.callback(leave_executors)
             recorder.start(driver, self._options.get("headgate.workload"), self._parameters(config))
             driver.redeliver_drained()
             if controller is not None:
                 controller.start()
+                undo.callback(controller.stop)
             commands.restore()
             writer = frame.writeStream.foreachBatch(driver.process)
             writer = writer.option("checkpointLocation", location).queryName(config.name)
             if self._trigger:
                 writer = writer.trigger(**self._trigger)
+            undo.callback(driver.give_up)  # in case Spark has started the query all the same
             inner = writer.start()
-        except BaseException:
-            lock.release()
-            if run is not None:
-                run.close()
-            raise
-        opened = run
+            undo.pop_all()
 
         def release() -> None:
             driver.close()
             lock.release()
             leave_executors()
-            opened.end()
-            opened.close()
+            run.end()
+            run.close()
 
         finite = "availableNow" in self._trigger
         return Query(inner, driver, controller, commands, finite=finite, release=release)

@@ -331,13 +331,16 @@ class Fleet:
     def _started(self, name: str, prepared: _Prepared) -> Member:
         """Return a job whose query was just started."""
         query = self._in_pool(name, prepared.writer)
-        if not query.assignment():
+        try:
+            if not query.assignment():
+                msg = f'job "{name}" has no stateful operator, so a fleet has no slots to give it.'
+                raise ConfigError(msg)
+            member = Member(name, query, prepared.probe, prepared.utility, self.limits.hang_s)
+            with self._lock:
+                self._members[name] = member
+        except BaseException:  # an interrupt, too: nobody else knows of the query
             query.stop()
-            msg = f'job "{name}" has no stateful operator, so a fleet has no slots to give it.'
-            raise ConfigError(msg)
-        member = Member(name, query, prepared.probe, prepared.utility, self.limits.hang_s)
-        with self._lock:
-            self._members[name] = member
+            raise
         self._note(member, "submitted")
         return member
 
@@ -355,7 +358,8 @@ class Fleet:
     def start(self) -> Fleet:
         """Start the jobs that were added, and begin to decide.
 
-        A job that cannot start is written down in `failures`, and the others go on.
+        A job that cannot start is written down in `failures`, and the others go on. An interrupt stops
+        those that were started, and the fleet.
 
         Raises
         ------
@@ -369,14 +373,18 @@ class Fleet:
             msg = "this fleet runs already; add jobs to it with add()."
             raise ConfigError(msg)
         refused: list[Exception] = []
-        while (name := self._next_or_begin(refused)) is not None:
-            try:
-                self._start(name)
-            except Exception as error:  # whatever it was, the others have nothing to do with it
-                refused.append(error)
-                with self._lock:
-                    self._unstarted[name] = str(error)
-                self._write(FleetJobChanged(name, str(State.FAILED), str(error)))
+        try:
+            while (name := self._next_or_begin(refused)) is not None:
+                try:
+                    self._start(name)
+                except Exception as error:  # whatever it was, the others have nothing to do with it
+                    refused.append(error)
+                    with self._lock:
+                        self._unstarted[name] = str(error)
+                    self._write(FleetJobChanged(name, str(State.FAILED), str(error)))
+        except (KeyboardInterrupt, SystemExit):
+            self.stop()
+            raise
         return self
 
     def _next_or_begin(self, refused: list[Exception]) -> str | None:
