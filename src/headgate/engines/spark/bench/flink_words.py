@@ -40,14 +40,13 @@ def query(case: str) -> str:
     """Return the SQL of `words.query`, reading ``{source}``."""
     word = "CAST(word AS BIGINT)"
     if (distance_max := words.DISTANCES[case]) == 0:
-        key, split = word, "UNNEST(words) AS one (word)"
+        key, split = word, "UNNEST(words) AS a (word)"
     else:
         # positions count from 1, and a slice has both its ends
         others = f"ARRAY_SLICE(words, i + 1, i + {distance_max})"
         key = f"{word} * {VOCABULARY} + other"
         split = (
-            "UNNEST(words) WITH ORDINALITY AS one (word, i) "
-            f"CROSS JOIN UNNEST({others}) AS another (other)"
+            f"UNNEST(words) WITH ORDINALITY AS a (word, i) CROSS JOIN UNNEST({others}) AS b (other)"
         )
     keyed = f"SELECT {key} AS key FROM {{source}} CROSS JOIN {split}"
     return f"SELECT key, COUNT(*) AS c FROM ({keyed}) GROUP BY key"
