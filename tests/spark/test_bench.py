@@ -170,10 +170,11 @@ def test_other_batches_than_asked_for_are_no_rate(monkeypatch):
 
 @pytest.mark.parametrize(("all_s", "clear"), [(2.2, False), (9.0, True)])
 def test_a_difference_within_flinks_noise_is_no_rate(monkeypatch, all_s, clear):
-    def measured(python, name, request, timeout_s):
+    def measured(python, name, job, timeout_s):
         exact = Input(TINY["check_rows_per_batch"], 3, TINY["check_keys"], seed=1).answer()
         updates = {"k": exact.keys, "c": exact.counts, "s": exact.sums}
-        return {"updates": updates, "part_s": [2, 2.1, 2], "all_s": [all_s] * 3, "scan_s": 1}
+        times = {"part_s": [2, 2.1, 2], "all_s": [all_s] * 3, "scan_s": 1}
+        return {"aggregate": {"updates": updates, **times}}
 
     monkeypatch.setattr(flink, "find_flink", lambda: ("python", "2.3.0"))
     monkeypatch.setattr(flink, "measure", measured)

@@ -8,8 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headgate.core.errors import ConfigError
-from headgate.engines.spark.bench import joins, memory, processor, sides, windows, words
+from headgate.core.errors import ConfigError, EngineError
+from headgate.engines.spark.bench import (
+    flink,
+    flink_words,
+    joins,
+    memory,
+    processor,
+    sides,
+    windows,
+    words,
+)
 from headgate.engines.spark.bench.common import WrongAnswer
 from headgate.experiments import operators
 from headgate.experiments.stretch import counts, scalejoin
@@ -103,6 +112,132 @@ def test_headgate_gives_the_exact_answer_of_both_kinds_of_windows() -> None:
     assert [e["case"] for e in result["engines"]] == ["tumbling", "sliding"]
     (judged,) = result["overlap"]
     assert judged["at_most"] == windows.TARGET
+
+
+# -- Flink ----------------------------------------------------------------------------------------
+
+
+def on_flink(directory: Path, *cases: str) -> list[dict]:
+    return flink_words.compare(cases, directory, rows=20, slots=1, timeout_s=300)
+
+
+@pytest.fixture
+def fake_flink(monkeypatch):
+    """Return what to call with a function from (job, name of a query) to what Flink says of it."""
+    monkeypatch.setattr(flink, "find_flink", lambda: ("python", "2.3.0"))
+
+    def answers(said) -> None:
+        def measured(python, name, job, timeout_s):
+            return {case: said(job, case) for case in job.selects}
+
+        monkeypatch.setattr(flink, "measure", measured)
+
+    return answers
+
+
+def said_of_files(job: flink.Job, case: str, all_s: float = 8.0) -> dict:
+    """Count the keys of the files that are checked as plain Python does."""
+    found: Counter = Counter()
+    for file in sorted(Path(job.selects[case].check).iterdir()):
+        for line in file.read_text().splitlines():
+            tweet = [int(word) for word in line.split(";")]
+            if not (reach := words.DISTANCES[case]):
+                found.update(tweet)
+            for i, word in enumerate(tweet):
+                found.update(word * words.VOCABULARY + o for o in tweet[i + 1 : i + 1 + reach])
+    updates = {"key": list(found), "c": list(found.values())}
+    return {"updates": updates, "part_s": [2.0] * 3, "all_s": [all_s] * 3, "scan_s": 1.0}
+
+
+def test_flink_reads_the_same_tweets_and_its_rate_is_of_the_files_that_are_not_dropped(
+    fake_flink, tmp_path
+) -> None:
+    fake_flink(said_of_files)
+    found = on_flink(tmp_path, *words.DISTANCES)
+    assert [e["engine"] for e in found[::4]] == list(flink.BACKENDS)
+    assert [e["case"] for e in found[:4]] == list(words.DISTANCES)
+    # three files more, in six seconds
+    rates = {e["case"]: e["rows_per_s"]["median"] for e in found[:4]}
+    assert rates == {case: 3 * 20 * times / 6 for case, times in flink_words.TIMES.items()}
+    whole = (tmp_path / "all-40").iterdir()
+    assert [len(f.read_text().splitlines()) for f in whole] == [40] * flink_words.BATCHES
+
+
+def test_a_wrong_count_of_flinks_is_a_wrong_answer(fake_flink, tmp_path) -> None:
+    def off_by_one(job: flink.Job, case: str) -> dict:
+        said = said_of_files(job, case)
+        said["updates"]["c"][7] += 1
+        return said
+
+    fake_flink(off_by_one)
+    with pytest.raises(WrongAnswer, match="flink-heap, pairs-3 is wrong in 1 of"):
+        on_flink(tmp_path, "pairs-3")
+
+
+def test_a_difference_within_flinks_noise_has_no_ratio(fake_flink, tmp_path) -> None:
+    fake_flink(lambda job, case: said_of_files(job, case, all_s=2.5))
+    found = on_flink(tmp_path, "words")
+    assert [e["rows_per_s"] for e in found] == [None, None]
+    exchanges = [{"case": "words", "shared_per_s": 40, "partitioned_per_s": 10}]
+    assert [r["theirs"] for r in counts.ratios(exchanges, found)] == ["partitioned"]
+
+
+def test_without_flink_every_case_says_why(monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv(flink.VARIABLE, raising=False)
+    found = on_flink(tmp_path, "words", "pairs-any")
+    assert [(e["engine"], e["case"]) for e in found] == [
+        (engine, case) for engine in flink.BACKENDS for case in ("words", "pairs-any")
+    ]
+    assert all(flink.VARIABLE in e["skipped"] for e in found)
+    assert sides.failed(found) == []
+
+
+def test_a_flink_that_fails_is_named_case_by_case(fake_flink, monkeypatch, tmp_path) -> None:
+    fake_flink(said_of_files)
+    fine = flink.measure
+
+    def heap_fails(python, name, job, timeout_s):
+        if name == "flink-heap":
+            raise EngineError("no such luck")
+        return fine(python, name, job, timeout_s)
+
+    monkeypatch.setattr(flink, "measure", heap_fails)
+    found = on_flink(tmp_path, "words", "pairs-3")
+    assert sides.failed(found) == ["flink-heap, words", "flink-heap, pairs-3"]
+    assert [bool(e.get("rows_per_s")) for e in found] == [False, False, True, True]
+
+
+# every statement is a job of Flink's, of a second or more: both backends need not run all of them
+@pytest.mark.parametrize(
+    ("engine", "cases"),
+    [("flink-heap", tuple(words.DISTANCES)), ("flink-rocksdb", ("pairs-any",))],
+)
+def test_flink_itself_counts_exactly(monkeypatch, tmp_path, engine: str, cases: tuple) -> None:
+    python, why = flink.find_flink()
+    if python is None:
+        pytest.skip(why)
+    monkeypatch.setattr(flink, "BACKENDS", {engine: flink.BACKENDS[engine]})
+    found = on_flink(tmp_path, *cases)
+    assert sides.failed(found) == []
+    assert [e["answer_rows"] for e in found] == [
+        len(words.check_answer(case)["key"]) for case in cases
+    ]
+
+
+def test_counts_have_every_engine_in_one_list(monkeypatch) -> None:
+    monkeypatch.setattr(counts, "_exchanges", _measured)
+    monkeypatch.setattr(counts.on_spark, "compare", lambda *a, **k: [entry("headgate", "words", 5)])
+    monkeypatch.setattr(
+        counts.on_flink, "compare", lambda *a, **k: [entry("flink-heap", "words", 4)]
+    )
+    found = counts.run()
+    assert [e["engine"] for e in found["engines"]] == ["headgate", "flink-heap"]
+    words_only = [(r["theirs"], r["ratio"]) for r in found["ratios"] if r["case"] == "words"]
+    assert words_only == [("partitioned", 4.0), ("headgate", 8.0), ("flink-heap", 10.0)]
+
+
+def _measured(case: str, asked: counts.CountsParameters) -> dict:
+    return {"case": case, "shared_per_s": 40, "partitioned_per_s": 10}
 
 
 # -- judgement --------------------------------------------------------------------------------------

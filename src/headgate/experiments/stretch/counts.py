@@ -1,7 +1,8 @@
-"""``bench operators``, part `counts`: words and pairs, shared against partitioned, beside Spark.
+"""``bench operators``, part `counts`: words and pairs, shared against partitioned, Spark's and Flink's.
 
 *shared* and *partitioned* are figure 6's: processes of this machine, a source and slots. Spark's rates
-have in them what Spark does besides: files read, batches planned, state written to a changelog.
+have in them what Spark does besides: files read, batches planned, state written to a changelog; Flink's,
+lines of text parsed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from headgate.engines.spark.bench import flink_words as on_flink
 from headgate.engines.spark.bench import words as on_spark
 from headgate.engines.spark.bench.common import parameters, progress, require
 from headgate.engines.spark.bench.sides import failed
@@ -31,13 +33,13 @@ class CountsParameters:
     """How long each exchange is measured for each case."""
 
     tweets_per_batch: int = 100_000
-    """Of a batch on Spark."""
+    """Of a batch on Spark; a file of Flink's has `flink_words.TIMES` as many."""
 
     slots: int = 2
-    """Processes that count; slots and partitions on Spark."""
+    """Processes that count; slots and partitions on Spark, parallelism of Flink."""
 
     timeout_s: float = 900.0
-    """After this a process on Spark is stopped and counts as failed."""
+    """After this a process of Spark or Flink is stopped and counts as failed."""
 
     def __post_init__(self) -> None:
         require(self.seconds > 0, "seconds must be > 0")
@@ -59,22 +61,18 @@ def run(**given: Any) -> dict[str, Any]:
     """
     asked = parameters(CountsParameters, given)
     rows = [_exchanges(case, asked) for case in on_spark.DISTANCES]
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as name:
-        entries = on_spark.compare(
-            tuple(on_spark.DISTANCES),
-            Path(name),
-            rows=asked.tweets_per_batch,
-            slots=asked.slots,
-            timeout_s=asked.timeout_s,
-        )
+    sizes = {"rows": asked.tweets_per_batch, "slots": asked.slots}
+    entries: list[dict[str, Any]] = []
+    for engines in (on_spark, on_flink):
+        with tempfile.TemporaryDirectory(prefix="headgate-bench-") as name:
+            entries += engines.compare(
+                tuple(on_spark.DISTANCES), Path(name), timeout_s=asked.timeout_s, **sizes
+            )
     return {
         "benchmark": "counts",
         "parameters": asdict(asked),
         "exchanges": rows,
         "engines": entries,
-        "flink": {
-            "skipped": "bench/flink.py has one job, count and sum per key; it splits nothing"
-        },
         "ratios": ratios(rows, entries),
         "failed": failed(entries),
     }
@@ -102,7 +100,7 @@ def ratios(
     rows : sequence of mapping
         ``case``, ``shared_per_s``, ``partitioned_per_s``.
     entries : sequence of mapping
-        Of engines on Spark, with ``case``, ``engine`` and ``rows_per_s``.
+        Of engines, with ``case``, ``engine`` and ``rows_per_s``; those without a rate do not count.
     """
     found = []
     for row in rows:
@@ -110,7 +108,7 @@ def ratios(
         rates = {"partitioned": (row["partitioned_per_s"], target)} | {
             entry["engine"]: (entry["rows_per_s"]["median"], None)
             for entry in entries
-            if entry["case"] == case and "rows_per_s" in entry
+            if entry["case"] == case and entry.get("rows_per_s")
         }
         for theirs, (rate, least) in rates.items():
             ratio = row["shared_per_s"] / rate

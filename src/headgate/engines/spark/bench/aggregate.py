@@ -264,29 +264,32 @@ class _Rounds:
         # with nothing dropped the first file is the part: the rate needs a difference
         part = max(1, asked.dropped_batches)
         require(data.batches > part, "Flink's rate needs more batches than are dropped, and >= 2")
-        request = {
-            "check": self._files(check, "csv"),
-            "part": self._files(data, "csv", part),
-            "all": self._files(data, "csv"),
-            "directory": str(work),
-            "parallelism": asked.slots,
-        }
-        said = flink.measure(python, engine, request, asked.timeout_s)
-        columns = (np.array(said["updates"][name], np.int64) for name in ("k", "c", "s"))
+        job = flink.Job(
+            columns="k BIGINT, v BIGINT",
+            result=("k", "c", "s"),
+            scan="SELECT k FROM {source} WHERE v >= 0",
+            selects={
+                "aggregate": flink.Select(
+                    sql="SELECT k, COUNT(*) AS c, SUM(v) AS s FROM {source} GROUP BY k",
+                    check=self._files(check, "csv"),
+                    part=self._files(data, "csv", part),
+                    all=self._files(data, "csv"),
+                )
+            },
+            directory=str(work),
+            parallelism=asked.slots,
+        )
+        said = flink.measure(python, engine, job, asked.timeout_s)["aggregate"]
+        columns = (np.array(said["updates"][name], np.int64) for name in job.result)
         totals = check.answer().check(Answer.of_updates([tuple(columns)]), engine)  # type: ignore[list-item]
-        part_s, all_s = statistics.median(said["part_s"]), statistics.median(said["all_s"])
-        noise_s = max(max(said[k]) - min(said[k]) for k in ("part_s", "all_s"))
-        more_s = all_s - part_s
-        # Runs of one kind differed by up to 0.3 s on two cores, and a difference of 0.2 s once
-        # "measured" 5 M rows/s where Flink could not even read that fast: then there is no rate.
-        clear = more_s >= max(flink.CLEAR_S, flink.CLEAR_NOISES * noise_s)
+        timing = flink.timing(said, version)
+        # Flink has no batches: the time that one more file takes
+        file_ms = timing["difference_s"] / (data.batches - part) * 1e3
         return {
             "rows": data.rows_per_batch,
             "answer": totals,
-            # Flink has no batches: the time that one more file takes
-            "kept_ms": [more_s / (data.batches - part) * 1e3] if clear else [],
-            "flink": {k: said[k] for k in ("part_s", "all_s", "scan_s")}
-            | {"version": version, "difference_s": more_s, "noise_s": noise_s, "clear": clear},
+            "kept_ms": [file_ms] if timing["clear"] else [],
+            "flink": timing,
         }
 
 

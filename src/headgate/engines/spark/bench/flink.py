@@ -1,4 +1,4 @@
-"""The Flink baseline: the same job in Flink SQL, in another interpreter since its pins clash.
+"""The Flink baseline: the same queries in Flink SQL, in another interpreter since its pins clash.
 
 This one file is both sides. Imported, it is the side that asks. Run as a script by the interpreter
 that `find_flink` found (which has apache-flink and no headgate), it is the job; so nothing of
@@ -10,9 +10,12 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,6 @@ VARIABLE = "HEADGATE_FLINK_PYTHON"
 
 BACKENDS = {"flink-heap": "hashmap", "flink-rocksdb": "rocksdb"}
 
-_QUERY = "SELECT k, COUNT(*) AS c, SUM(v) AS s FROM {source} GROUP BY k"
 _FIND_TIMEOUT_S = 60
 
 RUNS = 3
@@ -30,6 +32,51 @@ RUNS = 3
 CLEAR_S = 1.0
 CLEAR_NOISES = 3.0
 """A rate needs a difference of this many seconds and this many times the runs' own. Chosen."""
+
+
+@dataclass(frozen=True)
+class Select:
+    """A query and the folders of CSV files that it reads.
+
+    Attributes
+    ----------
+    sql : str
+        Reads ``{source}``.
+    check, part, all : str
+        The small input whose answer is checked; the files that are left out of the rate; all files.
+    """
+
+    sql: str
+    check: str
+    part: str
+    all: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one process runs, query after query.
+
+    Attributes
+    ----------
+    columns : str
+        Of the input, as SQL declares them.
+    result : tuple of str
+        Columns of every query's result, BIGINT all; the first is the key.
+    scan : str
+        Reads all of ``{source}`` into one BIGINT and does nothing else.
+    selects : mapping of str to Select
+        By name.
+    directory : str
+        Where the process may write.
+    parallelism : int
+    """
+
+    columns: str
+    result: tuple[str, ...]
+    scan: str
+    selects: Mapping[str, Select]
+    directory: str
+    parallelism: int
 
 
 def find_flink() -> tuple[str | None, str]:
@@ -74,7 +121,7 @@ def run(
     return aggregate.run(**sizes, **({"engines": tuple(BACKENDS)} | more))
 
 
-def measure(python: str, name: str, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+def measure(python: str, name: str, job: Job, timeout_s: float) -> dict[str, Any]:
     """Run one backend in its own process.
 
     Parameters
@@ -83,18 +130,15 @@ def measure(python: str, name: str, request: dict[str, Any], timeout_s: float) -
         From `find_flink`.
     name : str
         A key of `BACKENDS`.
-    request : dict
-        ``check``, ``part``, ``all``: folders of CSV files (the small input whose answer is
-        checked; the files that are left out of the rate; all files); ``directory``: where the
-        job may write; ``parallelism``.
+    job : Job
     timeout_s : float
         After this the process is stopped.
 
     Returns
     -------
     dict
-        ``updates`` (columns k, c, s: the last update per key), lists ``part_s`` and
-        ``all_s``; ``scan_s``.
+        Per name of a query: ``updates`` (its columns: the last update per key), lists ``part_s``
+        and ``all_s``; ``scan_s``.
 
     Raises
     ------
@@ -102,8 +146,31 @@ def measure(python: str, name: str, request: dict[str, Any], timeout_s: float) -
     """
     from headgate.engines.spark.bench.common import child  # noqa: PLC0415 -- as in `run`
 
-    asked = json.dumps(request | {"backend": BACKENDS[name]})
+    asked = json.dumps(asdict(job) | {"backend": BACKENDS[name]})
     return child([python, str(Path(__file__).resolve()), asked], _env(), timeout_s)
+
+
+def timing(said: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """Return a query's times of `measure` and the difference that its rate is made of.
+
+    Returns
+    -------
+    dict
+        ``part_s``, ``all_s``, ``scan_s``, ``version``; ``difference_s``, of the medians;
+        ``noise_s``, by which runs of one kind differ; ``clear``: whether it is more than noise.
+    """
+    more_s = statistics.median(said["all_s"]) - statistics.median(said["part_s"])
+    noise_s = max(max(said[k]) - min(said[k]) for k in ("part_s", "all_s"))
+    # Runs of one kind differed by up to 0.3 s on two cores, and a difference of 0.2 s once
+    # "measured" 5 M rows/s where Flink could not even read that fast: then there is no rate.
+    clear = more_s >= max(CLEAR_S, CLEAR_NOISES * noise_s)
+    times = {k: said[k] for k in ("part_s", "all_s", "scan_s")}
+    return times | {
+        "version": version,
+        "difference_s": more_s,
+        "noise_s": noise_s,
+        "clear": clear,
+    }
 
 
 def _env() -> dict[str, str]:
@@ -145,42 +212,46 @@ def _environment(request: dict[str, Any]) -> Any:
 
 def _job(request: dict[str, Any]) -> dict[str, Any]:
     environment = _environment(request)
-    for name in ("check", "part", "all"):
-        path = Path(request[name]).resolve().as_uri()
+    result = ", ".join(f"{name} BIGINT" for name in request["result"])
+    for name, columns in (("result_", result), ("scan_", "k BIGINT")):
+        environment.execute_sql(f"CREATE TABLE {name} ({columns}) WITH ('connector'='blackhole')")
+    return {name: _select(environment, request, one) for name, one in request["selects"].items()}
+
+
+def _select(environment: Any, request: dict[str, Any], asked: dict[str, str]) -> dict[str, Any]:
+    for kind in ("check", "part", "all"):
+        path = Path(asked[kind]).resolve().as_uri()
+        environment.execute_sql(f"DROP TABLE IF EXISTS {kind}_rows")
         environment.execute_sql(
-            f"CREATE TABLE {name}_rows (k BIGINT, v BIGINT) WITH "
+            f"CREATE TABLE {kind}_rows ({request['columns']}) WITH "
             f"('connector'='filesystem', 'path'='{path}', 'format'='csv')"
         )
-    for name, columns in (("totals", "k BIGINT, c BIGINT, s BIGINT"), ("rows_", "k BIGINT")):
-        environment.execute_sql(f"CREATE TABLE {name} ({columns}) WITH ('connector'='blackhole')")
-    updates = _last_updates(environment)
-    into = f"INSERT INTO totals {_QUERY}"
+    last = _last_updates(environment, asked["sql"].format(source="check_rows"))
+    into = f"INSERT INTO result_ {asked['sql']}"
     # once untimed, so that all timed runs find the same compiled code
     _timed(environment, into.format(source="all_rows"))
     timed: dict[str, list[float]] = {"part": [], "all": []}
     for _ in range(RUNS):
-        for name, seconds in timed.items():
-            seconds.append(_timed(environment, into.format(source=f"{name}_rows")))
+        for kind, seconds in timed.items():
+            seconds.append(_timed(environment, into.format(source=f"{kind}_rows")))
+    scan = f"INSERT INTO scan_ {request['scan']}"
     return {
-        "updates": updates,
+        "updates": {name: [row[at] for row in last] for at, name in enumerate(request["result"])},
         "part_s": timed["part"],
         "all_s": timed["all"],
-        "scan_s": _timed(environment, "INSERT INTO rows_ SELECT k FROM all_rows WHERE v >= 0"),
+        "scan_s": _timed(environment, scan.format(source="all_rows")),
     }
 
 
-def _last_updates(environment: Any) -> dict[str, list[int]]:
+def _last_updates(environment: Any, sql: str) -> list[list[int]]:
+    """Return the last row of every key, which is the first column."""
     kinds = importlib.import_module("pyflink.common").RowKind
-    last: dict[int, tuple[int, int]] = {}
-    with environment.execute_sql(_QUERY.format(source="check_rows")).collect() as rows:
+    last: dict[int, list[int]] = {}
+    with environment.execute_sql(sql).collect() as rows:
         for row in rows:
             if row.get_row_kind() in (kinds.INSERT, kinds.UPDATE_AFTER):
-                last[row[0]] = (row[1], row[2])
-    return {
-        "k": list(last),
-        "c": [count for count, _ in last.values()],
-        "s": [total for _, total in last.values()],
-    }
+                last[row[0]] = list(row)
+    return list(last.values())
 
 
 def _timed(environment: Any, statement: str) -> float:

@@ -1,4 +1,7 @@
-"""Words and pairs of words of tweets, counted: `explode` before `groupBy`, by headgate and by Spark."""
+"""Words and pairs of words of tweets, counted: `explode` before `groupBy`, by headgate and by Spark.
+
+`flink_words` has the same for Flink.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,9 @@ from headgate.workloads.tweets import TWEETS, VOCABULARY, WORDS_MAX, keys, tweet
 
 DISTANCES: Mapping[str, int] = {"words": 0, "pairs-3": 3, "pairs-10": 10, "pairs-any": WORDS_MAX}
 """Cases: the largest distance of the words of a pair; 0 counts words. STRETCH 8.1."""
+
+CHECK_ROWS, CHECK_BATCHES = 200, 2
+"""Tweets of a file, and files, of the input whose answer is checked."""
 
 I64 = npt.NDArray[np.int64]
 
@@ -43,6 +49,11 @@ def answer(count: int, distance_max: int) -> dict[str, I64]:
     words = tweets()[np.arange(count) % TWEETS]
     key, counts = np.unique(keys(words, distance_max), return_counts=True)
     return {"key": key, "c": counts.astype(np.int64)}
+
+
+def check_answer(case: str) -> dict[str, I64]:
+    """Return the exact answer of a case on the input that is checked."""
+    return answer(CHECK_BATCHES * CHECK_ROWS, DISTANCES[case])
 
 
 def query(spark: SparkSession, directory: Path, case: str) -> DataFrame:
@@ -83,9 +94,8 @@ def compare(
     ------
     WrongAnswer    An engine's answer is not the exact one.
     """
-    check_rows, check_batches = 200, 2
     asked = SidesParameters(batches=5, dropped_batches=2, slots=slots, timeout_s=timeout_s)
-    check = write(directory / "check", check_batches, check_rows)
+    check = write(directory / "check", CHECK_BATCHES, CHECK_ROWS)
     timed = write(directory / "timed", asked.batches, rows)
     found = [
         Case(
@@ -93,7 +103,7 @@ def compare(
             check,
             timed,
             rows,
-            answer(check_batches * check_rows, DISTANCES[case]),
+            check_answer(case),
             last_of="key",
         )
         for case in cases
