@@ -132,6 +132,28 @@ def test_a_quiet_stream_with_nothing_due_costs_no_steps(
         query.stop()
 
 
+def test_a_record_behind_the_watermark_of_a_quiet_batch_is_late(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """Before it nothing was due: the window of 25 is open, and that of 1 was never there."""
+    put(tmp_path / "in", 0, [25])
+    query = start(
+        windows(stream(session, tmp_path / "in")),
+        "behind",
+        tmp_path / "checkpoint",
+        processingTime="200 milliseconds",
+    )
+    try:
+        wait_until(lambda: query.lastProgress, query)
+        ticked = query.lastProgress["batchId"]
+        wait_until(lambda: query.lastProgress["batchId"] >= ticked + 3, query)
+        put(tmp_path / "in", 1, [1])
+        wait_until(lambda: len(steps(query)) > 1, query)
+        assert [batch["late"] for batch in steps(query)] == [0, 1]
+    finally:
+        query.stop()
+
+
 def test_a_burst_over_budget_is_served_while_the_source_is_quiet(
     session: SparkSession, tmp_path: Path
 ) -> None:

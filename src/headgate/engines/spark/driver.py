@@ -250,6 +250,8 @@ class BatchDriver:
         self._last_sources = sources
         if quiet and not self._due(watermark_us, arrived_ms) and not self._changing:
             self._quiet_batches += 1
+            for op in self.query.operators:  # what comes behind it is late, as it is in Spark
+                self.states[op.id].nothing_due(watermark_us - op.behind_us)
             self.settled_batch = self.batches_begun
             self._served_ms = arrived_ms
             if self.observer is not None:

@@ -184,6 +184,12 @@ class OperatorState:
                 self.emitted_us[group] = max(self.emitted_us[group], report.watermark_us)
         self._learn_rate(report)
 
+    def nothing_due(self, watermark_us: int) -> None:
+        """Note that a batch without rows had nothing to do up to a watermark."""
+        for group in range(len(self.emitted_us)):
+            if group not in self.backlog and group not in self.held:
+                self.emitted_us[group] = max(self.emitted_us[group], watermark_us)
+
     def _learn_rate(self, report: Report) -> None:
         """Bring a slot's rate closer to what it just did: half way, or all the way from far off.
 
