@@ -144,8 +144,8 @@ def test_a_record_behind_the_watermark_of_a_quiet_batch_is_late(
         processingTime="200 milliseconds",
     )
     try:
-        wait_until(lambda: steps(query), query)
-        ticked = query.lastProgress["batchId"] if query.lastProgress else 0
+        wait_until(lambda: query.lastProgress, query)
+        ticked = query.lastProgress["batchId"]
         wait_until(lambda: query.lastProgress["batchId"] >= ticked + 3, query)
         put(tmp_path / "in", 1, [1])
         wait_until(lambda: len(steps(query)) > 1, query)
