@@ -50,6 +50,12 @@ def letters(frame: DataFrame) -> DataFrame:
     return windows.agg(F.count("*").alias("n"))
 
 
+def looked_into(frame: DataFrame) -> DataFrame:
+    """Count in windows of which something is asked below, so that a record is copied into each."""
+    windows = watermarked(frame).select("*", F.window("ts", "6 seconds", "2 seconds").alias("w"))
+    return windows.where("second(w.start) % 4 = 0").groupBy("w", "t").agg(F.count("*"), F.sum("i"))
+
+
 def final(rows: list, column: str, files: Path) -> list:
     until = answers.final_watermark(files).replace(tzinfo=None)
     return [row for row in rows if row[column].end <= until]
@@ -59,6 +65,7 @@ QUERIES = {
     "per key": (per_key, "session_window"),
     "without key": (without_key, "s"),
     "several keys per record": (letters, "window"),
+    "windows that are looked into": (looked_into, "w"),
 }
 
 

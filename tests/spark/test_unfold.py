@@ -54,6 +54,13 @@ def test_what_multiplies_rows_and_all_above_it_is_left_to_the_batch(rows: DataFr
     assert "Filter" in stream, "the filter below stays where it saves rows"
 
 
+def test_every_set_of_keys_of_a_rollup_is_made_in_the_batch(rows: DataFrame) -> None:
+    made = unfolded(rows.rollup("t", "o").agg(F.count("*").alias("n")))
+    assert made is not None
+    assert "Expand" not in nodes(made.stream())
+    assert made.used == ["t", "o"]
+
+
 def test_only_columns_that_are_used_cross_to_the_batch(rows: DataFrame) -> None:
     made = unfolded(counted(letters(rows)))
     assert made is not None

@@ -147,8 +147,9 @@ class Preaggregation:
             rows = unfolding.rows(frame)
         whole = of_rows(spark, self._whole.onto(rows))
         final, partial = _halves(whole._jdf.queryExecution().executedPlan())
-        if self._unpacked is None:
-            self._unpack_once(spark, final, partial)
+        if self._unpacked is None and not self._unpack_once(spark, final, partial):
+            self.wanted, self.active = "off", False
+            return self.apply(frame)
         assert self._unpacked is not None
         made = leaf(spark, self._buffers, partial.execute())
         return of_rows(spark, self._unpacked.onto(made))
@@ -171,18 +172,24 @@ class Preaggregation:
         whole = routed.groupBy(*self._keys).agg(*(m.aggregate for m in self._merged))
         self._whole = Graft(spark, analysed(whole), hole)
 
-    def _unpack_once(self, spark: SparkSession, final: Jvm, partial: Jvm) -> None:
-        """Make the plan from Spark's partial buffers to routed columns, over a hole too."""
+    def _unpack_once(self, spark: SparkSession, final: Jvm, partial: Jvm) -> bool:
+        """Make the plan from Spark's partial buffers to routed columns, over a hole too.
+
+        False if Catalyst made other aggregates of ours than this knows to unpack.
+        """
+        found = _sources(spark, final)
+        if found is None:
+            return False
         kinds = [data_type(a.dataType()) for a in each(partial.output())]
         schema = T.StructType([T.StructField(f"p{i}", kind) for i, kind in enumerate(kinds)])
         hole, self._buffers = _hole(spark, schema)
-        found = _sources(spark, final)
         keys = len(self._keys)
         columns = dict(zip(self._keys, found[:keys], strict=True))
         for one, buffer in zip(self._merged, found[keys:], strict=True):
             columns |= dict(one.unpack(buffer))
         rows = of_rows(spark, hole).select(*[columns[name].alias(name) for name in self._columns])
         self._unpacked = Graft(spark, analysed(rows), hole)
+        return True
 
     def learn(self, reports: list[Report], partitions: int) -> None:
         """Take a batch's figures into account.
@@ -227,10 +234,11 @@ def _halves(plan: Jvm) -> tuple[Jvm, Jvm]:
     return final, plan.child()
 
 
-def _sources(spark: SparkSession, final: Jvm) -> list[Column]:
+def _sources(spark: SparkSession, final: Jvm) -> list[Column] | None:
     """Return for each column that `final` puts out where it comes from: ``p0 ..``, or a constant.
 
-    Not by position: Catalyst merges equal aggregates, and takes constants out of the keys.
+    Not by position: Catalyst merges equal aggregates, and takes constants out of the keys. None if one
+    is computed from what it comes from.
     """
     grouping = list(each(final.groupingExpressions()))
     at = {attribute.exprId().toString(): i for i, attribute in enumerate(grouping)}
@@ -244,6 +252,8 @@ def _sources(spark: SparkSession, final: Jvm) -> list[Column]:
         value = result.child() if class_name(result) == "Alias" else result
         if value.foldable():
             sources.append(column(spark, value))
-        else:
+        elif class_name(value) == "AttributeReference":
             sources.append(F.col(f"p{at[value.exprId().toString()]}"))
+        else:
+            return None
     return sources

@@ -1,4 +1,4 @@
-"""What multiplies rows (`explode`), made in the batch and not before it.
+"""What multiplies rows (`explode`, `rollup`, windows kept whole), made in the batch and not before it.
 
 Spark hands the rows of a ``foreachBatch`` on one by one. What a query explodes before that boundary
 crosses it copy by copy, to be merged again right behind; exploded behind it, a record crosses once, and
@@ -32,8 +32,8 @@ from headgate.engines.spark.gateway import (
 from headgate.engines.spark.logical import attributes_used
 from headgate.engines.spark.plan import Operator, Query
 
-_MULTIPLIES = "Generate"
-_MOVABLE = (_MULTIPLIES, "Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
+_MULTIPLIES = ("Generate", "Expand")
+_MOVABLE = (*_MULTIPLIES, "Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
 _BOUND_TO_THE_STREAM = ("CURRENT_LIKE", "PYTHON_UDF", "PLAN_EXPRESSION")
 """What Catalyst replaces or runs per micro-batch, as Spark's names of tree patterns."""
 
@@ -58,8 +58,6 @@ class Unfolding:
         Leaf of `plan`, where a batch's rows are put.
     plan : plan node
         From them to the routed columns.
-    columns : list of str
-        Names of the routed columns.
     """
 
     def __init__(
@@ -121,7 +119,7 @@ def _lowest_multiplied(spark: SparkSession, plan: Jvm) -> Jvm | None:
         for expression in each(plan.expressions()):
             if not expression.deterministic() or any(map(expression.containsPattern, bound)):
                 return found
-        multiplies = class_name(plan) == _MULTIPLIES
+        multiplies = class_name(plan) in _MULTIPLIES
         (plan,) = list(each(plan.children()))
         found = plan if multiplies else found
     return found
