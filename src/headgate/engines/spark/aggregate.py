@@ -200,8 +200,10 @@ class AggregateReader:
         )
 
     def _only_passed_on(self, expand: Jvm, attribute: Jvm) -> bool:
-        """Whether nothing between `expand` and the Aggregate computes with the window."""
+        """Whether nothing between `expand` and the Aggregate computes with the window, or renames it."""
         wanted = attribute.exprId()
+        if not any(out.exprId().equals(wanted) for out in each(expand.output())):
+            return False
         for expression in [*self.grouping, *self.output]:
             if mentions_inside(expression, wanted):
                 return False

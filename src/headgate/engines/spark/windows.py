@@ -14,7 +14,10 @@ from headgate.engines.spark.gateway import Jvm, analysed, class_name, column, ea
 
 
 def find_window(plan: Jvm, attribute: Jvm) -> tuple[Jvm, Jvm] | None:
-    """Return (node, expression) that made a window struct: a Project or an Expand."""
+    """Return (node, expression) that made a window struct: a Project or an Expand.
+
+    On the way down the window may have been given another name.
+    """
     wanted = attribute.exprId()
     while True:
         name = class_name(plan)
@@ -23,6 +26,9 @@ def find_window(plan: Jvm, attribute: Jvm) -> tuple[Jvm, Jvm] | None:
                 made = class_name(expression) == "Alias" and expression.exprId().equals(wanted)
                 if made and "precisetimestampconversion" in expression.toString():
                     return plan, expression.child()
+                if made and class_name(expression.child()) == "AttributeReference":
+                    wanted = expression.child().exprId()
+                    break
         if name == "Expand":
             for position, out in enumerate(each(plan.output())):
                 if out.exprId().equals(wanted):
