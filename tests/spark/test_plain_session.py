@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import headgate as hg
 from headgate.engines.spark.session import advice
 
 PROGRAM = """
@@ -34,6 +35,18 @@ def test_a_query_runs_in_a_session_without_any_setting(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.stdout.strip().endswith("[(0, 3), (1, 3)]"), done.stderr[-3000:]
     assert done.stderr.count("batches would be faster with hg.session()") == 1
+
+
+def test_two_queries_without_a_name_run_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.readStream.format("rate").load()
+    started = []
+    for number in range(2):
+        writer = hg.writeStream(rows.groupBy("value").count()).outputMode("update").format("noop")
+        started.append(writer.option("checkpointLocation", str(tmp_path / str(number))).start())
+    names = [query.name for query in started]
+    for query in started:
+        query.stop()
+    assert names == [None, None]
 
 
 KEY = "spark.sql.streaming.checkpointFileManagerClass"

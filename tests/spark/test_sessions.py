@@ -56,6 +56,16 @@ def looked_into(frame: DataFrame) -> DataFrame:
     return windows.where("second(w.start) % 4 = 0").groupBy("w", "t").agg(F.count("*"), F.sum("i"))
 
 
+def in_sql(frame: DataFrame) -> DataFrame:
+    """Count with a common table expression, and functions that Spark replaces by others."""
+    watermarked(frame).createOrReplaceTempView("given")
+    return frame.sparkSession.sql(
+        "WITH cut AS (SELECT *, window(ts, '6 seconds', '2 seconds') AS w FROM given) "
+        "SELECT w, t, count_if(i > 0) AS n, every(o) AS all, some(o) AS one, any_value(t) AS any "
+        "FROM cut GROUP BY w, t"
+    )
+
+
 def final(rows: list, column: str, files: Path) -> list:
     until = answers.final_watermark(files).replace(tzinfo=None)
     return [row for row in rows if row[column].end <= until]
@@ -66,6 +76,7 @@ QUERIES = {
     "without key": (without_key, "s"),
     "several keys per record": (letters, "window"),
     "windows that are looked into": (looked_into, "w"),
+    "SQL": (in_sql, "w"),
 }
 
 

@@ -19,7 +19,11 @@ from headgate.operators.spec import Aggregate, Kind, Leaf, Op
 if TYPE_CHECKING:
     from headgate.engines.spark.aggregate import AggregateReader
 
-_SUPPORTED = "count, sum, min, max, avg, first, last, max_by, min_by"
+_SUPPORTED = (
+    "count, sum, min, max, avg, first, last, max_by, min_by, count_if, any_value, every, some"
+)
+_REPLACED = ("CountIf", "AnyValue", "BoolAnd", "BoolOr")
+"""Functions for which Spark runs one of the others."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,12 @@ class _Buffer:
             # Spark's "no value yet", which we keep as a count; null in a marker row
             return F.coalesce(F.col(self.columns[0]), F.lit(0)) == 0
         return types.rebuild(self.type, [F.col(n) for n in self.columns])
+
+
+def _function(expression: Jvm) -> Jvm:
+    """Return the aggregate function that Spark runs for an aggregate expression."""
+    function = expression.aggregateFunction()
+    return function.replacement() if class_name(function) in _REPLACED else function
 
 
 class AggregateFunctions:
@@ -77,7 +87,7 @@ class AggregateFunctions:
         if class_name(expression) == "AggregateExpression":
             names = self._find(expression)
             assert names is not None
-            return self._evaluated(expression.aggregateFunction(), [attributes[n] for n in names])
+            return self._evaluated(_function(expression), [attributes[n] for n in names])
         for grouping, attribute in replacements:
             if expression.semanticEquals(grouping):
                 return attribute
@@ -96,7 +106,7 @@ class AggregateFunctions:
         return substitute(self.spark, function.evaluateExpression(), pairs)
 
     def _add(self, expression: Jvm) -> list[str]:
-        function = expression.aggregateFunction()
+        function = _function(expression)
         name = class_name(function)
         if expression.isDistinct():
             self._refuse(f"{sql_text(function)} with DISTINCT")

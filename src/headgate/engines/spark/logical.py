@@ -74,7 +74,7 @@ def read(df: DataFrame, mode: str, arrival: str | None = None) -> Query:
         Some part cannot run elastically; the message names it.
     """
     spark = df.sparkSession
-    plan = analysed(df)
+    plan = _without_cte(spark, analysed(df))
     if not plan.isStreaming():
         msg = "this DataFrame is not streaming; read its source with spark.readStream."
         raise UnsupportedQuery(msg)
@@ -82,6 +82,15 @@ def read(df: DataFrame, mode: str, arrival: str | None = None) -> Query:
     reader = QueryReader(plan, spark, OutputMode[mode.upper()], arrival)
     above = reader.above(plan)
     return Query(reader.operators, above, df.schema, reader.mode, reader.notes)
+
+
+def _without_cte(spark: SparkSession, plan: Jvm) -> Jvm:
+    """Return a plan with each common table expression where it is used, as Spark puts it."""
+    catalyst = jvm(spark).org.apache.spark.sql.catalyst
+    if not plan.containsPattern(catalyst.trees.TreePattern.CTE()):
+        return plan
+    # always, nothing that is not used, not while Spark itself analyses
+    return catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
 
 
 def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:

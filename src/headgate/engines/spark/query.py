@@ -198,9 +198,9 @@ class Query:
         return str(self._inner.runId)
 
     @property
-    def name(self) -> str:
-        """The query's name."""
-        return str(self._inner.name)
+    def name(self) -> str | None:
+        """The query's name; None if it was given none."""
+        return None if self._inner.name is None else str(self._inner.name)
 
     @property
     def isActive(self) -> bool:

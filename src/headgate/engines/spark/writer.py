@@ -439,7 +439,8 @@ class Writer:
                 undo.callback(controller.stop)
             commands.restore()
             writer = frame.writeStream.foreachBatch(driver.process)
-            writer = writer.option("checkpointLocation", location).queryName(config.name)
+            writer = writer.option("checkpointLocation", location)
+            writer = writer.queryName(self._name) if self._name else writer
             if self._trigger:
                 writer = writer.trigger(**self._trigger)
             undo.callback(driver.give_up)  # in case Spark has started the query all the same
