@@ -10,7 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import headgate as hg
+from headgate.core.errors import HeadgateError
 from headgate.engines.spark.session import advice
+from headgate.engines.spark.verify import BatchSession
 
 PROGRAM = """
 import sys
@@ -63,3 +65,9 @@ def test_only_a_local_checkpoint_is_written_as_a_local_one(
     plain.conf.unset(KEY)
     advice(plain, location)
     assert (plain.conf.get(KEY, None) is not None) == local
+
+
+def test_a_source_that_cannot_be_read_again_is_named(spark: SparkSession) -> None:
+    session = BatchSession(spark, [None])
+    with pytest.raises(HeadgateError, match='source "rate" cannot be read a second time'):
+        session.readStream.format("rate").load()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -54,9 +55,10 @@ class _BatchReader:
     def __init__(self, spark: SparkSession, until: str | None) -> None:
         self._reader = spark.read
         self._until = until
+        self._source = "parquet"
 
     def format(self, source: str) -> _BatchReader:
-        self._reader = self._reader.format(source)
+        self._reader, self._source = self._reader.format(source), source
         if source in BUILT_IN and self._until is not None:
             self._reader = self._reader.option("until", self._until)
         return self
@@ -65,7 +67,16 @@ class _BatchReader:
         found = getattr(self._reader, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            result = found(*args, **kwargs)
+            try:
+                result = found(*args, **kwargs)
+            except AnalysisException as error:
+                if "is not a valid Spark SQL Data Source" not in str(error):
+                    raise
+                msg = (
+                    f'source "{self._source}" cannot be read a second time, so its answer cannot be '
+                    "verified; read files, Kafka or headgate's own sources."
+                )
+                raise HeadgateError(msg) from error
             if isinstance(result, DataFrame):
                 return result
             self._reader = result
