@@ -49,6 +49,8 @@ def test_two_queries_without_a_name_run_at_once(spark: SparkSession, tmp_path: P
     for query in started:
         query.stop()
     assert names == [None, None]
+    with pytest.raises(HeadgateError, match="this query has ended, so it takes no freeze"):
+        started[0].freeze()
 
 
 KEY = "spark.sql.streaming.checkpointFileManagerClass"

@@ -122,11 +122,11 @@ class Query:
 
     def freeze(self) -> None:
         """Forbid changes of the assignment until `thaw`, also over a restart."""
-        self._commands.do(Command("freeze", "user"))
+        self._do(Command("freeze", "user"))
 
     def thaw(self) -> None:
         """Allow changes of the assignment again."""
-        self._commands.do(Command("thaw", "user"))
+        self._do(Command("thaw", "user"))
 
     def rollback(self, epoch: int, *, reason: str = "") -> None:
         """Go back to the assignments of an earlier epoch; state never goes back.
@@ -136,7 +136,7 @@ class Query:
         ConfigError
             Nothing is known of that epoch, or the assignment is frozen.
         """
-        self._commands.do(Command("rollback", "user", reason, {"epoch": epoch}))
+        self._do(Command("rollback", "user", reason, {"epoch": epoch}))
 
     def slo(self, *slos: str | Slo) -> None:
         """Judge and steer the query by other SLOs from its next batch on.
@@ -148,7 +148,13 @@ class Query:
         ConfigError
             A text is no SLO, the query had none, or they are about other operators than before.
         """
-        self._commands.do(Command("slo", "user", "", {"slos": slos}))
+        self._do(Command("slo", "user", "", {"slos": slos}))
+
+    def _do(self, command: Command) -> None:
+        if not self.isActive:
+            msg = f"this query has ended, so it takes no {command.act}; start it again first."
+            raise HeadgateError(msg)
+        self._commands.do(command)
 
     def decisions(self) -> list[Decided]:
         """Return the last decisions of the query's policy, oldest first."""
