@@ -219,9 +219,9 @@ class Preaggregation:
 
 def _hole(spark: SparkSession, schema: T.StructType) -> tuple[Jvm, Jvm]:
     """Return a leaf without rows, to be replaced, and its attributes."""
-    empty = analysed(template(spark, schema))
-    attributes = empty.output()
-    return leaf(spark, attributes, internal_rows(of_rows(spark, empty))), attributes
+    empty = template(spark, schema)
+    attributes = analysed(empty).output()
+    return leaf(spark, attributes, internal_rows(empty)), attributes
 
 
 def _halves(plan: Jvm) -> tuple[Jvm, Jvm]:
