@@ -221,7 +221,7 @@ def test_the_two_goals_differ() -> None:
     assert (total.henge.name, fair.henge.name) == ("henge(total)", "henge(max-min)")
 
 
-def test_max_min_goes_back_where_the_worst_off_job_is_worse_off_although_the_total_is_higher() -> None:
+def test_max_min_goes_back_where_the_worst_off_job_loses_although_the_total_rises() -> None:
     #  More slots for "poor" cost "victim", who was next, most of what it had.
     def jobs() -> dict[str, Job]:
         poor = Job(by_slots(8.0), priority=90.0)
