@@ -14,7 +14,6 @@ from pyspark.sql import types as T
 from headgate.core.assignment import Assignment
 from headgate.core.errors import UnsupportedQuery
 from headgate.engines.spark.gateway import (
-    Graft,
     Jvm,
     analysed,
     class_name,
@@ -163,8 +162,7 @@ class Relay:
     """From what the slots of an operator put out to the routed input of the next operator.
 
     What the user wrote between the two runs in Catalyst. Marker rows pass through it untouched, in
-    the same plan: a second path would run the upstream slots a second time. The plan is made once;
-    each batch only puts its own rows under it.
+    the same plan: a second path would run the upstream slots a second time.
 
     Parameters
     ----------
@@ -172,6 +170,13 @@ class Relay:
     operator : Operator
         The one downstream.
     key_groups : int
+
+    Attributes
+    ----------
+    hole : plan node
+        Leaf of `plan`, where the rows of the slots upstream are put.
+    plan : plan node
+        From them to the routed columns.
     """
 
     def __init__(self, spark: SparkSession, operator: Operator, key_groups: int) -> None:
@@ -179,8 +184,8 @@ class Relay:
         assert upstream is not None
         empty = analysed(template(spark, MARKERS))
         markers = list(each(empty.output()))
-        self._attributes = seq(spark, [*each(upstream.placeholder.output()), *markers])
-        hole = leaf(spark, self._attributes, internal_rows(of_rows(spark, empty)))
+        attributes = seq(spark, [*each(upstream.placeholder.output()), *markers])
+        hole = leaf(spark, attributes, internal_rows(of_rows(spark, empty)))
         plan = _with_markers(spark, operator.input_plan, upstream.placeholder, hole, markers)
         marker = column(spark, markers[0]).isNotNull()
         columns = []
@@ -189,13 +194,8 @@ class Relay:
             columns.append(F.when(~marker, value).alias(name))
         kept = [column(spark, m).alias(m.name()) for m in markers]
         routed = of_rows(spark, plan).select(*columns, *kept)
-        self._graft = Graft(spark, analysed(routed), hole)
-
-    def apply(self, rows: DataFrame) -> DataFrame:
-        """Return the routed input made of one batch's rows."""
-        spark = rows.sparkSession
-        made = leaf(spark, self._attributes, internal_rows(rows))
-        return of_rows(spark, self._graft.onto(made))
+        self.plan = analysed(routed)
+        self.hole = hole
 
 
 def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: list[Jvm]) -> Jvm:

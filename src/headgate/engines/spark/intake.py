@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
+from collections.abc import Iterable
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from headgate.engines.spark.arrowbatches import fit_arrow_batches
 from headgate.engines.spark.exchange import streaming_input, with_ticks
-from headgate.engines.spark.gateway import no_rows
+from headgate.engines.spark.gateway import java_class, no_rows
+from headgate.engines.spark.logfiles import forget_raw_files
 from headgate.engines.spark.plan import Query
 from headgate.engines.spark.unfold import Unfolding, unfolding
 
@@ -39,10 +44,25 @@ class Intake:
         self._schema = self.stream.schema
         self._session: SparkSession | None = None
 
-    def settle_in(self, batch: DataFrame) -> None:
-        """Take the session that batches come with: Spark's clone of the user's, the query's own."""
+    def settle_in(self, batch: DataFrame, into_slots: Iterable[StructType]) -> None:
+        """Take the session that batches come with: Spark's clone of the user's, the query's own.
+
+        Parameters
+        ----------
+        batch : DataFrame
+        into_slots : iterable of StructType
+            Of all rows that slots will get.
+        """
         if self._session is None:
             self._session = _prepared(batch.sparkSession)
+            forget_raw_files(self._session)
+            fit_arrow_batches(self._session, into_slots)
+
+    def enter(self) -> None:
+        """Make the batches' session that of this thread: one of Spark's own threads has it already."""
+        assert self._session is not None
+        sessions = java_class(self._session, "org.apache.spark.sql.classic.SparkSession")
+        sessions.setActiveSession(self._session._jsparkSession)
 
     def nothing(self) -> DataFrame:
         """Return a batch without rows."""
