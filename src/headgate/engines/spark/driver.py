@@ -117,7 +117,7 @@ class BatchDriver:
             op.id: ArrowMap(self._tasks[op.id], self._emitted_schema(op, self._tasks[op.id]))
             for op in query.operators
         }
-        self.intake = Intake(spark, query, config.key_groups)
+        self.intake = Intake(spark, query, config.key_groups, checkpoint.path)
         self._preaggregation = {
             c[0].id: Preaggregation(c[0], config.preaggregate, self.intake.unfolding)
             for c in query.chains
@@ -300,6 +300,7 @@ class BatchDriver:
 
     def close(self) -> None:
         """Finish what goes on beside the batches; there will be none any more."""
+        self.intake.close()
         self._intents.close()
         self._garbage.close()
 

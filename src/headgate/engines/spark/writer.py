@@ -445,6 +445,8 @@ class Writer:
                 writer = writer.trigger(**self._trigger)
             undo.callback(driver.give_up)  # in case Spark has started the query all the same
             inner = writer.start()
+            if "availableNow" not in self._trigger:
+                driver.intake.start_ticking()
             undo.pop_all()
 
         def release() -> None:
