@@ -118,7 +118,7 @@ class BatchDriver:
             op.id: ArrowMap(self._tasks[op.id], self._emitted_schema(op, self._tasks[op.id]))
             for op in query.operators
         }
-        self.intake = Intake(spark, query, config.key_groups)
+        self.intake = Intake(spark, query, config.key_groups, checkpoint.path)
         self._results = Results(spark, query)
         self._placements = {op.id: Placement(spark) for op in query.operators}
         self._jobs = self._make_jobs()
@@ -311,6 +311,7 @@ class BatchDriver:
 
     def close(self) -> None:
         """Finish what goes on beside the batches; there will be none any more."""
+        self.intake.close()
         self._intents.close()
         self._garbage.close()
 

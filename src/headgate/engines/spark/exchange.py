@@ -28,7 +28,6 @@ from headgate.engines.spark.gateway import (
     template,
 )
 from headgate.engines.spark.plan import Operator, Query
-from headgate.engines.spark.tick import tick
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 
 MARKER_TO, MARKER_TOKEN, MARKER_US = "m_to", "m_token", "m_us"
@@ -76,9 +75,8 @@ def _group_of(by: list[Column], key_groups: int) -> Column:
 
 
 def streaming_input(spark: SparkSession, query: Query, key_groups: int) -> DataFrame:
-    """Return the streaming DataFrame that a query's batches are made of: routed rows and ticks."""
+    """Return the streaming DataFrame of a query's routed rows; of the user's own without operators."""
     if not query.operators:
-        # stateless: the user's own rows, nothing to drain, so no tick either
         return of_rows(spark, query.plan)
     frames = []
     for chain in query.chains:
@@ -90,13 +88,13 @@ def streaming_input(spark: SparkSession, query: Query, key_groups: int) -> DataF
     together = frames[0]
     for frame in frames[1:]:
         together = together.unionByName(frame, allowMissingColumns=True)
-    return with_ticks(together)
+    return together
 
 
-def with_ticks(frame: DataFrame) -> DataFrame:
-    """Return a streaming DataFrame of which a batch begins every second, with rows or without."""
+def with_ticks(frame: DataFrame, ticks: DataFrame) -> DataFrame:
+    """Return a streaming DataFrame of which a batch begins at every tick, with rows or without."""
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
-    return frame.unionByName(tick(frame.sparkSession).select(*nothing))
+    return frame.unionByName(ticks.select(*nothing))
 
 
 def with_initial(frame: DataFrame, operator: Operator, key_groups: int) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -12,6 +13,7 @@ from headgate.engines.spark.exchange import streaming_input, with_ticks
 from headgate.engines.spark.gateway import java_class, no_rows
 from headgate.engines.spark.logfiles import forget_raw_files
 from headgate.engines.spark.plan import Query
+from headgate.engines.spark.tick import Tick
 from headgate.engines.spark.unfold import Unfolding, unfolding
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
@@ -26,6 +28,8 @@ class Intake:
         The session that the query was started in.
     query : Query
     key_groups : int
+    checkpoint : Path
+        Of the query; its lock is held.
 
     Attributes
     ----------
@@ -33,14 +37,21 @@ class Intake:
         What of the input is made in the batch.
     stream : DataFrame
         The streaming DataFrame whose batches are taken.
+    tick : Tick or None
+        What begins a batch where the sources are quiet; a query without operators has nothing to do then.
     """
 
-    def __init__(self, spark: SparkSession, query: Query, key_groups: int) -> None:
+    def __init__(
+        self, spark: SparkSession, query: Query, key_groups: int, checkpoint: Path
+    ) -> None:
         self.unfolding: Unfolding | None = unfolding(spark, query, key_groups)
         if self.unfolding is None:
             self.stream = streaming_input(spark, query, key_groups)
         else:
-            self.stream = with_ticks(self.unfolding.stream())
+            self.stream = self.unfolding.stream()
+        self.tick = Tick(spark, checkpoint) if query.operators else None
+        if self.tick is not None:
+            self.stream = with_ticks(self.stream, self.tick.frame)
         self._schema = self.stream.schema
         self._session: SparkSession | None = None
 
@@ -63,6 +74,16 @@ class Intake:
         assert self._session is not None
         sessions = java_class(self._session, "org.apache.spark.sql.classic.SparkSession")
         sessions.setActiveSession(self._session._jsparkSession)
+
+    def start_ticking(self) -> None:
+        """Begin a batch every second from now on."""
+        if self.tick is not None:
+            self.tick.start()
+
+    def close(self) -> None:
+        """Begin no batch any more."""
+        if self.tick is not None:
+            self.tick.stop()
 
     def nothing(self) -> DataFrame:
         """Return a batch without rows."""

@@ -447,6 +447,8 @@ class Writer:
             undo.callback(driver.give_up)  # in case Spark has started the query all the same
             with raw_local_files(spark):
                 inner = writer.start()
+            if "availableNow" not in self._trigger:
+                driver.intake.start_ticking()
             undo.pop_all()
 
         def release() -> None:
