@@ -154,6 +154,7 @@ class ReplicaDriver:
         self.stopping = threading.Event()
         self.idle = threading.Event()
         self.idle.set()
+        self.failed: Exception | None = None
         self.settled = 0
         self.begun = 0
         self._recovering = self.latest is not None
@@ -205,6 +206,9 @@ class ReplicaDriver:
                 self.idle.set()
                 self._log.refuse_batch()
             self._process(batch, batch_id)
+        except Exception as error:
+            self.failed = error  # Spark hands on its text only
+            raise
         finally:
             self.idle.set()
 
