@@ -292,6 +292,7 @@ def changing_member():
     changes = Changes({"op": OperatorState.fresh(1, 8)}, slots_max=8)
     query = Query.__new__(Query)
     query._driver = SimpleNamespace(changes=changes)
+    query._end = SimpleNamespace(refuse_if_over=lambda act: None)
     member = Member("job", query, None, UTILITY, 60.0)
     assert not member.grant({"op": 3}, "henge", "")
     return changes, member

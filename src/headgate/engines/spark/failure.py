@@ -1,5 +1,7 @@
-"""What a failed attempt of a batch says, and a failed query: whether another attempt can help, and what
-the user's own code did."""
+"""What a failed attempt of a batch says, and a failed query.
+
+Whether another attempt can help, what the user's own code did, and what of Spark's words matters.
+"""
 
 from __future__ import annotations
 
@@ -90,8 +92,8 @@ def _under_spark(text: str) -> str:
                     return _under_java("\n".join(lines[number:]))
                 module = _MODULE.match(line)
                 ours = module is not None and module[0].startswith(_OURS)
-                line = _MODULE.sub("", line, count=1)
-                return line.partition(": ")[2] if ours else line.strip()
+                short = _MODULE.sub("", line, count=1).strip()
+                return short.partition(": ")[2] if ours else short
     return _under_java(text)
 
 
