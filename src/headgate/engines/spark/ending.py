@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headgate.core.errors import EngineGone, HeadgateError
+from headgate.core.errors import EngineError, EngineGone
 from headgate.engines.spark.failure import QueryFailed, told
 from headgate.engines.spark.life import JvmLife
 
@@ -77,11 +77,11 @@ class Ending:
         return self._failure if self._over.is_set() else None
 
     def refuse_if_over(self, act: str) -> None:
-        """Raise HeadgateError if the query has ended, so that nothing can be asked of it."""
+        """Raise EngineError if the query has ended, so that nothing can be asked of it."""
         if self._over.is_set():
             why = f" ({told(self._failure)})" if self._failure is not None else ""
             msg = f"this query has ended{why}, so it takes no {act}; start it again first."
-            raise HeadgateError(msg)
+            raise EngineError(msg)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Return whether the query has ended; raise its failure.
