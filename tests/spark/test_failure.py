@@ -88,7 +88,7 @@ FROM_OURS = (
         (CheckpointError("it is held by another driver."), "it is held by another driver."),
         (PySparkException(IN_A_WORKER), "BadLine: line 7"),
         (Py4JError(LATE), "SparkException: Python worker failed to connect back."),
-        (PySparkException(STREAM + "The disk is full."), "The disk is full."),
+        (PySparkException(STREAM + "The disk is full. SQLSTATE: XXKST"), "The disk is full."),
         (PySparkException(STREAM + FROM_OURS), "it ends."),
     ],
 )

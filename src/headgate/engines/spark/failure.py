@@ -34,6 +34,7 @@ _MODULE = re.compile(r"(?:\w+\.)+(?=\w+: )")
 """What stands before the name of an exception where a traceback ends."""
 
 _OURS = HeadgateError.__module__
+_STATE = re.compile(r"\s*SQLSTATE: \w+$")
 _LOST_TASK = re.compile(r"most recent failure: Lost task .*? executor \S+?\): ")
 
 
@@ -102,7 +103,7 @@ def _under_java(text: str) -> str:
     first = next((line for line in text.splitlines() if line.startswith(": ")), _first(text))
     line = first.removeprefix(": ").rpartition(_SPARKS_WORDS)[2]
     line = _LOST_TASK.split(line)[-1]
-    return _MODULE.sub("", line, count=1).strip()
+    return _MODULE.sub("", _STATE.sub("", line), count=1).strip()
 
 
 def _first(text: str) -> str:
