@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from headgate.cli import app
-from headgate.core.errors import ConfigError
+from headgate.cli.fleet import Progress
+from headgate.core.errors import ConfigError, EngineError
 from headgate.core.utility import Custom, Linear, Metric
 from headgate.journal import (
     FleetDecided,
@@ -295,3 +296,40 @@ def test_an_interrupt_ends_a_run_whose_fleet_is_still_starting(tmp_path, monkeyp
     result = fleet_run.run_fleet_file(path, duration_s=60.0, work=tmp_path / "work")
     assert starting.stopped_in_time
     assert (result["rounds"], result["policy"]) == (0, "henge")
+
+
+class Shown:
+    """A fleet as the command line looks at it."""
+
+    actions = ()
+
+    def __init__(self):
+        self.jobs, self.failures, self.rounds = {}, {}, []
+
+
+def test_a_job_that_fails_is_shown_at_once_with_its_reason_and_only_once(capsys):
+    shown, running = Progress(), Shown()
+    running.jobs = {"good": "running", "bad": "running"}
+    shown(running)
+    running.jobs["bad"], running.failures["bad"] = "failed", "ValueError: the column is gone"
+    shown(running)
+    shown(running)
+    running.rounds.append(FleetRound(2.0, (), 3.0, 4.0, 1, 8, False))
+    shown(running)
+    assert capsys.readouterr().err.splitlines() == [
+        "job good running",
+        "job bad running",
+        "job bad failed: ValueError: the column is gone",
+        "    2.0 s  utility 3 of 4  slots 1 of 8  actions 0",
+    ]
+
+
+def test_a_fleet_whose_jobs_all_ended_for_one_reason_ends_with_it():
+    ended = Shown()
+    ended.jobs = {"one": "failed", "two": "failed"}
+    ended.failures = dict.fromkeys(ended.jobs, "Spark's JVM is gone.")
+    with pytest.raises(EngineError, match="ended: Spark's JVM is gone"):
+        fleet_run._raise_if_all_failed(ended)
+    ended.failures["two"] = "The disk is full."
+    with pytest.raises(EngineError, match=r"one failed \(Spark's JVM is gone.\), two failed \(The"):
+        fleet_run._raise_if_all_failed(ended)

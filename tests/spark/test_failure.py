@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException, StreamingQueryException
 
-from headgate.core.errors import EngineError, ProcessorError
-from headgate.engines.spark.failure import is_final, located
+from headgate.core.errors import CheckpointError, EngineError, ProcessorError
+from headgate.engines.spark.failure import QueryFailed, is_final, located, says, told
 
 HALF = 2**30
 """Half of what the offsets of Arrow's text reach."""
@@ -47,3 +49,65 @@ def test_another_error_of_arrow_stays_what_it_is():
 def test_a_users_error_says_where():
     with pytest.raises(ProcessorError, match="processor-0: it failed"), located("processor-0"):
         raise ProcessorError("it failed")
+
+
+IN_A_WORKER = """An error occurred while calling o385.count.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 5.0 failed 1 times, \
+most recent failure: Lost task 0.0 in stage 5.0 (TID 7) (host-1 executor driver): \
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1247, in main
+    process()
+  File "my_functions.py", line 3, in parsed
+    raise BadLine(f"line {number}")
+my_functions.BadLine: line 7
+
+\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:572)
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1247, in main
+my_functions.BadLine: line 7
+\t... 1 more
+"""
+LATE = """An error occurred while calling o385.count.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 5.0 failed 1 times, \
+most recent failure: Lost task 0.0 in stage 5.0 (TID 7) (host-1 executor 3): \
+org.apache.spark.SparkException: Python worker failed to connect back.
+\tat org.apache.spark.api.python.PythonWorkerFactory.createSimpleWorker(PythonWorkerFactory.scala:1)
+Caused by: java.net.SocketTimeoutException: Accept timed out
+"""
+STREAM = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
+FROM_OURS = (
+    "Traceback (most recent call last):\n  File x\nheadgate.core.errors.ProcessorError: it ends."
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (ValueError("the column is gone"), "ValueError: the column is gone"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (CheckpointError("it is held by another driver."), "it is held by another driver."),
+        (PySparkException(IN_A_WORKER), "BadLine: line 7"),
+        (Py4JError(LATE), "SparkException: Python worker failed to connect back."),
+        (PySparkException(STREAM + "The disk is full. SQLSTATE: XXKST"), "The disk is full."),
+        (PySparkException(STREAM + FROM_OURS), "it ends."),
+    ],
+)
+def test_a_failure_is_told_in_one_line_without_sparks_layers(error, sentence):
+    assert told(error) == sentence
+
+
+def test_a_failed_query_says_what_its_batch_raised_and_keeps_what_spark_says():
+    raised, spark = ValueError("the users own"), StreamingQueryException("layers of Java")
+    failure = QueryFailed.of(spark, raised)
+    assert str(failure) == "ValueError: the users own"
+    assert isinstance(failure, StreamingQueryException)
+    assert isinstance(failure, EngineError)
+    assert (failure.__cause__, spark.__cause__) == (spark, raised)
+    assert says(failure, "layers of Java")
+    assert not says(failure, "something else")
+
+
+def test_a_batch_is_not_tried_again_where_no_jvm_answers():
+    assert is_final(Py4JNetworkError("Answer from Java side is empty"))
+    assert is_final(ConnectionRefusedError())
+    assert not is_final(OSError("the disk is full"))

@@ -10,10 +10,12 @@ import pytest
 
 import headgate as hg
 from headgate.control.fleet_view import FleetDecision, FleetJob, FleetOperator
-from headgate.core.errors import ConfigError, EngineError
+from headgate.core.errors import ConfigError, EngineError, EngineGone
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Intent, Metric, Utility
 from headgate.engines.spark.changes import Changes
+from headgate.engines.spark.failure import QueryFailed
+from headgate.engines.spark.fleet import fleet as fleets
 from headgate.engines.spark.fleet.member import Member, State
 from headgate.engines.spark.fleet.probe import Probe
 from headgate.engines.spark.job import OperatorState
@@ -151,6 +153,43 @@ def test_a_fleet_that_is_stopped_while_a_job_starts_leaves_no_query_behind():
     adding.join(30)
     assert [query.isActive for query in job.started] == [False]
     assert fleet.jobs == {"job": State.GONE}
+
+
+def test_a_job_that_takes_long_to_start_does_not_keep_the_others_from_their_rounds(monkeypatch):
+    monkeypatch.setattr(fleets, "_PATIENCE_S", 0.0)
+    go, fleet = threading.Event(), fleet_of(slots=8, round_s=0.01)
+    first, second = Job("first"), Job("second", go=go)
+    for job in (first, second):
+        fleet.add(job)
+    starting = threading.Thread(target=fleet.start)
+    starting.start()
+    assert second.starting.wait(30)
+    while not fleet.policy.views:
+        assert starting.is_alive()
+    # one slot is the first job's, of which nothing is known yet, and one is kept for the other
+    assert fleet.policy.views[0].slots_max == 8 - 2
+    go.set()
+    starting.join(30)
+    fleet.stop(5.0)
+
+
+def test_a_job_that_fails_is_shown_without_waiting_for_a_round():
+    fleet, running = fleet_of(round_s=3600.0), Running()
+    fleet.add(Job("job", queries=[running]))
+    fleet.start()
+    running.isActive, running.failure = False, QueryFailed("the column is gone.")
+    assert fleet.jobs == {"job": State.FAILED}
+    assert fleet.failures == {"job": "the column is gone."}
+    fleet.stop(5.0)
+
+
+def test_a_fleet_whose_jobs_ended_with_the_jvm_says_so_when_it_is_stopped():
+    fleet, running = fleet_of(round_s=3600.0), Running()
+    fleet.add(Job("job", queries=[running]))
+    fleet.start()
+    running.isActive, running.failure = False, EngineGone("Spark's JVM is gone.")
+    with pytest.raises(EngineGone, match="JVM is gone"):
+        fleet.stop(5.0)
 
 
 def test_an_interrupt_while_a_fleet_starts_stops_the_jobs_that_run():
@@ -292,6 +331,7 @@ def changing_member():
     changes = Changes({"op": OperatorState.fresh(1, 8)}, slots_max=8)
     query = Query.__new__(Query)
     query._driver = SimpleNamespace(changes=changes)
+    query._end = SimpleNamespace(refuse_if_over=lambda act: None)
     member = Member("job", query, None, UTILITY, 60.0)
     assert not member.grant({"op": 3}, "henge", "")
     return changes, member

@@ -59,7 +59,7 @@ def run(
             duration_s=parse_duration_s(duration),
             advise=advise,
             work=work,
-            on_progress=_progress,
+            on_progress=Progress(),
         )
 
     answer(work_on, _lines, as_json=as_json, debug=debug)
@@ -82,14 +82,28 @@ def status(
     answer(work, _lines, as_json=as_json, debug=debug)
 
 
-def _progress(running: Any) -> None:
-    rounds = running.rounds
-    if rounds:
-        last = rounds[-1]
-        sys.stderr.write(
-            f"{last.time_s:7.1f} s  utility {last.utility:g} of {last.utility_max:g}  "
-            f"slots {last.slots} of {last.slots_max}  actions {len(running.actions)}\n"
-        )
+class Progress:
+    """Shows what is new in a fleet, on stderr: how jobs stand, once each, and rounds."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, str] = {}
+        self._rounds = 0
+
+    def __call__(self, running: Any) -> None:
+        """Show what is new since the last call."""
+        failures = running.failures
+        for name, state in running.jobs.items():
+            if self._jobs.get(name) != state:
+                self._jobs[name] = state
+                why = f": {failures[name]}" if name in failures else ""
+                sys.stderr.write(f"job {name} {state}{why}\n")
+        rounds = running.rounds
+        if len(rounds) > self._rounds:
+            self._rounds, last = len(rounds), rounds[-1]
+            sys.stderr.write(
+                f"{last.time_s:7.1f} s  utility {last.utility:g} of {last.utility_max:g}  "
+                f"slots {last.slots} of {last.slots_max}  actions {len(running.actions)}\n"
+            )
         sys.stderr.flush()
 
 

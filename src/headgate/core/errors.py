@@ -9,7 +9,8 @@
     ├── StateError          state that cannot be brought to the token asked for
     ├── ProtocolError       an event that the protocol does not allow
     ├── EngineError         the engine failed; ``transient`` says whether a retry may help
-    │   └── ProcessorError  a user's own processor failed, or gave back what does not fit
+    │   ├── ProcessorError  a user's own processor failed, or gave back what does not fit
+    │   └── EngineGone      the engine's process was killed, or crashed
     └── NotReady            not a fault: skip this cycle
 
 A message is one sentence that names the thing, the value and the remedy.
@@ -63,6 +64,13 @@ class EngineError(HeadgateError):
 
 class ProcessorError(EngineError):
     """A user's own processor failed, or gave back what does not fit. Names no record's content."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+
+class EngineGone(EngineError):
+    """The process that the engine runs in was killed, or crashed; nothing of it answers any more."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

@@ -24,7 +24,7 @@ _LOOK_S = 0.1
 """How often it is looked for an interrupt while a fleet starts. Chosen, not tuned."""
 
 OnProgress = Callable[[Any], None]
-"""Called with the running fleet after each of its rounds."""
+"""Called with the fleet every `PROGRESS_S`, also while it starts."""
 
 _SINK_OWN = ("format", "outputMode")
 
@@ -99,15 +99,12 @@ def run_fleet_file(
         try:
             fleet = _fleet(engine, described, place, advise=advise)
             try:
-                with _stopped_by(interrupted, fleet):
+                with _watched(interrupted, fleet, on_progress):
                     fleet.start()
                 until_s = time.monotonic() + duration_s
-                shown = 0
                 while time.monotonic() < until_s and not interrupted.is_set():
+                    on_progress(fleet)
                     _raise_if_all_failed(fleet)
-                    if len(fleet.rounds) > shown:
-                        shown = len(fleet.rounds)
-                        on_progress(fleet)
                     time.sleep(min(PROGRESS_S, max(0.0, until_s - time.monotonic())))
                 result = fleet_result(fleet)  # before the end, while its jobs are what they were
             finally:
@@ -118,17 +115,24 @@ def run_fleet_file(
 
 
 @contextmanager
-def _stopped_by(interrupted: threading.Event, fleet: Any) -> Iterator[None]:
-    """Stop a fleet that is starting once an interrupt has come: jobs not started yet stay so."""
+def _watched(interrupted: threading.Event, fleet: Any, on_progress: OnProgress) -> Iterator[None]:
+    """Show a fleet that is starting, which may take minutes; an interrupt stops it.
+
+    Jobs not started by then stay so.
+    """
     over = threading.Event()
 
     def work() -> None:
+        shown_s = 0.0
         while not over.wait(_LOOK_S):
             if interrupted.is_set():
                 fleet.stop()
                 return
+            if time.monotonic() - shown_s >= PROGRESS_S:
+                shown_s = time.monotonic()
+                on_progress(fleet)
 
-    watcher = threading.Thread(target=work, name="headgate-fleet-interrupt", daemon=True)
+    watcher = threading.Thread(target=work, name="headgate-fleet-watch", daemon=True)
     watcher.start()
     try:
         yield
@@ -195,7 +199,11 @@ def _text(options: Mapping[str, Any]) -> dict[str, Any]:
 def _raise_if_all_failed(fleet: Any) -> None:
     states = fleet.jobs
     if states and all(state in ("failed", "gone") for state in states.values()):
-        msg = f"all jobs of the fleet ended: {', '.join(f'{n} {s}' for n, s in states.items())}."
+        why = fleet.failures
+        ends = [f"{n} {s}{f' ({why[n]})' if n in why else ''}" for n, s in states.items()]
+        reasons = set(why.values())
+        alike = f": {reasons.pop()}" if len(reasons) == 1 and len(why) == len(states) else ""
+        msg = f"all jobs of the fleet ended{alike or ': ' + ', '.join(ends) + '.'}"
         raise EngineError(msg)
 
 

@@ -88,10 +88,16 @@ class SparkEngine:
         return str(engine_module("headgate").explain(frame))
 
     def close(self) -> None:
-        """Stop the Spark session."""
-        if self._spark is not None:
-            self._spark.stop()
-            self._spark = None
+        """Stop the Spark session; nothing is left to stop where its JVM is gone."""
+        spark, self._spark = self._spark, None
+        if spark is None:
+            return
+        life = engine_module("headgate.engines.spark.life").JvmLife(spark)
+        try:
+            spark.stop()
+        except Exception as error:
+            if life.meaning(error) is None:
+                raise
 
     def session(self) -> Any:
         """Return the session, made when it is first needed."""

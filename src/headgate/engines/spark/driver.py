@@ -100,6 +100,7 @@ class BatchDriver:
         self.stopping = threading.Event()
         self.idle = threading.Event()
         self.idle.set()
+        self.failed: Exception | None = None
         self.changes = Changes(self.states, config.slots_max)
         self.observer: Observer | None = None
         self.commands: Commands | None = None
@@ -230,6 +231,9 @@ class BatchDriver:
                 self._process(batch, batch_id)
             else:
                 self._stateless(batch, batch_id)
+        except Exception as error:
+            self.failed = error  # Spark hands on its text only
+            raise
         finally:
             self.idle.set()
 

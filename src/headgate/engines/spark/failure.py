@@ -1,4 +1,7 @@
-"""What a failed attempt of a batch says: whether another can help, and what a user's own code did."""
+"""What a failed attempt of a batch says, and a failed query.
+
+Whether another attempt can help, what the user's own code did, and what of Spark's words matters.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from headgate.core.errors import EngineError, HeadgateError, ProcessorError
 
@@ -22,6 +27,87 @@ _OUTGROWN = re.compile(
     "offset overflow|overflowed binary|input array too large|more than 2147483646 bytes"
 )
 """What Arrow says when a column of text needs more than the 2 GB that its offsets reach."""
+
+_TRACEBACK = "Traceback (most recent call last):"
+_SPARKS_WORDS = "terminated with exception: "
+_MODULE = re.compile(r"(?:\w+\.)+(?=\w+: )")
+"""What stands before the name of an exception where a traceback ends."""
+
+_OURS = HeadgateError.__module__
+_STATE = re.compile(r"\s*SQLSTATE: \w+$")
+_LOST_TASK = re.compile(r"most recent failure: Lost task .*? executor \S+?\): ")
+
+
+class QueryFailed(EngineError, StreamingQueryException):
+    """A query failed. Says why in one sentence; what Spark says about it is its ``__cause__``.
+
+    A ``StreamingQueryException``, as which programs for PySpark catch it.
+    """
+
+    @classmethod
+    def of(cls, error: Exception, raised: Exception | None) -> QueryFailed:
+        """Return the failure of a query.
+
+        Parameters
+        ----------
+        error : Exception
+            What Spark says.
+        raised : Exception or None
+            What the query's batch raised on the driver, of which Spark has the text only.
+        """
+        found = cls(told(error if raised is None else raised))
+        if raised is not None and raised is not error and error.__cause__ is None:
+            error.__cause__ = raised  # where it was raised, for those who look
+        found.__cause__ = error
+        return found
+
+
+def told(error: BaseException) -> str:
+    """Return in one line what went wrong, without what the layers above it say about themselves."""
+    text = str(error).strip()
+    if isinstance(error, HeadgateError):
+        return _first(text)
+    if isinstance(error, Py4JError | PySparkException):
+        return _under_spark(text) or type(error).__name__
+    name = type(error).__name__
+    return f"{name}: {_first(text)}" if text else name
+
+
+def says(error: BaseException | None, text: str) -> bool:
+    """Whether an error, or one that it came of, has `text` in what it says."""
+    while error is not None:
+        if text in str(error):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _under_spark(text: str) -> str:
+    """Return what a text of Spark is about: where a Python traceback ends, or the first line."""
+    _, python, behind = text.rpartition(_TRACEBACK)
+    if python:
+        # a traceback's own lines are indented, up to the one that it ends with
+        for number, line in enumerate(lines := behind.strip("\n").splitlines()):
+            if line and not line[0].isspace():
+                if "Py4JJavaError: " in line:
+                    return _under_java("\n".join(lines[number:]))
+                module = _MODULE.match(line)
+                ours = module is not None and module[0].startswith(_OURS)
+                short = _MODULE.sub("", line, count=1).strip()
+                return short.partition(": ")[2] if ours else short
+    return _under_java(text)
+
+
+def _under_java(text: str) -> str:
+    """Return what a text of the JVM is about: its first line that says more than who was called."""
+    first = next((line for line in text.splitlines() if line.startswith(": ")), _first(text))
+    line = first.removeprefix(": ").rpartition(_SPARKS_WORDS)[2]
+    line = _LOST_TASK.split(line)[-1]
+    return _MODULE.sub("", _STATE.sub("", line), count=1).strip()
+
+
+def _first(text: str) -> str:
+    return text.partition("\n")[0].strip()
 
 
 @contextmanager
@@ -62,4 +148,6 @@ def is_final(error: Exception) -> bool:
     """Whether running the batch again cannot help."""
     if isinstance(error, EngineError):
         return not error.transient
+    if isinstance(error, Py4JError | ConnectionError) and not isinstance(error, Py4JJavaError):
+        return True  # no word from Java: its JVM is gone, and will not come back in this process
     return isinstance(error, HeadgateError) or any(f"[{name}" in str(error) for name in _FINAL)

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from headgate.core.errors import CheckpointError
 from headgate.engines.spark.gateway import Jvm, jvm
+from headgate.engines.spark.life import JvmLife
 
 _FILE = "driver.lock"
 _held: set[str] = set()
@@ -31,6 +32,7 @@ class CheckpointLock:
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self._path = root / _FILE
+        self._life = JvmLife(spark)
         java = jvm(spark)
         if not self._path.exists():
             os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
@@ -72,6 +74,10 @@ class CheckpointLock:
         )
 
     def release(self) -> None:
-        """Give the checkpoint up."""
+        """Give the checkpoint up; a JVM that is gone has done so."""
         _held.discard(str(self._path))
-        self._channel.close()
+        try:
+            self._channel.close()
+        except Exception as error:
+            if self._life.meaning(error) is None:
+                raise

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -20,6 +17,9 @@ from headgate.core.slo import Slo
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import Controller
 from headgate.engines.spark.driver import BatchDriver
+from headgate.engines.spark.ending import Ending
+from headgate.engines.spark.life import JvmLife
+from headgate.engines.spark.progress import complete_events
 from headgate.journal.schema import Decided
 from headgate.state.control import Command
 
@@ -48,12 +48,12 @@ class Query:
         self._driver = driver
         self._controller = controller
         self._commands = commands
-        self._finite = finite
         self._release = release
-        self._ended = threading.Event()
-        self._failure: Exception | None = None
-        self._finisher = threading.Thread(target=self._finish, name="headgate-end", daemon=True)
-        self._finisher.start()
+        self._life = JvmLife(driver.spark)
+        rest = driver.drain if finite else None
+        self._end = Ending(inner, driver, self._life, rest=rest, close=self._close)
+        self._end.start()
+        complete_events(driver.spark, inner, driver.recorder.progress)
 
     # -- headgate ---------------------------------------------------------------------------------
 
@@ -91,7 +91,10 @@ class Query:
         ------
         ConfigError
             `slots` is out of range, or the assignment is frozen.
+        HeadgateError
+            The query has ended.
         """
+        self._end.refuse_if_over("scale")
         changes = self._driver.changes
         changes.check_operator(operator)
         changes.ask(changes.scaled(slots, operator, partitioning), by, reason)
@@ -110,7 +113,15 @@ class Query:
         ----------
         changes : mapping of int to int
             Key group -> slot.
+
+        Raises
+        ------
+        ConfigError
+            There is no such key group or slot, or the assignment is frozen.
+        HeadgateError
+            The query has ended.
         """
+        self._end.refuse_if_over("remap")
         self._driver.changes.check_operator(operator)
         names = [operator] if operator else list(self._driver.states)
         held = self._driver.changes
@@ -151,9 +162,7 @@ class Query:
         self._do(Command("slo", "user", "", {"slos": slos}))
 
     def _do(self, command: Command) -> None:
-        if not self.isActive:
-            msg = f"this query has ended, so it takes no {command.act}; start it again first."
-            raise HeadgateError(msg)
+        self._end.refuse_if_over(command.act)
         self._commands.do(command)
 
     def decisions(self) -> list[Decided]:
@@ -170,7 +179,7 @@ class Query:
         Raises
         ------
         HeadgateError
-            It took longer than `timeout_s`, or the query failed.
+            It took longer than `timeout_s`, or the query failed, or Spark's JVM is gone.
         """
         self._await_settled(timeout_s)
 
@@ -183,8 +192,7 @@ class Query:
         # the batch under way may have been planned before the call, so it is the next one that counts
         wanted = driver.batches_begun + 2
         while driver.settled_batch < wanted:
-            if self._ended.wait(_POLL_S):
-                self._raise_failure()
+            if self._end.wait(_POLL_S):
                 return
             if deadline is not None and time.monotonic() > deadline:
                 waiting = sum(s.waiting_rows() for s in driver.states.values())
@@ -196,50 +204,50 @@ class Query:
     @property
     def id(self) -> str:
         """Identity of the query, kept in its checkpoint."""
-        return str(self._inner.id)
+        with self._life.asked():
+            return str(self._inner.id)
 
     @property
     def runId(self) -> str:
         """Identity of this run."""
-        return str(self._inner.runId)
+        with self._life.asked():
+            return str(self._inner.runId)
 
     @property
     def name(self) -> str | None:
         """The query's name; None if it was given none."""
-        return None if self._inner.name is None else str(self._inner.name)
+        with self._life.asked():
+            return None if self._inner.name is None else str(self._inner.name)
 
     @property
     def isActive(self) -> bool:
         """Whether it is running (a last drain counts)."""
-        return not self._ended.is_set()
+        return not self._end.is_over
 
     @property
     def status(self) -> dict[str, Any]:
         """Spark's status of the query."""
-        return dict(self._inner.status)
+        with self._life.asked():
+            return dict(self._inner.status)
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:
-        """The newest progress; ``stateOperators`` filled, our own figures under ``headgate``."""
-        progress = self._inner.lastProgress
+        """The newest progress, with the figures of its batch; our own ones under ``headgate``."""
+        with self._life.asked():
+            progress = self._inner.lastProgress
         return None if progress is None else self._filled(progress)
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:
-        """Spark's recent progress; the newest entry is filled as `lastProgress` is."""
-        recent = list(self._inner.recentProgress)
-        return [*recent[:-1], self._filled(recent[-1])] if recent else []
+        """Recent progress, each as `lastProgress` has it."""
+        with self._life.asked():
+            recent = list(self._inner.recentProgress)
+        return [self._filled(progress) for progress in recent]
 
     def _filled(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
-        recorder = self._driver.recorder
-        found = json.loads(progress.json) if hasattr(progress, "json") else dict(progress)
-        found["stateOperators"] = recorder.operators
-        last = recorder.last
-        if last is not None:
-            found["sink"] = {**found.get("sink", {}), "numOutputRows": last.emitted}
-        filled = StreamingQueryProgress.fromJson(found)
-        own = dataclasses.asdict(last) if last is not None else {}
-        filled["headgate"] = own
+        figures = self._driver.recorder.progress
+        filled = StreamingQueryProgress.fromJson(figures.filled(json.loads(progress.json)))
+        filled["headgate"] = figures.own(progress.batchId)
         return filled
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
@@ -249,26 +257,35 @@ class Query:
         -------
         bool or None
             With a timeout: whether it has ended.
+
+        Raises
+        ------
+        StreamingQueryException
+            It failed; begins with one sentence, and what Spark says is its ``__cause__``.
+        HeadgateError
+            Spark's JVM is gone.
         """
-        ended = self._ended.wait(timeout)
-        if ended:
-            self._raise_failure()
+        ended = self._end.wait(timeout)
         return None if timeout is None else ended
 
     def processAllAvailable(self) -> None:
         """Wait until all that the sources have now is processed and what is due is out."""
         if not self._driver.states:
-            self._inner.processAllAvailable()
+            with self._life.asked():
+                self._inner.processAllAvailable()
             return
         # Spark's own waits for a trigger without any new offset, and the tick brings one each second
         self._await_settled(None)
 
     def stop(self) -> None:
-        """Stop at the next batch boundary."""
-        self._driver.give_up()
-        self._await_commit()
-        self._inner.stop()
-        self._ended.wait()
+        """Stop at the next batch boundary.
+
+        Raises
+        ------
+        HeadgateError
+            It ended because Spark's JVM did.
+        """
+        self._end.stop(self._await_commit)
 
     def _await_commit(self) -> None:
         """Let Spark commit the batch just done: else the next start delivers its output again.
@@ -285,29 +302,15 @@ class Query:
 
     def explain(self, extended: bool = False) -> None:
         """Print Spark's plan of the last batch."""
-        self._inner.explain(extended)
+        with self._life.asked():
+            self._inner.explain(extended)
 
     def exception(self) -> Exception | None:
         """Return what the query failed with, or None."""
-        return self._failure if self._failure is not None else self._inner.exception()
+        return self._end.failure
 
-    def _raise_failure(self) -> None:
-        failure = self.exception()
-        if failure is not None:
-            raise failure
-
-    def _finish(self) -> None:
-        """Wait for Spark's end of the query, drain what a finite one left, and clean up."""
-        failure: Exception | None = None
-        try:
-            self._inner.awaitTermination()
-            if self._finite and not self._driver.stopping.is_set():
-                self._driver.drain()
-        except StreamingQueryException as error:
-            failure = error
-        except Exception as error:  # the end of the thread is the query's end, whatever it was
-            failure = error
-        self._failure = failure
+    def _close(self, failure: Exception | None) -> None:
+        """Write the end down, and give back what the query held."""
         asked = self._driver.stopping.is_set()
         reason = "failed" if failure else "stopped" if asked else "source ended"
         try:
@@ -317,4 +320,3 @@ class Query:
             self._driver.recorder.stop(reason, failure)
         finally:
             self._release()
-            self._ended.set()

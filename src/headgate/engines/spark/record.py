@@ -9,6 +9,8 @@ import numpy as np
 
 from headgate.core.assignment import Assignment
 from headgate.engines.spark.changes import Wanted
+from headgate.engines.spark.failure import QueryFailed, told
+from headgate.engines.spark.progress import Progress
 from headgate.engines.spark.reports import Report
 from headgate.journal import histogram
 from headgate.journal.schema import (
@@ -41,7 +43,7 @@ class Recorder:
         self.path = path
         self._writer = JournalWriter(path)
         self.last: Batch | None = None
-        self.operators: list[dict[str, Any]] = []
+        self.progress = Progress()
         self.late_records = 0
 
     def start(self, driver: BatchDriver, workload: str | None, parameters: dict[str, Any]) -> None:
@@ -63,6 +65,8 @@ class Recorder:
         if driver.latest is not None:
             step = driver.latest.step
             self.write(Restart(step=step + 1, recovered_from=step))
+        held = [_operator_progress(driver, op.id, []) for op in driver.query.operators]
+        self.progress.begin(driver.spark, driver.sink, held, counted=bool(held))
 
     def assignment(
         self, step: int, operator: str, before: Assignment, new: Wanted, moved_bytes: int = 0
@@ -141,31 +145,30 @@ class Recorder:
             slo=driver.observer.state() if driver.observer is not None else None,
         )
         self.late_records += event.late
-        self.operators = [
-            _operator_progress(driver, op.id, reports) for op in driver.query.operators
-        ]
+        operators = [_operator_progress(driver, op.id, reports) for op in driver.query.operators]
+        self.progress.add(event, operators, emitted=emitted)
         self.last = event
         self.write(event)
 
     def stateless(self, batch_id: int, phases_ms: dict[str, float]) -> None:
         """Write a batch of a query without operators; Catalyst counted nothing for us."""
-        self.write(
-            Batch(
-                step=batch_id,
-                spark_batch=batch_id,
-                epoch=0,
-                slots=0,
-                duration_ms=round(sum(phases_ms.values()), 3),
-                phases_ms={name: round(ms, 3) for name, ms in phases_ms.items()},
-                arrived=0,
-                served=0,
-                emitted=0,
-                late=0,
-                null_keys=0,
-                backlog=0,
-                backlog_bytes=0,
-            )
+        event = Batch(
+            step=batch_id,
+            spark_batch=batch_id,
+            epoch=0,
+            slots=0,
+            duration_ms=round(sum(phases_ms.values()), 3),
+            phases_ms={name: round(ms, 3) for name, ms in phases_ms.items()},
+            arrived=0,
+            served=0,
+            emitted=0,
+            late=0,
+            null_keys=0,
+            backlog=0,
+            backlog_bytes=0,
         )
+        self.progress.add(event, [], emitted=None)
+        self.write(event)
 
     def stop(self, reason: str, error: Exception | None = None) -> None:
         """Write that the query ended, and close the journal."""
@@ -258,5 +261,6 @@ def _entry_bytes(driver: BatchDriver, name: str) -> int:
 
 def sentence(error: Exception) -> str:
     """Return the kind of an error and its first line, as a journal has it."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"[:500]
+    text = told(error)
+    kind = f"{type(error).__name__}: "
+    return (text if isinstance(error, QueryFailed) else kind + text.removeprefix(kind))[:500]

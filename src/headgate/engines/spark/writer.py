@@ -461,11 +461,9 @@ class Writer:
             undo.pop_all()
 
         def release() -> None:
-            driver.close()
-            lock.release()
-            leave_executors()
-            run.end()
-            run.close()
+            with ExitStack() as held:  # what one cannot give back does not keep the others
+                for give_back in (run.close, run.end, leave_executors, lock.release, driver.close):
+                    held.callback(give_back)
 
         finite = "availableNow" in self._trigger
         return Query(inner, driver, controller, commands, finite=finite, release=release)

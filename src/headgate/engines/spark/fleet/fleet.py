@@ -7,21 +7,24 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from headgate.control.fleet_registry import fleet_policy
 from headgate.control.fleet_view import FleetDecision, FleetJob, FleetPolicy, FleetView
 from headgate.control.limits import check_range
 from headgate.core.duration import parse_duration_s
-from headgate.core.errors import ConfigError, EngineError, nearest
+from headgate.core.errors import ConfigError, EngineError, EngineGone, nearest
 from headgate.core.intents import utility_of
 from headgate.core.utility import Shape, Utility
 from headgate.engines.spark.fleet.member import Member, State
 from headgate.engines.spark.fleet.probe import Probe
+from headgate.engines.spark.life import JvmLife
 from headgate.engines.spark.query import Query
 from headgate.engines.spark.writer import Writer
 from headgate.journal.fleet import (
@@ -39,6 +42,9 @@ WINDOW_ROUNDS = 6
 
 _FIRST_BATCH_S = 60.0
 """How long a job's first batch is waited for before the next job is started."""
+
+_PATIENCE_S = 20.0
+"""How long one job's start may keep the others from their first round. Chosen, not tuned."""
 
 _STARTS_MOST = 3
 """How often a job is started whose Python workers come too late for Spark."""
@@ -147,11 +153,11 @@ class Fleet:
             raise ConfigError(msg)
         self.limits = FleetLimits(budget, round_s, actions_per_minute, hang_s, advise)
         self.policy = fleet_policy(policy, round_s) if isinstance(policy, str) else policy
-        self._context = context
+        self._spark, self._context = spark, context
         self._journal = JournalWriter(journal) if journal is not None else None
         self._lock = threading.RLock()
         self._prepared: dict[str, _Prepared] = {}
-        self._starting: set[str] = set()
+        self._starting: dict[str, _Prepared] = {}
         self._members: dict[str, Member] = {}
         self._unstarted: dict[str, str] = {}
         self._log = _Log()
@@ -206,7 +212,7 @@ class Fleet:
         """
         with self._lock:
             waiting = self._prepared.pop(name, None) is not None or name in self._starting
-            self._starting.discard(name)
+            self._starting.pop(name, None)
             if waiting and not self._holds(name):
                 return
             member = self._get(name)
@@ -228,6 +234,7 @@ class Fleet:
     @property
     def jobs(self) -> dict[str, State]:
         """How each job stands to the fleet."""
+        self._look()
         with self._lock:
             failed = dict.fromkeys(self._unstarted, State.FAILED)
             return failed | {name: member.state for name, member in self._members.items()}
@@ -235,6 +242,7 @@ class Fleet:
     @property
     def failures(self) -> dict[str, str]:
         """Why each job that failed did, in one line."""
+        self._look()
         with self._lock:
             failed = {n: m.why for n, m in self._members.items() if m.state is State.FAILED}
             return self._unstarted | failed
@@ -308,7 +316,7 @@ class Fleet:
             prepared = self._prepared.pop(name, None)
             if prepared is None:
                 return  # removed meanwhile
-            self._starting.add(name)
+            self._starting[name] = prepared
             self._unstarted.pop(name, None)
         try:
             for _ in range(_STARTS_MOST):
@@ -321,7 +329,7 @@ class Fleet:
                     return
         finally:
             with self._lock:
-                self._starting.discard(name)
+                self._starting.pop(name, None)
 
     def _unwanted(self, name: str) -> bool:
         """Return whether a job was removed, or the fleet stopped, while the job started."""
@@ -346,20 +354,31 @@ class Fleet:
 
     def _in_pool(self, name: str, writer: Writer) -> Query:
         """Start a query whose thread inherits the pool from the thread that starts it."""
-        before = self._context.getLocalProperty(_POOL)
-        self._context.setLocalProperty(_POOL, name)
+        with self._asked():
+            before = self._context.getLocalProperty(_POOL)
+            self._context.setLocalProperty(_POOL, name)
+            try:
+                return writer.start()
+            finally:
+                self._context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Say in one sentence that the JVM is gone, if a call within finds it so."""
         try:
-            return writer.start()
-        finally:
-            self._context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]
+            yield
+        except (Py4JError, OSError) as error:
+            gone = JvmLife(self._spark).meaning(error)
+            raise gone or error from None
 
     # -- life -------------------------------------------------------------------------------------
 
     def start(self) -> Fleet:
         """Start the jobs that were added, and begin to decide.
 
-        A job that cannot start is written down in `failures`, and the others go on. An interrupt stops
-        those that were started, and the fleet.
+        A job that cannot start is written down in `failures`, and the others go on. Where one takes
+        long to start, rounds begin without it. An interrupt stops those that were started, and the
+        fleet.
 
         Raises
         ------
@@ -376,7 +395,8 @@ class Fleet:
         try:
             while (name := self._next_or_begin(refused)) is not None:
                 try:
-                    self._start(name)
+                    with self._patience():
+                        self._start(name)
                 except Exception as error:  # whatever it was, the others have nothing to do with it
                     refused.append(error)
                     with self._lock:
@@ -394,13 +414,40 @@ class Fleet:
                 return next(iter(self._prepared))
             if refused and not self._members:
                 raise refused[0]
+            self._begin()
+            return None
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        """Begin to decide about the jobs that run, if the start of another one takes too long."""
+        timer = threading.Timer(_PATIENCE_S, self._begin_if_any)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _begin_if_any(self) -> None:
+        with self._lock:
+            if self._members and not self._over.is_set():
+                self._begin()
+
+    def _begin(self) -> None:
+        """Begin with the rounds, unless they have begun."""
+        if self._thread is None:
             self._began_s = time.monotonic()
             self._thread = threading.Thread(target=self._run, name="headgate-fleet", daemon=True)
             self._thread.start()
-            return None
 
     def stop(self, timeout_s: float = 60.0) -> None:
-        """Stop all jobs and the fleet; waits for them at most `timeout_s` in all."""
+        """Stop all jobs and the fleet; waits for them at most `timeout_s` in all.
+
+        Raises
+        ------
+        HeadgateError
+            Jobs ended because Spark's JVM did.
+        """
         until_s = time.monotonic() + timeout_s
         self._over.set()
         with self._lock:
@@ -409,15 +456,16 @@ class Fleet:
             thread.join(timeout_s)
         while self._leaving() and time.monotonic() < until_s:
             time.sleep(0.05)
-        with self._lock:
-            members = list(self._members.values())
-        for member in members:
-            if member.refresh():
-                self._note(member, member.why)
+        self._look()
         with self._lock:
             journal, self._journal = self._journal, None
+            members = list(self._members.values())
         if journal is not None:
             journal.close()
+        for member in members:
+            failure = None if member.query.isActive else member.query.exception()
+            if isinstance(failure, EngineGone):
+                raise failure
 
     def _leaving(self) -> bool:
         """Ask all jobs to stop that were not asked yet; return whether one still runs or starts."""
@@ -458,11 +506,7 @@ class Fleet:
                 )
 
     def _round(self) -> None:
-        with self._lock:
-            members = dict(self._members)
-        for member in members.values():
-            if member.refresh():
-                self._note(member, member.why)
+        members = self._look()
         steady = {n: m for n, m in members.items() if m.state is State.RUNNING}
         view = self._view(members, steady)
         self._write(self._seen(view, members))
@@ -474,6 +518,14 @@ class Fleet:
             self._decided(FleetDecision(rule="limit", reason=f"{most} actions in this minute."))
         elif steady:
             self._act(self.policy.decide(view), steady)
+
+    def _look(self) -> dict[str, Member]:
+        """Look how each job stands, write down what has changed, and return the jobs."""
+        with self._lock:
+            for member in self._members.values():
+                if member.refresh():
+                    self._note(member, member.why)
+            return dict(self._members)
 
     def _view(self, members: Mapping[str, Member], steady: Mapping[str, Member]) -> FleetView:
         """Return what the policy may see: jobs that can be decided about, and slots left for them."""
@@ -491,6 +543,7 @@ class Fleet:
             for name, member in members.items()
             if member.holds_slots or (name in steady and name not in jobs)
         )
+        held += self._promised()
         return FleetView(
             time.monotonic() - self._began_s,
             jobs,
@@ -498,6 +551,13 @@ class Fleet:
             hosts=1,
             hosts_congested=int(congested),
         )
+
+    def _promised(self) -> int:
+        """Return the slots that jobs not started yet will begin with, as far as that is known."""
+        with self._lock:
+            coming = {n: p for n, p in self._starting.items() if n not in self._members}
+            firsts = [one.writer._slots[2] for one in (self._prepared | coming).values()]
+        return sum(min(4, self._cores) if first == "auto" else int(first) for first in firsts)
 
     def _too_many(self) -> bool:
         now_s = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -10,7 +11,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headgate.control.fleet_view import FleetJob
+from headgate.core.errors import HeadgateError
 from headgate.core.utility import Utility
+from headgate.engines.spark.failure import says
 from headgate.engines.spark.fleet.probe import Probe
 from headgate.engines.spark.query import Query
 
@@ -117,7 +120,7 @@ class Member:
     def came_too_late(self) -> bool:
         """Whether Spark gave up waiting for its Python workers before anything was done."""
         failure = None if self.query.isActive else self.query.exception()
-        return failure is not None and _LATE_WORKER in str(failure)
+        return says(failure, _LATE_WORKER)
 
     @property
     def holds_slots(self) -> bool:
@@ -166,8 +169,12 @@ class Member:
         with self._lock:
             self.state = State.LEAVING
 
+        def stop() -> None:
+            with contextlib.suppress(HeadgateError):  # the next look at it says why it failed
+                self.query.stop()
+
         def work() -> None:
-            worker = threading.Thread(target=self.query.stop, daemon=True)
+            worker = threading.Thread(target=stop, daemon=True)
             worker.start()
             worker.join(_STOP_S)
             if worker.is_alive():

@@ -157,6 +157,7 @@ class ReplicaDriver:
         self.stopping = threading.Event()
         self.idle = threading.Event()
         self.idle.set()
+        self.failed: Exception | None = None
         self.settled = 0
         self.begun = 0
         self.tick = Tick(spark, checkpoint.path)
@@ -208,6 +209,9 @@ class ReplicaDriver:
                 self.idle.set()
                 self._log.refuse_batch()
             self._process(batch, batch_id)
+        except Exception as error:
+            self.failed = error  # Spark hands on its text only
+            raise
         finally:
             self.idle.set()
 

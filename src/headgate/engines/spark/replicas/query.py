@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.core.errors import ConfigError, HeadgateError
+from headgate.engines.spark.ending import Ending
+from headgate.engines.spark.life import JvmLife
+from headgate.engines.spark.progress import complete_events
 from headgate.engines.spark.replicas.driver import BatchLine, ReplicaDriver
 
 _POLL_S = 0.02
@@ -35,14 +36,16 @@ class ReplicaQuery:
     ) -> None:
         self._inner = inner
         self._driver = driver
-        self._finite = finite
         self._release = release
-        self._ended = threading.Event()
-        self._failure: Exception | None = None
-        threading.Thread(target=self._finish, name="headgate-end", daemon=True).start()
+        self._life = JvmLife(driver.spark)
+        rest = driver.serve_rest if finite else None
+        self._end = Ending(inner, driver, self._life, rest=rest, close=self._close)
+        self._end.start()
+        complete_events(driver.spark, inner, driver.recorder.progress)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        with self._life.asked():
+            return getattr(self._inner, name)
 
     @property
     def journal(self) -> Path:
@@ -67,7 +70,10 @@ class ReplicaQuery:
         ------
         ConfigError
             There is no such stage, or the pool is smaller.
+        HeadgateError
+            The query has ended.
         """
+        self._end.refuse_if_over("activate")
         states = self._driver.states
         if stage is not None and stage not in states:
             msg = f'there is no stage "{stage}"; this query has {", ".join(states)}.'
@@ -89,7 +95,7 @@ class ReplicaQuery:
     @property
     def isActive(self) -> bool:
         """Whether it is running (a last drain counts)."""
-        return not self._ended.is_set()
+        return not self._end.is_over
 
     def drain(self, timeout_s: float = 60.0) -> None:
         """Wait until all that has arrived is served.
@@ -97,14 +103,13 @@ class ReplicaQuery:
         Raises
         ------
         HeadgateError
-            It took longer than `timeout_s`, or the query failed.
+            It took longer than `timeout_s`, or the query failed, or Spark's JVM is gone.
         """
         deadline = time.monotonic() + timeout_s
         # the batch under way may have been planned before the call
         wanted = self._driver.begun + 2
         while self._driver.settled < wanted:
-            if self._ended.wait(_POLL_S):
-                self._raise_failure()
+            if self._end.wait(_POLL_S):
                 return
             if time.monotonic() > deadline:
                 msg = f"not drained after {timeout_s:g} s; raise timeout_s."
@@ -121,19 +126,30 @@ class ReplicaQuery:
         -------
         bool or None
             With a timeout: whether it has ended.
+
+        Raises
+        ------
+        StreamingQueryException
+            It failed; begins with one sentence, and what Spark says is its ``__cause__``.
+        HeadgateError
+            Spark's JVM is gone.
         """
-        ended = self._ended.wait(timeout)
-        if ended:
-            self._raise_failure()
+        ended = self._end.wait(timeout)
         return None if timeout is None else ended
 
     def stop(self) -> None:
-        """Stop at the next batch boundary."""
-        self._driver.stopping.set()
-        self._driver.idle.wait()
-        self._await_commit()
-        self._inner.stop()
-        self._ended.wait()
+        """Stop at the next batch boundary.
+
+        Raises
+        ------
+        HeadgateError
+            It ended because Spark's JVM did.
+        """
+        self._end.stop(self._await_commit)
+
+    def exception(self) -> Exception | None:
+        """Return what the query failed with, or None."""
+        return self._end.failure
 
     def _await_commit(self) -> None:
         """Let Spark commit the batch just done: else the next start delivers its output again."""
@@ -145,23 +161,11 @@ class ReplicaQuery:
         while self._inner.isActive and not done.exists() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
-    def _finish(self) -> None:
+    def _close(self, failure: Exception | None) -> None:
+        """Write the end down, and give back what the query held."""
+        asked = self._driver.stopping.is_set()
+        reason = "failed" if failure else "stopped" if asked else "source ended"
         try:
-            self._inner.awaitTermination()
-            if self._finite and not self._driver.stopping.is_set():
-                self._driver.serve_rest()
-        except Exception as error:  # told to whoever waits
-            stopped = self._driver.stopping.is_set() and isinstance(error, StreamingQueryException)
-            self._failure = None if stopped else error
+            self._driver.recorder.stop(reason, failure)
         finally:
-            asked = self._driver.stopping.is_set()
-            reason = "failed" if self._failure else "stopped" if asked else "source ended"
-            try:
-                self._driver.recorder.stop(reason, self._failure)
-            finally:
-                self._release()
-                self._ended.set()
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+            self._release()

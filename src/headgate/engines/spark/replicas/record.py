@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.control.replicas import Interval, OperatorInterval, ReplicaDecision
+from headgate.engines.spark.progress import Progress
 from headgate.engines.spark.record import sentence
 from headgate.engines.spark.replicas.pools import PoolState
 from headgate.engines.spark.replicas.task import ReplicaReport
@@ -49,6 +50,7 @@ class PoolRecorder:
 
     def __init__(self, path: Path, policy: str) -> None:
         self.path = path
+        self.progress = Progress()
         self._policy = policy
         self._writer = JournalWriter(path)
         self._pending: dict[str, tuple[int, float]] = {}
@@ -123,29 +125,29 @@ class PoolRecorder:
         self._pending = {}
         first, *_, last = [next(iter(reports.values())), *reports.values()]
         duration_ms = round(took_ms, 3)
-        self._writer.write(
-            Batch(
-                step=manifest.step,
-                spark_batch=manifest.spark_batch,
-                epoch=0,
-                slots=_most(states),
-                duration_ms=duration_ms,
-                phases_ms={"slots": duration_ms},
-                arrived=sum(report.arrived for report in first),
-                served=sum(report.served for report in first),
-                emitted=emitted,
-                late=0,
-                null_keys=0,
-                backlog=sum(sum(state.queued()) for state in states.values()),
-                backlog_bytes=sum(
-                    file.length for file in manifest.files if file.name.startswith("backlog/")
-                ),
-                latency_ms=_latency(last),
-                histogram=histogram.merge(report.histogram for report in last),
-                slot_stats=_slot_stats(next(iter(states.values())), first, lanes),
-                attempts=attempts,
-            )
+        event = Batch(
+            step=manifest.step,
+            spark_batch=manifest.spark_batch,
+            epoch=0,
+            slots=_most(states),
+            duration_ms=duration_ms,
+            phases_ms={"slots": duration_ms},
+            arrived=sum(report.arrived for report in first),
+            served=sum(report.served for report in first),
+            emitted=emitted,
+            late=0,
+            null_keys=0,
+            backlog=sum(sum(state.queued()) for state in states.values()),
+            backlog_bytes=sum(
+                file.length for file in manifest.files if file.name.startswith("backlog/")
+            ),
+            latency_ms=_latency(last),
+            histogram=histogram.merge(report.histogram for report in last),
+            slot_stats=_slot_stats(next(iter(states.values())), first, lanes),
+            attempts=attempts,
         )
+        self.progress.add(event, [], emitted=emitted)
+        self._writer.write(event)
 
     def stop(self, reason: str, error: Exception | None) -> None:
         """Write that the query ended, and close the journal."""

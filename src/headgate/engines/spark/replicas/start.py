@@ -126,6 +126,7 @@ def start(
         recorder.start(
             job, name or pipeline.stages[-1].id, driver.states, driver.latest, parameters
         )
+        recorder.progress.begin(spark, sink)
         driver.redeliver_rest()
         writer = frame.writeStream.foreachBatch(driver.process)
         writer = writer.option("checkpointLocation", location)

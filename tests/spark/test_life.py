@@ -1,0 +1,221 @@
+"""What waits for Spark's JVM goes on when the JVM is gone, and says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+
+from headgate.core.errors import EngineGone, HeadgateError
+from headgate.engines.spark import life
+from headgate.engines.spark.ending import Ending
+from headgate.engines.spark.life import JvmLife
+
+SENTENCE = r"Spark's JVM is gone.*start the job again"
+
+# The query is one that never ends; the JVM is killed once a step was committed.
+SCRIPT = """
+import json, os, signal, sys, threading
+from pathlib import Path
+import headgate as hg
+from headgate.journal.reader import Tail
+from headgate.journal.schema import Batch
+
+work = sys.argv[1]
+spark = hg.session(master="local[2]")
+rows = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
+counts = rows.groupBy(rows.value % 3).count()
+kept = hg.writeStream(counts).outputMode("complete").format("memory").queryName("kept")
+query = kept.option("checkpointLocation", work + "/checkpoint").start()
+tail, begun = Tail(query.journal), False
+while not begun:
+    begun = any(isinstance(event, Batch) for event in tail.events())
+    assert not query.awaitTermination(0.1)
+arena = query._driver.run.path
+assert arena.exists()
+said = {}
+
+def asked(name, call):
+    def ask():
+        try:
+            said[name] = f"came back with {call()}"
+        except Exception as error:
+            said[name] = f"{type(error).__name__}: {error}"
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    return thread
+
+waiting = [
+    asked("awaitTermination", query.awaitTermination),
+    asked("drain", lambda: query.drain(1e6)),
+    asked("processAllAvailable", query.processAllAvailable),
+]
+os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+for thread in waiting:
+    thread.join()
+asked("stop", query.stop).join()
+asked("lastProgress", lambda: query.lastProgress).join()
+asked("scale", lambda: query.scale(2)).join()
+end = json.loads(Path(query.journal).read_text().splitlines()[-1])
+print(json.dumps({"said": said, "end": end, "arena": (arena / "ended").exists() or not arena.exists()}))
+sys.stdout.flush()
+query.awaitTermination()
+"""
+
+
+def test_every_wait_ends_when_the_jvm_is_killed(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert ran.stdout, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
+    for name in ("awaitTermination", "drain", "processAllAvailable", "stop", "lastProgress"):
+        assert found["said"][name].startswith("EngineGone: Spark's JVM is gone"), name
+    assert "has ended (Spark's JVM is gone" in found["said"]["scale"]
+    assert found["end"]["event"] == "stop"
+    assert found["end"]["reason"] == "failed"
+    assert "JVM is gone" in found["end"]["error"]
+    assert found["arena"]
+    # the failure leaves the program, and nothing keeps the program from its end
+    assert ran.returncode == 1
+    assert ran.stderr.strip().splitlines()[-1].startswith("headgate.core.errors.EngineGone: Spark")
+
+
+@pytest.mark.thorough
+def test_a_run_ends_with_one_sentence_when_the_jvm_is_killed(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    command = [sys.executable, "-m", "headgate.cli", "run", "nexmark-q5", "--rate", "100"]
+    options = ["--duration", "1h", "--json", "--checkpoint", str(checkpoint)]
+    running = subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        journal = checkpoint / "headgate" / "journal.jsonl"
+        begun = threading.Event()
+        while not begun.wait(0.2):
+            assert running.poll() is None
+            if journal.exists() and '"event":"batch"' in journal.read_text():
+                begun.set()
+        (jvm,) = children(running.pid, "java")
+        os.kill(jvm, signal.SIGKILL)
+        out, err = running.communicate(timeout=120)
+    finally:
+        running.kill()
+    assert running.returncode == 1
+    said = json.loads(out)["error"]
+    assert said["message"].startswith("Spark's JVM is gone")
+    assert err.strip().splitlines()[-1] == f"headgate: {said['message']}"
+
+
+def children(pid: int, name: str) -> list[int]:
+    """Return the child processes of a process that run a program of that name."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue  # it ended meanwhile
+        if int(text.rpartition(")")[2].split()[1]) == pid and f"({name})" in text:
+            found.append(int(stat.parent.name))
+    return found
+
+
+# -- without Spark ----------------------------------------------------------------------------------
+
+
+def life_at(port: int) -> JvmLife:
+    parameters = SimpleNamespace(address="127.0.0.1", port=port)
+    gateway = SimpleNamespace(gateway_parameters=parameters)
+    return JvmLife(SimpleNamespace(sparkContext=SimpleNamespace(_gateway=gateway)))
+
+
+@pytest.fixture
+def listening():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def test_an_error_of_the_network_means_that_the_jvm_is_gone_if_nobody_listens(listening):
+    watched = life_at(listening.getsockname()[1])
+    listening.close()
+    with pytest.raises(EngineGone, match=SENTENCE) as caught, watched.asked():
+        raise Py4JNetworkError("Answer from Java side is empty")
+    assert isinstance(caught.value.__cause__, Py4JNetworkError)
+
+
+def test_an_error_of_the_network_stays_what_it_is_while_the_jvm_lives(listening, monkeypatch):
+    monkeypatch.setattr(life, "_GRACE_S", 0.0)
+    watched = life_at(listening.getsockname()[1])
+    with pytest.raises(Py4JNetworkError), watched.asked():
+        raise Py4JNetworkError("Answer from Java side is empty")
+    with pytest.raises(ValueError, match="own"), watched.asked():
+        raise ValueError("own")
+
+
+class Batches:
+    def __init__(self, *, idle: bool = True) -> None:
+        self.stopping, self.idle = threading.Event(), threading.Event()
+        self.failed = None
+        if idle:
+            self.idle.set()
+
+
+class Inner:
+    """A query of Spark that ends with `error` once it is told to go."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error, self.go = error, threading.Event()
+
+    def awaitTermination(self) -> None:
+        assert self.go.wait(60)
+        if self.error is not None:
+            raise self.error
+
+    def stop(self) -> None:
+        self.go.set()
+        if isinstance(self.error, OSError):
+            raise self.error
+
+
+def test_a_stop_does_not_wait_for_a_batch_that_hangs_once_the_jvm_is_gone(listening, monkeypatch):
+    monkeypatch.setattr("headgate.engines.spark.ending._LAST_BATCH_S", 0.0)
+    port = listening.getsockname()[1]
+    listening.close()
+    inner, batches, closed = Inner(ConnectionRefusedError()), Batches(idle=False), []
+    end = Ending(inner, batches, life_at(port), rest=None, close=closed.append)
+    end.start()
+    inner.go.set()
+    with pytest.raises(EngineGone, match=SENTENCE):
+        end.stop(lambda: None)
+    assert [type(failure) for failure in closed] == [EngineGone]
+
+
+def test_those_who_wait_go_on_also_when_what_a_query_held_cannot_be_given_back(listening):
+    def close(failure):
+        raise OSError("the disk is full")
+
+    inner = Inner(None)
+    end = Ending(inner, Batches(), life_at(listening.getsockname()[1]), rest=None, close=close)
+    end.start()
+    assert not end.wait(0)
+    end.refuse_if_over("scale")
+    inner.go.set()
+    with pytest.raises(OSError, match="full"):
+        end.wait(60)
+    with pytest.raises(
+        HeadgateError, match=r"has ended \(OSError: the disk is full\), so it takes"
+    ):
+        end.refuse_if_over("scale")
