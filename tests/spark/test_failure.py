@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.core.errors import EngineError, ProcessorError
-from headgate.engines.spark.failure import is_final, located
+from headgate.engines.spark.failure import is_final, is_lost_worker, located
 
 HALF = 2**30
 """Half of what the offsets of Arrow's text reach."""
@@ -47,3 +47,25 @@ def test_another_error_of_arrow_stays_what_it_is():
 def test_a_users_error_says_where():
     with pytest.raises(ProcessorError, match="processor-0: it failed"), located("processor-0"):
         raise ProcessorError("it failed")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "org.apache.spark.SparkException: Python worker failed to connect back.",
+        "Timed out while waiting for the Python worker to connect back",
+        "Python worker exited unexpectedly (crashed)",
+        "EOFException occurred while reading the port number from headgate's stdout",
+        "java.io.EOFException\n at java.base/java.io.DataInputStream.readInt",
+    ],
+)
+def test_a_worker_that_did_not_start_or_died_is_worth_another_attempt(said):
+    assert is_lost_worker(RuntimeError(said))
+    assert not is_final(RuntimeError(said))
+
+
+@pytest.mark.parametrize(
+    "said", ["[DIVIDE_BY_ZERO] Division by zero", "ValueError: Python worker, says the user"]
+)
+def test_what_a_users_query_does_is_no_lost_worker(said):
+    assert not is_lost_worker(RuntimeError(said))

@@ -23,6 +23,14 @@ _OUTGROWN = re.compile(
 )
 """What Arrow says when a column of text needs more than the 2 GB that its offsets reach."""
 
+_LOST_WORKER = re.compile(
+    "Python worker (failed to connect back|exited unexpectedly|is idle)"
+    "|Timed out while waiting for the Python worker"
+    "|while reading the port number from|Python daemon failed to launch worker"
+    "|java.net.SocketException|java.net.SocketTimeoutException|java.io.EOFException"
+)
+"""What Spark says of a worker that died, or that a busy machine was too slow to start."""
+
 
 @contextmanager
 def located(where: str) -> Iterator[None]:
@@ -63,3 +71,8 @@ def is_final(error: Exception) -> bool:
     if isinstance(error, EngineError):
         return not error.transient
     return isinstance(error, HeadgateError) or any(f"[{name}" in str(error) for name in _FINAL)
+
+
+def is_lost_worker(error: Exception) -> bool:
+    """Whether a Python worker died or did not start in time, whatever it was to do."""
+    return _LOST_WORKER.search(str(error)) is not None and not is_final(error)
