@@ -9,7 +9,14 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from headgate.core.errors import CheckpointError, EngineError, ProcessorError
-from headgate.engines.spark.failure import QueryFailed, is_final, located, says, told
+from headgate.engines.spark.failure import (
+    QueryFailed,
+    is_final,
+    is_lost_worker,
+    located,
+    says,
+    told,
+)
 
 HALF = 2**30
 """Half of what the offsets of Arrow's text reach."""
@@ -111,3 +118,25 @@ def test_a_batch_is_not_tried_again_where_no_jvm_answers():
     assert is_final(Py4JNetworkError("Answer from Java side is empty"))
     assert is_final(ConnectionRefusedError())
     assert not is_final(OSError("the disk is full"))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "org.apache.spark.SparkException: Python worker failed to connect back.",
+        "Timed out while waiting for the Python worker to connect back",
+        "Python worker exited unexpectedly (crashed)",
+        "EOFException occurred while reading the port number from headgate's stdout",
+        "java.io.EOFException\n at java.base/java.io.DataInputStream.readInt",
+    ],
+)
+def test_a_worker_that_did_not_start_or_died_is_worth_another_attempt(said):
+    assert is_lost_worker(RuntimeError(said))
+    assert not is_final(RuntimeError(said))
+
+
+@pytest.mark.parametrize(
+    "said", ["[DIVIDE_BY_ZERO] Division by zero", "ValueError: Python worker, says the user"]
+)
+def test_what_a_users_query_does_is_no_lost_worker(said):
+    assert not is_lost_worker(RuntimeError(said))

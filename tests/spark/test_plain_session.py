@@ -27,6 +27,8 @@ writer = writer.format("memory").queryName("counts").slots(start=2)
 writer = writer.option("checkpointLocation", sys.argv[1] + "/checkpoint")
 writer.trigger(availableNow=True).start().awaitTermination()
 print(sorted(tuple(row) for row in spark.table("counts").collect()))
+writer = hg.writeStream(rows.groupBy("id").count()).outputMode("update").format("noop")
+writer.option("checkpointLocation", sys.argv[1] + "/another").start().stop()
 """
 
 
@@ -34,7 +36,7 @@ def test_a_query_runs_in_a_session_without_any_setting(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, str(program), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.stdout.strip().endswith("[(0, 3), (1, 3)]"), done.stderr[-3000:]
     assert done.stderr.count("batches would be faster with hg.session()") == 1
 

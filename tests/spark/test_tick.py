@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import headgate as hg
+from headgate.engines.spark import begin as beginning
 from headgate.engines.spark.tick import Tick
 
 BOUND_S = 240.0
@@ -136,3 +137,50 @@ def test_a_tick_goes_on_from_the_log(
     if logged is not None and "tick" in logged:
         assert (log / "10").read_text().splitlines()[2:] == ['{"logOffset":4}', "0"]
         assert not (log / ".10.crc").exists()
+
+
+class Ended:
+    """A query that Spark has given up, and why."""
+
+    isActive = False
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def exception(self) -> Exception:
+        return RuntimeError(self._why)
+
+
+LATE = "Python worker failed to connect back."
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "python", "begun", "starts"),
+    [
+        ([LATE, LATE, "no such file"], True, False, 3),
+        ([LATE, LATE, LATE], True, False, 3),
+        (["no such file"], True, False, 1),
+        ([LATE], True, True, 1),
+        ([LATE], False, False, 1),
+    ],
+)
+def test_a_source_whose_process_came_too_late_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, outcomes: list[str], python: bool, begun: bool, starts: int
+) -> None:
+    monkeypatch.setattr(beginning, "reads_python", lambda frame: python)
+    started: list[Ended] = []
+
+    def start() -> Any:
+        started.append(Ended(outcomes[len(started)]))
+        return started[-1]
+
+    made: Any = beginning.begin(start, None, lambda: begun)  # type: ignore[arg-type]
+    assert len(started) == starts
+    assert made is started[-1]
+
+
+def test_a_python_source_is_known_from_others(spark: SparkSession) -> None:
+    made = spark.readStream.format("nexmark").option("rate", "10").load()
+    rate = spark.readStream.format("rate").load()
+    assert beginning.reads_python(made.select("event_type").union(rate.select("value")))
+    assert not beginning.reads_python(rate)

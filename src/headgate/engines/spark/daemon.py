@@ -6,7 +6,11 @@ A new Python worker then costs a fork instead of a second of imports. Set by `he
 from __future__ import annotations
 
 import importlib
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 _PRELOAD = (
@@ -17,6 +21,8 @@ _PRELOAD = (
     "pyspark.sql.pandas.serializers",
     "headgate.engines.spark.slot",
 )
+
+_SOCKET_DIRECTORY = "PYTHON_WORKER_FACTORY_SOCK_DIR"
 
 
 def preload() -> None:
@@ -44,9 +50,28 @@ def quiet(worker: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
+def own_directory(undo: ExitStack) -> None:
+    """Have the daemon's socket in a directory that only this user can enter, whatever the umask.
+
+    Spark trusts who can reach the socket, and puts it into the temporary directory.
+
+    Parameters
+    ----------
+    undo : ExitStack
+        Gets what removes the directory.
+    """
+    if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() == "true":
+        given = os.environ.get(_SOCKET_DIRECTORY)
+        made = tempfile.mkdtemp(prefix=".", dir=given if given and os.path.isdir(given) else None)
+        undo.callback(shutil.rmtree, made, ignore_errors=True)
+        os.environ[_SOCKET_DIRECTORY] = made
+
+
 if __name__ == "__main__":
     preload()
     from pyspark import daemon
 
     daemon.worker = quiet(daemon.worker)
-    daemon.manager()
+    with ExitStack() as undo:
+        own_directory(undo)
+        daemon.manager()

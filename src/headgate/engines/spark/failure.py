@@ -110,6 +110,15 @@ def _first(text: str) -> str:
     return text.partition("\n")[0].strip()
 
 
+_LOST_WORKER = re.compile(
+    "Python worker (failed to connect back|exited unexpectedly|is idle)"
+    "|Timed out while waiting for the Python worker"
+    "|while reading the port number from|Python daemon failed to launch worker"
+    "|java.net.SocketException|java.net.SocketTimeoutException|java.io.EOFException"
+)
+"""What Spark says of a worker that died, or that a busy machine was too slow to start."""
+
+
 @contextmanager
 def located(where: str) -> Iterator[None]:
     """Say where a slot failed, if a user's code did or a column of text became too large.
@@ -151,3 +160,8 @@ def is_final(error: Exception) -> bool:
     if isinstance(error, Py4JError | ConnectionError) and not isinstance(error, Py4JJavaError):
         return True  # no word from Java: its JVM is gone, and will not come back in this process
     return isinstance(error, HeadgateError) or any(f"[{name}" in str(error) for name in _FINAL)
+
+
+def is_lost_worker(error: Exception) -> bool:
+    """Whether a Python worker died or did not start in time, whatever it was to do."""
+    return _LOST_WORKER.search(str(error)) is not None and not is_final(error)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate.core.errors import HeadgateError
+from headgate.engines.spark import sources
 
 
 @dataclass(frozen=True)
@@ -37,9 +45,16 @@ class Setting:
     local_only: bool = False
 
 
+_UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+_SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
+_SOCKET_TIMEOUT_S = 120
+_WRITABLE_BY_OTHERS = 0o022
+_SOCKET_DIRECTORY_MAX = 61
+"""What Spark takes: the path of a Unix socket has at most 104 characters, and it adds a name."""
+
 SETTINGS = (
     Setting(
-        "spark.python.unix.domain.socket.enabled",
+        _UNIX_SOCKETS,
         "true",
         "about 40 ms less per batch than TCP between the JVM and its Python workers",
     ),
@@ -47,6 +62,11 @@ SETTINGS = (
         "spark.python.daemon.module",
         "headgate.engines.spark.daemon",
         "new Python workers start with NumPy, Arrow and the kernels loaded",
+    ),
+    Setting(
+        "spark.python.authenticate.socketTimeout",
+        f"{_SOCKET_TIMEOUT_S}s",
+        "a busy machine has 120 instead of 15 s until Python and the JVM have met",
     ),
     Setting(
         "spark.sql.streaming.checkpointFileManagerClass",
@@ -75,42 +95,171 @@ _DEFAULTS = {
     "spark.sql.shuffle.partitions": "4",
     # For the jobs of a fleet, each in a pool of its own; without pools it is first in, first out.
     "spark.scheduler.mode": "FAIR",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
 }
+_HERE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""Only where all of Spark is on this machine."""
+
+_SHELL = "pyspark-shell"
+"""What Spark names an application that was started without spark-submit."""
+
+_launched_with: dict[str, str] = {}
+"""What was asked for when this process started its JVM, which takes it for the submit command's."""
+
+_told: set[str] = set()
+"""What this process was advised once."""
 
 
 def session(
-    master: str | None = None, name: str = "headgate", **config: str | int | bool
+    master: str | None = None, name: str | None = None, **config: str | int | bool
 ) -> SparkSession:
     """Return a Spark session with headgate's settings.
+
+    What is asked for here wins, then what spark-submit, ``spark-defaults.conf`` or the cluster says; only
+    what nobody has set is headgate's. The sources of its workloads are known to the session.
 
     Parameters
     ----------
     master : str or None
-        As ``SparkSession.builder.master``; None keeps what the environment says, or ``local[*]``.
-    name : str
-        Application name.
+        As ``SparkSession.builder.master``; None keeps what spark-submit or ``SPARK_MASTER`` says, or
+        ``local[*]``.
+    name : str or None
+        Application name; None keeps what spark-submit says, or ``headgate``.
     **config
-        Spark settings with ``_`` for ``.``'s place taken as is: pass a dict with ``**{...}``. They win
-        over headgate's.
+        Spark settings with ``_`` for ``.``'s place taken as is: pass a dict with ``**{...}``.
 
     Raises
     ------
     HeadgateError
         Java is missing or older than 17.
+
+    Warns
+    -----
+    UserWarning
+        A session runs already, and something asked for cannot be changed in it.
     """
+    asked = {"spark.master": master} if master else {}
+    asked |= {"spark.app.name": name} if name else {}
+    asked |= {key: str(value) for key, value in config.items()}
+    if SparkContext._active_spark_context is not None:
+        return _running(asked)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", str(_SOCKET_TIMEOUT_S))
     _require_java()
-    builder = SparkSession.builder.appName(name)
-    builder = builder.master(master or os.environ.get("SPARK_MASTER", "local[*]"))
-    wanted = {**_DEFAULTS, **{s.key: s.value for s in SETTINGS}}
-    wanted |= {key: str(value) for key, value in config.items()}
-    for key, value in wanted.items():
+    given = _given(asked)
+    builder = SparkSession.builder
+    for key, value in {**_ours(given | asked), **asked}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    if "spark.log.level" not in given | asked:
+        spark.sparkContext.setLogLevel("ERROR")
+    sources.register(spark)
     return spark
+
+
+def _given(asked: Mapping[str, str]) -> dict[str, str]:
+    """Return what spark-submit and the files of the cluster say; starts the JVM, which reads them.
+
+    Parameters
+    ----------
+    asked : mapping
+        What the JVM must know when it starts: its memory, its class path.
+    """
+    if SparkContext._gateway is None:
+        _launched_with.update(asked)
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(asked.items())))
+    found = dict(SparkConf().getAll())
+    sparks_own = {"spark.app.name": _SHELL}
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit: to Spark this is a shell
+        sparks_own["spark.ui.showConsoleProgress"] = "true"
+    if "SPARK_MASTER" in os.environ:
+        sparks_own["spark.master"] = "local[*]"
+    return {
+        key: value
+        for key, value in found.items()
+        if value not in (sparks_own.get(key), _launched_with.get(key))
+    }
+
+
+def _ours(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what headgate sets where `given` does not."""
+    master = given.get("spark.master", os.environ.get("SPARK_MASTER", "local[*]"))
+    ours = {"spark.master": master, "spark.app.name": "headgate", **_DEFAULTS}
+    alone = master.startswith("local")
+    if alone or master.startswith(("spark://127.", "spark://localhost")):
+        named = {"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"} & os.environ.keys()
+        ours |= {} if named else _HERE
+    ours |= {setting.key: setting.value for setting in SETTINGS}
+    if alone:
+        ours[_SOCKET_DIRECTORY] = _socket_directory()
+    elif not _umask_keeps_others_out():
+        # executors have no directory of this host, and with this umask a socket is open to others
+        del ours[_UNIX_SOCKETS]
+    return {key: value for key, value in ours.items() if key not in given}
+
+
+@cache
+def _socket_directory() -> str:
+    """Return a directory that only this user can enter; who can reach a socket may speak to Spark."""
+    made = tempfile.mkdtemp(prefix="hg-")
+    if len(made) > _SOCKET_DIRECTORY_MAX:
+        Path(made).rmdir()
+        made = tempfile.mkdtemp(prefix="hg-", dir="/tmp")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+def _umask_keeps_others_out() -> bool:
+    # to ask for it is to set it
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return (mask & _WRITABLE_BY_OTHERS) == _WRITABLE_BY_OTHERS
+
+
+def _running(asked: Mapping[str, str]) -> SparkSession:
+    """Return the session that runs, with what of `asked` can still be set."""
+    spark = SparkSession.builder.getOrCreate()
+    fixed = {
+        "spark.master": spark.sparkContext.master,
+        "spark.app.name": spark.sparkContext.appName,
+    }
+    too_late = []
+    for key, value in asked.items():
+        if fixed.get(key, spark.conf.get(key, None)) == value:
+            continue
+        if key in fixed or not _set(spark, key, value):
+            too_late.append(key)
+    too_late += [key for key in _missing(spark) if key not in too_late]
+    if too_late:
+        _told.add("advice")
+        msg = (
+            f"a Spark session runs already, in which hg.session() can no longer set "
+            f"{', '.join(too_late)}; stop it first, or call hg.session() before it is made."
+        )
+        warnings.warn(msg, stacklevel=3)
+    sources.register(spark)
+    return spark
+
+
+def _set(spark: SparkSession, key: str, value: str) -> bool:
+    try:
+        spark.conf.set(key, value)
+    except PySparkException:
+        return False
+    return True
+
+
+def _missing(spark: SparkSession) -> list[str]:
+    """Return the settings that a session lacks and that cannot be changed while it runs."""
+    found = {one.key: spark.conf.get(one.key, None) for one in SETTINGS if not one.running}
+    return [one.key for one in SETTINGS if not one.running and found[one.key] != one.value]
+
+
+def advise(spark: SparkSession, location: str) -> None:
+    """Warn of what `advice` says, once per process."""
+    said = advice(spark, location)
+    if said is not None and "advice" not in _told:
+        _told.add("advice")
+        warnings.warn(said, stacklevel=5)
 
 
 def advice(spark: SparkSession, location: str) -> str | None:
@@ -124,21 +273,21 @@ def advice(spark: SparkSession, location: str) -> str | None:
     location : str
         Of a query's checkpoint.
     """
-    missing = []
     for setting in SETTINGS:
+        if not setting.running:
+            continue
         if setting.local_only and "://" in location.removeprefix("file://"):
             continue
         # no other default: Spark demands that it be a value of the setting's type
-        found = spark.conf.get(setting.key, None)
-        if found == setting.value:
-            continue
-        if not setting.running:
-            missing.append(setting.key)
-        elif found is None:
+        if spark.conf.get(setting.key, None) is None:
             spark.conf.set(setting.key, setting.value)
+    missing = _missing(spark)
     if not missing:
         return None
-    return f"batches would be faster with hg.session(), which also sets {', '.join(missing)}."
+    return (
+        "batches would be faster, and a busy machine would be waited for, with hg.session(), which also "
+        f"sets {', '.join(missing)}."
+    )
 
 
 _JAVA_OLDEST = 17

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate.engines.spark.gateway import Jvm, java_class, seq
 
 _EVERY_S = 1.0
+_STOP_WAIT_S = 5.0
 _NEVER = -1
 """What a memory stream takes for no offset at all."""
 
@@ -68,7 +69,7 @@ class Tick:
         """Tick no more."""
         self._ended.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_STOP_WAIT_S)
 
     def _run(self) -> None:
         while not self._ended.wait(_EVERY_S):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from headgate.engines.spark import slot
+from headgate.engines.spark.failure import is_lost_worker
 from headgate.operators.build import Spec
 from headgate.operators.warm import warm
 
@@ -20,14 +21,20 @@ def warm_workers(spark: SparkSession, specs: Sequence[Spec]) -> None:
     """Start a Python worker per core, with the slots' code and kernels loaded.
 
     A worker that starts in a batch costs that batch half a second or more. The driver compiles what is
-    not in the cache yet, so that the workers only load.
+    not in the cache yet, so that the workers only load. A worker that dies, or that a busy machine is too
+    slow to start, is left to the batches: they have attempts.
     """
     for spec in specs:
         warm(spec)
     context = spark.sparkContext
     cores = max(1, context.defaultParallelism)
     frame = spark.range(0, cores, 1, cores)
-    frame.mapInArrow(_Load(tuple(specs)), "ready int")._jdf.queryExecution().toRdd().count()
+    loading = frame.mapInArrow(_Load(tuple(specs)), "ready int")._jdf.queryExecution().toRdd()
+    try:
+        loading.count()
+    except Exception as error:
+        if not is_lost_worker(error):
+            raise
 
 
 @dataclass(frozen=True)

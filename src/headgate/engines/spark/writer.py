@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Literal
@@ -20,10 +19,12 @@ from headgate.core.slo import Slo, parse_slo
 from headgate.engines.spark import session as sessions
 from headgate.engines.spark import sinks
 from headgate.engines.spark.allocation import follow_slots
+from headgate.engines.spark.begin import begin
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
 from headgate.engines.spark.gateway import require_classic
+from headgate.engines.spark.interpreter import check_interpreter
 from headgate.engines.spark.job import JobConfig
 from headgate.engines.spark.lock import CheckpointLock
 from headgate.engines.spark.logfiles import raw_local_files
@@ -455,7 +456,7 @@ class Writer:
                 writer = writer.trigger(**self._trigger)
             undo.callback(driver.give_up)  # in case Spark has started the query all the same
             with raw_local_files(spark):
-                inner = writer.start()
+                inner = begin(writer.start, frame, lambda: driver.batches_begun > 0)
             if "availableNow" not in self._trigger:
                 driver.intake.start_ticking()
             undo.pop_all()
@@ -606,6 +607,5 @@ def _check_session(spark: Any, location: str) -> None:
     if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
         msg = "spark.speculation is on; two live attempts of a slot only waste work here. Switch it off."
         raise ConfigError(msg)
-    advice = sessions.advice(spark, location)
-    if advice:
-        warnings.warn(advice, stacklevel=4)
+    check_interpreter(spark)
+    sessions.advise(spark, location)

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate.control.replicas import ReplicaPolicy
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
+from headgate.engines.spark.begin import begin
 from headgate.engines.spark.lock import CheckpointLock
 from headgate.engines.spark.replicas.driver import ReplicaDriver
 from headgate.engines.spark.replicas.pools import PoolConfig
@@ -132,7 +133,7 @@ def start(
         writer = writer.option("checkpointLocation", location)
         writer = writer.queryName(name) if name else writer
         writer = writer.trigger(**trigger) if trigger else writer
-        inner = writer.start()
+        inner = begin(writer.start, frame, lambda: driver.begun > 0)
     except BaseException:
         lock.release()
         raise

@@ -1,0 +1,82 @@
+"""The Python that a session's workers would be, looked at before they are started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+
+from pyspark.sql import SparkSession
+
+from headgate.core.errors import ConfigError
+
+_ASK = (
+    "import sys, importlib.util as u; print(*sys.version_info[:2], u.find_spec('headgate') is None)"
+)
+_WAIT_S = 60.0
+
+
+def check_interpreter(spark: SparkSession) -> None:
+    """Refuse a local session whose Python workers could not run headgate.
+
+    An environment that is not activated is the usual reason: workers are then ``python3`` of the PATH,
+    and die with a traceback each. Executors elsewhere are left to `headgate.doctor`.
+
+    Raises
+    ------
+    ConfigError
+        That Python cannot be run, has no headgate, or is of another minor version.
+    """
+    context = spark.sparkContext
+    named = context.pythonExec
+    relative = os.sep in named and not os.path.isabs(named)
+    if not str(context.master).startswith("local") or relative:
+        return  # another host's Python, or one that executors unpack from an archive
+    found = shutil.which(named)
+    if found == sys.executable:
+        return
+    shipped = bool(context._python_includes)
+    environment = tuple(sorted(context.environment.items()))
+    problem = "cannot be run" if found is None else _problem(found, environment, shipped)
+    if problem:
+        msg = (
+            f"Python workers of this session would be {found or named}, which {problem}; set "
+            f"PYSPARK_PYTHON={sys.executable} before the session is made, or make it with hg.session()."
+        )
+        raise ConfigError(msg)
+
+
+@cache
+def _problem(python: str, environment: tuple[tuple[str, str], ...], shipped: bool) -> str:
+    """Return why `python` cannot be a worker, as the rest of a sentence; empty where it can.
+
+    Parameters
+    ----------
+    environment : tuple of pairs
+        What Spark adds to that of its workers.
+    shipped : bool
+        Whether Spark brings modules of the user's to them: headgate may be one.
+    """
+    try:
+        told = subprocess.run(
+            [python, "-c", _ASK],
+            capture_output=True,
+            text=True,
+            timeout=_WAIT_S,
+            check=False,
+            env=os.environ | dict(environment),
+        ).stdout.split()
+    except subprocess.TimeoutExpired:
+        return ""  # a busy machine says nothing about the Python
+    except OSError:
+        return "cannot be run"
+    try:
+        major, minor, lacks_headgate = told
+    except ValueError:
+        return "cannot be run"
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if f"{major}.{minor}" != here:
+        return f"is Python {major}.{minor} where this is {here}"
+    return "has no headgate" if lacks_headgate == "True" and not shipped else ""
