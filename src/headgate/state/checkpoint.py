@@ -358,6 +358,14 @@ class _Recent(Generic[Value]):
         self._bytes = 0
         self._kept: OrderedDict[object, tuple[Value, int]] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def byte_count(self) -> int:
+        """What is kept, as `put` was told."""
+        return self._bytes
+
     def get(self, key: object) -> Value | None:
         with self._lock:
             found = self._kept.get(key)
