@@ -10,17 +10,29 @@ user wrote it. A transformWithState becomes one too, from its processor.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import types as T
 
-from headgate.core.errors import UnsupportedQuery
+from headgate.core.errors import ConfigError, UnsupportedQuery, nearest
 from headgate.engines.spark.aggregate import AggregateReader
 from headgate.engines.spark.deduplicate import NODES as DUPLICATES
 from headgate.engines.spark.deduplicate import DeduplicateReader
 from headgate.engines.spark.expressions import WAY_OUT
-from headgate.engines.spark.gateway import Jvm, analysed, class_name, each, jvm, seq
+from headgate.engines.spark.gateway import (
+    Jvm,
+    analysed,
+    class_name,
+    column,
+    data_type,
+    each,
+    jvm,
+    seq,
+)
 from headgate.engines.spark.join import JoinReader, is_stream_join
+from headgate.engines.spark.options import ARRIVAL
 from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.processor import NODE as PROCESSOR
 from headgate.engines.spark.processor import ProcessorReader
@@ -72,6 +84,8 @@ def read(df: DataFrame, mode: str, arrival: str | None = None) -> Query:
     ------
     UnsupportedQuery
         Some part cannot run elastically; the message names it.
+    ConfigError
+        `arrival` is no timestamp column of what an operator reads.
     """
     spark = df.sparkSession
     plan = _without_cte(spark, analysed(df))
@@ -131,6 +145,28 @@ class QueryReader:
         self.arrival = arrival
         self.operators: list[Operator] = []
         self.notes: list[str] = []
+
+    def arrived(self, attributes: Iterable[Jvm]) -> Column | None:
+        """Return when a record arrived, of what an operator reads from the source.
+
+        Raises
+        ------
+        ConfigError
+            The column named is not among `attributes`, or is no timestamp.
+        """
+        if self.arrival is None:
+            return None
+        found = {a.name(): a for a in attributes}
+        remedy = "name a timestamp column that every first stateful operator reads"
+        if self.arrival not in found:
+            hint = nearest(self.arrival, found) or f"; {remedy}."
+            msg = f'{ARRIVAL.key}="{self.arrival}" is no column of what a stateful operator reads{hint}'
+            raise ConfigError(msg)
+        kind = data_type(found[self.arrival].dataType())
+        if not isinstance(kind, T.TimestampType):
+            msg = f'{ARRIVAL.key}="{self.arrival}" is a {kind.simpleString()}; {remedy}.'
+            raise ConfigError(msg)
+        return column(self.spark, found[self.arrival])
 
     def above(self, plan: Jvm) -> Jvm:
         """Return what stands above the operators, over their placeholders."""

@@ -200,8 +200,7 @@ class ProcessorReader:
         return leaf(self.spark, self.node.output(), empty._jdf.queryExecution().toRdd())
 
     def _arrival(self) -> Column | None:
-        found = self.inputs.get(self.reader.arrival or "")
-        return None if found is None or self.upstream is not None else column(self.spark, found)
+        return None if self.upstream is not None else self.reader.arrived(self.inputs.values())
 
 
 def _struct(attributes: Any) -> T.StructType:

@@ -44,7 +44,7 @@ from headgate.engines.spark.session import session
 PARTS = ("with", "without")
 """With a change of slots at each step, and without any."""
 
-_START_S = 300.0
+_START_S = 1_200.0
 """What a part may take beside its duration."""
 
 _SLOTS = (2, 3)
