@@ -162,8 +162,47 @@ UNSUPPORTED: dict[str, tuple[Callable[[SparkSession], DataFrame], str, str]] = {
         "complete",
         "array<bigint>",
     ),
-    "pandas with state": (_with_state, "append", "(?i)state"),
+    "pandas with state": (
+        _with_state,
+        "append",
+        "cannot run applyInPandasWithState elastically; write it as transformWithState or",
+    ),
+    "observe": (
+        lambda s: rate(s).observe("o", F.count("*")).groupBy("value").count(),
+        "complete",
+        r"cannot run observe\(\) elastically; .*lastProgress",
+    ),
+    "explode above": (
+        lambda s: by_key(rate(s)).withColumn("e", F.explode(F.array("n"))),
+        "complete",
+        r"cannot keep explode\(\) .* above a stateful operator; do it in foreachBatch",
+    ),
+    "repartition above": (
+        lambda s: by_key(rate(s)).repartition(10),
+        "complete",
+        r"cannot keep repartition\(10\) above",
+    ),
+    "coalesce above": (
+        lambda s: by_key(rate(s)).coalesce(1),
+        "complete",
+        r"cannot keep coalesce\(1\) above",
+    ),
+    "static join above": (
+        lambda s: by_key(rate(s)).join(s.range(3).withColumnRenamed("id", "k"), "k"),
+        "complete",
+        "cannot keep a join with a static table above .*; join in foreachBatch",
+    ),
+    "limit below": (
+        lambda s: rate(s).limit(5).groupBy("value").count(),
+        "complete",
+        r"cannot run limit\(\) elastically",
+    ),
 }
+
+CATALYST = re.compile(
+    r"[A-Z][a-z]+(Groups|With|InPandas|ByExpression|Limit|Metrics)|Generate|Repart"
+)
+"""What no user has written."""
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
@@ -175,7 +214,36 @@ def test_what_cannot_run_elastically_is_named(
     with pytest.raises(UnsupportedQuery, match=words) as raised:
         made.start()
     assert is_one_sentence(str(raised.value)), str(raised.value)
+    assert not CATALYST.search(str(raised.value))
     assert not (tmp_path / "checkpoint").exists()
+
+
+EXPLAINED: dict[str, tuple[Callable[[SparkSession], DataFrame], str | None, str]] = {
+    "append": (lambda s: rate(s).select("value"), None, r"elastic       nothing: .*stateless"),
+    "no watermark": (
+        lambda s: by_key(rate(s)),
+        None,
+        r'output mode   "update" or "complete"; not append: .*\nelastic +Aggregate keys',
+    ),
+    "sorted": (
+        lambda s: by_key(rate(s)).orderBy("n"),
+        None,
+        r'output mode   "complete"; not append: .*\nelastic +Aggregate keys',
+    ),
+    "in no mode": (
+        lambda s: rate(s).groupBy("value").agg(F.collect_list("timestamp")),
+        None,
+        "not elastic   cannot run collect_list",
+    ),
+    "the mode that is asked for": (lambda s: by_key(rate(s)), "append", "not elastic   .*ppend"),
+}
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_explain_says_in_which_mode_a_query_runs(spark: SparkSession, name: str) -> None:
+    build, mode, words = EXPLAINED[name]
+    said = hg.explain(build(spark)) if mode is None else hg.explain(build(spark), mode)
+    assert re.match(words, said), said
 
 
 def test_a_batch_dataframe_is_refused(spark: SparkSession, tmp_path: Path) -> None:

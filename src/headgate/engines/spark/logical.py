@@ -9,7 +9,6 @@ user wrote it. A transformWithState becomes one too, from its processor.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from pyspark.errors import AnalysisException
@@ -36,6 +35,7 @@ from headgate.engines.spark.options import ARRIVAL
 from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.processor import NODE as PROCESSOR
 from headgate.engines.spark.processor import ProcessorReader
+from headgate.engines.spark.wording import wording
 from headgate.operators.processor import ProcessorSpec
 from headgate.operators.spec import OutputMode
 
@@ -66,6 +66,10 @@ _BELOW = {
     "BatchEvalPython",
     "ArrowEvalPython",
 }
+
+
+class ModeRefused(UnsupportedQuery):
+    """Spark itself refuses the query in this output mode."""
 
 
 def read(df: DataFrame, mode: str, arrival: str | None = None) -> Query:
@@ -121,7 +125,7 @@ def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:
             checker.checkForStreaming(plan, getattr(output_modes, factory[mode])())
         except AnalysisException as error:
             # its first line; what follows is the plan
-            raise UnsupportedQuery(str(error).strip().splitlines()[0]) from error
+            raise ModeRefused(str(error).strip().splitlines()[0]) from error
 
 
 def _is_stateful(plan: Jvm) -> bool:
@@ -184,12 +188,13 @@ class QueryReader:
             return plan
         allowed = _ABOVE | (_ABOVE_COMPLETE if self.mode is OutputMode.COMPLETE else set())
         if name not in allowed:
-            msg = f"cannot keep {_describe(plan)} above an elastic operator; drop it, {WAY_OUT}."
+            found = wording(plan)
+            msg = f"cannot keep {found.name} above a stateful operator; {found.instead}, {WAY_OUT}."
             raise UnsupportedQuery(msg)
         children = list(each(plan.children()))
         if len(children) > 1 and not all(_is_stateful(c) for c in children):
             msg = (
-                f"cannot mix stateful and stateless inputs in {_describe(plan)}; write them as two "
+                f"cannot mix stateful and stateless inputs in {wording(plan).name}; write them as two "
                 f"queries, {WAY_OUT}."
             )
             raise UnsupportedQuery(msg)
@@ -204,7 +209,8 @@ class QueryReader:
         name = class_name(plan)
         streaming = [child for child in each(plan.children()) if child.isStreaming()]
         if name not in _BELOW:
-            msg = f"cannot run {_describe(plan)} elastically; drop it, {WAY_OUT}."
+            found = wording(plan)
+            msg = f"cannot run {found.name} elastically; {found.instead}, {WAY_OUT}."
             raise UnsupportedQuery(msg)
         for child in streaming:
             self._check_below(child)
@@ -244,13 +250,13 @@ class QueryReader:
         child = self.above(child)
         if len(self.operators) - before > 1 and _direct(self.operators[before:]) > 1:
             msg = (
-                f"cannot run {class_name(node)} over a union of stateful operators; write it as two "
+                f"cannot run {wording(node).name} over a union of stateful operators; write it as two "
                 f"queries, {WAY_OUT}."
             )
             raise UnsupportedQuery(msg)
         upstream = self.operators[-1]
         if isinstance(upstream.spec, ProcessorSpec):
-            msg = f"cannot run {class_name(node)} over a processor; write it as two queries, {WAY_OUT}."
+            msg = f"cannot run {wording(node).name} over a processor; write it as two queries, {WAY_OUT}."
             raise UnsupportedQuery(msg)
         # Spark widens what a stateful operator reads from another to nullable; the batch answer
         # does not, and neither does our plan of the upstream operator.
@@ -292,8 +298,3 @@ def attributes_used(plan: Jvm, node: Jvm) -> set[str]:
 def _direct(operators: list[Operator]) -> int:
     feeding = {id(x.upstream) for x in operators}
     return sum(1 for x in operators if id(x) not in feeding)
-
-
-def _describe(plan: Jvm) -> str:
-    text = plan.simpleString(60).replace("~", "")
-    return f"{class_name(plan)} ({re.sub(r'#[0-9]+L?', '', text)[:80]})"

@@ -49,6 +49,7 @@ _START_S = 1_200.0
 
 _SLOTS = (2, 3)
 _TOLD_EVERY_S = 60.0
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``parts``: per part ``steps``, ``per_1000_steps`` (slope of each figure), ``first`` and
+        ``parts``: per part ``steps``, ``starts`` (of the query: more than one where Spark gave a
+        worker up), ``per_1000_steps`` (slope of each figure), ``first`` and
         ``last`` (figures after the warm-up), ``samples``; ``parameters``, ``machine``.
     """
     asked = parameters(SoakParameters, given)
@@ -134,7 +136,7 @@ def judged(samples: Sequence[Mapping[str, float]], warmup_s: float) -> dict[str,
     Parameters
     ----------
     samples : sequence of mapping
-        ``at_s``, ``steps`` and the figures, in the order in which they were taken.
+        ``at_s``, ``steps``, ``starts`` and the figures, in the order in which they were taken.
     warmup_s : float
         Those before have no say.
 
@@ -146,7 +148,7 @@ def judged(samples: Sequence[Mapping[str, float]], warmup_s: float) -> dict[str,
     counted = [sample for sample in samples if sample["at_s"] >= warmup_s] or list(samples[-1:])
     steps = np.array([sample["steps"] for sample in counted], dtype=float)
     # a name that comes later has been 0 before: nothing was kept of it
-    names = dict.fromkeys(n for s in counted for n in s if n not in ("at_s", "steps"))
+    names = dict.fromkeys(n for s in counted for n in s if n not in ("at_s", "steps", "starts"))
     slopes = {}
     for name in names:
         values = np.array([sample.get(name, 0.0) for sample in counted], dtype=float)
@@ -154,6 +156,7 @@ def judged(samples: Sequence[Mapping[str, float]], warmup_s: float) -> dict[str,
         slopes[name] = 0.0 if flat else round(float(np.polyfit(steps, values, 1)[0]) * 1e3, 3)
     return {
         "steps": int(samples[-1]["steps"]) if samples else 0,
+        "starts": int(samples[-1]["starts"]) if samples else 0,
         "steps_counted": int(np.ptp(steps)) if len(counted) else 0,
         "per_1000_steps": slopes,
         "first": dict(counted[0]) if counted else {},
@@ -176,50 +179,66 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
     writer = hg.writeStream(totals).outputMode("update").format("noop").slots(start=_SLOTS[0])
     trigger_ms = round(parse_duration_s(asked.trigger) * 1e3)
     writer = writer.trigger(processingTime=f"{trigger_ms} milliseconds")
-    query = writer.option("checkpointLocation", str(work / "checkpoint")).start()
-    steps = _Steps(query, changing=request["part"] == "with")
-    steps.seen.wait(_START_S)
-    samples = _sampled(asked, query, steps, spark)
-    query.stop()
+    writer = writer.option("checkpointLocation", str(work / "checkpoint"))
+    job = _Job(writer, changing=request["part"] == "with")
+    samples = _sampled(asked, job, spark)
+    job.query.stop()
     spark.stop()
     return {"samples": samples}
 
 
-class _Steps:
-    """Counts the steps of a query, and changes its slots after each where that is wanted."""
+class _Job:
+    """A query whose steps are counted, and whose slots change after each where that is wanted.
 
-    def __init__(self, query: Any, *, changing: bool) -> None:
-        self.count = 0
-        self.seen = threading.Event()
-        self._query = query
-        self._next = cycle(reversed(_SLOTS)) if changing else None
-        query._driver.after_step = self._after
+    It is started again when it fails: on a busy machine Spark gives a worker up that is slow to start.
+    """
+
+    def __init__(self, writer: Any, *, changing: bool) -> None:
+        self.steps = 0
+        self.starts = 0
+        self._writer = writer
+        self._slots = cycle(reversed(_SLOTS)) if changing else None
+        self._stepped = threading.Event()
+        self.query: Any = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Start, and wait for the first step."""
+        self._stepped.clear()
+        deadline = time.monotonic() + _START_S / 2
+        while not self._stepped.wait(_POLL_S):
+            if self.query is None or not self.query.isActive:
+                require(time.monotonic() < deadline, "the query does not come to its first step")
+                self.starts += 1
+                self.query = self._writer.start()
+                self.query._driver.after_step = self._after
 
     def _after(self) -> None:
-        self.count += 1
-        if self._next is not None:
-            self._query.scale(next(self._next))
-        self.seen.set()
+        self.steps += 1
+        if self._slots is not None:
+            self.query.scale(next(self._slots))
+        self._stepped.set()
 
 
-def _sampled(
-    asked: SoakParameters, query: Any, steps: _Steps, spark: SparkSession
-) -> list[dict[str, float]]:
+def _sampled(asked: SoakParameters, job: _Job, spark: SparkSession) -> list[dict[str, float]]:
     samples: list[dict[str, float]] = []
     began = time.monotonic()
     duration_s, every_s = parse_duration_s(asked.duration), parse_duration_s(asked.every)
     told_s = 0.0
-    while time.monotonic() - began < duration_s and not query.awaitTermination(every_s):
+    while time.monotonic() - began < duration_s:
+        time.sleep(every_s)
+        if not job.query.isActive:
+            progress(f"started again: {job.query.exception()}".splitlines()[0])
+            job.begin()
         at_s = round(time.monotonic() - began, 1)
-        sample = {"at_s": at_s, "steps": steps.count, **_figures(query, spark)}
+        sample = {"at_s": at_s, "steps": job.steps, "starts": job.starts}
+        sample |= _figures(job.query, spark)
         samples.append(sample)
         if at_s - told_s >= _TOLD_EVERY_S:
             told_s = at_s
             shown = ("driver_anon_kb", "jvm_anon_kb", "jvm_heap_kb", "workers_anon_kb")
-            progress(
-                f"{at_s:.0f} s, {steps.count} steps: "
-                + ", ".join(f"{n} {sample[n]}" for n in shown)
-            )
+            figures = ", ".join(f"{name} {sample[name]}" for name in shown)
+            progress(f"{at_s:.0f} s, {job.steps} steps: {figures}")
     return samples
 
 
