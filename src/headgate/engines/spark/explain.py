@@ -34,14 +34,18 @@ def explain(df: DataFrame, outputMode: str | None = None) -> str:
         if "append" in runs:
             break
     if not runs:
-        # what Spark says of a mode is not what hinders where another mode has another reason
-        others = [e for e in refused.values() if not isinstance(e, ModeRefused)]
-        return f"not elastic   {(others or list(refused.values()))[0]}"
+        # what is said of a mode is not what hinders where another mode has another reason
+        reasons = sorted(refused.values(), key=lambda e: (_of_mode(e), isinstance(e, ModeRefused)))
+        return f"not elastic   {reasons[0]}"
     lines = _lines(next(iter(runs.values())))
     if refused:
         modes = " or ".join(f'"{mode}"' for mode in runs)
         lines.insert(0, f"output mode   {modes}; not append: {refused['append']}")
     return "\n".join(lines)
+
+
+def _of_mode(error: UnsupportedQuery) -> bool:
+    return "STREAMING_OUTPUT_MODE" in str(error)
 
 
 def _lines(query: Query) -> list[str]:
