@@ -200,7 +200,7 @@ UNSUPPORTED: dict[str, tuple[Callable[[SparkSession], DataFrame], str, str]] = {
 }
 
 CATALYST = re.compile(
-    r"[A-Z][a-z]+(Groups|With|InPandas|ByExpression|Limit|Metrics)|Generate|Repart"
+    r"\b(FlatMap\w+|CollectMetrics|Generate|Repartition\w*|GlobalLimit|MapIn\w+)\b"
 )
 """What no user has written."""
 
@@ -234,6 +234,11 @@ EXPLAINED: dict[str, tuple[Callable[[SparkSession], DataFrame], str | None, str]
         lambda s: rate(s).groupBy("value").agg(F.collect_list("timestamp")),
         None,
         "not elastic   cannot run collect_list",
+    ),
+    "refused by Spark in every mode": (
+        lambda s: rate(s).groupBy("value").agg(F.countDistinct("timestamp")),
+        None,
+        "(?i)not elastic   .*distinct",
     ),
     "the mode that is asked for": (lambda s: by_key(rate(s)), "append", "not elastic   .*ppend"),
 }
