@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import pyarrow as pa
 import pytest
 
 from headgate.core.errors import CheckpointError
+from headgate.engines.spark.commit import StepFacts, next_manifest
+from headgate.engines.spark.job import OperatorState
+from headgate.engines.spark.reports import Payload, Report
 from headgate.engines.spark.slot import Facts, _table_payload
 from headgate.state.checkpoint import Checkpoint
 
@@ -41,3 +45,19 @@ def test_waiting_records_of_a_damaged_file_are_not_served(tmp_path: Path) -> Non
     file.write_bytes(bytes(data))
     with pytest.raises(CheckpointError, match="checksum does not match"):
         told.backlog(0, checkpoint)
+
+
+def test_of_late_records_a_manifest_names_the_newest_files_only():
+    given = {field.name: 0 for field in dataclasses.fields(Report)}
+    empty = {n: {} for n in ("groups", "sections", "segments", "taken", "served_by_group")}
+    nothing = dict.fromkeys(("changelog", "output", "waiting", "counts"))
+    states, latest = {"op": OperatorState.fresh(1, 8)}, None
+    for step in range(600):
+        late = Payload(None, f"late-{step}", 1, 0)
+        more = {"operator": "op", "late": late, "consumed": (), "histogram": (), "phases_ms": {}}
+        report = Report(**{**given, **empty, **nothing, **more})
+        facts = StepFacts("job", step, step, 0, 0, [], drain=False, wants_empty=False)
+        latest = next_manifest(facts, states, [report], latest)
+    named = [name for _, name in latest.engine["late"]]
+    assert named[-1] == "late-599"
+    assert len(named) < 300

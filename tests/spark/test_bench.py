@@ -20,6 +20,7 @@ from headgate.engines.spark.bench import (
     flink,
     overhead,
     repartition,
+    soak,
     steady,
     wide,
 )
@@ -305,3 +306,35 @@ def test_a_wide_input_fills_every_key_once_and_knows_its_answer(tmp_path):
     assert counts[touched].tolist() == exact.counts.tolist()
     assert set(counts[~touched]) == {1}
     assert exact.sums.tolist() == (exact.counts * (exact.keys % 1_000)).tolist()
+
+
+def test_a_soak_says_what_grows_with_the_number_of_steps_and_not_with_its_warm_up():
+    samples = [
+        {"at_s": at_s, "steps": 2 * at_s, "starts": 1, "kept": 5, "grown_kb": 10 + at_s}
+        for at_s in range(100)
+    ]
+    for sample in samples[:20]:
+        sample["kept"] = 5_000 - sample["at_s"]
+    found = soak.judged(samples, 20.0)
+    assert found["per_1000_steps"] == {"kept": 0.0, "grown_kb": 500.0}
+    assert (found["steps"], found["steps_counted"], found["starts"]) == (198, 158, 1)
+    assert (found["first"]["at_s"], found["last"]["at_s"]) == (20, 99)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("duration", "30"), ("only", "with,neither"), ("rate", "0"), ("keys", "x")]
+)
+def test_a_soak_of_nonsense_is_refused(name, value):
+    with pytest.raises(ConfigError):
+        soak.run(**{name: value})
+
+
+@pytest.mark.thorough
+def test_a_soak_runs_both_parts_and_counts_what_is_kept():
+    asked = {"duration": "6 s", "warmup": "0 s", "every": "2 s", "trigger": "100 ms"}
+    found = soak.run(**asked, rate=100, keys=50)["parts"]
+    assert found["with"]["last"]["held_epochs"] > found["without"]["last"]["held_epochs"] == 1
+    for part in found.values():
+        assert part["steps"] > 0
+        assert part["last"]["manifests"] <= 2
+        assert part["last"]["driver_rss_kb"] > part["last"]["driver_anon_kb"] > 0

@@ -312,6 +312,53 @@ def test_rollback_reads_epochs_before_a_restart_from_the_journal(tmp_path):
     assert job.changes.newest("a").slot_of == spread(4, GROUPS).slot_of
 
 
+def test_of_many_changes_a_few_are_remembered_and_a_rollback_finds_the_others(tmp_path):
+    job = Job(tmp_path)
+    slot_of = {0: job.states["a"].assignment.slot_of}
+    with JournalWriter(job.journal) as writer:
+        slots = job.states["a"].assignment.slots
+        writer.write(Start("j", "q", GROUPS, slots, operators=(OperatorInfo("a", ""),)))
+        for step in range(200):
+            job.changes.ask(job.changes.scaled(2 + step % 2), "user")
+            ((before, new),) = job.changes.take().values()
+            after = new.assignment
+            slot_of[after.epoch] = after.slot_of
+            writer.write(
+                AssignmentChange(
+                    step,
+                    after.epoch,
+                    before.slots,
+                    after.slots,
+                    1,
+                    0,
+                    "x",
+                    operator="a",
+                    slot_of=after.slot_of,
+                )
+            )
+    for epoch in (0, 1, 100, 199):
+        job.commands.do(Command("rollback", "user", "", {"epoch": epoch}))
+        assert job.changes.newest("a").slot_of == slot_of[epoch]
+    assert len(job.changes._held) < 50
+
+
+def test_an_operator_that_did_not_change_for_long_is_rolled_back_to_what_it_had():
+    c = Changes({n: OperatorState.fresh(2, GROUPS) for n in "ab"}, slots_max=6)
+    for step in range(200):
+        c.ask(c.scaled(2 + step % 2, "a"), "user")
+        c.take()
+    assert c.at(190)["b"].slot_of == spread(2, GROUPS).slot_of
+
+
+def test_requests_that_are_answered_are_forgotten(tmp_path):
+    job = Job(tmp_path)
+    for slots in range(1, GROUPS):
+        job.files.ask(Command("scale", "ann", "", {"slots": slots}))
+        job.commands.poll()
+    job.commands.poll()
+    assert not job.commands._answered
+
+
 # --- the controller ------------------------------------------------------------------------------
 
 

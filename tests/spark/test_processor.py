@@ -197,6 +197,10 @@ class TwoKeys(Matcher):
     keys = pa.schema([("stock", pa.int32()), ("account", pa.int64())])
 
 
+class OtherKey(Matcher):
+    keys = pa.schema([("account", pa.int32())])
+
+
 class Undeclared(hg.ArrowProcessor):
     keys = pa.schema([("stock", pa.int32())])
 
@@ -216,6 +220,7 @@ def orders(spark):
         (Unready(), "None", "Unready.init failed with KeyError"),
         (Missing(), "None", 'Missing reads column "fee", which the stream lacks'),
         (TwoKeys(), "None", "TwoKeys declares the keys stock, account, the query groups by stock"),
+        (OtherKey(), "None", "OtherKey declares the keys account, the query groups by stock"),
         (Undeclared(), "None", "Undeclared declares no inputs"),
     ],
 )

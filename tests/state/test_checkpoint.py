@@ -109,6 +109,37 @@ def driver(tmp_path: Path) -> Driver:
     return Driver(tmp_path / "checkpoint")
 
 
+def kept(checkpoint: Checkpoint) -> int:
+    return len(checkpoint._manifests) + len(checkpoint._blobs)
+
+
+def test_a_driver_keeps_nothing_of_the_steps_it_has_committed(driver: Driver):
+    counts = []
+    for _ in range(40):
+        driver.checkpoint.collect_garbage(driver.step())
+        counts.append(kept(driver.checkpoint))
+    assert max(counts) <= 2, counts
+
+
+def test_what_chains_were_read_from_is_given_up_when_nobody_reads_any_more(driver: Driver):
+    for _ in range(6):
+        driver.step()
+    reading = Checkpoint(driver.path)
+    assert driver.last is not None
+    heads = driver.last.heads[OPERATOR]
+    chains = [reading.chain(OPERATOR, group, heads.steps[group]) for group in range(GROUPS)]
+    first = [chain("nothing") for chain in chains]
+    assert kept(reading)
+    reading.settle(60.0)
+    assert kept(reading)
+    reading.settle(0.0)
+    assert not kept(reading)
+    again = [chain("nothing") for chain in chains]
+    assert [[s.token for s in sections] for sections in again] == [
+        [s.token for s in sections] for sections in first
+    ]
+
+
 def test_what_was_committed_is_read_back(driver: Driver):
     driver.checkpoint.write_intent(0, {"quota": 1})
     first = driver.step()

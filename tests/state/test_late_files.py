@@ -1,4 +1,4 @@
-"""Late records that a job keeps are never garbage: `headgate verify` reads them all."""
+"""Late records that a job keeps are no garbage as long as a manifest names them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 
 
-def test_late_files_outlive_every_sweep_though_no_manifest_lists_them(tmp_path: Path) -> None:
+def test_late_files_outlive_every_sweep_as_long_as_they_are_named(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "checkpoint")
     job = checkpoint.open({"key_groups": 1})
     checkpoint.write_file("late", "kept", b"late")
+    checkpoint.write_file("late", "given-up", b"too long ago")
     checkpoint.write_file("output", "left", b"garbage")
     previous = None
     for step in range(200):
@@ -31,6 +32,7 @@ def test_late_files_outlive_every_sweep_though_no_manifest_lists_them(tmp_path: 
         previous = committed.digest
         checkpoint.collect_garbage(committed)
     assert checkpoint.read_file("late", "kept") == b"late"
+    assert [path.name for path in (checkpoint.root / "late").iterdir()] == ["kept"]
     assert not list((checkpoint.root / "output").iterdir())
 
 

@@ -59,6 +59,7 @@ class Benchmark(StrEnum):
     FLEET_UTILITY = "fleet-utility"
     HENGE = "henge"
     STEADY = "steady"
+    SOAK = "soak"
     PHASES = "phases"
     RESCALE = "rescale"
     TUPLE_BUFFER = "tuple-buffer"
@@ -272,7 +273,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
         str | None,
         typer.Option(
             help="rescale: decoupling,scheduling,subscale,all,none; operators: processor, windows, "
-            "join, counts, operator6, scalejoin, memory; henge: 9,11,12,13,17."
+            "join, counts, operator6, scalejoin, memory; henge: 9,11,12,13,17; soak: with, without."
         ),
     ] = None,
     store_delay: Annotated[

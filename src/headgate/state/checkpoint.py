@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import threading
+import time
 import uuid
 import zlib
 from collections import OrderedDict
@@ -59,7 +60,16 @@ Value = TypeVar("Value")
 _DIRECTORIES = ("intents", "manifests", *KINDS)
 _STEP_DIGITS = 12
 _CACHE_BYTES = 64 << 20
-"""Bytes of manifests and of blobs kept after reading: walking 128 chains meets each many times."""
+"""Bytes of manifests and of blobs kept after reading. Walking the chains of a slot's key groups meets
+each of the last 33 manifests once per group: with room for all of them 94 in 100 reads are of what is
+kept, with room for fewer almost none (measured; docs/design/0072). This holds them for 4,096 groups."""
+
+_OBJECTS_PER_BYTE = 2
+"""What a manifest takes once it is read, for each byte of its file; as measured there."""
+
+_KEPT_S = 60.0
+"""How long it is kept when nobody reads any more. Chosen: a migration's errands follow each other within
+a second or two."""
 
 _MAPPED_FOR_ONE = 32
 """So many mapped bytes count as one that is kept: addresses, and pages that the system may take. A slot
@@ -97,6 +107,7 @@ class Checkpoint:
         self._job: str | None = None
         self._manifests: _Recent[Manifest] = _Recent(_CACHE_BYTES)
         self._blobs: _Recent[Blob] = _Recent(_CACHE_BYTES)
+        self._read_s = time.monotonic()
         self._garbage = Garbage(self.root, self.read)
 
     # Opening.
@@ -191,6 +202,7 @@ class Checkpoint:
         ------
         CheckpointError    It is missing, truncated, altered, or not of this job.
         """
+        self._read_s = time.monotonic()
         manifest = self._manifests.get(step)
         if manifest is not None:
             return manifest
@@ -199,7 +211,7 @@ class Checkpoint:
         manifest = decode_manifest(raw, name)
         if manifest.step != step or self._job not in (None, manifest.job):
             raise damaged(name, f"it is step {manifest.step} of job {manifest.job}")
-        self._manifests.put(step, manifest, len(raw))
+        self._manifests.put(step, manifest, _OBJECTS_PER_BYTE * len(raw))
         return manifest
 
     def commit(self, manifest: Manifest) -> Manifest:
@@ -215,9 +227,8 @@ class Checkpoint:
         except FileExistsError as error:
             msg = _two_drivers(self.path, f"step {manifest.step}")
             raise CheckpointError(msg) from error
-        final = replace(manifest, digest=digest)
-        self._manifests.put(manifest.step, final, len(raw))
-        return final
+        # not kept: who commits has it, and what a chain is read from is read elsewhere
+        return replace(manifest, digest=digest)
 
     def write_intent(self, step: int, intent: Mapping[str, Any]) -> None:
         """Write down what a step is about to do; a retry may replace it.
@@ -337,13 +348,25 @@ class Checkpoint:
 
     # Care.
 
+    def settle(self, kept_s: float = _KEPT_S) -> None:
+        """Give up what was kept after reading, if nothing was read for `kept_s` seconds.
+
+        Called with every task and every commit: chains are walked when key groups come to a process,
+        many of them together, and then perhaps not for hours.
+        """
+        if time.monotonic() - self._read_s >= kept_s:
+            self._manifests.clear()
+            self._blobs.clear()
+
     def collect_garbage(self, latest: Manifest) -> int:
         """Remove what no restart can need; return how many files went.
 
         Called after each commit, off the critical path, with the manifest just committed. Cheap: it
         remembers what it knows, and looks into the directories once in a while only.
         """
-        return self._garbage.collect(latest)
+        removed = self._garbage.collect(latest)
+        self.settle()
+        return removed
 
     def verify(self) -> list[str]:
         """Return what is wrong with the checkpoint, one sentence each."""
@@ -358,6 +381,19 @@ class _Recent(Generic[Value]):
         self._lock = threading.Lock()
         self._bytes = 0
         self._kept: OrderedDict[object, tuple[Value, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def byte_count(self) -> int:
+        """What is kept, as `put` was told."""
+        return self._bytes
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
 
     def get(self, key: object) -> Value | None:
         with self._lock:

@@ -136,10 +136,11 @@ class Garbage:
                 (kind, name) for kind, _, name in (f.name.partition("/") for f in manifest.files)
             }
             named.add(("intents", file_name(manifest.step)))
+            # of each operator; a manifest names the newest only, so that there is an end to them
+            named |= {("late", name) for _, name in manifest.engine.get("late", ())}
         named |= {("manifests", file_name(step)) for step in self._blobs}
         unnamed = set()
-        # never "late": `headgate verify` needs every file of it, however old
-        for kind in ("changelog", "output", "backlog", "intents", "manifests"):
+        for kind in ("changelog", "output", "backlog", "late", "intents", "manifests"):
             unnamed |= {(kind, name) for name in names_in(self._root / kind)} - named
         newest = file_name(self._recent[-1].step)
         unnamed = {(k, n) for k, n in unnamed if k not in ("intents", "manifests") or n < newest}

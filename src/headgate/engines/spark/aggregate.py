@@ -134,12 +134,7 @@ class AggregateReader:
         ]
 
     def _arrival(self) -> Column | None:
-        if self.reader.arrival is None or self.upstream is not None:
-            return None
-        for attribute in each(self.child.output()):
-            if attribute.name() == self.reader.arrival:
-                return column(self.spark, attribute)
-        return None
+        return None if self.upstream is not None else self.reader.arrived(each(self.child.output()))
 
     # -- time -------------------------------------------------------------------------------------
 

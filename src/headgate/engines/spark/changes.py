@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headgate.core.assignment import Assignment, rescale
@@ -13,6 +13,10 @@ from headgate.engines.spark.job import OperatorState
 from headgate.migration.plan import uniform
 
 _PLANNERS = {"minimal": rescale, "uniform": uniform}
+
+_EPOCHS_KEPT = 32
+"""Epochs that a rollback finds at once. Chosen: the journal, which is looked into for older ones, has
+them all."""
 
 
 @dataclass(frozen=True)
@@ -141,27 +145,45 @@ class Changes:
         """Return whether all changes since `epoch` are remembered."""
         return min(self._held, default=0) <= epoch
 
-    def at(self, epoch: int) -> dict[str, Assignment]:
+    def at(
+        self, epoch: int, past: Iterable[tuple[int, Mapping[str, Assignment]]] = ()
+    ) -> dict[str, Assignment]:
         """Return the assignments that held in an epoch, to be asked for again.
+
+        Parameters
+        ----------
+        epoch : int
+        past : iterable of (int, mapping)
+            What came into force with epochs that are not remembered any more, from wherever it was
+            written down; only looked at.
 
         Raises
         ------
         ConfigError
             Nothing is known of that epoch.
         """
-        known = [e for e in self._held if e <= epoch]
+        held: dict[int, dict[str, Assignment]] = {}
+        with self._lock:
+            for e, assignments in (*past, *self._held.items()):
+                held[e] = held.get(e, {}) | dict(assignments)
+        known = [e for e in held if e <= epoch]
         if epoch > self.epoch or not known:
-            oldest = min(self._held, default=0)
+            oldest = min(held, default=0)
             msg = f"epoch {epoch} is not known; use {oldest} to {self.epoch}."
             raise ConfigError(msg)
         found: dict[str, Assignment] = {}
         for e in sorted(known):
-            found |= self._held[e]
+            found |= held[e]
         return {name: replace(a, epoch=self.newest(name).epoch + 1) for name, a in found.items()}
 
     def remember(self, epoch: int, held: Mapping[str, Assignment]) -> None:
-        """Keep what came into force with an epoch, for `at`."""
-        self._held[epoch] = self._held.get(epoch, {}) | dict(held)
+        """Keep what came into force with an epoch, for `at`; the oldest go, whole as they are kept."""
+        with self._lock:
+            self._held[epoch] = self._held.get(epoch, {}) | dict(held)
+            while len(self._held) > _EPOCHS_KEPT:
+                oldest, second = sorted(self._held)[:2]
+                # what did not change with the second oldest still held in it
+                self._held[second] = self._held.pop(oldest) | self._held[second]
 
     def ask(self, changes: Mapping[str, Assignment], by: str, reason: str = "") -> None:
         """Ask for new assignments in which slots keep their numbers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,9 @@ class Commands:
 
     def poll(self) -> None:
         """Carry out what control files ask for; called at each batch, also a quiet one."""
-        for asked in self._files.pending():
+        pending = self._files.pending()
+        self._answered &= {asked.id for asked in pending}
+        for asked in pending:
             if asked.id in self._answered:
                 continue  # its answer could not be written
             self._answered.add(asked.id)
@@ -148,24 +150,23 @@ class Commands:
 
     def _rollback(self, command: Command) -> str:
         epoch = _whole(command.arguments, "epoch")
-        if not self._changes.knows(epoch):
-            self._remember_journal()
-        before = self._changes.at(epoch)
+        past = () if self._changes.knows(epoch) else self._journalled()
+        before = self._changes.at(epoch, past)
         self._changes.ask(before, command.by, command.reason or f"back to epoch {epoch}")
         slots = ", ".join(f"{name} {a.slots}" for name, a in before.items())
         return f"to epoch {epoch}: {slots} slots"
 
-    def _remember_journal(self) -> None:
+    def _journalled(self) -> Iterator[tuple[int, dict[str, Assignment]]]:
         """Look past assignments up; a journal may be long, so only when one is asked for."""
         first = True
         for event in reader.read(self._journal):
             if isinstance(event, Start) and first:
                 first = False
                 begun = spread(event.slots, event.key_groups)
-                self._changes.remember(0, {one.id: begun for one in event.operators})
+                yield 0, {one.id: begun for one in event.operators}
             elif isinstance(event, AssignmentChange) and event.slot_of:
                 held = Assignment(event.slot_of, event.slots_after, event.epoch)
-                self._changes.remember(event.epoch, {event.operator: held})
+                yield event.epoch, {event.operator: held}
 
 
 def _whole(arguments: Mapping[str, Any], name: str) -> int:

@@ -41,6 +41,11 @@ class StepFacts:
     wants_empty: bool
 
 
+LATE_FILES_KEPT = 256
+"""Files of late records that a manifest names, the newest; older ones are garbage. Chosen: every manifest
+has the whole list, 12 kB of it."""
+
+
 @dataclass
 class _Parts:
     """The lists of a manifest in the making."""
@@ -96,7 +101,7 @@ def next_manifest(
             # Spark's file sink wants its batches numbered without gaps, so only deliveries count
             "sink_batch": before + 1 if delivered else before,
             "sources": facts.sources,
-            "late": parts.late,
+            "late": parts.late[-LATE_FILES_KEPT:],
             "drain": facts.drain,
         },
         previous=latest.digest if latest else None,

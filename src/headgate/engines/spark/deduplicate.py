@@ -124,7 +124,4 @@ class DeduplicateReader:
         return project(self.spark, outputs, made)
 
     def _arrival(self) -> Column | None:
-        if self.upstream is not None:
-            return None
-        found = [a for a in self.inputs if a.name() == self.reader.arrival]
-        return column(self.spark, found[0]) if found else None
+        return None if self.upstream is not None else self.reader.arrived(self.inputs)

@@ -28,6 +28,7 @@ from headgate.engines.spark.gateway import (
     template,
 )
 from headgate.engines.spark.plan import Operator, Query
+from headgate.engines.spark.wording import wording
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 
 MARKER_TO, MARKER_TOKEN, MARKER_US = "m_to", "m_token", "m_us"
@@ -212,7 +213,7 @@ def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: l
         return jvm(spark).org.apache.spark.sql.catalyst.plans.logical.Filter(passes, below)
     if name in ("SubqueryAlias", "View", "ResolvedHint"):
         return below
-    return _refuse_between(name)
+    return _refuse_between(plan)
 
 
 def _unless_marker(spark: SparkSession, expression: Jvm, marker: Jvm) -> Jvm:
@@ -227,9 +228,9 @@ def _unless_marker(spark: SparkSession, expression: Jvm, marker: Jvm) -> Jvm:
     return expression.withNewChildren(seq(spark, [guarded]))
 
 
-def _refuse_between(name: str) -> Jvm:
+def _refuse_between(plan: Jvm) -> Jvm:
     msg = (
-        f"cannot keep {name} between two elastic aggregates; supported there: select, withColumn and "
-        'where. Or .fallback("spark") to run the whole query as plain Spark.'
+        f"cannot keep {wording(plan).name} between two elastic aggregates; supported there: select, "
+        'withColumn and where. Or .fallback("spark") to run the whole query as plain Spark.'
     )
     raise UnsupportedQuery(msg)

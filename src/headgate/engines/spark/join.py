@@ -303,8 +303,9 @@ class JoinReader:
             time = side.event_time
             time_us = F.lit(NO_TIME_US) if time is None else event_time_us(self.spark, time)
             columns.append(time_us.alias("t"))
-        if self._arrives():
-            columns.append(self._arrival(side).alias("arrival"))
+        arrived = self.reader.arrived(each(side.plan.output()))
+        if arrived is not None:
+            columns.append(arrived.alias("arrival"))
         frame = of_rows(self.spark, side.plan)
         if at not in self.kind.padded:
             frame = frame.where(may)
@@ -326,16 +327,6 @@ class JoinReader:
         for comparison in self.condition.comparisons:
             needs.append(column(self.spark, comparison[0 if at == LEFT else 2]).isNotNull())
         return F.coalesce(reduce(lambda a, b: a & b, needs, F.lit(True)), F.lit(False))
-
-    def _arrives(self) -> bool:
-        name = self.reader.arrival
-        return name is not None and all(
-            any(a.name() == name for a in each(side.plan.output())) for side in self.sides
-        )
-
-    def _arrival(self, side: _Side) -> Column:
-        found = [a for a in each(side.plan.output()) if a.name() == self.reader.arrival]
-        return column(self.spark, found[0])
 
     def _raw_schema(self, spec: JoinSpec) -> T.StructType:
         left, right = spec.sides

@@ -9,21 +9,33 @@ user wrote it. A transformWithState becomes one too, from its processor.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import types as T
 
-from headgate.core.errors import UnsupportedQuery
+from headgate.core.errors import ConfigError, UnsupportedQuery, nearest
 from headgate.engines.spark.aggregate import AggregateReader
 from headgate.engines.spark.deduplicate import NODES as DUPLICATES
 from headgate.engines.spark.deduplicate import DeduplicateReader
 from headgate.engines.spark.expressions import WAY_OUT
-from headgate.engines.spark.gateway import Jvm, analysed, class_name, each, jvm, seq
+from headgate.engines.spark.gateway import (
+    Jvm,
+    analysed,
+    class_name,
+    column,
+    data_type,
+    each,
+    jvm,
+    seq,
+)
 from headgate.engines.spark.join import JoinReader, is_stream_join
+from headgate.engines.spark.options import ARRIVAL
 from headgate.engines.spark.plan import Operator, Query
 from headgate.engines.spark.processor import NODE as PROCESSOR
 from headgate.engines.spark.processor import ProcessorReader
+from headgate.engines.spark.wording import wording
 from headgate.operators.processor import ProcessorSpec
 from headgate.operators.spec import OutputMode
 
@@ -56,6 +68,10 @@ _BELOW = {
 }
 
 
+class ModeRefused(UnsupportedQuery):
+    """Spark itself refuses the query in this output mode."""
+
+
 def read(df: DataFrame, mode: str, arrival: str | None = None) -> Query:
     """Return the query behind `df`.
 
@@ -72,6 +88,8 @@ def read(df: DataFrame, mode: str, arrival: str | None = None) -> Query:
     ------
     UnsupportedQuery
         Some part cannot run elastically; the message names it.
+    ConfigError
+        `arrival` is no timestamp column of what an operator reads.
     """
     spark = df.sparkSession
     plan = _without_cte(spark, analysed(df))
@@ -107,7 +125,7 @@ def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:
             checker.checkForStreaming(plan, getattr(output_modes, factory[mode])())
         except AnalysisException as error:
             # its first line; what follows is the plan
-            raise UnsupportedQuery(str(error).strip().splitlines()[0]) from error
+            raise ModeRefused(str(error).strip().splitlines()[0]) from error
 
 
 def _is_stateful(plan: Jvm) -> bool:
@@ -132,6 +150,28 @@ class QueryReader:
         self.operators: list[Operator] = []
         self.notes: list[str] = []
 
+    def arrived(self, attributes: Iterable[Jvm]) -> Column | None:
+        """Return when a record arrived, of what an operator reads from the source.
+
+        Raises
+        ------
+        ConfigError
+            The column named is not among `attributes`, or is no timestamp.
+        """
+        if self.arrival is None:
+            return None
+        found = {a.name(): a for a in attributes}
+        remedy = "name a timestamp column that every first stateful operator reads"
+        if self.arrival not in found:
+            hint = nearest(self.arrival, found) or f"; {remedy}."
+            msg = f'{ARRIVAL.key}="{self.arrival}" is no column of what a stateful operator reads{hint}'
+            raise ConfigError(msg)
+        kind = data_type(found[self.arrival].dataType())
+        if not isinstance(kind, T.TimestampType):
+            msg = f'{ARRIVAL.key}="{self.arrival}" is a {kind.simpleString()}; {remedy}.'
+            raise ConfigError(msg)
+        return column(self.spark, found[self.arrival])
+
     def above(self, plan: Jvm) -> Jvm:
         """Return what stands above the operators, over their placeholders."""
         name = class_name(plan)
@@ -148,12 +188,13 @@ class QueryReader:
             return plan
         allowed = _ABOVE | (_ABOVE_COMPLETE if self.mode is OutputMode.COMPLETE else set())
         if name not in allowed:
-            msg = f"cannot keep {_describe(plan)} above an elastic operator; drop it, {WAY_OUT}."
+            found = wording(plan)
+            msg = f"cannot keep {found.name} above a stateful operator; {found.instead}, {WAY_OUT}."
             raise UnsupportedQuery(msg)
         children = list(each(plan.children()))
         if len(children) > 1 and not all(_is_stateful(c) for c in children):
             msg = (
-                f"cannot mix stateful and stateless inputs in {_describe(plan)}; write them as two "
+                f"cannot mix stateful and stateless inputs in {wording(plan).name}; write them as two "
                 f"queries, {WAY_OUT}."
             )
             raise UnsupportedQuery(msg)
@@ -168,7 +209,8 @@ class QueryReader:
         name = class_name(plan)
         streaming = [child for child in each(plan.children()) if child.isStreaming()]
         if name not in _BELOW:
-            msg = f"cannot run {_describe(plan)} elastically; drop it, {WAY_OUT}."
+            found = wording(plan)
+            msg = f"cannot run {found.name} elastically; {found.instead}, {WAY_OUT}."
             raise UnsupportedQuery(msg)
         for child in streaming:
             self._check_below(child)
@@ -208,13 +250,13 @@ class QueryReader:
         child = self.above(child)
         if len(self.operators) - before > 1 and _direct(self.operators[before:]) > 1:
             msg = (
-                f"cannot run {class_name(node)} over a union of stateful operators; write it as two "
+                f"cannot run {wording(node).name} over a union of stateful operators; write it as two "
                 f"queries, {WAY_OUT}."
             )
             raise UnsupportedQuery(msg)
         upstream = self.operators[-1]
         if isinstance(upstream.spec, ProcessorSpec):
-            msg = f"cannot run {class_name(node)} over a processor; write it as two queries, {WAY_OUT}."
+            msg = f"cannot run {wording(node).name} over a processor; write it as two queries, {WAY_OUT}."
             raise UnsupportedQuery(msg)
         # Spark widens what a stateful operator reads from another to nullable; the batch answer
         # does not, and neither does our plan of the upstream operator.
@@ -256,8 +298,3 @@ def attributes_used(plan: Jvm, node: Jvm) -> set[str]:
 def _direct(operators: list[Operator]) -> int:
     feeding = {id(x.upstream) for x in operators}
     return sum(1 for x in operators if id(x) not in feeding)
-
-
-def _describe(plan: Jvm) -> str:
-    text = plan.simpleString(60).replace("~", "")
-    return f"{class_name(plan)} ({re.sub(r'#[0-9]+L?', '', text)[:80]})"

@@ -71,6 +71,8 @@ class ProcessorReader:
         processor = self._processor(user, outputs)
         names = [attribute.name() for attribute in self.grouping]
         keys = self._keys(processor, self.grouping, user)
+        if isinstance(user, ArrowProcessor) and user.keys.names != names:
+            raise UnsupportedQuery(_other_keys(user, names))
         event_time = self._event_time()
         spec = ProcessorSpec(
             keys=tuple(key.leaf for key in keys),
@@ -139,11 +141,7 @@ class ProcessorReader:
 
     def _keys(self, processor: Processor, grouping: list[Jvm], user: object) -> list[Routed]:
         if len(processor.keys) != len(grouping):
-            msg = (
-                f"{type(user).__name__} declares the keys {', '.join(processor.keys.names)}, the "
-                f"query groups by {', '.join(a.name() for a in grouping)}; make them agree."
-            )
-            raise UnsupportedQuery(msg)
+            raise UnsupportedQuery(_other_keys(processor, [a.name() for a in grouping]))
         keys = []
         for index, attribute in enumerate(grouping):
             kind, what = data_type(attribute.dataType()), f"key {attribute.name()}"
@@ -200,8 +198,16 @@ class ProcessorReader:
         return leaf(self.spark, self.node.output(), empty._jdf.queryExecution().toRdd())
 
     def _arrival(self) -> Column | None:
-        found = self.inputs.get(self.reader.arrival or "")
-        return None if found is None or self.upstream is not None else column(self.spark, found)
+        return None if self.upstream is not None else self.reader.arrived(self.inputs.values())
+
+
+def _other_keys(processor: Processor, grouping: list[str]) -> str:
+    declared = ", ".join(processor.keys.names)
+    grouped = ", ".join(grouping)
+    return (
+        f"{type(processor).__name__} declares the keys {declared}, the query groups by {grouped}; "
+        "make them agree."
+    )
 
 
 def _struct(attributes: Any) -> T.StructType:

@@ -64,4 +64,5 @@ def checkpoint_at(path: str, run_id: str) -> Checkpoint:
         for old in [k for k in _checkpoints if k[0] == path]:
             del _checkpoints[old]
         _checkpoints[key] = Checkpoint(Path(path))
+    _checkpoints[key].settle()
     return _checkpoints[key]

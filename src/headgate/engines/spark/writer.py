@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Literal
 
+from py4j.protocol import Py4JError
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame
 
 from headgate.control import registry
@@ -16,6 +18,7 @@ from headgate.control.replicas import ReplicaPolicy
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, nearest
 from headgate.core.slo import Slo, parse_slo
+from headgate.engines.spark import options as own
 from headgate.engines.spark import session as sessions
 from headgate.engines.spark import sinks
 from headgate.engines.spark.allocation import follow_slots
@@ -23,7 +26,7 @@ from headgate.engines.spark.begin import begin
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
-from headgate.engines.spark.gateway import require_classic
+from headgate.engines.spark.gateway import jvm, require_classic
 from headgate.engines.spark.interpreter import check_interpreter
 from headgate.engines.spark.job import JobConfig
 from headgate.engines.spark.lock import CheckpointLock
@@ -45,22 +48,6 @@ from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import ControlFiles
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_OWN_OPTIONS = {
-    "headgate.arrival": "column that says when a record arrived",
-    "headgate.snapshotEvery": "steps between two full sections of a key group",
-    "headgate.preaggregate": "auto, on or off",
-    "headgate.attempts": "executions of a batch before the query fails",
-    "headgate.keepLate": "true keeps late records for headgate verify",
-    "headgate.workload": "name for the journal",
-    "headgate.processorTimeLimit": "a call of a processor that takes longer fails, a duration",
-    "headgate.backlog.bytesMax": "above this a slot serves past its budget",
-    "headgate.backlog.ageMax": "likewise for the oldest waiting record, a duration",
-    "headgate.replicas.interval": "pools of replicas: time between two decisions, a duration",
-    "headgate.replicas.restart": "pools of replicas: how long a policy that restarts stops the query",
-    "headgate.executors": "follow: asked for and given back as slots change; or keep",
-    "headgate.slotRate": "experiment: records that a slot serves per second of wall time",
-    "headgate.floor": "experiment: the latency floor, a duration, in place of the measured one",
-}
 
 
 def writeStream(df: DataFrame) -> Writer:
@@ -113,18 +100,24 @@ class Writer:
 
     def format(self, source: str) -> Writer:
         """Set the sink's format: a file format, memory, console, noop, or any batch writer's."""
-        self._format = source
+        self._format = _text("format", source, 'a name such as "parquet"')
         return self
 
     def option(self, key: str, value: Any) -> Writer:
-        """Set an option of the sink, or one of headgate's (``headgate.*``)."""
+        """Set an option of the sink, or one of headgate's (``headgate.*``).
+
+        Raises
+        ------
+        ConfigError
+            An option of headgate's is unknown, or may not be that.
+        """
+        _text("option name", key, "the name of an option")
         if value is None:
             self._options.pop(key, None)
             return self
-        if key.startswith("headgate.") and key not in _OWN_OPTIONS:
-            msg = f'unknown option "{key}"{nearest(key, _OWN_OPTIONS)}.'
-            raise ConfigError(msg)
         text = str(value).lower() if isinstance(value, bool) else str(value)
+        if own.is_own(key):
+            key, text = own.taken(key, value)
         self._options[key] = text
         return self
 
@@ -137,6 +130,7 @@ class Writer:
     def outputMode(self, outputMode: str) -> Writer:
         """Set append, update or complete."""
         modes = ("append", "update", "complete")
+        _text("output mode", outputMode, "append, update or complete")
         if outputMode.lower() not in modes:
             msg = f'unknown output mode "{outputMode}"{nearest(outputMode, modes)}.'
             raise ConfigError(msg)
@@ -145,13 +139,13 @@ class Writer:
 
     def partitionBy(self, *cols: str | list[str]) -> Writer:
         """Partition the files of a file sink."""
-        self._partition_by = [
-            name for col in cols for name in (col if isinstance(col, list) else [col])
-        ]
+        names = [name for col in cols for name in (col if isinstance(col, list) else [col])]
+        self._partition_by = [_text("partitionBy", name, "names of columns") for name in names]
         return self
 
     def queryName(self, queryName: str) -> Writer:
         """Name the query: letters, digits, ``_`` and ``-``, at most 64."""
+        _text("query name", queryName, "a text, or leave queryName out")
         if not _NAME.fullmatch(queryName):
             msg = (
                 f'query name "{queryName}" cannot name files; use 1 to 64 letters, digits, _ and -.'
@@ -177,7 +171,11 @@ class Writer:
                     "processingTime."
                 )
                 raise HeadgateError(msg)
+        if processingTime is not None and (once or availableNow):
+            msg = "trigger() has two kinds; use processingTime=... or availableNow=True."
+            raise ConfigError(msg)
         if processingTime is not None:
+            self._check_interval(processingTime)
             self._trigger = {"processingTime": processingTime}
         elif once or availableNow:
             self._trigger = {"availableNow": True}
@@ -186,8 +184,20 @@ class Writer:
             raise ConfigError(msg)
         return self
 
+    def _check_interval(self, interval: str) -> None:
+        """Raise ConfigError unless Spark reads `interval`."""
+        allowed = 'an interval in Spark\'s words, such as "1 second" or "500 milliseconds"'
+        _text("trigger processingTime", interval, allowed)
+        triggers = jvm(self._df.sparkSession).org.apache.spark.sql.streaming.Trigger
+        try:
+            triggers.ProcessingTime(interval)
+        except (IllegalArgumentException, Py4JError):
+            msg = f'trigger processingTime="{interval}" is not allowed; use {allowed}.'
+            raise ConfigError(msg) from None
+
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Writer:
         """Give each step's rows to `func(df, id)`; `id` is the same when a step comes again."""
+        _require(callable(func), "foreachBatch", func, "a function of a DataFrame and a number")
         self._function = func
         return self
 
@@ -203,13 +213,27 @@ class Writer:
             auto: the number of key groups; a policy stays within the cores granted.
         start : int or "auto"
             auto: the cores granted, at most 4.
+
+        Raises
+        ------
+        ConfigError
+            One is no number of slots, or they are not min <= start <= max.
         """
+        _whole("slots min", min, 1)
+        given = [min]
+        for name, value in (("start", start), ("max", max)):
+            if value != "auto":
+                given.append(_whole(f"slots {name}", value, 1, 'or "auto"'))
+        if given != sorted(given):
+            msg = f"slots min={min}, start={start}, max={max} are not 1 <= min <= start <= max."
+            raise ConfigError(msg)
         self._slots = (min, max, start)
         return self
 
     def keyGroups(self, count: int) -> Writer:
         """Set the number of key groups, 1 to 32,767; fixed once the checkpoint exists."""
-        if not 1 <= count < 2**15:
+        _whole("keyGroups", count, 1)
+        if not count < 2**15:
             msg = f"keyGroups={count} is out of range; use 1 to {2**15 - 1}."
             raise ConfigError(msg)
         self._key_groups = count
@@ -221,8 +245,9 @@ class Writer:
         What exceeds it waits in the slot's durable backlog. None serves everything in its batch;
         ``"auto"``, the default, is 0.8 of the tightest latency bound, and None without an SLO.
         """
-        if budget not in (None, "auto"):
-            parse_duration_s(budget)
+        if budget is not None and budget != "auto":
+            allowed = 'a number with its unit, such as "800 ms", or "auto", or None'
+            parse_duration_s(_text("budget", budget, allowed))
         self._budget = budget
         return self
 
@@ -239,6 +264,9 @@ class Writer:
         ConfigError
             A text is no SLO.
         """
+        for slo in slos:
+            if not isinstance(slo, Slo):
+                _text("slo", slo, 'a text such as "mean < 1 s over 1 s"')
         self._slos = tuple(parse_slo(slo) if isinstance(slo, str) else slo for slo in slos)
         return self
 
@@ -254,6 +282,7 @@ class Writer:
         ConfigError
             No policy has that name, or a parameter is unknown or out of range.
         """
+        _check_policy(policy, parameters)
         if isinstance(policy, str) and registry.is_replica_policy(policy):
             self._replica_policy = registry.replica_policy(_call(policy, parameters))
             return self
@@ -263,6 +292,7 @@ class Writer:
 
     def advise(self, advise: bool = True) -> Writer:
         """Let the policy decide and write down why, and change nothing."""
+        _require(isinstance(advise, bool), "advise", advise, "True or False")
         self._advise = advise
         return self
 
@@ -278,6 +308,7 @@ class Writer:
             No strategy has that name, a parameter is unknown or out of range, or it bounds how many
             records a slot defers, which nothing does on Spark.
         """
+        _text("migration", strategy, 'a strategy such as "subscale" or "fluid"')
         chosen = strategies.strategy(strategy)
         if chosen.deferred_max not in (0, DEFERRED_MAX):
             msg = (
@@ -327,7 +358,7 @@ class Writer:
             pooled: Query = self._start_pools(self._replica_policy)
             return pooled
         try:
-            plan = read(self._df, self._mode, self._options.get("headgate.arrival"))
+            plan = read(self._df, self._mode, own.ARRIVAL.of(self._options))
         except UnsupportedQuery:
             if self._fallback == "spark":
                 plain: Query = self._start_plain()
@@ -359,8 +390,8 @@ class Writer:
     def _start_plain(self) -> Any:
         """Run the whole query as plain Spark."""
         writer = self._df.writeStream.outputMode(self._mode)
-        own = {k: v for k, v in self._options.items() if not k.startswith("headgate.")}
-        writer = writer.options(**own)
+        theirs = {k: v for k, v in self._options.items() if not own.is_own(k)}
+        writer = writer.options(**theirs)
         if self._format:
             writer = writer.format(self._format)
         if self._partition_by:
@@ -385,7 +416,7 @@ class Writer:
                 f'{policy.name} runs stateless queries, which have no mode "complete"; use append.'
             )
             raise ConfigError(msg)
-        pipeline = read_pipeline(self._df, policy.name, self._options.get("headgate.arrival"))
+        pipeline = read_pipeline(self._df, policy.name, own.ARRIVAL.of(self._options))
         plan = Plan([], pipeline.plan, self._df.schema, OutputMode.APPEND)
         return replicas.start(
             self._df,
@@ -440,10 +471,10 @@ class Writer:
             driver.rehearse()
             warm_workers(spark, [op.spec for op in plan.operators])
             leave_executors = follow_slots(
-                spark, driver, recorder.write, self._options.get("headgate.executors", "follow")
+                spark, driver, recorder.write, own.EXECUTORS.of(self._options)
             )
             undo.callback(leave_executors)
-            recorder.start(driver, self._options.get("headgate.workload"), self._parameters(config))
+            recorder.start(driver, own.WORKLOAD.of(self._options), self._parameters(config))
             driver.redeliver_drained()
             if controller is not None:
                 controller.start()
@@ -515,7 +546,7 @@ class Writer:
             msg = f"slots min={least}, start={first}, max={most_slots} are not 1 <= min <= start <= max."
             raise ConfigError(msg)
         options = self._options
-        rate, limit = options.get("headgate.slotRate"), options.get("headgate.processorTimeLimit")
+        rate = own.SLOT_RATE.of(options)
         return JobConfig(
             name=self._name or "headgate",
             key_groups=self._key_groups,
@@ -523,16 +554,16 @@ class Writer:
             slots_max=most_slots,
             budget_s=self._budget_s(),
             mode=self._mode,
-            snapshot_every=int(options.get("headgate.snapshotEvery", "32")),
-            attempts=int(options.get("headgate.attempts", "4")),
+            snapshot_every=own.SNAPSHOT_EVERY.of(options),
+            attempts=own.ATTEMPTS.of(options),
             # what a slot at a fixed rate serves is counted in records, so rows must be records
-            preaggregate="off" if rate else options.get("headgate.preaggregate", "auto"),
-            keep_late=options.get("headgate.keepLate") == "true",
-            backlog_bytes_max=int(options.get("headgate.backlog.bytesMax", str(256 * 2**20))),
-            backlog_age_max_s=parse_duration_s(options.get("headgate.backlog.ageMax", "60 s")),
-            slot_rate=float(rate) if rate else None,
+            preaggregate="off" if rate else own.PREAGGREGATE.of(options),
+            keep_late=own.KEEP_LATE.of(options),
+            backlog_bytes_max=own.BACKLOG_BYTES_MAX.of(options),
+            backlog_age_max_s=own.BACKLOG_AGE_MAX.of(options),
+            slot_rate=rate,
             delta_ms=DELTA_S * 1e3 if self._slos else 0.0,
-            processor_limit_s=parse_duration_s(limit) if limit else 0.0,
+            processor_limit_s=own.TIME_LIMIT.of(options) or 0.0,
             migration=self._migration,
             faults=self._faults,
         )
@@ -544,8 +575,7 @@ class Writer:
         at_most = job.slots_max
         if most == "auto" and job.slot_rate is None:
             at_most = max(job.slots, min(cores, job.slots_max))
-        floor = self._options.get("headgate.floor")
-        floor_s = None if floor is None else parse_duration_s(floor, zero=True)
+        floor_s = own.FLOOR.of(self._options)
         return {"slots_min": least, "slots_max": at_most, "floor_s": floor_s}
 
     def _parameters(self, config: JobConfig) -> dict[str, Any]:
@@ -567,7 +597,7 @@ class Writer:
         options = {
             k: v
             for k, v in self._options.items()
-            if not k.startswith("headgate.") and k != "checkpointLocation"
+            if not own.is_own(k) and k != "checkpointLocation"
         }
         target = sinks.Target(
             file_format=self._format,
@@ -579,6 +609,48 @@ class Writer:
             function=self._function,
         )
         return sinks.sink_of(self._df.sparkSession, target, plan.plan)
+
+
+def _require(fits: bool, what: str, value: object, allowed: str) -> None:
+    """Raise ConfigError unless a setting fits."""
+    if not fits:
+        msg = f"{what}={value!r} is not allowed; use {allowed}."
+        raise ConfigError(msg)
+
+
+def _text(what: str, value: Any, allowed: str) -> str:
+    """Return `value`, which must be a text."""
+    _require(isinstance(value, str) and bool(value.strip()), what, value, allowed)
+    text: str = value
+    return text
+
+
+def _whole(what: str, value: object, least: int, more: str = "") -> int:
+    """Return `value`, which must be a whole number, at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        allowed = f"a whole number of {least} or more {more}".strip()
+        msg = f"{what}={value!r} is out of range; use {allowed}."
+        raise ConfigError(msg)
+    return value
+
+
+def _check_policy(policy: object, parameters: Mapping[str, object]) -> None:
+    """Raise ConfigError unless these are what a policy is set by."""
+    if not isinstance(policy, str):
+        if not callable(getattr(policy, "decide", None)):
+            msg = (
+                f'policy={policy!r} is not allowed; use a name such as "streamswitch", or a policy.'
+            )
+            raise ConfigError(msg)
+        if parameters:
+            msg = (
+                f"policy parameter {next(iter(parameters))} goes with a policy's name only; give it to "
+                "the policy itself."
+            )
+            raise ConfigError(msg)
+    for name, value in parameters.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        _require(number, f"policy parameter {name}", value, "a number")
 
 
 def _policy(name: str, parameters: Mapping[str, float]) -> Policy:

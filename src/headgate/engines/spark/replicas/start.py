@@ -9,8 +9,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.control.replicas import ReplicaPolicy
-from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
+from headgate.engines.spark import options as own
 from headgate.engines.spark.begin import begin
 from headgate.engines.spark.lock import CheckpointLock
 from headgate.engines.spark.replicas.driver import ReplicaDriver
@@ -57,26 +57,12 @@ def pool_config(
         least=least,
         most=size,
         start=start_with,
-        interval_s=parse_duration_s(options.get("headgate.replicas.interval", "10 s")),
+        interval_s=own.REPLICAS_INTERVAL.of(options),
         box_s=box_s,
-        replica_rate=_rate(options.get("headgate.slotRate")),
-        restart_s=parse_duration_s(options.get("headgate.replicas.restart", "5 s")),
-        attempts=int(options.get("headgate.attempts", "4")),
+        replica_rate=own.SLOT_RATE.of(options),
+        restart_s=own.REPLICAS_RESTART.of(options),
+        attempts=own.ATTEMPTS.of(options),
     )
-
-
-def _rate(text: str | None) -> float | None:
-    """Return the rows per second that a replica serves, None where it is not limited."""
-    if not text:
-        return None
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not rate > 0.0:
-        msg = f"headgate.slotRate={text} is out of range; use a number above 0, or leave it out."
-        raise ConfigError(msg)
-    return rate
 
 
 def start(

@@ -1,0 +1,250 @@
+"""Options of headgate's own: one table of their names, what they may be, and what they mean.
+
+The writer takes them from anybody and refuses a value when it is set; whoever uses one reads it here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError, nearest
+from headgate.core.size import parse_bytes
+
+Value = TypeVar("Value")
+
+PREFIX = "headgate."
+
+
+@dataclass(frozen=True)
+class Option(Generic[Value]):
+    """An option.
+
+    Attributes
+    ----------
+    key : str
+    parse : callable
+        From the text to the value; raises ValueError or ConfigError for any other text.
+    default : any
+        Where it is not given.
+    allowed : str
+        What the text may be, after "use".
+    means : str
+        What it is for.
+    """
+
+    key: str
+    parse: Callable[[str], Value]
+    default: Value
+    allowed: str
+    means: str
+
+    def of(self, options: Mapping[str, str]) -> Value:
+        """Return the value among a writer's `options`.
+
+        Raises
+        ------
+        ConfigError
+            The text is nothing that this option may be.
+        """
+        text = options.get(self.key)
+        return self.default if text is None else self.value_of(text)
+
+    def value_of(self, text: str) -> Value:
+        """Return the value that a text stands for; raises as `of`."""
+        try:
+            return self.parse(text)
+        except (ConfigError, ValueError, OverflowError):
+            msg = f'{self.key}="{text}" is not allowed; use {self.allowed}.'
+            raise ConfigError(msg) from None
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        found = int(text)
+        if found < least:
+            raise ValueError(text)
+        return found
+
+    return parse
+
+
+def _bytes(text: str) -> int:
+    return _whole(1)(text) if text.strip().isdecimal() else parse_bytes(text)
+
+
+def _above_zero(text: str) -> float:
+    found = float(text)
+    if not (found > 0.0 and math.isfinite(found)):
+        raise ValueError(text)
+    return found
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "false": False}[_one_of("true", "false")(text)]
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.strip().lower() not in words:
+            raise ValueError(text)
+        return text.strip().lower()
+
+    return parse
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError(text)
+    return text
+
+
+def _zero_or_more_s(text: str) -> float:
+    return parse_duration_s(text, zero=True)
+
+
+_DURATION = 'a number above 0 with its unit, such as "30 s"'
+
+ARRIVAL: Option[str | None] = Option(
+    "headgate.arrival", _text, None, "the name of a timestamp column", "when a record arrived"
+)
+SNAPSHOT_EVERY = Option(
+    "headgate.snapshotEvery",
+    _whole(1),
+    32,
+    "a whole number of 1 or more",
+    "steps between two full sections of a key group",
+)
+PREAGGREGATE = Option(
+    "headgate.preaggregate",
+    _one_of("auto", "on", "off"),
+    "auto",
+    '"auto", "on" or "off"',
+    "whether to aggregate before the exchange",
+)
+ATTEMPTS = Option(
+    "headgate.attempts",
+    _whole(1),
+    4,
+    "a whole number of 1 or more",
+    "executions of a batch before the query fails",
+)
+KEEP_LATE = Option(
+    "headgate.keepLate",
+    _flag,
+    False,
+    '"true" or "false"',
+    "keep late records for headgate verify",
+)
+WORKLOAD: Option[str | None] = Option(
+    "headgate.workload", _text, None, "a name", "name for the journal"
+)
+TIME_LIMIT: Option[float | None] = Option(
+    "headgate.processorTimeLimit",
+    parse_duration_s,
+    None,
+    _DURATION,
+    "a call of a processor that takes longer fails",
+)
+BACKLOG_BYTES_MAX = Option(
+    "headgate.backlog.bytesMax",
+    _bytes,
+    256 * 2**20,
+    'a number of bytes above 0, or a size such as "256 MiB"',
+    "above this a slot serves past its budget",
+)
+BACKLOG_AGE_MAX = Option(
+    "headgate.backlog.ageMax",
+    parse_duration_s,
+    60.0,
+    _DURATION,
+    "likewise for the oldest waiting record",
+)
+REPLICAS_INTERVAL = Option(
+    "headgate.replicas.interval",
+    parse_duration_s,
+    10.0,
+    _DURATION,
+    "pools of replicas: time between two decisions",
+)
+REPLICAS_RESTART = Option(
+    "headgate.replicas.restart",
+    parse_duration_s,
+    5.0,
+    _DURATION,
+    "pools of replicas: how long a policy that restarts stops the query",
+)
+EXECUTORS = Option(
+    "headgate.executors",
+    _one_of("follow", "keep"),
+    "follow",
+    '"follow" or "keep"',
+    "whether executors are asked for and given back as slots change",
+)
+SLOT_RATE: Option[float | None] = Option(
+    "headgate.slotRate",
+    _above_zero,
+    None,
+    "a number above 0",
+    "experiment: records that a slot serves per second of wall time",
+)
+FLOOR: Option[float | None] = Option(
+    "headgate.floor",
+    _zero_or_more_s,
+    None,
+    'a number with its unit, such as "0 s" or "300 ms"',
+    "experiment: the latency floor, in place of the measured one",
+)
+
+_ALL: tuple[Option[Any], ...] = (
+    ARRIVAL,
+    SNAPSHOT_EVERY,
+    PREAGGREGATE,
+    ATTEMPTS,
+    KEEP_LATE,
+    WORKLOAD,
+    TIME_LIMIT,
+    BACKLOG_BYTES_MAX,
+    BACKLOG_AGE_MAX,
+    REPLICAS_INTERVAL,
+    REPLICAS_RESTART,
+    EXECUTORS,
+    SLOT_RATE,
+    FLOOR,
+)
+OPTIONS: Mapping[str, Option[Any]] = {option.key: option for option in _ALL}
+"""All of them by name, as docs/guide.md lists them."""
+
+_BY_LOWER = {key.lower(): option for key, option in OPTIONS.items()}
+
+
+def is_own(key: str) -> bool:
+    """Return whether an option's name is one of headgate's; case does not matter, as in Spark."""
+    return key.lower().startswith(PREFIX)
+
+
+def taken(key: str, value: object) -> tuple[str, str]:
+    """Return the name and the text of an option of headgate's as the table has them.
+
+    Parameters
+    ----------
+    key : str
+        In any case.
+    value : any
+        A text, a number or a boolean.
+
+    Raises
+    ------
+    ConfigError
+        There is no such option, or it may not be that.
+    """
+    option = _BY_LOWER.get(key.lower())
+    if option is None:
+        msg = f'unknown option "{key}"{nearest(key, OPTIONS)}.'
+        raise ConfigError(msg)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    option.value_of(text)
+    return option.key, text
