@@ -1,11 +1,14 @@
 """PySpark's worker daemon with the slots' imports done before it forks.
 
-A new Python worker then costs a fork instead of a second of imports. Set by `headgate.session`.
+A new Python worker then costs a fork instead of a second of imports. And it removes the arenas of its
+workers once they have ended, also where their driver was killed. Set by `headgate.session`.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +20,9 @@ _PRELOAD = (
     "pyspark.sql.pandas.serializers",
     "headgate.engines.spark.slot",
 )
+
+_WORKERS_END_S = 5.0
+"""Workers are told to end before their daemon does; one that stands still is not waited for longer."""
 
 
 def preload() -> None:
@@ -44,9 +50,30 @@ def quiet(worker: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
+def clear_away() -> None:
+    """Remove the run directories that nobody uses any more, when the workers have ended."""
+    arena = importlib.import_module("headgate.state.arena")
+    deadline = time.monotonic() + _WORKERS_END_S
+    while _has_children() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    arena.sweep(arena.arena_root())
+
+
+def _has_children() -> bool:
+    # PySpark has the kernel reap them, so there is nothing to wait for once all have ended
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
+
+
 if __name__ == "__main__":
     preload()
     from pyspark import daemon
 
     daemon.worker = quiet(daemon.worker)
-    daemon.manager()
+    try:
+        daemon.manager()
+    finally:
+        clear_away()
