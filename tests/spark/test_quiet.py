@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -230,3 +231,34 @@ def test_a_finite_stream_goes_on_where_it_ended(session: SparkSession, tmp_path:
     # 21 is not late, the window from 20 being open at 25; the last run's watermark is 56 s
     first, second = [(0, 2), (10, 1)], [(20, 1), (30, 2)]
     assert seen == [first, first + second, first + second]
+
+
+def test_a_batch_that_is_delivered_again_moves_the_watermark_all_the_same(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """A sink that fails ends the query behind the manifest and before Spark's commit, as a kill does."""
+    put(tmp_path / "in", 0, [1, 2, 25])
+    put(tmp_path / "in", 1, [100])
+    reader = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    failed: list[int] = []
+    found: list[tuple[int, int]] = []
+
+    def sink(frame: DataFrame, batch: int) -> None:
+        if not failed:
+            failed.append(batch)
+            msg = "the sink is not there"
+            raise RuntimeError(msg)
+        seconds = F.unix_seconds("window.start") - int(START.timestamp())
+        found.extend(tuple(row) for row in frame.select(seconds, "n").collect())
+
+    def run() -> None:
+        frame = windows(reader.parquet(str(tmp_path / "in")))
+        writer = hg.writeStream(frame).slots(start=2).trigger(availableNow=True).foreachBatch(sink)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="the sink is not there"):
+        run()
+    run()
+    assert sorted(found) == [(0, 1), (0, 1), (20, 1)], (
+        "the window at 20 s is due by the second file"
+    )

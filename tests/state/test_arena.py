@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -265,6 +266,61 @@ def test_runs_in_use_are_kept_and_others_swept(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e" * 32, "somebody_elses"]
     with pytest.raises(StateError, match="not a run"):
         join_run(tmp_path, "../x")
+
+
+def test_a_run_that_ends_leaves_nothing_though_its_workers_live_on(tmp_path: Path):
+    tmp_path.chmod(0o700)
+    run = open_run(tmp_path)
+    worker = join_run(tmp_path, run.run_id)
+    history, store = History(), ArenaStore(worker.path / "operator", LAYOUT)
+    history.sections.append(step(store, history, [("w", 1, 1)]))
+    run.end()
+    run.close()
+    assert list(tmp_path.iterdir()) == []
+    assert worker.ended
+    store.close()
+    worker.close()
+
+
+def test_a_run_that_ends_takes_along_what_was_killed_since_it_began(tmp_path: Path):
+    tmp_path.chmod(0o700)
+    run, killed = open_run(tmp_path), open_run(tmp_path)
+    killed.close(remove=False)
+    run.end()
+    assert list(tmp_path.iterdir()) == []
+    run.close()
+
+
+@pytest.mark.parametrize("name", ["a" * 32, "a" * 32 + ".new"])
+@pytest.mark.parametrize("left", ["nothing", "a table"])
+def test_what_was_killed_without_its_lock_is_swept(tmp_path: Path, name: str, left: str):
+    """A process dies between making a run's directory and its lock, or while it removes one."""
+    tmp_path.chmod(0o700)
+    (tmp_path / name / "operator").mkdir(parents=True)
+    if left == "nothing":
+        (tmp_path / name / "operator").rmdir()
+    assert sweep(tmp_path) == [name]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_swept_while_it_is_joined_is_made_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tmp_path.chmod(0o700)
+    swept: list[str] = []
+    flock = fcntl.flock
+
+    def slow(descriptor: int, how: int) -> None:
+        if how == fcntl.LOCK_SH and not swept:
+            swept.extend(sweep(tmp_path))
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    run = join_run(tmp_path, "a" * 32)
+    assert swept == ["a" * 32]
+    assert run.path.exists()
+    assert sweep(tmp_path) == []
+    run.close()
 
 
 def test_an_arena_is_named_once_for_all_who_share_it(tmp_path: Path):

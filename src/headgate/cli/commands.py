@@ -50,6 +50,7 @@ class Benchmark(StrEnum):
     AGGREGATE = "aggregate"
     OVERHEAD = "overhead"
     KILL = "kill"
+    STORM = "storm"
     ISOLATION = "isolation"
     REPLICAS = "replicas"
     REPARTITION = "repartition"
@@ -69,6 +70,7 @@ _COUNTED = {
     Benchmark.AGGREGATE: "repeats",
     Benchmark.OVERHEAD: "batches",
     Benchmark.KILL: "count",
+    Benchmark.STORM: "count",
     Benchmark.ISOLATION: "count",
     Benchmark.REPLICAS: "seconds",
     Benchmark.STEADY: "batches",
@@ -273,7 +275,8 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
         str | None,
         typer.Option(
             help="rescale: decoupling,scheduling,subscale,all,none; operators: processor, windows, "
-            "join, counts, operator6, scalejoin, memory; henge: 9,11,12,13,17; soak: with, without."
+            "join, counts, operator6, scalejoin, memory; henge: 9,11,12,13,17; soak: with, without; "
+            "storm: aggregates,join,processor,duplicates."
         ),
     ] = None,
     store_delay: Annotated[

@@ -113,9 +113,16 @@ class Run:
         return path.read_text()
 
     def end(self) -> None:
-        """Say to the processes that joined it that the run is over; called by its driver."""
+        """Say that the run is over, and leave nothing of it on this host; called by its driver.
+
+        Its workers hold the lock for as long as they live, so they are not waited for: nobody needs
+        their work any more, and a task that was given up goes on in files that have no name. Whatever
+        killed drivers have left since this one began goes too.
+        """
         with contextlib.suppress(OSError):
             (self.path / _ENDED).touch(mode=0o600)
+        _remove(self.path)
+        sweep(self.path.parent)
 
     @property
     def ended(self) -> bool:
@@ -132,8 +139,7 @@ class Run:
 def open_run(root: Path) -> Run:
     """Create a run directory and hold its lock; called by the driver's Python process."""
     fresh = root / f"{secrets.token_hex(16)}.new"
-    private_directory(fresh)
-    descriptor = _lock(fresh / _LOCK, create=True)
+    descriptor = _hold(fresh)
     # Renamed only once it is locked, so that a sweep never sees a run without its lock.
     path = fresh.with_suffix("")
     fresh.rename(path)
@@ -149,15 +155,16 @@ def join_run(root: Path, run_id: str) -> Run:
     if not _RUN.fullmatch(run_id):
         msg = f"{run_id!r} is not a run: a run id is 32 hexadecimal digits"
         raise StateError(msg)
-    path = private_directory(root / run_id)
-    return Run(path, _lock(path / _LOCK, create=True))
+    path = root / run_id
+    return Run(path, _hold(path))
 
 
 def sweep(root: Path) -> list[str]:
     """Remove run directories whose lock nobody holds; return their names.
 
-    Called at the start of a driver and of an executor: the next start of a killed job may never
-    come to this host.
+    Called at the start of a driver and of an executor, since the next start of a killed job may never
+    come to this host; at the end of a driver, which may have begun before those that were killed were
+    quite gone; and at the end of a daemon of Python workers, the last process of a killed driver.
     """
     removed = []
     for entry in sorted(os.listdir(root)):
@@ -171,12 +178,15 @@ def _remove_unused(path: Path) -> bool:
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             return False
-        descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        # made where it is missing: its process was killed before it had made or removed the rest
+        descriptor = _opened(path / _LOCK)
     except OSError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
+        if not _names(path / _LOCK, descriptor):
+            return False  # somebody else has removed it, and a third made it anew
+        _remove(path)
     except BlockingIOError:
         return False
     finally:
@@ -184,13 +194,49 @@ def _remove_unused(path: Path) -> bool:
     return True
 
 
-def _lock(path: Path, *, create: bool) -> int:
-    flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+def _remove(path: Path) -> None:
+    """Remove a run directory, its lock last: what is left of it, if this is killed, can be swept."""
+    with contextlib.suppress(OSError):
+        for entry in sorted(os.listdir(path)):
+            if entry == _LOCK:
+                continue
+            if (path / entry).is_dir() and not (path / entry).is_symlink():
+                shutil.rmtree(path / entry, ignore_errors=True)
+            else:
+                (path / entry).unlink(missing_ok=True)
+        (path / _LOCK).unlink(missing_ok=True)
+        path.rmdir()
+
+
+def _hold(directory: Path) -> int:
+    """Return a descriptor with a shared lock on a run directory, which is made if need be.
+
+    Before the lock is held a sweep may remove the directory: then it is made once more.
+    """
+    path = directory / _LOCK
+    while True:
+        private_directory(directory)
+        try:
+            descriptor = _opened(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            msg = f"the lock {path} cannot be opened ({error.strerror}): remove {directory}"
+            raise StateError(msg) from error
+        # Waits only for a sweep that is looking at it this moment.
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if _names(path, descriptor):
+            return descriptor
+        os.close(descriptor)
+
+
+def _opened(lock: Path) -> int:
+    return os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT, 0o600)
+
+
+def _names(path: Path, descriptor: int) -> bool:
+    """Return whether a path still leads to the file that is open."""
     try:
-        descriptor = os.open(path, flags, 0o600)
-    except OSError as error:
-        msg = f"the lock {path} cannot be opened ({error.strerror}): remove {path.parent}"
-        raise StateError(msg) from error
-    # Waits only for a sweep that is looking at it this moment.
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return descriptor
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

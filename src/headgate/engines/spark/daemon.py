@@ -1,6 +1,7 @@
 """PySpark's worker daemon with the slots' imports done before it forks.
 
-A new Python worker then costs a fork instead of a second of imports. Set by `headgate.session`.
+A new Python worker then costs a fork instead of a second of imports. And it removes the arenas of its
+workers once they have ended, also where their driver was killed. Set by `headgate.session`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import importlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -23,6 +25,8 @@ _PRELOAD = (
 )
 
 _SOCKET_DIRECTORY = "PYTHON_WORKER_FACTORY_SOCK_DIR"
+_WORKERS_END_S = 5.0
+"""Workers are told to end before their daemon does; one that stands still is not waited for longer."""
 
 
 def preload() -> None:
@@ -67,11 +71,30 @@ def own_directory(undo: ExitStack) -> None:
         os.environ[_SOCKET_DIRECTORY] = made
 
 
+def clear_away() -> None:
+    """Remove the run directories that nobody uses any more, when the workers have ended."""
+    arena = importlib.import_module("headgate.state.arena")
+    deadline = time.monotonic() + _WORKERS_END_S
+    while _has_children() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    arena.sweep(arena.arena_root())
+
+
+def _has_children() -> bool:
+    # PySpark has the kernel reap them, so there is nothing to wait for once all have ended
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
+
+
 if __name__ == "__main__":
     preload()
     from pyspark import daemon
 
     daemon.worker = quiet(daemon.worker)
     with ExitStack() as undo:
+        undo.callback(clear_away)
         own_directory(undo)
         daemon.manager()

@@ -254,6 +254,7 @@ class BatchDriver:
                 check_same_data(self.checkpoint.path, self.latest, batch_id, sources)
                 # the step was committed, its output perhaps not: the same bytes once more
                 self._deliver(self.latest)
+                self.intake.look_through(batch)
                 self._last_sources = sources
                 return
             check_continues(self.checkpoint.path, self.latest, batch_id, self.log)

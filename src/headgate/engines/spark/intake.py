@@ -90,6 +90,14 @@ class Intake:
         assert self._session is not None
         return no_rows(self._session, self._schema)
 
+    def look_through(self, batch: DataFrame) -> None:
+        """Read a batch that is not computed again, and keep nothing of it.
+
+        Spark takes its next watermark from the rows it sees pass. Unread, those of this batch would
+        never count: what is due by them would come out late, or never where no rows follow.
+        """
+        batch._jdf.queryExecution().toRdd().count()
+
     def rehearsal(self) -> DataFrame:
         """Return a batch without rows before there was any, in a session of its own."""
         spark = self.stream.sparkSession

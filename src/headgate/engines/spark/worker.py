@@ -52,17 +52,26 @@ def store_of(run: Run, name: str, operator: Operator) -> ArenaStore:
 def _leave_ended_runs() -> None:
     """Give up the memory of runs whose driver is done; the last to leave removes it."""
     for run_id in [r for r, run in _runs.items() if run.ended]:
-        for key in [k for k in _stores if k[0] == run_id]:
-            _stores.pop(key).close()
+        _leave(run_id)
+
+
+def _leave(run_id: str) -> None:
+    for key in [k for k in _stores if k[0] == run_id]:
+        _stores.pop(key).close()
+    if run_id in _runs:
         _runs.pop(run_id).close()
 
 
 def checkpoint_at(path: str, run_id: str) -> Checkpoint:
-    """Return this run's view of a checkpoint; another run's caches may be of one that was replaced."""
+    """Return this run's view of a checkpoint; another run's caches may be of one that was replaced.
+
+    That other run is over: on a host of its own its driver could not say so.
+    """
     key = (path, run_id)
     if key not in _checkpoints:
         for old in [k for k in _checkpoints if k[0] == path]:
             del _checkpoints[old]
+            _leave(old[1])
         _checkpoints[key] = Checkpoint(Path(path))
     _checkpoints[key].settle()
     return _checkpoints[key]

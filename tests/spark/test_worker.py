@@ -1,0 +1,39 @@
+"""What Python workers and their daemon leave behind in shared memory: nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from headgate.engines.spark import worker
+from headgate.state.arena import join_run, open_run
+
+
+def test_the_daemon_removes_the_arena_of_a_driver_that_was_killed(tmp_path: Path) -> None:
+    """It is the last of its processes, and the next start of the job may never come."""
+    tmp_path.chmod(0o700)
+    killed, other = open_run(tmp_path), open_run(tmp_path)
+    killed.close(remove=False)
+    subprocess.run(
+        [sys.executable, "-m", "headgate.engines.spark.daemon"],
+        env=os.environ | {"HEADGATE_ARENA_DIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,  # as when the JVM has ended
+        stdout=subprocess.DEVNULL,
+        check=False,
+    )
+    assert list(tmp_path.iterdir()) == [other.path]
+    other.close()
+
+
+def test_a_worker_leaves_the_run_that_was_on_a_checkpoint_before(tmp_path: Path) -> None:
+    """On a host of its own no driver could tell it that the run is over."""
+    tmp_path.chmod(0o700)
+    first, second = "a" * 32, "b" * 32
+    for run_id in (first, second):
+        worker.run_named(str(tmp_path), run_id)
+        worker.checkpoint_at("/some/checkpoint", run_id)
+        worker.checkpoint_at("/another/checkpoint", first)
+    assert [path.name for path in tmp_path.iterdir()] == [second]
+    join_run(tmp_path, second).end()
