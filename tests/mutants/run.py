@@ -229,7 +229,8 @@ def summed_up(outcomes: Sequence[Outcome], reasons: dict[str, str]) -> int:
     wrong = [outcome for outcome in outcomes if not outcome.expected]
     for outcome in wrong:
         note(
-            f"NOT AS LISTED, {outcome.outcome}: {outcome.name}\n    {outcome.test}\n    {outcome.evidence}"
+            f"NOT AS LISTED, {outcome.outcome}: {outcome.name}\n    {outcome.test}\n"
+            f"    {outcome.evidence}"
         )
     return 1 if wrong else 0
 
