@@ -33,8 +33,9 @@ def test_extra_slots_are_proportional_to_congestion_and_rounded_up(
 
 def test_capacity_is_the_busy_share_of_the_busiest_slot() -> None:
     #  60 records at 100 per s in 10 s: a slot limited to 100/s that serves 60/s reads 0.6.
-    assert operator_capacity([600, 300], [0.010, 0.010], 10.0) == pytest.approx(0.6)
-    assert operator_capacity([2000], [0.010], 10.0) == 1.0
+    assert operator_capacity([600 * 0.010, 300 * 0.010], 10.0) == pytest.approx(0.6)
+    assert operator_capacity([2000 * 0.010], 10.0) == 1.0
+    assert operator_capacity([], 10.0) == 0.0
 
 
 def test_every_congested_operator_of_the_job_gets_slots() -> None:
@@ -218,6 +219,24 @@ def test_the_two_goals_differ() -> None:
     assert total.until_action().slots == {"rich": {"work": 2}}
     assert fair.until_action().slots == {"poor": {"work": 2}}
     assert (total.henge.name, fair.henge.name) == ("henge(total)", "henge(max-min)")
+
+
+def test_max_min_goes_back_where_the_worst_off_job_loses_although_the_total_rises() -> None:
+    #  More slots for "poor" cost "victim", who was next, most of what it had.
+    def jobs() -> dict[str, Job]:
+        poor = Job(by_slots(8.0), priority=90.0)
+        victim = Job(lambda _: 1.25 if poor.slots == 1 else 10.0, priority=10.0)
+        victim.capacity = constant(0.2)
+        return {"poor": poor, "victim": victim}
+
+    total, fair = Cluster(jobs()), Cluster(jobs(), parameters({"goal": Goal.MAX_MIN}))
+    for cluster in (total, fair):
+        assert cluster.until_action().slots == {"poor": {"work": 11}}
+        cluster.run(20)
+    assert kinds(total.actions) == [Action.RECONFIGURATION]
+    assert kinds(fair.actions) == [Action.RECONFIGURATION, Action.REVERSION]
+    assert (total.jobs["poor"].slots, fair.jobs["poor"].slots) == (11, 1)
+    assert "worth 0.125" in fair.actions[-1][1].reason
 
 
 def test_a_burst_within_one_round_causes_no_action() -> None:

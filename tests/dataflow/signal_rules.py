@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy as np
 from flows import (
     DRRS,
     GROUPS,
@@ -30,7 +31,7 @@ from flows import (
 from headgate.engines.sim.dataflow.behaviours import Pass, Windows
 from headgate.engines.sim.dataflow.channel import Channel, Network
 from headgate.engines.sim.dataflow.coordinator import Step
-from headgate.engines.sim.dataflow.dataflow import Dataflow, OperatorModel
+from headgate.engines.sim.dataflow.dataflow import Arrivals, Dataflow, OperatorModel
 from headgate.engines.sim.dataflow.elements import Record, Signal
 from headgate.engines.sim.dataflow.eventlog import EventLog
 from headgate.engines.sim.dataflow.methods.drrs import Drrs
@@ -230,6 +231,20 @@ def suspended_is_a_slot_whose_every_reachable_record_waits() -> None:
     assert flow.slots[OPERATOR][1].suspended_s
 
 
+def a_slot_that_nothing_waits_for_is_not_suspended() -> None:
+    """DR-14: idle is not suspended. All records are of groups that stay, while others move."""
+    trial = busy(state_bytes=8000.0)
+    source = trial.job.operators[0]
+    staying = tuple(
+        Arrivals(feed.times_s, np.where(feed.keys % GROUPS < 4, feed.keys, feed.keys - 4))
+        for feed in source.arrivals
+    )
+    operators = (replace(source, arrivals=staying), *trial.job.operators[1:])
+    flow, log = played(replace(trial, job=replace(trial.job, operators=operators)))
+    assert {event.detail["unit"] for event in log.of("installed")} == set(LEAVING)
+    assert [slot.suspended_s for slot in flow.slots[OPERATOR]] == [[], []]
+
+
 def the_reroute_buffer_goes_by_capacity_time_or_confirm() -> None:
     """DR-20."""
     trial = busy(state_bytes=0.0)
@@ -267,6 +282,7 @@ RULES: list[Rule] = [
     rerouted_records_fit_into_the_input_caches,
     overtaken_watermarks_reach_both_streams,
     suspended_is_a_slot_whose_every_reachable_record_waits,
+    a_slot_that_nothing_waits_for_is_not_suspended,
     the_reroute_buffer_goes_by_capacity_time_or_confirm,
     every_seed_gives_the_answer_in_order,
 ]

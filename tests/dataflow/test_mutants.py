@@ -233,6 +233,10 @@ def a_confirm_does_not_flush(patch: Patch) -> None:
     patch.setattr(DrrsHandler, "confirm", confirm)
 
 
+def idle_slots_count_as_suspended(patch: Patch) -> None:
+    patch.setattr(Handler, "waits", lambda self: True)
+
+
 MUTANTS: list[Mutant] = [
     trigger_queues,
     every_trigger_starts,
@@ -255,6 +259,7 @@ MUTANTS: list[Mutant] = [
     what_was_set_aside_is_overtaken,
     the_reroute_buffer_never_fills,
     a_confirm_does_not_flush,
+    idle_slots_count_as_suspended,
 ]
 
 

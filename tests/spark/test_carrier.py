@@ -8,9 +8,11 @@ import pytest
 from fake_porter import FakePorter
 
 from headgate.core.assignment import Assignment, spread
+from headgate.core.errors import ConfigError
 from headgate.engines.spark.carrier import Carrier
 from headgate.engines.spark.job import OperatorState
 from headgate.engines.spark.porter import Urgency
+from headgate.engines.spark.writer import Writer
 from headgate.migration import registry
 from headgate.migration.events import Cause, Requested
 from headgate.migration.plan import uniform
@@ -123,6 +125,16 @@ def test_with_record_scheduling_the_slot_serves_its_other_groups():
     assert to_a_slot_with_groups_of_its_own("subscale(early_route=true)").boundary() == {0}
 
 
+def test_however_many_records_wait_the_slot_serves_its_other_groups_so_that_a_bound_is_refused():
+    job = to_a_slot_with_groups_of_its_own("subscale(early_route=true)")
+    job.state.backlog[0] = [["file", 0, 100_000, 0]]
+    assert job.boundary() == {0}
+    writer = Writer.__new__(Writer)
+    with pytest.raises(ConfigError, match=r"deferred=3.*lie in the checkpoint"):
+        writer.migration("subscale(deferred=3)")
+    assert writer.migration("subscale(scheduling=false)")._migration == "subscale(scheduling=false)"
+
+
 def test_a_group_is_not_routed_while_its_copy_lags_by_more_than_a_batch():
     job = Job("subscale")
     job.boundary()
@@ -217,6 +229,22 @@ def test_a_restart_goes_on_with_what_the_manifest_carries():
         job.run(at_once=1)
         assert job.state.assignment.slot_of == job.target.slot_of
         assert job.carrier.unserved() == frozenset()
+
+
+@pytest.mark.parametrize("name", ["all-at-once", "stop-restart", "subscale(early_route=true)"])
+def test_a_restart_serves_no_group_that_was_not_served_before_it(name):
+    #  Their state is where it was not brought from yet: served now, they would begin anew.
+    for boundaries in range(1, 6):
+        job = Job(name)
+        for _ in range(boundaries):
+            job.boundary()
+            job.porter.work(job.state, job.step - 1, 1)
+        before, kept = job.carrier.unserved(), json.loads(json.dumps(job.carrier.to_dict()))
+        job.carrier = Carrier.resumed("op", job.state, FakePorter(), kept, job.passed.append)
+        assert job.carrier.unserved() == before
+        assert json.loads(json.dumps(job.carrier.to_dict())) == kept
+        assert before
+        assert job.boundary() >= before
 
 
 def test_a_restart_asks_at_once_for_what_was_not_answered():

@@ -36,21 +36,31 @@ GROUPS = 8
 class Job:
     """What a query has beside its batches."""
 
-    def __init__(self, path, policy=None, *, slots=2, advise=False, slot_rate=1_000.0):
-        self.states = {"a": OperatorState.fresh(slots, GROUPS)}
+    def __init__(
+        self,
+        path,
+        policy=None,
+        *,
+        slots=2,
+        advise=False,
+        slot_rate=1_000.0,
+        slo="mean < 1 s over 300 ms",
+        parents=None,
+    ):
+        self.states = {name: OperatorState.fresh(slots, GROUPS) for name in ("a", *(parents or {}))}
         self.changes = Changes(self.states, slots_max=GROUPS)
         self.events = []
         self.controller = None
         if policy is not None:
             self.controller = Controller(
-                ControlConfig((parse_slo("mean < 1 s over 300 ms"),), policy, 1, GROUPS, advise),
+                ControlConfig((parse_slo(slo),), policy, 1, GROUPS, advise),
                 JobConfig("job", key_groups=GROUPS, slot_rate=slot_rate, delta_ms=100.0),
                 self.states,
                 self.changes,
                 self.events.append,
                 budget_s=lambda: None,
                 cores=2,
-                parents={},
+                parents=parents or {},
             )
             self.controller.start()
         self.budgets = []
@@ -67,20 +77,24 @@ class Job:
         )
         self.began_ms = time.time() * 1e3
 
-    def batch(self, number):
-        """Commit a step of 400 ms in which each group got and finished two records."""
+    def batch(self, number, ticks_late=None):
+        """Commit a step of 400 ms in which each group got and finished two records.
+
+        Operators that `ticks_late` names finish what came as many time slots before.
+        """
         for name, (_, new) in self.changes.take().items():
             self.controller.assigned(name, new)
         started_ms = self.began_ms + 400.0 * number
         tick = int(started_ms // 100) + 1
         reports = []
-        for slot in range(self.states["a"].assignment.slots):
-            groups = np.array(self.states["a"].assignment.groups_of(slot), dtype=np.int64)
-            ones = np.ones(len(groups))
-            ticks = np.full(len(groups), tick)
-            arrivals = Binned(ticks, groups, 2 * ones, 0 * ones, 0 * ones)
-            done = Binned(ticks + 1, groups, 2 * ones, 200 * ones, 0 * ones)
-            reports.append(report(slot, Counts(arrivals, done), 2 * len(groups)))
+        for name, late in {"a": 1, **(ticks_late or {})}.items():
+            for slot in range(self.states[name].assignment.slots):
+                groups = np.array(self.states[name].assignment.groups_of(slot), dtype=np.int64)
+                ones = np.ones(len(groups))
+                ticks = np.full(len(groups), tick)
+                arrivals = Binned(ticks, groups, 2 * ones, 0 * ones, 0 * ones)
+                done = Binned(ticks + late, groups, 2 * ones, 200 * ones, 0 * ones)
+                reports.append(report(slot, Counts(arrivals, done), 2 * len(groups), name))
         self.controller.committed(reports, started_ms, started_ms)
         self.settle()
 
@@ -96,9 +110,9 @@ class Job:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def report(slot, counts, served):
+def report(slot, counts, served, operator="a"):
     return Report(
-        step=0, attempt=1, operator="a", slot=slot, token="t", consumed=(), groups={}, sections={},
+        step=0, attempt=1, operator=operator, slot=slot, token="t", consumed=(), groups={}, sections={},
         changelog=None, output=None, waiting=None, late=None, output_rows=0, late_rows=0,
         segments={}, taken={}, arrived=served, served=served, late_records=0, waiting_records=0,
         served_rows=served, touched_rows=0, served_by_group={}, histogram=((100.0, served),),
@@ -365,6 +379,40 @@ def test_another_slo_is_used_from_the_next_cycle_on(tmp_path):
     job.controller.stop()
     assert {policy.observed[0].bound_s, policy.observed[-1].bound_s} == {1.0, 3.0}
     assert job.budgets == [pytest.approx(2.4)]
+
+
+class Watch(Grow):
+    """Wants nothing; keeps the bounds that it was shown."""
+
+    def __init__(self):
+        self.bounds_s = []
+
+    def decide(self, observation):
+        self.bounds_s.append({name: v.bound_s for name, v in observation.operators.items()})
+        return NOTHING
+
+
+@pytest.mark.filterwarnings("ignore:SLO")
+def test_an_end_to_end_bound_is_shared_so_that_the_slower_operator_of_a_chain_gets_more(tmp_path):
+    policy = Watch()
+    slo = "end-to-end: mean < 2 s over 1 s"
+    job = Job(tmp_path, policy, slo=slo, parents={"b": ("a",)})
+    clock = iter(range(10_000))
+    job.controller._now_s = lambda: float(next(clock))  # the bounds move every 10 s
+
+    def batches(numbers):
+        policy.bounds_s.clear()
+        for number in numbers:
+            job.batch(number, {"b": 12})
+        return [bounds for bounds in policy.bounds_s if len(bounds) == 2]
+
+    found = batches(range(24))
+    assert found[0] == {"a": 1.0, "b": 1.0}
+    assert all(sum(bounds.values()) == pytest.approx(2.0) for bounds in found)
+    assert found[-1]["b"] > found[-1]["a"] + 0.1
+    job.controller.judge_by([parse_slo("end-to-end: mean < 3 s over 1 s")])
+    assert sum(batches(range(24, 28))[-1].values()) == pytest.approx(3.0)
+    job.controller.stop()
 
 
 def test_a_query_without_an_slo_cannot_get_one(tmp_path):

@@ -167,7 +167,7 @@ def test_the_policy_sees_intents_slots_and_load(run):
     assert job.values[1] == 1.0
     assert run.view.slots["good"] == {run.operator: 3}
     assert 0.0 <= job.operators[run.operator].capacity <= 1.0
-    assert job.input_rate > 0.0
+    assert job.input_rate > 1.0
 
 
 def test_actions_per_minute_are_bounded(run):
@@ -187,15 +187,16 @@ def test_the_journal_has_each_jobs_utility_over_time_with_the_priority_it_had_th
 class Stub:
     """A member of a fleet, without a query."""
 
-    def __init__(self, job):
+    def __init__(self, job, runnable_s=0.0):
         self.job, self.state, self.utility = job, State.RUNNING, UTILITY
+        self.runnable = runnable_s
         self.name, self.slots, self.changing, self.holds_slots = "stub", {"op": 1}, False, False
 
     def refresh(self):
         return False
 
     def runnable_s(self, seconds):
-        return 0.0
+        return self.runnable * seconds
 
     def view(self):
         if self.job is None:
@@ -225,6 +226,19 @@ def test_a_job_whose_statistics_cannot_be_read_does_not_hide_the_others():
     fleet = stubs(broken=None, good=job)
     fleet._round()
     assert list(fleet.policy.views[0].jobs) == ["good"]
+
+
+@pytest.mark.parametrize(("tasks", "congested"), [((1.0, 0.9), False), ((1.0, 1.1), True)])
+def test_the_cluster_is_congested_while_more_slot_tasks_are_runnable_than_there_are_cores(
+    tasks, congested
+):
+    job = FleetJob(UTILITY, (1.0,), {"op": FleetOperator(1, 0.5)})
+    fleet = stubs()
+    fleet._members = {f"job {n}": Stub(job, runnable) for n, runnable in enumerate(tasks)}
+    fleet._round()
+    (view,) = fleet.policy.views
+    assert view.congested is congested
+    assert fleet.rounds[-1].congested is congested
 
 
 class Starting:

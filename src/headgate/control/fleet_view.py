@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
@@ -191,28 +191,24 @@ class FleetPolicy(Protocol):
         """Return what is wanted now."""
 
 
-def operator_capacity(
-    executed: Sequence[float], execute_s: Sequence[float], window_s: float
-) -> float:
+def operator_capacity(worked_s: Collection[float], window_s: float) -> float:
     """Return the share of a window for which the busiest slot of an operator worked.
 
     Parameters
     ----------
-    executed : sequence of float
-        Records that each slot processed in the window.
-    execute_s : sequence of float
-        Mean time each slot took per record, in seconds. A rate-limited slot takes 1 / rate.
+    worked_s : collection of float
+        How long each slot worked in the window, in seconds: the records that it executed times the
+        mean time that each took. A rate-limited slot takes 1 / rate.
     window_s : float
         Length of the window, in seconds; > 0.
 
     Returns
     -------
     float
-        In [0, 1].
+        In [0, 1]; 0 where no slot did anything.
 
     References
     ----------
     Henge 5.1, equation 3.
     """
-    busy_s = [count * each_s for count, each_s in zip(executed, execute_s, strict=True)]
-    return min(1.0, max(busy_s) / window_s)
+    return min(1.0, max(worked_s, default=0.0) / window_s)

@@ -36,6 +36,7 @@ from headgate.engines.spark.replicas.reading import read_pipeline
 from headgate.engines.spark.warmup import warm_workers
 from headgate.loop import steering
 from headgate.migration import registry as strategies
+from headgate.migration.strategy import DEFERRED_MAX
 from headgate.operators.spec import OutputMode
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
@@ -272,9 +273,17 @@ class Writer:
         Raises
         ------
         ConfigError
-            No strategy has that name, or a parameter is unknown or out of range.
+            No strategy has that name, a parameter is unknown or out of range, or it bounds how many
+            records a slot defers, which nothing does on Spark.
         """
-        self._migration = str(strategies.strategy(strategy))
+        chosen = strategies.strategy(strategy)
+        if chosen.deferred_max not in (0, DEFERRED_MAX):
+            msg = (
+                f'strategy "{chosen}" bounds the records that a slot defers, and on Spark those lie in '
+                "the checkpoint, however many; leave out deferred, or write scheduling=false for none."
+            )
+            raise ConfigError(msg)
+        self._migration = str(chosen)
         return self
 
     def fallback(self, to: Literal["error", "spark"]) -> Writer:

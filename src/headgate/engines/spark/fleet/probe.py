@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from headgate.control.fleet_view import FleetOperator
+from headgate.control.fleet_view import FleetOperator, operator_capacity
 from headgate.control.juice import Flow, job_juice
 from headgate.core.utility import Intent, Metric
 from headgate.engines.spark.changes import Wanted
@@ -163,13 +163,12 @@ class Probe:
                     if report.operator == name and step.ended_s > since_s:
                         spent_s = report.served / rate if rate else report.useful_ms / 1e3
                         busy_s[report.slot] = busy_s.get(report.slot, 0.0) + spent_s
-            most_s = max(busy_s.values(), default=0.0)
             waiting = steps[-1].waiting[name] if steps else 0
             known_per_s = steps[-1].rate_per_s[name] if steps else 0.0
             served_per_s = rate * slots if rate else known_per_s
             found[name] = FleetOperator(
                 slots=slots,
-                capacity=min(1.0, most_s / max(now_s - since_s, _LEAST_S)),
+                capacity=operator_capacity(busy_s.values(), max(now_s - since_s, _LEAST_S)),
                 backlog_s=waiting / served_per_s if served_per_s else 0.0,
                 slots_min=self._slots_min,
                 slots_max=driver.config.slots_max,

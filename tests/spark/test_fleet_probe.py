@@ -1,0 +1,190 @@
+"""What a fleet measures of a query, with its number: from committed steps alone, on a clock of our own.
+
+Each expectation is worked out by hand from the steps, so that a sensor that reads a constant fails.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from headgate.core.utility import Intent, Metric
+from headgate.engines.spark.fleet import probe as probing
+from headgate.engines.spark.fleet.probe import Probe
+from headgate.engines.spark.job import OperatorState
+from headgate.engines.spark.reports import Report
+from headgate.journal import histogram
+
+MEAN = Intent(Metric.LATENCY, 1.0)
+P90 = Intent(Metric.LATENCY, 1.0, percentile=90.0)
+JUICE = Intent(Metric.JUICE, 1.0)
+THROUGHPUT = Intent(Metric.THROUGHPUT, 100.0)
+
+
+def report(slot, arrived, served, useful_ms=0.0, latency_ms=(), operator="op"):
+    """Return a report; `latency_ms` has (latency, records) of what was served."""
+    values, counts = zip(*latency_ms, strict=True) if latency_ms else ((0.0,), (served,))
+    return Report(
+        step=0, attempt=1, operator=operator, slot=slot, token="t", consumed=(), groups={},
+        sections={}, changelog=None, output=None, waiting=None, late=None, output_rows=0,
+        late_rows=0, segments={}, taken={}, arrived=arrived, served=served, late_records=0,
+        waiting_records=0, served_rows=served, touched_rows=0, served_by_group={},
+        histogram=histogram.sparse_of(histogram.counts_of(values, counts)),
+        latency_sum_ms=float(np.dot(values, counts)), latency_max_ms=max(values), watermark_us=0,
+        holds_us=0, useful_ms=useful_ms,
+    )  # fmt: skip
+
+
+class Watched:
+    """A query of one operator, or a chain, with a probe beside it; its steps are told, not run."""
+
+    def __init__(self, monkeypatch, *, slots=2, slot_rate=None, chain=("op",), window_s=60.0):
+        self.now_s = 1000.0
+        clock = SimpleNamespace(monotonic=lambda: self.now_s)
+        monkeypatch.setattr(probing, "time", clock)
+        operators, above = [], None
+        for name in chain:
+            above = SimpleNamespace(id=name, upstream=above)
+            operators.append(above)
+        self.states = {name: OperatorState.fresh(slots, 8) for name in chain}
+        self.batch = SimpleNamespace(phases_ms={})
+        self.probe = Probe(window_s).around(
+            None,
+            SimpleNamespace(
+                query=SimpleNamespace(operators=operators),
+                states=self.states,
+                recorder=SimpleNamespace(last=self.batch),
+                config=SimpleNamespace(slot_rate=slot_rate, slots_max=16),
+            ),
+        )
+        self.began_s = self.now_s
+
+    def step(self, *reports, took_s=1.0, slots_s=0.0, sink_s=0.0, waiting=0, operator="op"):
+        """Commit a step that begins now and ends after `took_s`."""
+        began_ms = self.now_s * 1e3
+        self.now_s += took_s
+        self.batch.phases_ms = {"slots": slots_s * 1e3, "sink": sink_s * 1e3}
+        self.states[operator].backlog = {0: [["file", 0, waiting, 0]]} if waiting else {}
+        self.probe.committed(list(reports), began_ms, began_ms)
+
+    def value(self, intent):
+        (found,) = self.probe.values((intent,))
+        return found
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    return lambda **named: Watched(monkeypatch, **named)
+
+
+def test_capacity_is_the_share_of_the_window_that_the_busiest_slot_worked(watched):
+    job = watched()
+    for _ in range(10):
+        job.step(report(0, 10, 10, useful_ms=800.0), report(1, 5, 5, useful_ms=100.0))
+    assert job.probe.operators()["op"].capacity == pytest.approx(0.8)
+
+
+def test_capacity_of_slots_at_a_fixed_rate_is_the_share_of_the_rate_that_they_served(watched):
+    job = watched(slot_rate=100.0)
+    for _ in range(10):
+        job.step(report(0, 90, 60, useful_ms=1.0), report(1, 10, 10, useful_ms=1.0), waiting=30)
+    found = job.probe.operators()["op"]
+    assert found.capacity == pytest.approx(0.6)
+    assert found.backlog_s == pytest.approx(30 / 200)
+
+
+def test_capacity_is_of_the_slots_there_are_now(watched):
+    job = watched()
+    for _ in range(10):
+        job.step(report(0, 10, 10, useful_ms=1000.0))
+    job.probe.assigned("op", None)
+    for _ in range(4):
+        job.step(report(0, 5, 5, useful_ms=250.0), report(1, 5, 5, useful_ms=250.0))
+    assert job.probe.operators()["op"].capacity == pytest.approx(0.25)
+
+
+def test_juice_is_the_share_of_what_arrived_that_was_served(watched):
+    job = watched()
+    job.step(report(0, 100, 60), waiting=40)
+    job.step(report(0, 100, 60), waiting=80)
+    assert job.value(JUICE) == pytest.approx(120 / 200)
+
+
+def test_juice_of_a_chain_is_the_product_of_its_operators_shares(watched):
+    job = watched(chain=("first", "second"))
+    served = (report(0, 100, 50, operator="first"), report(0, 50, 10, operator="second"))
+    job.step(*served, operator="second", waiting=40)
+    assert job.value(JUICE) == pytest.approx(0.5 * 0.2)
+
+
+def test_latency_is_the_mean_of_the_records_and_their_way_to_the_sink(watched):
+    job = watched()
+    job.step(report(0, 4, 4, latency_ms=((100.0, 3), (500.0, 1))), sink_s=0.2)
+    assert job.value(MEAN) == pytest.approx(0.2 + 0.2)
+
+
+def test_a_step_of_many_records_has_as_much_say_in_the_way_to_the_sink(watched):
+    job = watched()
+    job.step(report(0, 9, 9, latency_ms=((100.0, 9),)), sink_s=1.0)
+    job.step(report(0, 1, 1, latency_ms=((100.0, 1),)), sink_s=3.0)
+    assert job.value(MEAN) == pytest.approx(0.1 + (9 * 1.0 + 3.0) / 10)
+
+
+def test_a_percentile_is_of_the_slowest_records(watched):
+    job = watched()
+    job.step(report(0, 10, 10, latency_ms=((100.0, 8), (2000.0, 2))))
+    assert job.value(P90) == pytest.approx(2.0, rel=0.06)  # within the bucket
+    assert job.value(MEAN) == pytest.approx(0.48)
+
+
+def test_latency_is_of_the_operators_that_read_the_source(watched):
+    job = watched(chain=("first", "second"))
+    job.step(
+        report(0, 1, 1, latency_ms=((300.0, 1),), operator="first"),
+        report(0, 1, 1, latency_ms=((9000.0, 1),), operator="second"),
+        operator="first",
+    )
+    assert job.value(MEAN) == pytest.approx(0.3)
+
+
+def test_throughput_and_input_rate_are_records_per_second(watched):
+    job = watched()
+    job.step(report(0, 500, 100), took_s=2.0)  # arrived before the window's first step
+    for _ in range(4):
+        job.step(report(0, 80, 60), report(1, 20, 15), took_s=2.0)
+    assert job.probe.input_rate() == pytest.approx(100 / 2.0)
+    assert job.value(THROUGHPUT) == pytest.approx((100 + 4 * 75) / 10.0)
+
+
+def test_only_what_the_source_sent_counts_as_input(watched):
+    job = watched(chain=("first", "second"))
+    both = (report(0, 30, 30, operator="first"), report(0, 700, 700, operator="second"))
+    for _ in range(3):
+        job.step(*both, operator="first")
+    assert job.probe.input_rate() == pytest.approx(30.0)
+
+
+def test_what_is_older_than_the_window_is_forgotten(watched):
+    job = watched(window_s=10.0)
+    job.step(report(0, 1, 1, latency_ms=((9000.0, 1),)))
+    job.now_s += 10.0
+    job.step(report(0, 1, 1, latency_ms=((100.0, 1),)))
+    assert job.value(MEAN) == pytest.approx(0.1)
+
+
+def test_nothing_is_known_before_the_first_step_and_a_quiet_query_is_worth_all(watched):
+    job = watched()
+    assert job.probe.values((MEAN, JUICE)) is None
+    job.probe.quiet(0.0)
+    assert job.probe.values((MEAN, JUICE)) == (0.0, 1.0)
+
+
+def test_tasks_are_runnable_from_the_start_of_their_phase_also_while_they_wait_for_a_core(watched):
+    # 1.5 s of slots' phase, of which the slowest worked 1 s: all of them waited half a second.
+    job = watched()
+    job.step(report(0, 1, 1, useful_ms=1000.0), report(1, 1, 1, useful_ms=200.0), slots_s=1.5)
+    assert job.probe.runnable_s(10.0) == pytest.approx(1.5 + 0.7)
+    job.now_s += 20.0
+    assert job.probe.runnable_s(10.0) == 0.0
