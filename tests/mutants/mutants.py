@@ -27,18 +27,12 @@ class Mutant:
     """Which must fail, as pytest names it."""
     breaks: str
     """What is no longer true."""
+    spark: bool = False
+    """Whether its test starts Spark, as few should."""
     hangs: bool = False
     """Whether no end of the test counts as its failure."""
     survives: str = ""
     """Why no test can kill it, if none can; empty otherwise."""
-
-    @property
-    def spark(self) -> bool:
-        """Whether its test starts Spark."""
-        return self.test.startswith("tests/spark/") and not self.without_session
-
-    without_session: bool = False
-    """A test below tests/spark that needs no session, so it costs no more than others."""
 
     @property
     def name(self) -> str:
