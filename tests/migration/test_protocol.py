@@ -394,6 +394,18 @@ def test_what_is_routed_is_sent_on_without_being_installed_in_between() -> None:
     assert migration.handle(Forwarded(4, 1)) == (Install(5, (1,), "c", resume=True),)
 
 
+def test_what_is_sent_on_is_installed_also_within_the_host_that_it_never_reached() -> None:
+    hosts = ("a", "b", "b")
+    migration = Migration(Assignment((0, 0, 0), 1))
+    migration.handle(request((0, 1, 0), "subscale", hosts=hosts))
+    migration.handle(CaughtUp(0, 1, "b"))
+    migration.handle(request((0, 2, 0), epoch=2, hosts=hosts))
+    clock = Clock(migration)
+    clock.tick(1, hosts=hosts)
+    migration.handle(Forwarded(2, 1))
+    assert clock.tick(3, hosts=hosts) == (Forward(4, (1,), 1, 2),)
+
+
 def test_what_is_installed_moves_on_by_itself_and_what_is_not_is_sent_on() -> None:
     migration, _ = begun("subscale", (0, 0, 0), (0, 1, 1))
     clock = Clock(migration)

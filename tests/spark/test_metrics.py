@@ -105,6 +105,8 @@ def test_what_an_earlier_run_left_waiting_has_arrived_before():
     ((sample, _),) = c.until(101)
     assert sample.arrived.tolist() == [5, 0, 0, 0]
     assert sample.completed.tolist() == [5, 0, 0, 0]
+    ((sample, _),) = counters(waiting=(2, 0, 0, 0)).until(101)
+    assert sample.arrived.tolist() == [2, 0, 0, 0]
 
 
 def test_a_slot_keeps_its_identity_while_numbers_change():
@@ -126,9 +128,9 @@ def test_a_slot_that_comes_later_is_not_taken_for_one_that_came_before():
 def test_what_is_reported_of_a_key_group_twice_in_one_time_slot_adds_up():
     c = counters()
     twice = [(101, 1, 2, 10.0), (101, 1, 3, 20.0)]
-    c.add(report(0, twice, twice), 0.0)
+    c.add(report(0, [*twice, (101, 1, 4, 0.0)], twice), 0.0)
     ((sample, cell),) = c.until(101)
-    assert (sample.arrived[1], sample.completed[1], cell.latency_ms[1]) == (5.0, 5.0, 30.0)
+    assert (sample.arrived[1], sample.completed[1], cell.latency_ms[1]) == (9.0, 5.0, 30.0)
 
 
 def test_records_within_the_bound_are_counted_by_themselves():

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headgate.core.errors import CheckpointError
+from headgate.state import changelog
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import (
     FORMAT,
     BlobEntry,
+    FileEntry,
     Manifest,
+    SectionEntry,
     decode,
     encode,
     file_name,
@@ -22,6 +28,7 @@ from headgate.state.manifest import (
     sealed,
     unsealed,
 )
+from headgate.state.ports import EMPTY_TOKEN, Section
 
 IDENTITY = {"groups": 1}
 
@@ -116,3 +123,55 @@ def test_an_intent_may_be_replaced_by_a_retry(tmp_path: Path) -> None:
     for attempt in (1, 2):
         checkpoint.write_intent(3, {"attempt": attempt})
     assert checkpoint.read_intent(3) == {"attempt": 2}
+
+
+def test_a_chain_begins_behind_the_token_that_is_there(tmp_path: Path) -> None:
+    checkpoint, job = begun(tmp_path)
+    tokens = [EMPTY_TOKEN, *(digit * 32 for digit in "123")]
+    nothing = (np.zeros((1, 4), np.int64), np.zeros(1, np.int64), np.zeros(0, np.uint8), 0)
+    for step, (before, token) in enumerate(itertools.pairwise(tokens)):
+        blob, refs = changelog.encode({0: Section(token, before, False, *nothing)})
+        entry = BlobEntry(None, "blob", len(blob), zlib.crc32(blob))
+        changed = manifest(job, step, blobs=(entry,), payloads={"blob": blob})
+        checkpoint.commit(
+            replace(changed, sections={"op": {0: SectionEntry(0, refs[0], step - 1)}})
+        )
+    chain = checkpoint.chain("op", 0, 2)
+    assert [section.token for section in chain(EMPTY_TOKEN)] == tokens[1:]
+    assert [section.token for section in chain(tokens[1])] == tokens[2:]
+    assert chain(tokens[3]) == []
+
+
+# Garbage.
+
+
+def committed(checkpoint: Checkpoint, job: str, step: int, *names: str) -> None:
+    """Commit a step that needs some files, and collect garbage as a driver does."""
+    needed = tuple(FileEntry(name, 0, 0) for name in names)
+    checkpoint.collect_garbage(checkpoint.commit(manifest(job, step, files=needed)))
+
+
+def test_the_last_two_manifests_are_kept_though_nothing_happened_in_them(tmp_path: Path) -> None:
+    checkpoint, job = begun(tmp_path)
+    for step in range(5):
+        checkpoint.write_intent(step, {})
+        committed(checkpoint, job, step)
+    assert checkpoint.steps() == [3, 4]
+    assert [step for step in range(5) if checkpoint.read_intent(step) is not None] == [3, 4]
+
+
+def test_a_file_that_the_last_manifest_but_one_names_is_kept(tmp_path: Path) -> None:
+    checkpoint, job = begun(tmp_path)
+    checkpoint.write_file("backlog", "x", b"")
+    there = []
+    for step, names in enumerate((["backlog/x"], ["backlog/x"], [], [])):
+        committed(checkpoint, job, step, *names)
+        there.append((checkpoint.root / "backlog" / "x").exists())
+    assert there == [True, True, True, False]
+
+
+def test_a_file_that_nothing_names_is_kept_when_it_is_seen_first(tmp_path: Path) -> None:
+    checkpoint, job = begun(tmp_path)
+    checkpoint.write_file("output", "attempt", b"of a task that still runs")
+    committed(checkpoint, job, 0)
+    assert (checkpoint.root / "output" / "attempt").exists()
