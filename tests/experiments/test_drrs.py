@@ -1,4 +1,8 @@
-"""DRRS's figures at a size that takes a second or two: their shape, not their numbers."""
+"""DRRS's figures at a size that takes a second or two: who wins, and by how much at least.
+
+Figures 2 and 14 hang on how long state takes to move, which a small size hides: theirs are in
+`test_drrs_headlines`.
+"""
 
 from __future__ import annotations
 
@@ -88,23 +92,35 @@ def test_figure_2_has_every_method_beside_no_scaling() -> None:
     rows = {row["method"]: row for row in data["rows"]}
     assert rows["no scale"]["mean_ratio"] == 1.0
     assert rows["otfs fluid"]["paper_mean_ratio"] == 3.47
-    assert rows["otfs fluid"]["peak_ratio"] > rows["unbound"]["peak_ratio"]
+    assert rows["otfs fluid"]["peak_ratio"] > 2 * rows["unbound"]["peak_ratio"]
+    assert rows["stop-restart"]["peak_ratio"] > 10 * rows["otfs fluid"]["peak_ratio"]
     json.dumps(data)
 
 
-def test_figure_10_compares_each_measure_with_the_papers() -> None:
+def test_in_figure_10_drrs_has_less_latency_than_both_rivals_and_is_done_first() -> None:
     data = fig10.measure(("q7",), HERE)
     rows = {row["method"]: row for row in data["rows"]}
     assert rows["drrs"]["peak_less"] is None
     assert rows["megaphone"]["peak_paper"] == 81.1
-    assert rows["megaphone"]["operation_s"] > rows["drrs"]["operation_s"]
+    assert rows["megaphone"]["peak_less"] >= 80.0
+    assert rows["megaphone"]["mean_less"] >= 75.0
+    assert rows["meces"]["peak_less"] >= 40.0
+    assert rows["meces"]["mean_less"] >= 5.0
+    assert rows["megaphone"]["operation_s"] > 10 * rows["drrs"]["operation_s"]
+    assert rows["meces"]["operation_s"] > 3 * rows["drrs"]["operation_s"]
     json.dumps(data)
 
 
-def test_figure_11_tells_dip_overshoot_and_when_it_settles() -> None:
+def test_in_figure_11_throughput_does_not_dip_with_drrs_and_does_with_megaphone() -> None:
     data = fig11.measure(("q7",), HERE)
-    assert {row["method"] for row in data["rows"]} == {"drrs", "megaphone", "meces"}
+    rows = {row["method"]: row for row in data["rows"]}
+    assert set(rows) == {"drrs", "megaphone", "meces"}
     assert all(row["dip"] <= 1.0 <= row["overshoot"] + 0.1 for row in data["rows"])
+    assert rows["drrs"]["dip"] >= 0.95
+    assert rows["drrs"]["overshoot"] <= 1.05
+    assert rows["drrs"]["settled_s"] == 0
+    assert rows["megaphone"]["dip"] <= 0.8
+    assert rows["megaphone"]["settled_s"] is None
     json.dumps(data)
 
 
@@ -113,40 +129,37 @@ def test_throughput_has_settled_once_ten_seconds_are_within_a_twentieth() -> Non
     assert fig11.settled_s([100] * 9, 100.0) is None
 
 
-def test_figure_12_has_both_overheads() -> None:
+def test_in_figure_12_megaphone_is_far_above_in_both_overheads_and_meces_hardly_propagates() -> (
+    None
+):
     data = fig12.measure(("q7",), HERE)
     rows = {row["method"]: row for row in data["rows"]}
-    assert rows["megaphone"]["propagation_s"] > rows["drrs"]["propagation_s"]
-    assert rows["megaphone"]["dependency_s"] > rows["drrs"]["dependency_s"]
+    assert rows["megaphone"]["propagation_s"] > 10 * rows["drrs"]["propagation_s"]
+    assert rows["megaphone"]["dependency_s"] > 10 * rows["drrs"]["dependency_s"]
+    assert rows["meces"]["propagation_s"] < rows["drrs"]["propagation_s"]
+    assert rows["meces"]["dependency_s"] > 2 * rows["drrs"]["dependency_s"]
     json.dumps(data)
 
 
-def test_figure_13_counts_suspension_and_trips() -> None:
+def test_in_figure_13_meces_is_suspended_longest_and_megaphone_shortest() -> None:
     data = fig13.measure(("q7",), HERE)
     rows = {row["method"]: row for row in data["rows"]}
-    assert rows["meces"]["suspension_s"] > rows["drrs"]["suspension_s"]
+    assert rows["meces"]["suspension_s"] > 5 * rows["drrs"]["suspension_s"]
+    assert rows["megaphone"]["suspension_s"] < rows["drrs"]["suspension_s"]
     assert rows["drrs"]["units_again"] == 0
     json.dumps(data)
 
 
-def test_figure_14_has_five_rows() -> None:
-    data = fig14.run(HERE)
-    assert [row["on"] for row in data["rows"]] == [
-        "all",
-        "decoupling",
-        "scheduling",
-        "subscale",
-        "none",
-    ]
-    assert data["rows"][0]["peak_more"] == 0.0
-    json.dumps(data)
-
-
-def test_figure_15_has_a_row_per_cell() -> None:
+def test_in_figure_15_drrs_ends_everywhere_and_hot_keys_bound_all_alike() -> None:
     data = fig15.measure((5_000,), (5,), (0.0, 1.5), factor=60.0)
     assert len(data["rows"]) == 2
     assert all(row["drrs_done"] for row in data["rows"])
-    assert all(row["drrs_deviation"] < 0.2 for row in data["rows"] if row["skew"] == 0.0)
+    even, skewed = data["rows"]
+    assert even["drrs_deviation"] <= 0.01
+    assert not even["megaphone_done"]
+    assert even["drrs_best"]
+    rivals = [skewed[f"{name}_deviation"] for name in ("megaphone", "meces")]
+    assert skewed["drrs_deviation"] == pytest.approx(min(rivals), abs=0.02)
     json.dumps(data)
 
 

@@ -1,4 +1,4 @@
-"""Henge's figures, short: the shape the paper claims."""
+"""Henge's figures, short: who wins, and by how much at least."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gzip
 import importlib.util
 import json
 import math
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -43,17 +44,28 @@ drawing = pytest.mark.skipif(
 pytestmark = [pytest.mark.jit, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def logs(tmp_path_factory) -> Path:
-    """A made-up day of both logs: the afternoon three times as busy as the night."""
-    folder = tmp_path_factory.mktemp("logs")
+def written(folder: Path, level: Callable[[int], float]) -> Path:
+    """Write a made-up day of both logs, whose requests by minute are `level`."""
     with gzip.open(folder / fig12.FILE, "wt", newline="") as file:
         table = csv.writer(file)
         table.writerow(["minute", "sdsc_requests", "epa_requests"])
         for minute in range(1440):
-            level = round(20 - 10 * math.cos(2 * math.pi * minute / 1440))
-            table.writerow([minute, level, level + minute % 3])
+            table.writerow([minute, round(level(minute)), round(level(minute)) + minute % 3])
     return folder
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory) -> Path:
+    """The afternoon three times as busy as the night."""
+    wave = lambda minute: 20 - 10 * math.cos(2 * math.pi * minute / 1440)  # noqa: E731
+    return written(tmp_path_factory.mktemp("logs"), wave)
+
+
+@pytest.fixture(scope="module")
+def peaked_logs(tmp_path_factory) -> Path:
+    """A third of the day at two and a half times the median."""
+    peak = lambda minute: 25 if 600 <= minute < 1080 else 10  # noqa: E731
+    return written(tmp_path_factory.mktemp("peaked"), peak)
 
 
 @cache
@@ -66,26 +78,42 @@ def measured(module: ModuleType, *arguments: object, **named: object) -> dict[st
 def test_figure_1_needs_fewer_machines_together_than_one_cluster_per_job():
     data = measured(fig01, 2400.0)
     full = [row["resources"] for row in data["rows"] if row["henge"] > 0.99]
-    assert min(full) < 1.0
+    assert min(full) <= 0.7
     assert all(row["henge"] >= row["unmanaged"] for row in data["rows"])
+    by_share = {row["resources"]: row for row in data["rows"]}
+    assert by_share[0.6]["henge"] >= 0.935  # the paper has it with 40 %
+    assert by_share[0.6]["henge"] > 6.7 * by_share[0.6]["unmanaged"]
 
 
 def test_figure_9_touches_the_highest_priority_first_and_brings_all_to_their_slo():
     data = measured(fig09, 2400.0)
     assert [row["jobs"] for row in data["rows"]] == [f"T{k}" for k in range(9, 0, -1)]
-    assert all(
-        found["all_met_s"] < 2400.0 for n, found in data["reaches"].items() if "restart" in n
-    )
+    restarts = {n: found for n, found in data["reaches"].items() if "restart" in n}
+    assert len(restarts) == 2
+    for found in restarts.values():
+        assert found["all_met_s"] <= 1800.0  # the paper's
+        assert found["satisfaction"] == 1.0
+        assert set(found["jobs_by_actions"]) == {"1"}
 
 
 def test_figure_11_hides_both_spikes():
     data = measured(fig11, 900.0)
-    assert all(found["utility_mean"] > 0.97 * 70.0 for found in data["reaches"].values())
+    assert {found["utility_least"] for found in data["reaches"].values()} == {70.0}
 
 
-def test_figure_12_beats_slots_set_by_hand_and_acts_less_on_the_second_day(logs):
+def test_figure_12_beats_slots_set_by_hand_where_the_peak_is_more_than_they_serve(peaked_logs):
+    found = measured(fig12, peaked_logs, jobs=1)
+    reaches = found["reaches"]
+    assert found["slots_by_hand"] == 28  # what Henge gives at the median load
+    assert reaches["henge"]["mean"] > reaches["by hand"]["mean"] + 10.0
+    assert reaches["by hand"]["mean"] > reaches["unmanaged"]["mean"] + 50.0
+
+
+def test_figure_12_comes_near_slots_that_suffice_all_day_and_acts_less_on_the_second(logs):
     reaches = measured(fig12, logs, jobs=1)["reaches"]
-    assert reaches["henge"]["mean"] > reaches["unmanaged"]["mean"]
+    assert reaches["by hand"]["mean"] > 99.0  # a day whose peak they serve, too
+    assert reaches["henge"]["mean"] > reaches["by hand"]["mean"] - 5.0
+    assert reaches["unmanaged"]["mean"] < 1.0
     assert reaches["actions_second_day"] < reaches["actions_first_day"]
 
 
@@ -97,7 +125,10 @@ def test_figure_12_names_the_log_that_is_missing(tmp_path):
 def test_figure_13_has_a_reduction_and_a_reversion_and_comes_to_rest():
     data = measured(fig13, 4000.0)
     assert {"reconfiguration", "reduction", "reversion"} <= set(data["reaches"]["actions"])
+    assert data["rows"][-1]["action"] == "reversion"
     assert data["rows"][-1]["time_s"] < 3000.0
+    assert data["reaches"]["satisfaction_at_the_end"] >= 0.686  # the paper's
+    assert data["reaches"]["T1"]["p95"] < 1.0  # it alone wants more than there is
 
 
 def test_figure_14_reduces_jobs_that_do_well_and_recovers():
@@ -111,29 +142,36 @@ def test_figure_15_comes_back_to_the_maximum_after_each_arrival():
     data = measured(fig15, 2, 1800.0)
     assert [row["jobs"] for row in data["rows"]] == [5, 7, 9, 11, 13]
     assert all(row["at_the_end"] > 0.99 for row in data["rows"])
+    assert all(row["on_older_jobs"] == 0 for row in data["rows"])
 
 
-def test_figure_16_has_more_utility_with_more_machines():
-    few, many = measured(fig16, (10, 30), 1800.0)["rows"]
-    assert few["satisfaction"] < many["satisfaction"]
+def test_figure_16_meets_all_slos_with_thirty_machines_and_none_with_ten():
+    few, many = measured(fig16, (10, 30), 4500.0)["rows"]
+    assert (few["met"], many["met"]) == (0.0, 1.0)
+    assert few["satisfaction"] < 0.2
+    assert many["p5"] == 100.0
 
 
 def test_figure_17_does_nothing_without_fresh_statistics():
     data = measured(fig17)
     assert data["reaches"]["actions_while_cut_or_collecting"] == 0
-    assert data["reaches"]["all_met_s"] is not None
+    assert data["reaches"]["first_action_after_s"] == 1680.0  # the paper's
+    assert data["reaches"]["all_met_s"] < 2400.0
 
 
 def test_figure_18_reaches_the_total_with_flat_memory():
     reaches = measured(fig18)["reaches"]
     assert reaches["utility"] == pytest.approx(400.0)
+    assert reaches["all_met_s"] < 2444.0  # the paper's
+    assert reaches["memory_most"] < 0.36
     assert abs(reaches["memory_growth_converged"]) < 0.001
 
 
-def test_table_4_has_both_kinds_converge():
+def test_table_4_takes_stateful_jobs_longer_by_what_their_writes_take():
     stateful, stateless = measured(table4, 1)["rows"]
-    assert stateful["rounds"] >= 1
+    assert stateful["rounds"] > stateless["rounds"] >= 1
     assert stateless["converged_s"] < 6000.0
+    assert stateful["converged_s"] > 1.1 * stateless["converged_s"]  # the paper: 19.8 % more
 
 
 def test_henge_has_half_as_much_again_as_its_rivals_where_slots_are_scarce():
@@ -161,7 +199,7 @@ def test_every_figure_can_be_drawn(logs, tmp_path):
         fig09: (2400.0,),
         fig13: (4000.0,),
         fig15: (2, 1800.0),
-        fig16: ((10, 30), 1800.0),
+        fig16: ((10, 30), 4500.0),
         fig18: (),
         table4: (1,),
         rivals: (1, 3000.0),

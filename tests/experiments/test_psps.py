@@ -1,4 +1,4 @@
-"""PSPS's tables at one seed: their shape."""
+"""PSPS's tables at one seed: who wins, and by how much at least."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def test_shorter_queues_lower_latency_and_lose_events() -> None:
     assert [row["processed"] for row in found] == sorted(row["processed"] for row in found)
 
 
-def test_load_aware_grouping_waits_60_percent_less_than_shuffle_where_grouping_decides() -> None:
+def test_60_percent_less_waiting_than_shuffle_is_reached_by_least_work_and_not_by_load_aware() -> (
+    None
+):
     reaches = registry.run("psps-table-7", QUICK)["reaches"]
     assert reaches["met"] == [
         "bursts, foreseen: least-work against PSPS with shuffle",
@@ -63,6 +65,10 @@ def test_load_aware_grouping_waits_60_percent_less_than_shuffle_where_grouping_d
         "steady 6.3, unequal: least-work",
         "steady 6.3: least-work",
     ]
+    lower = reaches["lower"]
+    for load in ("steady 2.8", "steady 6.3", "steady 6.3, unequal"):
+        assert 0.3 < lower[f"{load}: load-aware"] < 0.6 < lower[f"{load}: least-work"]
+    assert 0.05 < lower["bursts: load-aware"] < lower["bursts: least-work"] < 0.2
 
 
 @pytest.mark.parametrize("name", ["psps-table-8", "psps-table-10"])
@@ -83,8 +89,13 @@ def test_psps_processes_what_fewer_replicas_do_not(table: int) -> None:
     psps = found["PSPS"]
     assert psps["saved"] > 0.5
     assert psps["processed"] > 0.99
-    if "r = 1" in found:
-        assert psps["latency_ms"] < found["r = 1"]["latency_ms"]
+    if table == 9:
+        assert found["r = 1"]["latency_ms"] > 20 * psps["latency_ms"]
+        assert found["r = 1"]["processed"] < 0.4
+    elif table == 11:
+        assert psps["saved"] >= found["r = 5"]["saved"] + 0.745  # the paper's
+    else:
+        assert found["r = 1"]["latency_ms"] > 1.2 * psps["latency_ms"]
 
 
 def test_the_error_of_a_forecast_is_that_one_interval_ahead() -> None:

@@ -1,4 +1,4 @@
-"""The figures' runs, tiny: promised keys, and the shape the paper claims where that is cheap."""
+"""The figures' runs, tiny: promised keys, who wins, and by how much at least."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ drawing = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None,
     reason='matplotlib, the extra "plot", is not installed',
 )
-TINY = Plan((0.2,), (9, 12), 120.0)
+TINY = Plan((0.0, 0.2), (9, 12), 120.0)
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,11 @@ def figure5() -> dict:
 def test_figure_5_shows_each_family_with_the_boxes_of_all_key_groups(figure5: dict) -> None:
     (rate,) = figure5["rates"]
     assert {p["policy"] for p in rate["points"]} == {
+        "streamswitch(0)",
         "streamswitch(0.2)",
+        "drs(0)",
         "drs(0.2)",
+        "drs-lb(0)",
         "drs-lb(0.2)",
         "static(9)",
         "static(12)",
@@ -59,6 +62,25 @@ def test_in_figure_5_switch_is_above_a_static_rival_with_more_slots(figure5: dic
     assert switch["success"] > static["success"]
 
 
+def test_in_figure_5_switch_is_above_every_rival_at_the_rivals_slots(figure5: dict) -> None:
+    found = figure5["rates"][0]["dominates"]
+    assert found["all"]
+    assert all(found[rival]["cheaper"] == [] for rival in RIVALS)
+    least = {rival: found[rival]["least_lead"] for rival in RIVALS}
+    assert least["static"] >= 0.04
+    assert least["drs"] >= 0.08
+    assert least["drs-lb"] >= 0.08
+
+
+def test_in_figure_5_key_groups_differ_least_with_switch_and_none_does_better_with_a_rival(
+    figure5: dict,
+) -> None:
+    box = figure5["rates"][0]["inner_box"]
+    for rival in RIVALS:
+        assert box[rival]["deviation"] > 4 * box["deviation"]
+        assert box[rival]["lower"] == 0
+
+
 def test_figure_5_is_plain_json(figure5: dict) -> None:
     assert json.loads(json.dumps(figure5, allow_nan=False)) == json.loads(json.dumps(figure5))
 
@@ -80,6 +102,9 @@ def test_figure_6_has_both_engines_with_numbers_and_timelines() -> None:
     samza, flink = found["rows"]
     # The barrier comes behind waiting records, so that a change takes longer.
     assert flink["switching_s"] > samza["switching_s"]
+    assert samza["success"] >= 0.9628  # the paper's
+    assert samza["success"] - 0.05 < flink["success"] < samza["success"]
+    assert samza["late_at_openings"] > 5 * samza["late_else"]
     for line in found["timelines"]:
         lengths = {len(line[name]) for name in ("time_s", "slots", "latency_p99_s")}
         assert len(lengths) == 1
@@ -106,7 +131,8 @@ def test_in_figure_12_slow_slots_are_used_less_than_supplied_and_cost_more() -> 
     found = fig12.measure((0.5, 1.5), (0.5,), warm_up_s=60.0, length_s=180.0, runs=1)
     slow, fast = found["rows"]
     assert slow["other_share"] < 0.5 < fast["other_share"]
-    assert slow["slots_mean"] > fast["slots_mean"]
+    assert slow["slots_mean"] > 1.4 * fast["slots_mean"]
+    assert min(slow["success"], fast["success"]) >= 0.99
 
 
 def test_in_figure_15_a_delay_makes_switching_longer_and_success_lower() -> None:
@@ -115,24 +141,35 @@ def test_in_figure_15_a_delay_makes_switching_longer_and_success_lower() -> None
     fig_14, without, delayed = found["rows"]
     assert fig_14["figure"] == 14
     assert delayed["switching_s"] > without["switching_s"] + 2.0
-    assert delayed["success"] < without["success"]
+    assert delayed["success"] < without["success"] - 0.1
     assert found["correlation"]["figure 15"] < 0.0
     assert found["correlation"]["figure 14"] is None
 
 
-def test_figure_16_splits_the_bound_and_adjusts_it() -> None:
+def test_in_figure_16_the_end_to_end_bound_holds_and_the_worse_operator_gains_by_adjusting() -> (
+    None
+):
     found = fig16.measure([(0.5, 1.5)], 40.0, 10.0, runs=1)
     fixed, adjusted = found["rows"]
     assert fixed["bounds_s"] == [0.5, 1.5]
     assert adjusted["bounds_s"] == "adjusted"
     assert sum(adjusted["last_bounds_s"]) == pytest.approx(2.0, abs=1e-3)
-    assert 0.0 <= fixed["end_to_end"] <= 1.0
+    assert min(fixed["end_to_end"], adjusted["end_to_end"]) >= 0.97
+    assert adjusted["worse"] > fixed["worse"]
+    assert fixed["split"] < fixed["count"]  # with a third of its bound
 
 
-def test_in_figure_17_longer_bounds_and_windows_do_not_cost_success() -> None:
-    found = fig17.measure(Plan((0.2,), (9,), 240.0))
+def test_in_figure_17_switch_stays_above_every_rival_and_a_longer_bound_gains_success() -> None:
+    found = fig17.measure(TINY)
     assert [(slo["bound_s"], slo["window_s"]) for slo in found["slos"]] == [(1.0, 5.0), (5.0, 1.0)]
-    _, longer_bound = found["slos"]
-    assert longer_bound["gain"]["mean"] > 0.0
+    longer_window, longer_bound = found["slos"]
+    assert longer_window["dominates"]["all"]
+    assert longer_window["dominates"]["static"]["least_lead"] >= 0.01
+    assert min(longer_window["dominates"][r]["least_lead"] for r in ("drs", "drs-lb")) >= 0.05
+    # The paper gains half a point here; ours loses one at most.
+    assert longer_window["gain"]["mean"] >= -0.01
+    # Everybody comes near 100 % at this size, and Static(12) has it.
+    assert min(longer_bound["dominates"][r]["least_lead"] for r in RIVALS) >= 0.0
+    assert longer_bound["gain"]["mean"] >= 0.01
     # Figure 17's statement is about the same policy under two SLOs.
-    assert set(longer_bound["gain"]) == {"mean", "streamswitch(0.2)"}
+    assert set(longer_bound["gain"]) == {"mean", "streamswitch(0)", "streamswitch(0.2)"}

@@ -20,7 +20,7 @@ from headgate.experiments.stretch import (
     tuple_buffer,
 )
 from headgate.experiments.stretch.hedge import hedges, hedges_as_printed, share_of_pairs, trades
-from headgate.experiments.stretch.words import add_counts, groups_of
+from headgate.experiments.stretch.words import Count, add_counts, groups_of
 from headgate.workloads.tweets import keys
 
 
@@ -97,6 +97,9 @@ def test_figure_13_has_the_paper_s_peak_and_few_slots() -> None:
     whole, near = found["rows"]
     assert whole["rate_per_s_peak"] == pytest.approx(fig13.PEAK_PER_S, rel=0.02)
     assert whole["slots_mean"] <= near["slots_most"]
+    assert whole["slots_median"] == 1.0
+    assert near["slots_most"] <= 11.0
+    assert whole["latency_ms_mean"] < 21.0  # the paper's around the peak
     assert 0 < found["matches"]["bounded"] < found["matches"]["as_printed"] < 1
 
 
@@ -167,6 +170,24 @@ def test_figure_7_measures_both_exchanges() -> None:
     (row,) = fig07.measure((1,), records=20_000)["rows"]
     assert row["shared_per_s"] > 0
     assert row["copied_per_s"] > 0
+
+
+def test_figure_6_compares_what_is_shared_with_what_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    per_s = {True: 3000.0, False: 2000.0}
+    measured: list[tuple[bool, int, float]] = []
+
+    def delay(count: Count, seconds: float) -> float:
+        measured.append((count.shared, count.distance_max, count.rate_per_s))
+        return 1.0 if count.shared else 9.0
+
+    monkeypatch.setattr(fig06, "throughput", lambda count, seconds: per_s[count.shared])
+    monkeypatch.setattr(fig06, "latency_ms", delay)
+    (row,) = fig06.measure(("pairs, B = 3",), (2,), seconds=0.0)["rows"]
+    assert (row["shared_per_s"], row["partitioned_per_s"], row["percent"]) == (3000, 2000, 50)
+    assert (row["shared_ms_p50"], row["partitioned_ms_p50"]) == (1.0, 9.0)
+    assert measured == [(True, 3, 1000.0), (False, 3, 1000.0)]
 
 
 @pytest.mark.jit

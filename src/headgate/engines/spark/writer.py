@@ -26,6 +26,7 @@ from headgate.engines.spark.driver import BatchDriver
 from headgate.engines.spark.gateway import require_classic
 from headgate.engines.spark.job import JobConfig
 from headgate.engines.spark.lock import CheckpointLock
+from headgate.engines.spark.logfiles import raw_local_files
 from headgate.engines.spark.logical import read
 from headgate.engines.spark.plan import Query as Plan
 from headgate.engines.spark.ports import Observer
@@ -453,7 +454,10 @@ class Writer:
             if self._trigger:
                 writer = writer.trigger(**self._trigger)
             undo.callback(driver.give_up)  # in case Spark has started the query all the same
-            inner = writer.start()
+            with raw_local_files(spark):
+                inner = writer.start()
+            if "availableNow" not in self._trigger:
+                driver.intake.start_ticking()
             undo.pop_all()
 
         def release() -> None:

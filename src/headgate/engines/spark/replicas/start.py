@@ -135,4 +135,12 @@ def start(
     except BaseException:
         lock.release()
         raise
-    return ReplicaQuery(inner, driver, finite="availableNow" in trigger, release=lock.release)
+    finite = "availableNow" in trigger
+    if not finite:
+        driver.tick.start()
+
+    def release() -> None:
+        driver.tick.stop()
+        lock.release()
+
+    return ReplicaQuery(inner, driver, finite=finite, release=release)
