@@ -17,8 +17,9 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 JAVA := export JAVA_HOME; JAVA_HOME="$$(scripts/java.sh)";
 HEADGATE := .venv/bin/headgate
 PYTEST := .venv/bin/python -m pytest
+MUTANTS := .venv/bin/python tests/mutants/run.py
 
-.PHONY: help setup java run test check format unit spark laws bench docs lock clean
+.PHONY: help setup java run test check format unit spark laws mutants thorough bench docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -32,9 +33,10 @@ java: ## find or install Java 17
 run: setup ## the demonstration: NEXMark Q5 scaled 2 -> 4 -> 3 while it runs, answers verified
 	@$(JAVA) $(HEADGATE) run nexmark-q5 --rate 20000 --duration 60s --slots 2 --scale-at 20s=4 --scale-at 40s=3 --verify $(ARGS)
 
-test: setup ## all tests, quick ones first
+test: setup ## all tests, quick ones first, and a tenth of the mutants
 	@$(JAVA) $(PYTEST) -m "not spark and not slow" -n auto $(ARGS)
 	@$(JAVA) $(PYTEST) -m "spark or slow" -n 2 --dist loadfile $(ARGS)
+	@$(JAVA) $(MUTANTS) --tenth
 
 check: setup ## lint, format, types and layers
 	@.venv/bin/python -m ruff check .
@@ -54,6 +56,14 @@ spark: setup ## the tests that need Spark
 
 laws: setup ## the property tests, with many more examples
 	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/state tests/workloads tests/control tests/laws tests/migration tests/dataflow -m "not spark" -n auto $(ARGS)
+
+mutants: setup ## break one line at a time and see that its test fails; ARGS="--only word", "--tenth 3"
+	@$(JAVA) $(MUTANTS) $(ARGS)
+
+thorough: setup ## all tests with all their cases, and all mutants
+	@$(JAVA) $(PYTEST) --thorough -m "not spark and not slow" -n auto
+	@$(JAVA) $(PYTEST) --thorough -m "spark or slow" -n 2 --dist loadfile
+	@$(JAVA) $(MUTANTS)
 
 bench: setup ## the benchmarks, side by side in one run
 	@$(JAVA) $(HEADGATE) bench $(ARGS)

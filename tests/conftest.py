@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # JIT compilation and a busy machine make the first example slow; a deadline would only flake.
 # Few examples, so that all unit tests take about a minute; `make laws` takes thousands.
@@ -19,6 +19,10 @@ settings.register_profile("dev", deadline=None, max_examples=40)
 settings.register_profile("ci", deadline=None, max_examples=40, derandomize=True, print_blob=True)
 settings.register_profile(
     "laws", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
+)
+# A mutant's failure is enough; nobody reads the smallest example of it.
+settings.register_profile(
+    "mutants", settings.get_profile("ci"), phases=(Phase.explicit, Phase.generate)
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 

@@ -432,3 +432,17 @@ def test_any_nonsense_leaves_a_valid_view_or_none() -> None:
             assert view.service_rate.min() > 0.0
             assert len(view.slot_ids) == len(view.latency_s) == view.slots
     assert viewed > 1000
+
+
+def test_utilisation_is_over_the_ticks_that_are_known() -> None:
+    examiner = Examiner(1, 0.1, 0.2)
+    examiner.add(sample(1, [10], [10], [0.05]))
+    examiner.add(sample(2, [20], [20], [NAN]))
+    assert seen(examiner).utilisation[0] == pytest.approx(0.5)
+
+
+def test_a_slot_that_has_completed_nothing_is_taken_for_an_average_one() -> None:
+    examiner = Examiner(3, 0.1, 0.1)
+    assignment = Assignment((0, 1, 2), 3)
+    examiner.add(sample(1, [10, 20, 0], [10, 20, 0], [0.05, 0.05, 0.0], assignment))
+    assert seen(examiner).service_rate.tolist() == [200.0, 400.0, 300.0]

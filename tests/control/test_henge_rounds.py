@@ -321,3 +321,15 @@ def test_a_job_that_has_not_reported_has_no_utility() -> None:
     assert not job.met
     with pytest.raises(NotReady):
         _ = job.attained
+
+
+def test_a_value_that_is_not_a_number_is_no_report() -> None:
+    assert FleetJob(LATENCY, (0.5,), {}).reported
+    assert not FleetJob(LATENCY, (float("nan"),), {}).reported
+
+
+def test_jobs_that_are_left_out_of_a_view_keep_their_slots() -> None:
+    jobs = {name: FleetJob(LATENCY, (0.5,), {"op": FleetOperator(3, 0.5)}) for name in "ab"}
+    view = FleetView(0.0, jobs, slots_max=10)
+    only = view.only(["a"])
+    assert (only.slots_max, only.slots_free) == (7, view.slots_free) == (7, 4)

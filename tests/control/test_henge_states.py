@@ -355,3 +355,14 @@ def test_a_smaller_budget_starts_the_search_afresh() -> None:
     cluster.round()
     assert cluster.henge.state is State.NOT_CONVERGED
     assert cluster.run(20) == []
+
+
+def test_a_loss_of_less_than_five_percent_does_not_leave_the_converged_state() -> None:
+    #  No slots help b, so it is accepted as it is; then the total falls from 15 to 14.76.
+    late = Job(constant(2.0), constant(0.1))
+    cluster = Cluster({"a": Job(constant(0.5)), "b": late})
+    cluster.run(10)
+    assert cluster.henge.state is State.CONVERGED
+    late.latency_s = constant(2.1)
+    cluster.run(10)
+    assert set(cluster.rules[-10:]) == {"converged"}

@@ -21,6 +21,8 @@ from headgate.control.strategies import (
     best_scale_in,
     best_scale_out,
     change_of,
+    joined,
+    view_after,
 )
 from headgate.core.assignment import Assignment
 
@@ -276,3 +278,30 @@ def test_every_change_moves_groups_of_one_slot_to_one_other(
         assert set(moved) == set(strategy.groups)
         assert set(moved.values()) <= {(strategy.source, strategy.destination)}
         assert change.assignment.slots == len(strategy.latency_s) == len(change.survivors)
+
+
+def test_groups_for_a_new_slot_are_chosen_for_one_as_fast_as_their_source() -> None:
+    """Slot 1 is four times as fast, and has nothing to do with it."""
+    assignment = Assignment((0, 0, 0, 0, 1), 2)
+    seen = view([300.0] * 4 + [10.0], [1000.0, 4000.0], assignment=assignment)
+    found = best_scale_out(seen, 0.2, 0)
+    assert found is not None
+    assert found.groups == (0, 1)
+
+
+def test_a_merged_slot_is_as_late_as_the_later_of_the_two() -> None:
+    seen = view([20.0] * 4, 1000.0, latency_s=[0.01, 0.09])
+    merge = best_scale_in(seen, 0.2)
+    assert merge is not None
+    assert view_after(seen, merge).latency_s.tolist() == [0.09]
+
+
+def test_a_balance_and_a_scale_out_in_one_are_a_scale_out() -> None:
+    seen = view([450.0, 450.0, 10.0, 10.0], 1000.0)
+    balance = best_balance(seen, 0.2, 0)
+    assert balance is not None
+    after = view_after(seen, balance)
+    out = best_scale_out(after, 0.2, 1)
+    assert out is not None
+    both = joined(change_of(seen, balance), change_of(after, out))
+    assert (both.kind, both.survivors) == (Kind.SCALE_OUT, (0, 1, None))

@@ -402,3 +402,15 @@ def test_several_steps_inward_merge_for_as_long_as_all_stay_good() -> None:
 
 def test_its_name_shows_several_steps() -> None:
     assert StreamSwitch(0.2, steps=8).name == "streamswitch(0.2, steps=8)"
+
+
+def test_a_balance_that_only_moves_the_trouble_is_not_taken() -> None:
+    """Of 1,000 slot 0 gives 500 to slot 1, which has 400: then slot 1 is the late one."""
+    operator = view(
+        [500.0, 500.0, 400.0],
+        1000.0,
+        assignment=owned([0, 1], [2]),
+        latency_s=[0.5, 0.05],
+        slots_max=2,
+    )
+    assert decide(operator).rule == "severe, no slot left"

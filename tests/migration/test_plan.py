@@ -109,3 +109,15 @@ def test_a_host_takes_part_in_as_many_subscales_as_the_least_limit_of_its_slots(
     hosts = ("a", "b", "b")
     assert len(schedule(waiting, (), (6, 0, 0), hosts, (4, 4, 4))) == 4
     assert len(schedule(waiting, (), (6, 0, 0), hosts, (4, 4, 1))) == 1
+
+
+def test_a_subscale_that_started_no_longer_counts_as_waiting() -> None:
+    pairs = [(1, 2), (0, 2), (0, 2), (0, 2), (1, 2)]
+    waiting = [Subscale((group,), *pair) for group, pair in enumerate(pairs)]
+    assert schedule(waiting, (), (5, 5, 0), "abc", per_host=9) == (1, 0, 2, 3, 4)
+
+
+def test_groups_of_a_running_subscale_count_as_held() -> None:
+    waiting = [Subscale((4,), 0, 1), Subscale((5,), 0, 2)]
+    running = [Subscale((1, 2, 3), 0, 1)]
+    assert schedule(waiting, running, (9, 0, 2), "abc", per_host=9) == (1, 0)

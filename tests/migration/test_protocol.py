@@ -27,7 +27,10 @@ from headgate.migration.instructions import (
     Release,
     Route,
 )
+from headgate.migration.progress import Phase, Progress
 from headgate.migration.protocol import PATIENCE_BOUNDARIES, RETRIES, Migration
+from headgate.migration.registry import strategy
+from headgate.migration.strategy import Situation
 
 HOSTS = ("a", "b", "c", "d")
 
@@ -261,6 +264,8 @@ def test_an_answer_to_what_was_never_asked_is_refused_with_the_story() -> None:
     migration, _ = begun("subscale", (0, 0), (0, 1))
     with pytest.raises(ProtocolError, match=r"order 9 was never given.*Requested"):
         migration.handle(CaughtUp(9, 1, "b"))
+    with pytest.raises(ProtocolError, match="order 1 was never given"):
+        migration.handle(CaughtUp(1, 1, "b"))
     with pytest.raises(ProtocolError, match="answers an order to prefetch"):
         migration.handle(Installed(0, 1, "b"))
     with pytest.raises(ProtocolError, match="names an order never given"):
@@ -278,6 +283,12 @@ def test_a_new_host_is_asked_for_what_the_lost_one_had() -> None:
     assert given == (Prefetch(1, (1,), "e"),)
     assert migration.handle(CaughtUp(0, 1, "b")) == ()
     assert migration.handle(CaughtUp(1, 1, "e")) == (Route(2, (1,), 1, 200),)
+
+
+def test_a_new_host_is_asked_for_what_the_lost_one_had_brought_already() -> None:
+    migration, _ = begun("subscale", (0, 0, 0), (0, 1, 1))
+    assert migration.handle(CaughtUp(0, 1, "b")) == ()
+    assert migration.handle(HostLost(0, "b", ("a", "e"))) == (Prefetch(1, (1, 2), "e"),)
 
 
 def test_a_boundary_tells_of_a_lost_host_as_well() -> None:
@@ -383,6 +394,32 @@ def test_what_is_routed_is_sent_on_without_being_installed_in_between() -> None:
     assert migration.handle(Forwarded(4, 1)) == (Install(5, (1,), "c", resume=True),)
 
 
+def test_what_is_sent_on_is_installed_also_within_the_host_that_it_never_reached() -> None:
+    hosts = ("a", "b", "b")
+    migration = Migration(Assignment((0, 0, 0), 1))
+    migration.handle(request((0, 1, 0), "subscale", hosts=hosts))
+    migration.handle(CaughtUp(0, 1, "b"))
+    migration.handle(request((0, 2, 0), epoch=2, hosts=hosts))
+    clock = Clock(migration)
+    clock.tick(1, hosts=hosts)
+    migration.handle(Forwarded(2, 1))
+    assert clock.tick(3, hosts=hosts) == (Forward(4, (1,), 1, 2),)
+
+
+def test_what_is_installed_moves_on_by_itself_and_what_is_not_is_sent_on() -> None:
+    migration, _ = begun("subscale", (0, 0, 0), (0, 1, 1))
+    clock = Clock(migration)
+    for group in (1, 2):
+        migration.handle(CaughtUp(0, group, "b"))
+    clock.tick(1)
+    for group in (1, 2):
+        migration.handle(Forwarded(2, group))
+    migration.handle(Installed(3, 1, "b"))
+    given = migration.handle(request((0, 2, 2), epoch=2))
+    assert given == (Route(4, (2,), 2, 200), Release(5, (1,)))
+    assert migration.handle(Released(5, 1)) == (Prefetch(6, (1,), "c"),)
+
+
 def test_a_request_for_the_first_assignment_takes_everything_back() -> None:
     migration, _ = begun("subscale", (0, 0, 0), (0, 1, 0))
     migration.handle(request((0, 0, 0), epoch=2))
@@ -409,3 +446,58 @@ def test_the_manifest_names_what_was_superseded() -> None:
     migration.handle(request((0, 2, 0), epoch=2))
     superseded = Migration.from_dict(migration.to_dict()).superseded
     assert superseded == [Assignment((0, 1, 0), 2, 1)]
+
+
+def test_all_of_it_is_in_the_manifest() -> None:
+    migration, _ = begun("on-demand", (0, 0, 0), (0, 1, 1))
+    clock = Clock(migration)
+    clock.tick()
+    migration.handle(Demanded(1))
+    written = migration.to_dict()
+    assert (written["boundary"], written["demanded"]) == (1, [1])
+    assert Migration.from_dict(written).to_dict() == written
+
+
+def test_a_migration_on_its_way_back_goes_on_with_that_after_a_restart() -> None:
+    migration, _ = begun("subscale", (0, 0, 0), (0, 1, 0))
+    clock = Clock(migration)
+    migration.handle(CaughtUp(0, 1, "b"))
+    clock.tick(1)
+    migration.handle(Forwarded(2, 1))
+    for order in range(3, 4 + RETRIES):
+        migration.handle(Failed(order, "no space"))
+        clock.tick()
+    assert (migration.running, migration.failed) == (True, "no space")
+    assert Migration.from_dict(migration.to_dict()).failed == "no space"
+
+
+# What strategies are shown, and choose.
+
+
+def test_groups_on_their_way_are_not_held_by_who_has_them_still() -> None:
+    migration, _ = begun("subscale", (0, 0, 0), (0, 1, 1))
+    assert migration._situation().held == (1, 0, 0, 0)
+
+
+def test_groups_whose_state_is_there_count_as_held_where_they_go() -> None:
+    there, more, other = (
+        Progress(number, groups, 0, slot)
+        for number, (groups, slot) in enumerate((((1, 2), 1), ((3,), 1), ((4,), 2)))
+    )
+    there.phase = Phase.ROUTE
+    reached = {0: Phase.ROUTE, 1: Phase.PREFETCH, 2: Phase.PREFETCH}
+    situation = Situation((there, more, other), reached, (1, 0, 1, 0), HOSTS, frozenset())
+    chosen = strategy("subscale(per_host=1)").admit(Phase.PREFETCH, [more, other], situation)
+    assert chosen == [other]
+
+
+def test_a_pair_of_many_groups_is_divided_and_without_division_it_is_not() -> None:
+    moves = {group: (0, 1) for group in range(20)}
+    assert [len(s.groups) for s in strategy("subscale").divide(moves, {})] == [10, 10]
+    assert len(strategy("subscale(division=false)").divide(moves, {})) == 1
+
+
+def test_without_sharing_a_move_within_a_host_is_one_between_hosts() -> None:
+    apart = strategy("subscale").path(across=True)
+    assert strategy("subscale(share=false)").path(across=False) == apart
+    assert strategy("subscale").path(across=False) == (Phase.ROUTE,)

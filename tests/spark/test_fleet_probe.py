@@ -174,6 +174,13 @@ def test_what_is_older_than_the_window_is_forgotten(watched):
     assert job.value(MEAN) == pytest.approx(0.1)
 
 
+def test_what_is_older_than_the_window_is_forgotten_though_no_step_has_come_since(watched):
+    job = watched(window_s=10.0)
+    job.step(report(0, 1, 1, latency_ms=((9000.0, 1),)))
+    job.now_s += 10.0
+    assert job.probe.values((MEAN,)) is None
+
+
 def test_nothing_is_known_before_the_first_step_and_a_quiet_query_is_worth_all(watched):
     job = watched()
     assert job.probe.values((MEAN, JUICE)) is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -102,6 +105,8 @@ def test_what_an_earlier_run_left_waiting_has_arrived_before():
     ((sample, _),) = c.until(101)
     assert sample.arrived.tolist() == [5, 0, 0, 0]
     assert sample.completed.tolist() == [5, 0, 0, 0]
+    ((sample, _),) = counters(waiting=(2, 0, 0, 0)).until(101)
+    assert sample.arrived.tolist() == [2, 0, 0, 0]
 
 
 def test_a_slot_keeps_its_identity_while_numbers_change():
@@ -111,6 +116,59 @@ def test_a_slot_keeps_its_identity_while_numbers_change():
     c.assign(spread(3, GROUPS), (0, 1, None), from_tick=105)
     ids = [sample.slot_ids for sample, _ in c.until(106)]
     assert ids == [(0, 1, 2)] * 2 + [(0, 2)] * 2 + [(0, 2, 3)] * 2
+
+
+def test_a_slot_that_comes_later_is_not_taken_for_one_that_came_before():
+    c = counters(slots=1)
+    c.assign(spread(2, GROUPS), (0, None), from_tick=102)
+    c.assign(spread(3, GROUPS), (0, 1, None), from_tick=103)
+    assert [sample.slot_ids for sample, _ in c.until(103)] == [(0,), (0, 1), (0, 1, 2)]
+
+
+def test_what_is_reported_of_a_key_group_twice_in_one_time_slot_adds_up():
+    c = counters()
+    twice = [(101, 1, 2, 10.0), (101, 1, 3, 20.0)]
+    c.add(report(0, [*twice, (101, 1, 4, 0.0)], twice), 0.0)
+    ((sample, cell),) = c.until(101)
+    assert (sample.arrived[1], sample.completed[1], cell.latency_ms[1]) == (9.0, 5.0, 30.0)
+
+
+def test_records_within_the_bound_are_counted_by_themselves():
+    c, entries = counters(), binned([(101, 0, 5, 0.0)])
+    within = Binned(entries.tick, entries.group, entries.records, entries.latency_ms, np.ones(1))
+    c.add(dataclasses.replace(report(0, [], []), counts=Counts(entries, within)), 0.0)
+    ((_, cell),) = c.until(101)
+    assert (cell.completed[0], cell.within[0]) == (5.0, 1.0)
+
+
+def test_a_long_pause_loses_no_completion_either():
+    c = counters()
+    c.add(report(0, [(101, 2, 5, 0)], [(102, 2, 5, 400.0)]), 0.0)
+    told = c.until(5_000)
+    assert told[0][0].completed.tolist() == [0, 0, 5, 0]
+    assert told[0][1].latency_ms.tolist() == [0, 0, 400.0, 0]
+
+
+def test_an_assignment_holds_from_the_time_slot_that_begins_after_its_step():
+    renumbered = []
+    metrics = SparkMetrics(0.1, started_ms=0.0)
+    useful = SimpleNamespace(renumber=renumbered.append)
+    metrics.add_operator("o", spread(1, GROUPS), np.zeros(GROUPS), useful, None)
+    metrics.assigned("o", spread(2, GROUPS), (0, None), at_ms=250.0)
+    metrics.known_until(500.0)
+    slots = {s.tick: s.assignment.slots for s in metrics.collect()["o"]}
+    assert slots == {1: 1, 2: 1, 3: 2, 4: 2, 5: 2}
+    assert renumbered == [(0, None)]
+
+
+def test_each_operator_counts_its_own_reports():
+    metrics = SparkMetrics(0.1, started_ms=0.0)
+    for name in ("o", "other"):
+        useful = UsefulTime(100.0, lambda: None, 2)
+        metrics.add_operator(name, spread(1, GROUPS), np.zeros(GROUPS), useful, None)
+    metrics.committed([report(0, [(1, 0, 4, 0)], [])], 100.0, 100.0)
+    told = metrics.collect()
+    assert [told[name][-1].arrived[0] for name in ("o", "other")] == [4.0, 0.0]
 
 
 # --- useful time ---------------------------------------------------------------------------------
@@ -140,6 +198,28 @@ def test_noise_gives_a_cost_above_zero():
     assert CostFit().record_ms == 0.0
 
 
+def test_a_task_without_records_says_nothing_about_them():
+    fit, same = CostFit(), CostFit()
+    for records in (100, 300):
+        fit.add(records, 10.0 + records)
+        same.add(records, 10.0 + records)
+        same.add(0, 1.0)
+    assert (same.fixed_ms, same.record_ms) == (fit.fixed_ms, fit.record_ms)
+
+
+def test_a_slot_that_gets_another_number_keeps_what_its_records_cost():
+    useful = UsefulTime(None, lambda: None, 4)
+    for _ in range(5):
+        tasks = [report(s, [], [], served=100, useful_ms=100.0 * (1 + 3 * s)) for s in (0, 1)]
+        useful.add(tasks, 0.0, 2)
+    useful.renumber((1,))
+    (spent_s,) = useful.add([report(0, [], [], served=100, useful_ms=400.0)], 0.0, 1)
+    kept = UsefulTime(None, lambda: None, 4)
+    for _ in range(6):
+        (expected_s,) = kept.add([report(0, [], [], served=100, useful_ms=400.0)], 0.0, 1)
+    assert spent_s == pytest.approx(expected_s)
+
+
 def test_at_a_fixed_rate_useful_time_is_served_over_rate():
     useful = UsefulTime(2_000.0, lambda: 1.0, 2)
     assert useful.add([report(0, [], [], served=500, useful_ms=3.0)], 0.0, 1) == [0.25]
@@ -159,6 +239,26 @@ def test_turns_on_few_cores_and_time_beside_the_slots_count():
     # of a budget of 800 ms and 200 ms beside it, what is not fixed cost serves
     assert sustained(2, 0.8) == pytest.approx(sustained(4, 0.8) / 2)
     assert sustained(4, 0.8) < plain * 0.8
+
+
+def test_what_records_cost_now_outweighs_what_they_cost_long_ago():
+    fit = CostFit()
+    for record_ms in (1.0, 3.0):
+        for records in (100, 200, 300) * 10:
+            fit.add(records, record_ms * records)
+    assert fit.record_ms == pytest.approx(3.0, rel=0.1)
+
+
+def test_the_pauses_of_a_quiet_source_are_no_time_beside_the_slots():
+    def spent_s(pauses_ms):
+        useful, now_ms = UsefulTime(None, lambda: 0.8, 4), 0.0
+        for pause_ms in pauses_ms:
+            spent = useful.add([report(0, [], [], served=100, useful_ms=100.0)], now_ms, 1)
+            now_ms += 100.0 + pause_ms
+        return spent[0]
+
+    busy = spent_s([50.0] * 12)
+    assert spent_s([50.0, 50.0, 5_000.0] * 4) == pytest.approx(busy)
 
 
 # --- success -------------------------------------------------------------------------------------
@@ -184,6 +284,14 @@ def test_a_percentile_is_judged_for_the_operator_as_a_whole():
     rate.add(np.array([10.0, 0, 0, 0]), np.zeros(GROUPS), np.array([9.0, 0, 0, 0]))
     rate.add(np.array([5.0, 5.0, 0, 0]), np.zeros(GROUPS), np.array([5.0, 3.0, 0, 0]))
     assert rate.shares().tolist() == [0.5]
+
+
+def test_the_worst_key_group_is_the_one_with_the_least_share():
+    rate = SuccessRate(parse_slo("mean < 1 s over 100 ms"), 3, 0.1)
+    for good in (True, True, False):
+        latency_ms = np.array([0.0, 500.0, 500.0 if good else 1_500.0])
+        rate.add(np.array([0.0, 1.0, 1.0]), latency_ms, np.zeros(3))
+    assert rate.worst() == (pytest.approx(2 / 3), 2)
 
 
 def test_another_slo_begins_a_new_window():

@@ -11,7 +11,19 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "headgate"
 
-TARGETS = ["run", "test", "check", "unit", "spark", "laws", "bench", "docs", "lock"]
+TARGETS = [
+    "run",
+    "test",
+    "check",
+    "unit",
+    "spark",
+    "laws",
+    "mutants",
+    "thorough",
+    "bench",
+    "docs",
+    "lock",
+]
 
 
 def commands(group: Any, prefix: str = "headgate") -> Iterator[str]:

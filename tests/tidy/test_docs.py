@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,40 +50,6 @@ def test_the_guide_names_every_method_of_writer_and_query() -> None:
     public = {n for of in (Writer, Query) for n in vars(of) if not n.startswith("_")}
     public -= {"explain", "runId"}  # Spark's own, for its own plan and run
     assert {name for name in public if not re.search(rf"`{name}\b", text)} == set()
-
-
-CLAIMS = [
-    line.strip("|").split("|")
-    for line in (DOCS / "papers.md").read_text(encoding="utf-8").splitlines()
-    if line.startswith("| ") and "`headgate." in line
-]
-
-
-@pytest.mark.parametrize("cells", CLAIMS, ids=lambda cells: cells[2].strip(" `"))
-def test_every_claim_has_its_function_and_its_test(cells: list[str]) -> None:
-    dotted, test = (cell.strip(" `") for cell in cells[2:])
-    assert resolved(dotted) is not None
-    path, _, name = test.partition("::")
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-
-
-def resolved(dotted: str) -> Any:
-    """Return what a dotted name names: a module's attribute, or one of a class."""
-    parts = dotted.split(".")
-    for length in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:length]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[length:]:
-            found = getattr(found, part)
-        return found
-    raise AssertionError(dotted)
-
-
-def test_papers_makes_claims() -> None:
-    assert len(CLAIMS) > 5
 
 
 @pytest.mark.parametrize("note", NOTES, ids=lambda note: note.name)

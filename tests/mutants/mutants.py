@@ -1,0 +1,96 @@
+"""The lists of mutants: how they are read, checked and dealt out."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import subprocess
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TENTHS = 10
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One line of headgate, changed so that it is wrong."""
+
+    file: str
+    """Below src/headgate."""
+    old: str
+    """Text that is there exactly once; lines around the changed one only to make it so."""
+    new: str
+    test: str
+    """Which must fail, as pytest names it."""
+    breaks: str
+    """What is no longer true."""
+    spark: bool = False
+    """Whether its test starts Spark, as few should."""
+    hangs: bool = False
+    """Whether no end of the test counts as its failure."""
+    survives: str = ""
+    """Why no test can kill it, if none can; empty otherwise."""
+
+    @property
+    def name(self) -> str:
+        """File and meaning, for people."""
+        return f"{self.file}: {self.breaks}"
+
+
+def read(folder: Path = HERE) -> list[Mutant]:
+    """Return all mutants of all lists, in the order they are written."""
+    return [
+        Mutant(file=file, **entry)
+        for path in sorted(folder.glob("*.toml"))
+        for file, entries in tomllib.loads(path.read_text(encoding="utf-8")).items()
+        for entry in entries
+    ]
+
+
+def applied(mutant: Mutant, text: str) -> str:
+    """Return a file's text with the mutant in it.
+
+    Raises
+    ------
+    ValueError    Its old text is not there exactly once, or more than one line would change.
+    """
+    if text.count(mutant.old) != 1:
+        msg = f"{mutant.name}: its old text is there {text.count(mutant.old)} times, not once"
+        raise ValueError(msg)
+    changed = text.replace(mutant.old, mutant.new)
+    marks = [line[0] for line in difflib.ndiff(text.splitlines(), changed.splitlines())]
+    if marks.count("-") != 1 or marks.count("+") > 1:
+        msg = f"{mutant.name}: it must change or remove one line"
+        raise ValueError(msg)
+    return changed
+
+
+def tenths(listed: Sequence[Mutant]) -> list[list[Mutant]]:
+    """Deal mutants out to ten hands, those on Spark and the others each in turn."""
+    hands: list[list[Mutant]] = [[] for _ in range(TENTHS)]
+    for kind in (True, False):
+        for index, mutant in enumerate(m for m in listed if m.spark == kind):
+            hands[index % TENTHS].append(mutant)
+    return hands
+
+
+def tenth_of_commit(root: Path) -> tuple[int, str]:
+    """Return which tenth a commit runs, and why: the next commit has the next one."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        if git("rev-parse", "--is-shallow-repository") == "false":
+            count = int(git("rev-list", "--count", "HEAD"))
+            return count % TENTHS, f"commit number {count}"
+    except (OSError, subprocess.CalledProcessError):
+        pass  # not a checkout
+    day = datetime.datetime.now(datetime.UTC).timetuple().tm_yday
+    return day % TENTHS, f"day {day} of the year"

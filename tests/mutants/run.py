@@ -1,0 +1,244 @@
+"""Break one line of headgate at a time and see that the test named for it fails.
+
+    python tests/mutants/run.py               all of them
+    python tests/mutants/run.py --tenth       the tenth of this commit: what CI runs
+    python tests/mutants/run.py --only drrs   those whose file, test or text has this word
+
+The lists beside this file say what is broken, and by which test that must be noticed. A mutant is
+*killed* if that test fails. It is *broken* itself if the test could not even begin: a name that is not
+there, a fixture that failed, no such test; that is an error of the list and never counts as killed.
+A test that hangs counts only where the list says that it would.
+
+mutmut and cosmic-ray were looked at first. Both make all mutants of a source by fixed operators and run
+one test command, or the tests that cover a line; neither takes a list of changes by hand with a test
+for each, mutmut leaves decorated functions alone, so every kernel, and cosmic-ray writes into the
+checkout. What is left of them for us would be less than this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mutants import TENTHS, Mutant, applied, read, tenth_of_commit, tenths
+
+ROOT = Path(__file__).resolve().parents[2]
+TIME_LIMIT_S = 300
+"""Of one test on a mutant; the busiest machines need a minute to start Spark."""
+
+_NOT_THE_LINES_FAULT = re.compile(
+    r"\b(ImportError|ModuleNotFoundError|SyntaxError|IndentationError|NameError)\b"
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one mutant: killed, survived, hung or broken, and how we know."""
+
+    name: str
+    file: str
+    test: str
+    outcome: str
+    evidence: str
+    expected: bool
+    seconds: float
+
+
+class Copies:
+    """Copies of the sources, one for each mutant at work; compiled kernels are copied with them."""
+
+    def __init__(self, below: Path, count: int) -> None:
+        self._free: queue.Queue[Path] = queue.Queue()
+        for number in range(count):
+            # Times of change are kept, so that numba still takes the code it compiled for the original.
+            shutil.copytree(ROOT / "src", below / str(number))
+            self._free.put(below / str(number))
+        self._spark = threading.Lock()
+
+    def try_out(self, mutant: Mutant) -> Outcome:
+        """Run the mutant's test with the mutant in place."""
+        if mutant.spark:
+            with self._spark:  # one JVM at a time
+                return self._try_out(mutant)
+        return self._try_out(mutant)
+
+    def _try_out(self, mutant: Mutant) -> Outcome:
+        began = time.monotonic()
+        source = self._free.get()
+        changed = source / "headgate" / mutant.file
+        original = changed.read_text(encoding="utf-8")
+        stat = changed.stat()
+        try:
+            changed.write_text(applied(mutant, original), encoding="utf-8")
+            arguments = [mutant.test, "-x"]
+            if "@jit" in original:
+                # Compiled code remembers what it called, so a changed kernel runs as plain Python.
+                arguments.append("--jit=0")
+            code, said = pytest(source, arguments)
+        finally:
+            changed.write_text(original, encoding="utf-8")
+            os.utime(changed, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+            self._free.put(source)
+        outcome, evidence = judged(code, said)
+        wanted = (
+            ("survived",)
+            if mutant.survives
+            else ("killed", "hung")
+            if mutant.hangs
+            else ("killed",)
+        )
+        seconds = round(time.monotonic() - began, 1)
+        return Outcome(
+            mutant.name, mutant.file, mutant.test, outcome, evidence, outcome in wanted, seconds
+        )
+
+
+def pytest(source: Path, arguments: Sequence[str]) -> tuple[int | None, str]:
+    """Run pytest on the sources in `source`; return its exit code, None if it hung, and its output."""
+    # Of one second a mutant and the original may have the same size: no bytecode is trusted or left.
+    environment = os.environ | {
+        "PYTHONPATH": str(source),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HYPOTHESIS_PROFILE": "mutants",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-rfE", "--thorough"]
+    command += ["-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=TIME_LIMIT_S)
+        return process.returncode, said
+    except subprocess.TimeoutExpired:
+        return None, "no end"
+    finally:
+        try:  # whatever it started ends with it
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.communicate()
+
+
+def judged(code: int | None, said: str) -> tuple[str, str]:
+    """Return what pytest's exit code and output say of a mutant, and the line that shows it."""
+    lines = said.splitlines()
+    failures = [line for line in lines if line.startswith("FAILED ")]
+    errors = [line for line in lines if line.startswith("ERROR ")]
+    raised = [line for line in lines if re.match(r"E   +\S", line)]
+    if code is None or any("Failed: Timeout" in line for line in failures):
+        return "hung", "\n".join(lines[-3:])
+    if code == 0:
+        return ("survived", "") if re.search(r"\b\d+ passed", said) else ("broken", lines[-1])
+    if code != 1 or errors or not failures:
+        return "broken", "\n".join(errors or lines[-5:])
+    if any(_NOT_THE_LINES_FAULT.search(line) for line in [*failures, *raised]):
+        return "broken", "\n".join(raised or failures)
+    return "killed", raised[0].removeprefix("E").strip() if raised else failures[0]
+
+
+def main() -> int:
+    """Try the chosen mutants; return 0 if all that must be killed were."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--tenth", nargs="?", type=int, const=-1, help="0 to 9; empty: this commit's"
+    )
+    parser.add_argument(
+        "--only", metavar="WORD", help="mutants whose file, test or text has this word"
+    )
+    parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8))
+    parser.add_argument("--json", action="store_true", help="print outcomes as JSON")
+    options = parser.parse_args()
+
+    listed = read()
+    chosen = listed
+    if options.tenth is not None:
+        number, why = (
+            tenth_of_commit(ROOT) if options.tenth < 0 else (options.tenth % TENTHS, "as asked")
+        )
+        chosen = tenths(listed)[number]
+        note(f"tenth {number} of 0 to {TENTHS - 1} ({why}): {len(chosen)} of {len(listed)} mutants")
+    if options.only:
+        chosen = [
+            mutant
+            for mutant in chosen
+            if options.only in " ".join(map(str, asdict(mutant).values()))
+        ]
+    if not chosen:
+        note("no such mutant")
+        return 2
+
+    with tempfile.TemporaryDirectory(prefix="headgate-mutants-") as below:
+        copies = Copies(Path(below), options.jobs)
+        tests = sorted({mutant.test for mutant in chosen})
+        code, said = pytest(Path(below) / "0", tests)
+        if code != 0:
+            note(f"{said}\nthe tests of these mutants must pass on the code as it is")
+            return 2
+        note(f"{len(tests)} tests pass on the code as it is")
+        outcomes = tried(copies, chosen, options.jobs)
+    if options.json:
+        print(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
+    return summed_up(outcomes, {m.name: m.survives for m in chosen})
+
+
+def tried(copies: Copies, chosen: Sequence[Mutant], jobs: int) -> list[Outcome]:
+    """Try mutants side by side, saying what became of each."""
+    outcomes = []
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        # Those on Spark take longest, so they begin.
+        order = sorted(chosen, key=lambda mutant: not mutant.spark)
+        for done in concurrent.futures.as_completed(
+            [pool.submit(copies.try_out, m) for m in order]
+        ):
+            outcome = done.result()
+            outcomes.append(outcome)
+            mark = "" if outcome.expected else "  <-- not as listed"
+            said = f"[{len(outcomes)}/{len(order)}] {outcome.outcome:8} {outcome.seconds:5.1f} s"
+            note(f"{said}  {outcome.name}{mark}")
+    return outcomes
+
+
+def summed_up(outcomes: Sequence[Outcome], reasons: dict[str, str]) -> int:
+    """Say how many were killed and why the others were not; return the exit code."""
+    killed = sum(outcome.outcome in ("killed", "hung") for outcome in outcomes)
+    note(f"killed {killed} of {len(outcomes)} ({100 * killed / len(outcomes):.1f} %)")
+    for outcome in outcomes:
+        if outcome.expected and outcome.outcome == "survived":
+            note(f"survives, as listed: {outcome.name}: {reasons[outcome.name]}")
+    wrong = [outcome for outcome in outcomes if not outcome.expected]
+    for outcome in wrong:
+        note(
+            f"NOT AS LISTED, {outcome.outcome}: {outcome.name}\n    {outcome.test}\n"
+            f"    {outcome.evidence}"
+        )
+    return 1 if wrong else 0
+
+
+def note(text: str) -> None:
+    """Say something beside the answer."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""A slot's step as its driver sees it: what was counted, what waits, what is logged.
+
+A row may stand for several records, as after aggregating below the exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.operators.aggregate import NEVER_US, AggregateOperator
+from headgate.operators.codec import arrow_type
+from headgate.operators.serve import GROUP, RECORDS, TIME, GroupState, Request, Served, serve
+from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode, TimeKey
+from headgate.state.heap import HeapStore
+from headgate.state.ports import EMPTY_TOKEN
+
+INTEGER = Leaf(Kind.INTEGER)
+SPEC = AggregateSpec(
+    (INTEGER,), TimeKey(10, 10), (Aggregate(Op.COUNT, (INTEGER,)),), OutputMode.APPEND
+)
+TOKENS = ("1" * 32, "2" * 32)
+
+
+def rows(times: Sequence[int], records: Sequence[int] | None = None) -> pa.Table:
+    """Rows of key group 0, one key; each stands for so many records."""
+    count = len(times)
+    ones = pa.array(np.ones(count, np.int64))
+    return pa.table(
+        {
+            GROUP: pa.array([0] * count, pa.int32()),
+            TIME: pa.array([t - t % 10 for t in times], pa.int64()),
+            "k0": pa.array([7] * count, arrow_type(INTEGER)),
+            "v0": ones,
+            RECORDS: ones if records is None else pa.array(records, pa.int64()),
+        }
+    )
+
+
+def step(
+    arriving: pa.Table,
+    backlog: pa.Table | None = None,
+    *,
+    emitted_us: int = 0,
+    quota: int | None = None,
+    delta_ms: float = 0.0,
+) -> Served:
+    operator = AggregateOperator(SPEC)
+    groups = {0: GroupState(EMPTY_TOKEN, emitted_us, int(NEVER_US))}
+    request = Request(
+        TOKENS[0], emitted_us, groups, lambda _: lambda _: [], quota, delta_ms=delta_ms
+    )
+    store = HeapStore(operator.layout.table)
+    return serve(operator, store, request, arriving, backlog, now_ms=lambda: 1000.0)
+
+
+def test_records_are_counted_and_not_rows() -> None:
+    served = step(rows([13, 14, 3], [3, 2, 5]), emitted_us=10)
+    assert (served.arrived_records, served.served_records, served.late_records) == (10, 5, 5)
+    assert served.served_by_group == {0: 5}
+    assert served.served_rows == 2
+
+
+def test_only_what_waited_there_leaves_the_backlog() -> None:
+    assert step(rows([1, 2, 3]), rows([4, 5])).taken == {0: 2}
+    served = step(rows([1, 2, 3]), rows([4, 5]), quota=1)
+    assert served.taken == {0: 1}
+    assert served.waiting.num_rows == 3
+
+
+def test_what_arrived_is_counted_as_arrived_though_it_waits() -> None:
+    counts = step(rows([1, 2, 3]), quota=1, delta_ms=100.0).counts
+    assert counts is not None
+    assert counts.arrivals.records.sum() == 3
+    assert counts.completions.records.sum() == 1
+
+
+def test_a_group_that_is_due_is_logged_whole_though_no_row_came() -> None:
+    operator = AggregateOperator(SPEC)
+    store = HeapStore(operator.layout.table)
+    state, sections = GroupState(EMPTY_TOKEN, 0, int(NEVER_US)), []
+    for token, arriving, due in zip(TOKENS, (rows([1, 12]), rows([])), (False, True), strict=True):
+        state = GroupState(state.token, state.emitted_us, state.due_us, snapshot=due)
+        request = Request(token, 0, {0: state}, lambda _: lambda _: sections)
+        served = serve(operator, store, request, arriving)
+        sections.append(served.sections[0])
+        state = GroupState(token, served.groups[0].emitted_us, served.groups[0].due_us)
+    assert [(section.full, len(section.rows)) for section in sections] == [(False, 2), (True, 2)]

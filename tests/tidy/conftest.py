@@ -1,0 +1,8 @@
+"""Tests of tidiness share the look at who reaches whom."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
