@@ -43,6 +43,7 @@ check: setup ## lint, format, types and layers
 	@.venv/bin/python -m ruff format --check .
 	@.venv/bin/python -m mypy
 	@.venv/bin/lint-imports --no-cache
+	@echo "The longest files, as advice:"; git ls-files '*.py' | xargs wc -l | sort -rn | sed -n '2,11p'
 
 format: setup ## rewrite the sources as `make check` wants them
 	@.venv/bin/python -m ruff check --fix .

@@ -32,9 +32,6 @@ MACHINE_PATHS = [
 FORBIDDEN = re.compile("|".join(REGISTRIES + MACHINE_PATHS + [r"\.lib" + "rary/"]))
 UNFINISHED = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + r"X)\b")
 
-CODE_LINES_MAX = 600
-CODE = {".py", ".sh", ".toml", ".yml", ".yaml"}
-
 
 @cache
 def committed_files() -> tuple[Path, ...]:
@@ -107,15 +104,6 @@ def test_no_registry_address_and_no_path_of_a_machine_is_committed() -> None:
 
 def test_nothing_is_left_unfinished() -> None:
     assert hits(UNFINISHED) == []
-
-
-def test_no_file_of_code_is_longer_than_600_lines() -> None:
-    long = {
-        str(path): lines
-        for path, text in texts()
-        if path.suffix in CODE and (lines := len(text.splitlines())) > CODE_LINES_MAX
-    }
-    assert long == {}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
