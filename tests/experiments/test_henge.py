@@ -105,7 +105,8 @@ def test_figure_12_beats_slots_set_by_hand_where_the_peak_is_more_than_they_serv
     found = measured(fig12, peaked_logs, jobs=1)
     reaches = found["reaches"]
     assert found["slots_by_hand"] == 28  # what Henge gives at the median load
-    assert reaches["henge"]["mean"] > reaches["by hand"]["mean"] + 10.0
+    assert reaches["henge"]["mean"] > reaches["by hand"]["mean"] + 2.0
+    assert reaches["henge"]["p15"] > reaches["by hand"]["p15"] + 10.0
     assert reaches["by hand"]["mean"] > reaches["unmanaged"]["mean"] + 50.0
 
 

@@ -102,7 +102,7 @@ def test_henge_gives_slots_to_the_jobs_that_miss_their_slo_by_priority_and_comes
     for name, act in zip(("gold", "silver"), actions, strict=False):
         assert act.reason.startswith(f"{name} has ")
         assert f" of {PRIORITIES[name]:g} utility and congested operators: " in act.reason
-        assert [change.reason for change in found.changes[name]][0] == act.reason
+        assert found.changes[name][0].reason == act.reason
     assert policy.indicators.oversubscribed is False
     assert found.fleet.rounds[-1].utility == found.fleet.rounds[-1].utility_max
     assert found.decided[-1].rule == "converged"
