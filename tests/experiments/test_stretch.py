@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from headgate.experiments.stretch import (
 )
 from headgate.experiments.stretch.hedge import hedges, hedges_as_printed, share_of_pairs, trades
 from headgate.experiments.stretch.words import Count, add_counts, groups_of
+from headgate.operators.tuple_buffer.measure import Load
 from headgate.workloads.tweets import keys
 
 
@@ -162,6 +165,20 @@ def test_bench_tuple_buffer_refuses_an_unknown_parameter_with_the_nearest() -> N
 def test_figures_shown_by_others_are_found() -> None:
     for number in (12, 16, 17, 18, 19):
         assert registry.load(f"stretch-{number}") is fig11
+
+
+def test_figure_7_compares_one_buffer_that_all_read_with_a_buffer_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def buffer(folder: Path, readers: list[int], load: Load) -> list[SimpleNamespace]:
+        per_s, delay = (3e6, 2.0) if load.shared else (2e6, 5.0)
+        found = {"records_per_s": per_s, "latency_ms_p50": delay, "latency_ms_p99": 2 * delay}
+        return [SimpleNamespace(**found) for _ in readers]
+
+    monkeypatch.setattr(fig07, "measure_buffer", buffer)
+    (row,) = fig07.measure((2,), records=10)["rows"]
+    assert (row["shared_per_s"], row["copied_per_s"], row["ratio"]) == (3_000_000, 2_000_000, 1.5)
+    assert (row["shared_ms_p50"], row["copied_ms_p50"]) == (2.0, 5.0)
 
 
 @pytest.mark.jit

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import queue
@@ -107,7 +108,9 @@ class Copies:
         )
 
 
-def pytest(source: Path, arguments: Sequence[str]) -> tuple[int | None, str]:
+def pytest(
+    source: Path, arguments: Sequence[str], limit_s: float = TIME_LIMIT_S
+) -> tuple[int | None, str]:
     """Run pytest on the sources in `source`; return its exit code, None if it hung, and its output."""
     # Of one second a mutant and the original may have the same size: no bytecode is trusted or left.
     environment = os.environ | {
@@ -127,17 +130,26 @@ def pytest(source: Path, arguments: Sequence[str]) -> tuple[int | None, str]:
         text=True,
         start_new_session=True,
     )
+    _running.add(process.pid)
     try:
-        said, _ = process.communicate(timeout=TIME_LIMIT_S)
+        said, _ = process.communicate(timeout=limit_s)
         return process.returncode, said
     except subprocess.TimeoutExpired:
         return None, "no end"
     finally:
-        try:  # whatever it started ends with it
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        _running.discard(process.pid)
+        end(process.pid)
         process.communicate()
+
+
+_running: set[int] = set()
+"""Leaders of the groups of processes at work."""
+
+
+def end(group: int) -> None:
+    """End a test and whatever it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def judged(code: int | None, said: str) -> tuple[str, str]:
@@ -191,11 +203,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="headgate-mutants-") as below:
         copies = Copies(Path(below), options.jobs)
         tests = sorted({mutant.test for mutant in chosen})
-        code, said = pytest(Path(below) / "0", tests)
+        note(f"first their {len(tests)} tests on the code as it is")
+        code, said = pytest(Path(below) / "0", tests, TIME_LIMIT_S * len(tests))
         if code != 0:
             note(f"{said}\nthe tests of these mutants must pass on the code as it is")
             return 2
-        note(f"{len(tests)} tests pass on the code as it is")
         outcomes = tried(copies, chosen, options.jobs)
     if options.json:
         print(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
@@ -204,18 +216,23 @@ def main() -> int:
 
 def tried(copies: Copies, chosen: Sequence[Mutant], jobs: int) -> list[Outcome]:
     """Try mutants side by side, saying what became of each."""
-    outcomes = []
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        # Those on Spark take longest, so they begin.
-        order = sorted(chosen, key=lambda mutant: not mutant.spark)
-        for done in concurrent.futures.as_completed(
-            [pool.submit(copies.try_out, m) for m in order]
-        ):
+    outcomes: list[Outcome] = []
+    # Those on Spark take longest, so they begin.
+    order = sorted(chosen, key=lambda mutant: not mutant.spark)
+    pool = concurrent.futures.ThreadPoolExecutor(jobs)
+    work = [pool.submit(copies.try_out, mutant) for mutant in order]
+    try:
+        for done in concurrent.futures.as_completed(work):
             outcome = done.result()
             outcomes.append(outcome)
             mark = "" if outcome.expected else "  <-- not as listed"
             said = f"[{len(outcomes)}/{len(order)}] {outcome.outcome:8} {outcome.seconds:5.1f} s"
             note(f"{said}  {outcome.name}{mark}")
+    finally:  # also of an interrupt
+        pool.shutdown(wait=False, cancel_futures=True)
+        for group in list(_running):
+            end(group)
+        pool.shutdown()
     return outcomes
 
 
@@ -241,4 +258,5 @@ def note(text: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

@@ -22,7 +22,10 @@ from headgate.journal import AssignmentChange, FleetDecided, read
 pytestmark = pytest.mark.timeout(600)
 
 SLOT_RATE, ROUND_S = 100.0, 1.0
-RATES = {"gold": 180, "silver": 180, "calm": 20}
+RATES = {"gold": 220, "silver": 220, "calm": 20}
+WANTED = 0.7
+"""Of juice. One slot serves less than half of what gold and silver get, two serve nine tenths."""
+
 PRIORITIES = {"gold": 90.0, "silver": 10.0, "calm": 50.0}
 SLOTS_MAX, BUDGET = 4, 9
 DEADLINE_S = 200.0
@@ -33,7 +36,7 @@ def writer(spark, folder, name):
     return (
         hg.writeStream(rows.groupBy((F.col("value") % 640).alias("key")).count())
         .queryName(name)
-        .slo("juice >= 0.7 over 6 s")
+        .slo(f"juice >= {WANTED} over 6 s")
         .slots(max=SLOTS_MAX, start=1)
         .keyGroups(8)
         .format("noop")
@@ -80,7 +83,7 @@ def check_the_end(found):
     assert found.slots["calm"] == 1
     assert found.changes["calm"] == []
     for name in ("gold", "silver"):
-        assert SLOT_RATE * found.slots[name] > RATES[name]
+        assert SLOT_RATE * found.slots[name] > WANTED * RATES[name]
         assert {change.by for change in found.changes[name]} == {found.fleet.policy.name}
         before = [r for r in found.fleet.rounds if r.time_s < found.fleet.actions[0].time_s][-1]
         assert not next(job for job in before.jobs if job.job == name).met
@@ -97,9 +100,10 @@ def test_henge_gives_slots_to_the_jobs_that_miss_their_slo_by_priority_and_comes
     found = lived(spark, tmp_path, policy, ended)
     check_the_end(found)
     actions = found.fleet.actions
-    assert touched(actions)[:2] == ["gold", "silver"]
+    assert list(dict.fromkeys(touched(actions))) == ["gold", "silver"]
     assert {act.rule for act in actions} == {"miss -> reconfiguration"}
-    for name, act in zip(("gold", "silver"), actions, strict=False):
+    for name in ("gold", "silver"):
+        act = next(act for act in actions if name in act.slots)
         assert act.reason.startswith(f"{name} has ")
         assert f" of {PRIORITIES[name]:g} utility and congested operators: " in act.reason
         assert found.changes[name][0].reason == act.reason
@@ -117,7 +121,7 @@ def test_unified_gives_slots_to_all_jobs_that_need_more_and_takes_none_from_the_
     def ended(fleet):
         met = all_met(fleet) and set(touched(fleet.actions)) >= {"gold", "silver"}
         since.append(time.monotonic()) if met else since.clear()
-        return met and len(fleet.rounds) > 0 and since[-1] - since[0] > 3 * ROUND_S
+        return met and since[-1] - since[0] > 3 * ROUND_S
 
     found = lived(spark, tmp_path, policy, ended)
     check_the_end(found)
@@ -125,7 +129,6 @@ def test_unified_gives_slots_to_all_jobs_that_need_more_and_takes_none_from_the_
     assert set(touched(actions)) == {"gold", "silver"}
     assert {act.rule for act in actions} == {"forecast -> reconfiguration"}
     for act in actions:
-        assert all(
-            f"{name}" in act.reason.partition(" will need more slots")[0] for name in act.slots
-        )
+        short = act.reason.partition(" will need more slots")[0].split(", ")
+        assert set(act.slots) <= set(short)
     assert "observing" in {each.rule for each in found.decided}

@@ -20,7 +20,7 @@ LISTED = read()
 
 
 @functools.cache
-def tests_in(path: str) -> set[str]:
+def names_in(path: str) -> set[str]:
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
@@ -36,7 +36,7 @@ def test_every_mutant_names_a_test_that_is_there() -> None:
     wrong = []
     for mutant in LISTED:
         path, _, name = mutant.test.partition("::")
-        if name.partition("[")[0] not in tests_in(path):
+        if name.partition("[")[0] not in names_in(path):
             wrong.append(mutant.test)
     assert wrong == []
 

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headgate.core.errors import ConfigError
 from headgate.engines.spark.job import OperatorState
 from headgate.engines.spark.porter import LAG_STEPS, Porter, Urgency
-from headgate.migration import events
+from headgate.migration import events, registry
 from headgate.migration.events import Event, Requested
 from headgate.migration.instructions import (
     Forward,
@@ -29,7 +30,7 @@ from headgate.migration.instructions import (
 )
 from headgate.migration.progress import Phase, Progress
 from headgate.migration.protocol import Migration
-from headgate.migration.strategy import DEFERRED_MAX
+from headgate.migration.strategy import DEFERRED_MAX, Strategy
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,25 @@ def _plain(one: Hold | Route) -> list[int]:
 
 def _instruction(group: int, order: int, *route: int) -> Hold | Route:
     return Route(order, (group,), *route) if route else Hold(order, (group,))
+
+
+def strategy_of(text: str) -> Strategy:
+    """Return the strategy that a user names, as far as it can be carried out here.
+
+    Raises
+    ------
+    ConfigError
+        As of `registry.strategy`; or it bounds how many records a slot defers, which nothing does: they
+        lie in the checkpoint, by key group.
+    """
+    chosen = registry.strategy(text)
+    if chosen.deferred_max not in (0, DEFERRED_MAX):
+        msg = (
+            f'strategy "{chosen}" bounds the records that a slot defers, and on Spark those lie in '
+            "the checkpoint, however many; leave out deferred, or write scheduling=false for none."
+        )
+        raise ConfigError(msg)
+    return chosen
 
 
 class Carrier:

@@ -23,6 +23,7 @@ from headgate.engines.spark import session as sessions
 from headgate.engines.spark import sinks
 from headgate.engines.spark.allocation import follow_slots
 from headgate.engines.spark.begin import begin
+from headgate.engines.spark.carrier import strategy_of
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
@@ -40,8 +41,6 @@ from headgate.engines.spark.replicas import start as replicas
 from headgate.engines.spark.replicas.reading import read_pipeline
 from headgate.engines.spark.warmup import warm_workers
 from headgate.loop import steering
-from headgate.migration import registry as strategies
-from headgate.migration.strategy import DEFERRED_MAX
 from headgate.operators.spec import OutputMode
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
@@ -309,14 +308,7 @@ class Writer:
             records a slot defers, which nothing does on Spark.
         """
         _text("migration", strategy, 'a strategy such as "subscale" or "fluid"')
-        chosen = strategies.strategy(strategy)
-        if chosen.deferred_max not in (0, DEFERRED_MAX):
-            msg = (
-                f'strategy "{chosen}" bounds the records that a slot defers, and on Spark those lie in '
-                "the checkpoint, however many; leave out deferred, or write scheduling=false for none."
-            )
-            raise ConfigError(msg)
-        self._migration = str(chosen)
+        self._migration = str(strategy_of(strategy))
         return self
 
     def fallback(self, to: Literal["error", "spark"]) -> Writer:
