@@ -28,11 +28,15 @@ def rows(page: str, heading: str) -> dict[str, str]:
 
 
 def test_the_guide_lists_every_option() -> None:
-    from headgate.engines.spark.writer import _OWN_OPTIONS
+    from headgate.engines.spark.options import OPTIONS
 
-    assert set(rows("guide.md", "| option | default | meaning |")) <= set(_OWN_OPTIONS)
     text = (DOCS / "guide.md").read_text(encoding="utf-8")
-    assert {name for name in _OWN_OPTIONS if f"| `{name}` |" not in text} == set()
+    listed = dict(re.findall(r"^\| `(headgate\.[A-Za-z.]+)` \| ([^|]+) \|", text, re.MULTILINE))
+    assert listed.keys() == OPTIONS.keys()
+    for key, option in OPTIONS.items():
+        shown = listed[key].strip("`")
+        default = None if shown in ("none", "measured") else option.value_of(shown)
+        assert option.default == default, key
 
 
 def test_the_guide_lists_every_setting() -> None:

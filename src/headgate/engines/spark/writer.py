@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Literal
 
-from py4j.protocol import Py4JError
-from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame
 
 from headgate.control import registry
@@ -17,17 +15,17 @@ from headgate.control.policy import Policy
 from headgate.control.replicas import ReplicaPolicy
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, nearest
-from headgate.core.slo import Slo, parse_slo
+from headgate.core.slo import Slo
+from headgate.engines.spark import given, sinks
 from headgate.engines.spark import options as own
 from headgate.engines.spark import session as sessions
-from headgate.engines.spark import sinks
 from headgate.engines.spark.allocation import follow_slots
 from headgate.engines.spark.begin import begin
 from headgate.engines.spark.carrier import strategy_of
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
-from headgate.engines.spark.gateway import jvm, require_classic
+from headgate.engines.spark.gateway import require_classic
 from headgate.engines.spark.interpreter import check_interpreter
 from headgate.engines.spark.job import JobConfig
 from headgate.engines.spark.lock import CheckpointLock
@@ -99,7 +97,7 @@ class Writer:
 
     def format(self, source: str) -> Writer:
         """Set the sink's format: a file format, memory, console, noop, or any batch writer's."""
-        self._format = _text("format", source, 'a name such as "parquet"')
+        self._format = given.text("format", source, 'a name such as "parquet"')
         return self
 
     def option(self, key: str, value: Any) -> Writer:
@@ -110,7 +108,7 @@ class Writer:
         ConfigError
             An option of headgate's is unknown, or may not be that.
         """
-        _text("option name", key, "the name of an option")
+        given.text("option name", key, "the name of an option")
         if value is None:
             self._options.pop(key, None)
             return self
@@ -129,7 +127,7 @@ class Writer:
     def outputMode(self, outputMode: str) -> Writer:
         """Set append, update or complete."""
         modes = ("append", "update", "complete")
-        _text("output mode", outputMode, "append, update or complete")
+        given.text("output mode", outputMode, "append, update or complete")
         if outputMode.lower() not in modes:
             msg = f'unknown output mode "{outputMode}"{nearest(outputMode, modes)}.'
             raise ConfigError(msg)
@@ -139,12 +137,12 @@ class Writer:
     def partitionBy(self, *cols: str | list[str]) -> Writer:
         """Partition the files of a file sink."""
         names = [name for col in cols for name in (col if isinstance(col, list) else [col])]
-        self._partition_by = [_text("partitionBy", name, "names of columns") for name in names]
+        self._partition_by = [given.text("partitionBy", name, "names of columns") for name in names]
         return self
 
     def queryName(self, queryName: str) -> Writer:
         """Name the query: letters, digits, ``_`` and ``-``, at most 64."""
-        _text("query name", queryName, "a text, or leave queryName out")
+        given.text("query name", queryName, "a text, or leave queryName out")
         if not _NAME.fullmatch(queryName):
             msg = (
                 f'query name "{queryName}" cannot name files; use 1 to 64 letters, digits, _ and -.'
@@ -170,11 +168,8 @@ class Writer:
                     "processingTime."
                 )
                 raise HeadgateError(msg)
-        if processingTime is not None and (once or availableNow):
-            msg = "trigger() has two kinds; use processingTime=... or availableNow=True."
-            raise ConfigError(msg)
         if processingTime is not None:
-            self._check_interval(processingTime)
+            given.check_interval(self._df.sparkSession, processingTime, bool(once or availableNow))
             self._trigger = {"processingTime": processingTime}
         elif once or availableNow:
             self._trigger = {"availableNow": True}
@@ -183,20 +178,9 @@ class Writer:
             raise ConfigError(msg)
         return self
 
-    def _check_interval(self, interval: str) -> None:
-        """Raise ConfigError unless Spark reads `interval`."""
-        allowed = 'an interval in Spark\'s words, such as "1 second" or "500 milliseconds"'
-        _text("trigger processingTime", interval, allowed)
-        triggers = jvm(self._df.sparkSession).org.apache.spark.sql.streaming.Trigger
-        try:
-            triggers.ProcessingTime(interval)
-        except (IllegalArgumentException, Py4JError):
-            msg = f'trigger processingTime="{interval}" is not allowed; use {allowed}.'
-            raise ConfigError(msg) from None
-
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Writer:
         """Give each step's rows to `func(df, id)`; `id` is the same when a step comes again."""
-        _require(callable(func), "foreachBatch", func, "a function of a DataFrame and a number")
+        given.check_function(func)
         self._function = func
         return self
 
@@ -218,23 +202,13 @@ class Writer:
         ConfigError
             One is no number of slots, or they are not min <= start <= max.
         """
-        _whole("slots min", min, 1)
-        given = [min]
-        for name, value in (("start", start), ("max", max)):
-            if value != "auto":
-                given.append(_whole(f"slots {name}", value, 1, 'or "auto"'))
-        if given != sorted(given):
-            msg = f"slots min={min}, start={start}, max={max} are not 1 <= min <= start <= max."
-            raise ConfigError(msg)
+        given.check_slots(min, max, start)
         self._slots = (min, max, start)
         return self
 
     def keyGroups(self, count: int) -> Writer:
         """Set the number of key groups, 1 to 32,767; fixed once the checkpoint exists."""
-        _whole("keyGroups", count, 1)
-        if not count < 2**15:
-            msg = f"keyGroups={count} is out of range; use 1 to {2**15 - 1}."
-            raise ConfigError(msg)
+        given.check_key_groups(count)
         self._key_groups = count
         return self
 
@@ -244,9 +218,7 @@ class Writer:
         What exceeds it waits in the slot's durable backlog. None serves everything in its batch;
         ``"auto"``, the default, is 0.8 of the tightest latency bound, and None without an SLO.
         """
-        if budget is not None and budget != "auto":
-            allowed = 'a number with its unit, such as "800 ms", or "auto", or None'
-            parse_duration_s(_text("budget", budget, allowed))
+        given.check_budget(budget)
         self._budget = budget
         return self
 
@@ -263,10 +235,7 @@ class Writer:
         ConfigError
             A text is no SLO.
         """
-        for slo in slos:
-            if not isinstance(slo, Slo):
-                _text("slo", slo, 'a text such as "mean < 1 s over 1 s"')
-        self._slos = tuple(parse_slo(slo) if isinstance(slo, str) else slo for slo in slos)
+        self._slos = tuple(given.slo(one) for one in slos)
         return self
 
     def policy(self, policy: str | Policy, **parameters: float) -> Writer:
@@ -281,17 +250,17 @@ class Writer:
         ConfigError
             No policy has that name, or a parameter is unknown or out of range.
         """
-        _check_policy(policy, parameters)
+        given.check_policy(policy, parameters)
         if isinstance(policy, str) and registry.is_replica_policy(policy):
-            self._replica_policy = registry.replica_policy(_call(policy, parameters))
+            self._replica_policy = registry.replica_policy(given.call(policy, parameters))
             return self
         self._replica_policy = None
-        self._policy = _policy(policy, parameters) if isinstance(policy, str) else policy
+        self._policy = given.policy_of(policy, parameters) if isinstance(policy, str) else policy
         return self
 
     def advise(self, advise: bool = True) -> Writer:
         """Let the policy decide and write down why, and change nothing."""
-        _require(isinstance(advise, bool), "advise", advise, "True or False")
+        given.require(isinstance(advise, bool), "advise", advise, "True or False")
         self._advise = advise
         return self
 
@@ -307,7 +276,7 @@ class Writer:
             No strategy has that name, a parameter is unknown or out of range, or it bounds how many
             records a slot defers, which nothing does on Spark.
         """
-        _text("migration", strategy, 'a strategy such as "subscale" or "fluid"')
+        given.text("migration", strategy, 'a strategy such as "subscale" or "fluid"')
         self._migration = str(strategy_of(strategy))
         return self
 
@@ -504,7 +473,7 @@ class Writer:
             return None
         job = driver.config
         cores = self._df.sparkSession.sparkContext.defaultParallelism
-        policy = self._policy or _policy("streamswitch", {})
+        policy = self._policy or given.policy_of("streamswitch", {})
         config = ControlConfig(self._slos, policy, advise=self._advise, **self._limits(job))
         parents = {op.id: (op.upstream.id,) for op in plan.operators if op.upstream is not None}
         return Controller(
@@ -601,58 +570,6 @@ class Writer:
             function=self._function,
         )
         return sinks.sink_of(self._df.sparkSession, target, plan.plan)
-
-
-def _require(fits: bool, what: str, value: object, allowed: str) -> None:
-    """Raise ConfigError unless a setting fits."""
-    if not fits:
-        msg = f"{what}={value!r} is not allowed; use {allowed}."
-        raise ConfigError(msg)
-
-
-def _text(what: str, value: Any, allowed: str) -> str:
-    """Return `value`, which must be a text."""
-    _require(isinstance(value, str) and bool(value.strip()), what, value, allowed)
-    text: str = value
-    return text
-
-
-def _whole(what: str, value: object, least: int, more: str = "") -> int:
-    """Return `value`, which must be a whole number, at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        allowed = f"a whole number of {least} or more {more}".strip()
-        msg = f"{what}={value!r} is out of range; use {allowed}."
-        raise ConfigError(msg)
-    return value
-
-
-def _check_policy(policy: object, parameters: Mapping[str, object]) -> None:
-    """Raise ConfigError unless these are what a policy is set by."""
-    if not isinstance(policy, str):
-        if not callable(getattr(policy, "decide", None)):
-            msg = (
-                f'policy={policy!r} is not allowed; use a name such as "streamswitch", or a policy.'
-            )
-            raise ConfigError(msg)
-        if parameters:
-            msg = (
-                f"policy parameter {next(iter(parameters))} goes with a policy's name only; give it to "
-                "the policy itself."
-            )
-            raise ConfigError(msg)
-    for name, value in parameters.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        _require(number, f"policy parameter {name}", value, "a number")
-
-
-def _policy(name: str, parameters: Mapping[str, float]) -> Policy:
-    return registry.policy(_call(name, parameters))
-
-
-def _call(name: str, parameters: Mapping[str, float]) -> str:
-    """Return a policy as the registry reads it."""
-    arguments = ", ".join(f"{key}={value:g}" for key, value in parameters.items())
-    return f"{name}({arguments})" if arguments else name
 
 
 def _identity(plan: Plan, config: JobConfig) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""`hg.explain` says in which output mode a query runs, and else what hinders it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import headgate as hg
+
+
+def rate(spark: SparkSession) -> DataFrame:
+    frame = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
+    return frame.withWatermark("timestamp", "5 seconds")
+
+
+def by_key(frame: DataFrame) -> DataFrame:
+    return frame.groupBy((F.col("value") % 7).alias("k")).agg(F.count("*").alias("n"))
+
+
+EXPLAINED: dict[str, tuple[Callable[[SparkSession], DataFrame], str | None, str]] = {
+    "append": (lambda s: rate(s).select("value"), None, r"elastic       nothing: .*stateless"),
+    "no watermark": (
+        lambda s: by_key(rate(s)),
+        None,
+        r'output mode   "update" or "complete"; not append: .*\nelastic +Aggregate keys',
+    ),
+    "sorted": (
+        lambda s: by_key(rate(s)).orderBy("n"),
+        None,
+        r'output mode   "complete"; not append: .*\nelastic +Aggregate keys',
+    ),
+    "in no mode": (
+        lambda s: rate(s).groupBy("value").agg(F.collect_list("timestamp")),
+        None,
+        "not elastic   cannot run collect_list",
+    ),
+    "refused by Spark in every mode": (
+        lambda s: rate(s).groupBy("value").agg(F.countDistinct("timestamp")),
+        None,
+        "(?i)not elastic   .*distinct",
+    ),
+    "the mode that is asked for": (lambda s: by_key(rate(s)), "append", "not elastic   .*ppend"),
+}
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_explain_says_in_which_mode_a_query_runs(spark: SparkSession, name: str) -> None:
+    build, mode, words = EXPLAINED[name]
+    said = hg.explain(build(spark)) if mode is None else hg.explain(build(spark), mode)
+    assert re.match(words, said), said
