@@ -6,6 +6,7 @@ workers once they have ended, also where their driver was killed. Set by `headga
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import shutil
@@ -74,10 +75,13 @@ def own_directory(undo: ExitStack) -> None:
 def clear_away() -> None:
     """Remove the run directories that nobody uses any more, when the workers have ended."""
     arena = importlib.import_module("headgate.state.arena")
+    errors = importlib.import_module("headgate.core.errors")
     deadline = time.monotonic() + _WORKERS_END_S
     while _has_children() and time.monotonic() < deadline:
         time.sleep(0.01)
-    arena.sweep(arena.arena_root())
+    # a directory that cannot be used was refused by whoever wanted to use it
+    with contextlib.suppress(errors.HeadgateError, OSError):
+        arena.sweep(arena.arena_root())
 
 
 def _has_children() -> bool:
