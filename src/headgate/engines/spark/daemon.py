@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ _PRELOAD = (
     "headgate.engines.spark.slot",
 )
 
+_SOURCE_RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _SOCKET_DIRECTORY = "PYTHON_WORKER_FACTORY_SOCK_DIR"
 
 
@@ -48,6 +50,25 @@ def quiet(worker: Callable[..., int]) -> Callable[..., int]:
             return 1
 
     return run
+
+
+def quiet_here() -> None:
+    """Make this process silent in the same way, if it is a worker that reads a Python source.
+
+    Spark starts those with a daemon of its own, whatever daemon module is set, or with none; what reads
+    a source of headgate imports it, and so comes here.
+    """
+    main = sys.modules["__main__"]
+    started_as = getattr(getattr(main, "__spec__", None), "name", None)
+    if started_as == "pyspark.daemon":
+        main.worker = quiet(main.worker)  # type: ignore[attr-defined]
+    elif started_as == _SOURCE_RUNNER:
+        sys.excepthook = _all_but_a_broken_pipe
+
+
+def _all_but_a_broken_pipe(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    if not isinstance(error, BrokenPipeError):
+        sys.__excepthook__(kind, error, trace)
 
 
 def own_directory(undo: ExitStack) -> None:

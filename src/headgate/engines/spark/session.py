@@ -152,8 +152,23 @@ def session(
     spark = builder.getOrCreate()
     if "spark.log.level" not in given | asked:
         spark.sparkContext.setLogLevel("ERROR")
-    sources.register(spark)
+    _register_sources(spark)
     return spark
+
+
+def _register_sources(spark: SparkSession) -> None:
+    """Make headgate's sources known.
+
+    Spark then asks a Python worker for all that are installed, and closes it a minute later. On a Unix
+    socket that worker prints a traceback when it is closed, so this one gets another.
+    """
+    conf = spark.sparkContext._jsc.sc().conf()  # what the driver reads, not the session's copy
+    chosen = conf.get(_UNIX_SOCKETS, "false")
+    conf.set(_UNIX_SOCKETS, "false")
+    try:
+        sources.register(spark)
+    finally:
+        conf.set(_UNIX_SOCKETS, chosen)
 
 
 def _given(asked: Mapping[str, str]) -> dict[str, str]:
