@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import os
 import subprocess
 import sys
+import types
 import warnings
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 import headgate as hg
 from headgate.core.errors import ConfigError
 from headgate.engines.spark import warmup
-from headgate.engines.spark.daemon import own_directory
+from headgate.engines.spark.daemon import own_directory, quiet_here
 from headgate.engines.spark.interpreter import check_interpreter
 
 
@@ -172,3 +174,17 @@ def test_a_worker_that_dies_while_it_is_warmed_up_ends_no_start(
     monkeypatch.setattr(warmup, "_Load", lambda specs: fail)
     with pytest.raises(Exception, match="this is no accident"):
         warmup.warm_workers(spark, [])
+
+
+def test_workers_that_plan_a_source_are_silent_when_spark_closes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def worker(*args: Any) -> int:
+        raise BrokenPipeError
+
+    main = types.ModuleType("__main__")
+    main.__spec__ = importlib.machinery.ModuleSpec("pyspark.daemon", None)
+    main.worker = worker  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    quiet_here()
+    assert main.worker() == 1  # type: ignore[attr-defined]

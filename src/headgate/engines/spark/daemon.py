@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ _PRELOAD = (
     "headgate.engines.spark.slot",
 )
 
+_SOURCE_RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _SOCKET_DIRECTORY = "PYTHON_WORKER_FACTORY_SOCK_DIR"
 _WORKERS_END_S = 5.0
 """Workers are told to end before their daemon does; one that stands still is not waited for longer."""
@@ -53,6 +55,25 @@ def quiet(worker: Callable[..., int]) -> Callable[..., int]:
             return 1
 
     return run
+
+
+def quiet_here() -> None:
+    """Make this process silent in the same way, if it is a worker that reads a Python source.
+
+    Spark starts those with a daemon of its own, whatever daemon module is set, or with none; what reads
+    a source of headgate imports it, and so comes here.
+    """
+    main = sys.modules["__main__"]
+    started_as = getattr(getattr(main, "__spec__", None), "name", None)
+    if started_as == "pyspark.daemon":
+        main.worker = quiet(main.worker)  # type: ignore[attr-defined]
+    elif started_as == _SOURCE_RUNNER:
+        sys.excepthook = _all_but_a_broken_pipe
+
+
+def _all_but_a_broken_pipe(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    if not isinstance(error, BrokenPipeError):
+        sys.__excepthook__(kind, error, trace)
 
 
 def own_directory(undo: ExitStack) -> None:

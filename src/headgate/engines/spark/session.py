@@ -19,8 +19,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headgate.core.errors import HeadgateError
+from headgate.core.errors import ConfigError, HeadgateError
 from headgate.engines.spark import sources
+from headgate.engines.spark.interpreter import check_interpreter
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,23 @@ def session(
     spark = builder.getOrCreate()
     if "spark.log.level" not in given | asked:
         spark.sparkContext.setLogLevel("ERROR")
-    sources.register(spark)
+    _register_sources(spark)
     return spark
+
+
+def _register_sources(spark: SparkSession) -> None:
+    """Make headgate's sources known.
+
+    Spark then asks a Python worker for all that are installed, and closes it a minute later. On a Unix
+    socket that worker prints a traceback when it is closed, so this one gets another.
+    """
+    conf = spark.sparkContext._jsc.sc().conf()  # what the driver reads, not the session's copy
+    chosen = conf.get(_UNIX_SOCKETS, "false")
+    conf.set(_UNIX_SOCKETS, "false")
+    try:
+        sources.register(spark)
+    finally:
+        conf.set(_UNIX_SOCKETS, chosen)
 
 
 def _given(asked: Mapping[str, str]) -> dict[str, str]:
@@ -254,12 +270,24 @@ def _missing(spark: SparkSession) -> list[str]:
     return [one.key for one in SETTINGS if not one.running and found[one.key] != one.value]
 
 
-def advise(spark: SparkSession, location: str) -> None:
-    """Warn of what `advice` says, once per process."""
+def check(spark: SparkSession, location: str) -> None:
+    """Refuse a session that cannot run a query; warn of what `advice` says, once per process.
+
+    Called by what a user's `start` calls.
+
+    Raises
+    ------
+    ConfigError
+        Speculation is on, or the Python of its workers cannot run headgate.
+    """
+    if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
+        msg = "spark.speculation is on; two live attempts of a slot only waste work here. Switch it off."
+        raise ConfigError(msg)
+    check_interpreter(spark)
     said = advice(spark, location)
     if said is not None and "advice" not in _told:
         _told.add("advice")
-        warnings.warn(said, stacklevel=5)
+        warnings.warn(said, stacklevel=4)
 
 
 def advice(spark: SparkSession, location: str) -> str | None:

@@ -52,8 +52,11 @@ from pyspark.sql.types import StructType
 
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
+from headgate.engines.spark.daemon import quiet_here
 from headgate.workloads import nexmark, replay, sentences, stock_exchange
 from headgate.workloads.rates import parse_rate
+
+quiet_here()
 
 __all__ = [
     "BUILT_IN",

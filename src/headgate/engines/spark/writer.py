@@ -26,7 +26,6 @@ from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
 from headgate.engines.spark.gateway import require_classic
-from headgate.engines.spark.interpreter import check_interpreter
 from headgate.engines.spark.job import JobConfig
 from headgate.engines.spark.lock import CheckpointLock
 from headgate.engines.spark.logfiles import raw_local_files
@@ -371,7 +370,7 @@ class Writer:
             msg = f"{policy.name} cannot only advise; leave out .advise(), or the policy."
             raise ConfigError(msg)
         location = self._location()
-        _check_session(self._df.sparkSession, location)
+        sessions.check(self._df.sparkSession, location)
         if self._mode == "complete":
             msg = (
                 f'{policy.name} runs stateless queries, which have no mode "complete"; use append.'
@@ -402,7 +401,7 @@ class Writer:
     def _start(self, plan: Plan) -> Query:
         spark = self._df.sparkSession
         location = self._location()
-        _check_session(spark, location)
+        sessions.check(spark, location)
         config = self._config()
         checkpoint = Checkpoint(location)
         job = checkpoint.open(_identity(plan, config))
@@ -582,11 +581,3 @@ def _identity(plan: Plan, config: JobConfig) -> dict[str, Any]:
             for op in plan.operators
         },
     }
-
-
-def _check_session(spark: Any, location: str) -> None:
-    if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
-        msg = "spark.speculation is on; two live attempts of a slot only waste work here. Switch it off."
-        raise ConfigError(msg)
-    check_interpreter(spark)
-    sessions.advise(spark, location)
