@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -25,6 +24,7 @@ from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
 from headgate.engines.spark.gateway import require_classic
 from headgate.engines.spark.job import JobConfig
+from headgate.engines.spark.location import Place, check_seen, place
 from headgate.engines.spark.lock import CheckpointLock
 from headgate.engines.spark.logical import read
 from headgate.engines.spark.plan import Query as Plan
@@ -41,7 +41,6 @@ from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import ControlFiles
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OWN_OPTIONS = {
     "headgate.arrival": "column that says when a record arrived",
     "headgate.snapshotEvery": "steps between two full sections of a key group",
@@ -89,9 +88,11 @@ class Writer:
         self._options: dict[str, str] = {}
         self._mode = "append"
         self._partition_by: list[str] = []
+        self._cluster_by: list[str] = []
         self._name: str | None = None
         self._trigger: dict[str, Any] = {}
         self._function: Callable[[DataFrame, int], None] | None = None
+        self._row_function: Any = None
         self._table: str | None = None
         self._slots: tuple[int, int | str, int | str] = (1, "auto", "auto")
         self._key_groups = 128
@@ -142,18 +143,16 @@ class Writer:
 
     def partitionBy(self, *cols: str | list[str]) -> Writer:
         """Partition the files of a file sink."""
-        self._partition_by = [
-            name for col in cols for name in (col if isinstance(col, list) else [col])
-        ]
+        self._partition_by = _flat(cols)
+        return self
+
+    def clusterBy(self, *cols: str | list[str]) -> Writer:
+        """Cluster the rows of a table or format that knows of it; others leave it aside, as in Spark."""
+        self._cluster_by = _flat(cols)
         return self
 
     def queryName(self, queryName: str) -> Writer:
-        """Name the query: letters, digits, ``_`` and ``-``, at most 64."""
-        if not _NAME.fullmatch(queryName):
-            msg = (
-                f'query name "{queryName}" cannot name files; use 1 to 64 letters, digits, _ and -.'
-            )
-            raise ConfigError(msg)
+        """Name the query, with any text; for format memory the name of a table."""
         self._name = queryName
         return self
 
@@ -166,7 +165,11 @@ class Writer:
         availableNow: bool | None = None,
         realTime: str | None = None,
     ) -> Writer:
-        """Set how often a batch starts: ``processingTime="1 second"`` or ``availableNow=True``."""
+        """Set how often a batch starts: ``processingTime="1 second"`` or ``availableNow=True``.
+
+        ``once=True`` runs a single batch of all there is, as Spark does; windows that it makes due come
+        out at the next start.
+        """
         for name, value in (("realTime", realTime), ("continuous", continuous)):
             if value is not None:
                 msg = (
@@ -176,16 +179,26 @@ class Writer:
                 raise HeadgateError(msg)
         if processingTime is not None:
             self._trigger = {"processingTime": processingTime}
-        elif once or availableNow:
+        elif availableNow:
             self._trigger = {"availableNow": True}
+        elif once:
+            self._trigger = {"once": True}
         else:
-            msg = "trigger() needs processingTime=... or availableNow=True."
+            msg = "trigger() needs processingTime=..., availableNow=True or once=True."
             raise ConfigError(msg)
         return self
 
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Writer:
         """Give each step's rows to `func(df, id)`; `id` is the same when a step comes again."""
-        self._function = func
+        self._function, self._row_function = func, None
+        return self
+
+    def foreach(self, f: Any) -> Writer:
+        """Give each row to `f(row)`, or to an object with ``open``, ``process`` and ``close``.
+
+        It runs on the executors; ``epoch_id`` is the same when a step comes again.
+        """
+        self._function, self._row_function = None, f
         return self
 
     # -- headgate's -------------------------------------------------------------------------------
@@ -285,10 +298,24 @@ class Writer:
         self._fallback = to
         return self
 
-    def toTable(self, tableName: str) -> Query:
-        """Start the query, appending to a table."""
+    def toTable(
+        self,
+        tableName: str,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> Query:
+        """Start the query into a table, which is made if it is not there; parameters as of PySpark's.
+
+        Raises
+        ------
+        UnsupportedQuery, ConfigError, CheckpointError
+            As `start` does.
+        """
         self._table = tableName
-        return self.start()
+        return self.start(None, format, outputMode, partitionBy, queryName, **options)
 
     def start(
         self,
@@ -343,6 +370,9 @@ class Writer:
         if name is not None:
             self.queryName(name)
         if path is not None:
+            if any(key.lower() == "path" for key in self._options):
+                msg = f'start("{path}") and option "path" both say where to; leave one out, as in Spark.'
+                raise ConfigError(msg)
             self.option("path", path)
 
     def _start_plain(self) -> Any:
@@ -354,12 +384,16 @@ class Writer:
             writer = writer.format(self._format)
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
+        if self._cluster_by:
+            writer = writer.clusterBy(*self._cluster_by)
         if self._name:
             writer = writer.queryName(self._name)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
         if self._function is not None:
             writer = writer.foreachBatch(self._function)
+        if self._row_function is not None:
+            writer = writer.foreach(self._row_function)
         return writer.toTable(self._table) if self._table else writer.start()
 
     def _start_pools(self, policy: ReplicaPolicy) -> Any:
@@ -367,8 +401,6 @@ class Writer:
         if self._advise:
             msg = f"{policy.name} cannot only advise; leave out .advise(), or the policy."
             raise ConfigError(msg)
-        location = self._location()
-        _check_session(self._df.sparkSession, location)
         if self._mode == "complete":
             msg = (
                 f'{policy.name} runs stateless queries, which have no mode "complete"; use append.'
@@ -376,41 +408,54 @@ class Writer:
             raise ConfigError(msg)
         pipeline = read_pipeline(self._df, policy.name, self._options.get("headgate.arrival"))
         plan = Plan([], pipeline.plan, self._df.schema, OutputMode.APPEND)
-        return replicas.start(
-            self._df,
-            pipeline,
-            replicas.pool_config(
-                self._df.sparkSession, self._slots, self._options, self._budget_s()
-            ),
-            policy,
-            self._sink(plan),
-            location=location,
-            name=self._name,
-            trigger=self._trigger,
+        config = replicas.pool_config(
+            self._df.sparkSession, self._slots, self._options, self._budget_s()
         )
+        with ExitStack() as undo:
+            where = self._place()
+            undo.callback(where.leave, failed=False)
+            pooled = replicas.start(
+                self._df,
+                pipeline,
+                config,
+                policy,
+                self._sink(plan, where),
+                place=where,
+                name=self._name,
+                trigger=self._trigger,
+            )
+            undo.pop_all()
+        return pooled
 
-    def _location(self) -> str:
-        location = self._options.get("checkpointLocation")
-        if not location:
-            msg = 'a query needs a place for its state; add .option("checkpointLocation", ...).'
-            raise ConfigError(msg)
-        return location
+    def _place(self) -> Place:
+        """Return where the checkpoint lies."""
+        options = {
+            key.lower(): value for key, value in self._options.items()
+        }  # as Spark reads them
+        given = options.get("checkpointlocation")
+        calls = self._function is not None or self._row_function is not None
+        one_time = calls or (self._format or "").lower() in sinks.ONE_TIME
+        found = place(self._df.sparkSession, given, self._name, one_time=one_time)
+        _check_session(self._df.sparkSession, str(found.path))
+        return found
 
     def _start(self, plan: Plan) -> Query:
         spark = self._df.sparkSession
-        location = self._location()
-        _check_session(spark, location)
         config = self._config()
-        checkpoint = Checkpoint(location)
-        job = checkpoint.open(_identity(plan, config))
         with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
+            where = self._place()
+            undo.callback(where.leave, failed=False)
+            sink = self._sink(plan, where)
+            checkpoint = Checkpoint(where.path)
+            job = checkpoint.open(_identity(plan, config))
+            check_seen(spark, checkpoint.root / "identity.json")
             lock = CheckpointLock(spark, checkpoint.root)
             undo.callback(lock.release)
             root = arena_root()
             sweep(root)
             run = open_run(root)
             undo.callback(run.close)
-            sink = self._sink(plan)
+            sink.begin()
             recorder = Recorder(checkpoint.root / "journal.jsonl")
             driver = BatchDriver(spark, plan, config, checkpoint, job, run, sink, recorder)
             undo.callback(driver.close)
@@ -439,7 +484,7 @@ class Writer:
                 undo.callback(controller.stop)
             commands.restore()
             writer = frame.writeStream.foreachBatch(driver.process)
-            writer = writer.option("checkpointLocation", location)
+            writer = writer.option("checkpointLocation", where.uri)
             writer = writer.queryName(self._name) if self._name else writer
             if self._trigger:
                 writer = writer.trigger(**self._trigger)
@@ -453,6 +498,7 @@ class Writer:
             leave_executors()
             run.end()
             run.close()
+            where.leave(failed=inner.exception() is not None)
 
         finite = "availableNow" in self._trigger
         return Query(inner, driver, controller, commands, finite=finite, release=release)
@@ -484,7 +530,7 @@ class Writer:
         )
 
     def _budget_s(self) -> float | None:
-        if self._budget is None or "availableNow" in self._trigger:
+        if self._budget is None or self._trigger.keys() & {"availableNow", "once"}:
             return None
         if self._budget == "auto":
             return steering.budget_s(self._slos)
@@ -551,12 +597,10 @@ class Writer:
             }
         )
 
-    def _sink(self, plan: Plan) -> sinks.Sink:
-        options = {
-            k: v
-            for k, v in self._options.items()
-            if not k.startswith("headgate.") and k != "checkpointLocation"
-        }
+    def _sink(self, plan: Plan, where: Place) -> sinks.Sink:
+        options = {k: v for k, v in self._options.items() if not k.startswith("headgate.")}
+        if self._name:
+            options["queryName"] = self._name  # as Spark's writer, and some sinks read it
         target = sinks.Target(
             file_format=self._format,
             mode=self._mode,
@@ -565,12 +609,20 @@ class Writer:
             partition_by=self._partition_by,
             options=options,
             function=self._function,
+            checkpoint=where.path,
+            row_function=self._row_function,
+            cluster_by=self._cluster_by,
         )
         return sinks.sink_of(self._df.sparkSession, target, plan.plan)
 
 
 def _policy(name: str, parameters: Mapping[str, float]) -> Policy:
     return registry.policy(_call(name, parameters))
+
+
+def _flat(columns: tuple[str | list[str], ...]) -> list[str]:
+    """Return names given one by one or as lists."""
+    return [name for one in columns for name in (one if isinstance(one, list) else [one])]
 
 
 def _call(name: str, parameters: Mapping[str, float]) -> str:
