@@ -29,7 +29,7 @@ def directory(text: str) -> Path:
 
 
 def local_text(text: str) -> str:
-    """Return the text of a directory, which Spark is to read, once it is known to be no other system's."""
+    """Return the text of a directory for Spark to read; refused where `directory` refuses it."""
     directory(text)
     return text
 

@@ -337,8 +337,8 @@ def _marked(spark: SparkSession, checkpoint: str | None) -> Iterator[tuple[Path 
         yield (
             None,
             [
-                f"the checkpoint directory {checkpoint} does not exist; make it on a file system that every "
-                "host mounts, or name the directory above it."
+                f"the checkpoint directory {checkpoint} does not exist; make it on a file "
+                "system that every host mounts, or name the directory above it."
             ],
         )
         return
