@@ -67,12 +67,8 @@ def test_a_plain_path_is_refused_where_the_default_file_system_is_not_local(
         counted(numbers(elsewhere), "elsewhere", checkpointLocation=str(place)).start()
     assert str(place) in str(refused.value)
     assert not place.exists()
-    pools = hg.writeStream(
-        numbers(elsewhere)
-        .sparkSession.readStream.format("rate")
-        .load()
-        .mapInArrow(iter, "value long")
-    )
+    rates = elsewhere.readStream.format("rate").load().select("value")
+    pools = hg.writeStream(rates.mapInArrow(lambda batches: batches, "value long"))
     with pytest.raises(CheckpointError, match="default file system"):
         pools.policy("psps").format("noop").option("checkpointLocation", str(place)).start()
     found = doctor(elsewhere, state="1 MB", checkpoint=str(place))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate.core.errors import CheckpointError, ConfigError
@@ -102,8 +103,8 @@ def resolved(spark: SparkSession, location: str) -> Path:
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     try:
         path = hadoop.Path(location)
-    except Py4JJavaError as error:
-        cause = str(error.java_exception.getMessage())
+    except (PySparkException, Py4JJavaError) as error:
+        cause = str(error).strip().splitlines()[0].removesuffix(".")
         msg = f'{_WHAT} "{location}" is no path ({cause}); write it as /path or file:/path.'
         raise CheckpointError(msg) from error
     named = path.toUri()
@@ -115,7 +116,7 @@ def resolved(spark: SparkSession, location: str) -> Path:
         raise CheckpointError(not_local(f"{_WHAT} {location}", f"{named.getScheme()}:"))
     try:
         found = path.getFileSystem(conf).makeQualified(path).toUri()
-    except Py4JJavaError as error:  # file://host/...
+    except (PySparkException, Py4JJavaError) as error:  # file://host/...
         msg = f"{_WHAT} {location} names no directory; write it as file:/path, with one slash or three."
         raise CheckpointError(msg) from error
     if found.getScheme() != LOCAL:  # such as a default that a site's own class stands for
@@ -143,7 +144,7 @@ def check_seen(spark: SparkSession, file: Path) -> None:
     path: Jvm = hadoop.Path(uri(file))
     try:
         seen = bool(path.getFileSystem(conf).exists(path))
-    except Py4JError:  # a name that the JVM's locale cannot write
+    except (PySparkException, Py4JError):  # a name that the JVM's locale cannot write
         seen = False
     if not seen:
         msg = (
