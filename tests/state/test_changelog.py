@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import io
+import itertools
 import secrets
 import subprocess
 import sys
 from dataclasses import fields, replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +42,42 @@ def test_sections_come_back_as_they_went(shapes):
     blob, refs = encode(sections)
     opened = open_blob(blob)
     assert all(same(decode(opened, refs[group]), one) for group, one in sections.items())
+
+
+@pytest.mark.parametrize("edge", [2**7, 2**15, 2**31])
+def test_words_at_the_edges_of_narrow_integers_come_back(edge):
+    table = np.array([[1, edge - 1, -edge, 0], [0, edge, -edge - 1, 0]], dtype=np.int64)
+    for rows in (table[:1], table):
+        one = replace(section(1, []), rows=rows)
+        blob, refs = encode({0: one})
+        assert same(decode(blob, refs[0]), one)
+
+
+def test_rows_of_small_numbers_take_few_bytes():
+    rows = np.zeros((10_000, 6), dtype=np.int64)
+    rows[:, 0], rows[:, 2], rows[:, 4] = 1, np.arange(10_000), 3
+    blob, _ = encode({0: replace(section(1, []), rows=rows)})
+    assert len(blob) < 10_000 * 5
+
+
+def test_a_blob_of_format_1_is_read():
+    one = section(3, ["a", "bc"])
+    _, refs = encode({7: one})
+    assert same(decode(_blob_of_format_1(one), refs[7]), one)
+
+
+def _blob_of_format_1(one: Section) -> bytes:
+    """Rows as one column of lists of int64: what was written until checkpoints had format 2."""
+    flat = pa.array(one.rows.reshape(-1))
+    rows = pa.FixedSizeListArray.from_arrays(flat, one.rows.shape[1])
+    edges = one.string_offsets.tolist()
+    texts = [one.string_bytes[a:b].tobytes() for a, b in itertools.pairwise(edges)]
+    sink = io.BytesIO()
+    for name, column in (("rows", rows), ("strings", pa.array(texts, pa.large_binary()))):
+        batch = pa.record_batch([column], names=[name])
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+    return sink.getvalue()
 
 
 def test_a_damaged_or_foreign_blob_is_refused():

@@ -41,6 +41,7 @@ from headgate.state.manifest import (
     FORMAT,
     KINDS,
     NO_STEP,
+    READABLE,
     BlobEntry,
     Manifest,
     damaged,
@@ -132,7 +133,7 @@ class Checkpoint:
         name = str(self.root / "identity.json")
         content, _ = unsealed(read_bytes(self.root, "identity.json"), name)
         found: dict[str, Any] = json.loads(content)
-        if found["format"] != FORMAT:
+        if found["format"] not in READABLE:
             msg = f"{name} has format {found['format']}, this headgate reads {FORMAT}: upgrade it"
             raise CheckpointError(msg)
         return found

@@ -322,6 +322,18 @@ def reindex(old: I64, new: I64) -> None:
         new[position] = entries[i]
 
 
+@jit
+def bounds(rows: I64) -> tuple[I64, I64]:
+    """Return the least and the greatest of each column of `rows` (int64[n, k]), and of 0."""
+    low = np.zeros(rows.shape[1], dtype=np.int64)
+    high = np.zeros(rows.shape[1], dtype=np.int64)
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            low[j] = min(low[j], rows[i, j])
+            high[j] = max(high[j], rows[i, j])
+    return low, high
+
+
 def warm() -> None:
     """Compile every kernel (or load it from numba's cache), so that no batch pays for it."""
     rows = np.zeros((8, 3), dtype=np.int64)
@@ -332,6 +344,7 @@ def warm() -> None:
     hashes = hash_words(keys)
     upsert(rows, one, keys, hashes, 0, 4, undo, counts, one.copy())
     find(rows, keys, hashes, one.copy())
+    bounds(rows)
     delete(rows, one, 0, undo, counts)
     restore(rows, undo, 0)
     place(rows[:0].copy(), hashes, rows)

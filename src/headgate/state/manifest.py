@@ -14,7 +14,8 @@ from headgate.state.changelog import SectionRef
 from headgate.state.files import checked_file_name
 from headgate.state.header import is_token
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, FORMAT)
 NO_STEP = -1
 KINDS = ("changelog", "output", "backlog", "late")
 """Directories whose files a manifest may name; those of ``late`` stay for ever, for `headgate verify`."""
@@ -181,7 +182,7 @@ def decode(raw: bytes, name: str) -> Manifest:
     line, _, body = content.partition(b"\n")
     try:
         head = json.loads(line)
-        if head["format"] != FORMAT:
+        if head["format"] not in READABLE:
             msg = f"{name} has format {head['format']}, this headgate reads {FORMAT}: upgrade it"
             raise CheckpointError(msg)
         return _manifest(head, body, digest)

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from headgate.engines.spark import exchange
+from headgate.engines.spark.chain import ChainJob
 from headgate.engines.spark.changes import Changes
 from headgate.engines.spark.commit import StepFacts, assigned, next_manifest
 from headgate.engines.spark.errand import Errands
@@ -124,18 +125,10 @@ class BatchDriver:
             op.id: ArrowMap(self._tasks[op.id], self._emitted_schema(op, self._tasks[op.id]))
             for op in query.operators
         }
-        self.intake = Intake(spark, query, config.key_groups)
-        self._preaggregation = {
-            c[0].id: Preaggregation(c[0], config.preaggregate, self.intake.unfolding)
-            for c in query.chains
-        }
-        self._relays = {
-            op.id: exchange.Relay(spark, op, config.key_groups)
-            for op in query.operators
-            if op.upstream is not None
-        }
+        self.intake = Intake(spark, query, config.key_groups, checkpoint.path)
         self._results = Results(spark, query)
         self._placements = {op.id: Placement(spark) for op in query.operators}
+        self._jobs = self._make_jobs()
         self._porter = Porter(self._errands)
         self.migrations = Migrations(
             # of a shared operator every slot has every record: none could wait for one key group
@@ -178,6 +171,22 @@ class BatchDriver:
                 )
         return tasks
 
+    def _make_jobs(self) -> list[ChainJob]:
+        chains, config = self.query.chains, self.config
+        return [
+            ChainJob(
+                self.spark,
+                chain,
+                self._slots,
+                self.states,
+                self._placements,
+                Preaggregation(chain[0], config.preaggregate, self.intake.unfolding),
+                config.key_groups,
+                alone=len(chains) == 1,
+            )
+            for chain in chains
+        ]
+
     @property
     def _into_sink(self) -> bool:
         """Whether the job that computes a step writes it too."""
@@ -208,8 +217,9 @@ class BatchDriver:
         if not self.query.operators:
             return
         nothing = self.intake.rehearsal()
-        for chain in self.query.chains:
-            self._chain_frame(nothing, chain)._jdf.queryExecution().executedPlan()
+        for job in self._jobs:
+            job.rows(nothing)
+            job.forget()
         self._results.stored(Outputs(), self.checkpoint)._jdf.queryExecution().executedPlan()
 
     # -- steps ------------------------------------------------------------------------------------
@@ -236,7 +246,7 @@ class BatchDriver:
         self.log.refuse_batch()
 
     def _process(self, batch: DataFrame, batch_id: int) -> None:
-        self.intake.settle_in(batch)
+        self.intake.settle_in(batch, [schema for job in self._jobs for schema in job.into_slots])
         arrived_ms = time.time() * 1000
         log = self.log.batch(batch_id)
         watermark_us, sources = log.watermark_us, log.offsets
@@ -292,6 +302,7 @@ class BatchDriver:
         """
         if not self.query.operators or self.latest is None:
             return
+        self.intake.enter()
         evicted_us: int = self.latest.watermarks["evict_us"]
         final_us = self.log.next_watermark_us(self.latest.spark_batch)
         watermark_us = max(evicted_us, final_us or evicted_us)
@@ -309,6 +320,7 @@ class BatchDriver:
 
     def close(self) -> None:
         """Finish what goes on beside the batches; there will be none any more."""
+        self.intake.close()
         self._intents.close()
         self._garbage.close()
 
@@ -373,9 +385,9 @@ class BatchDriver:
         if self.observer is not None:
             self.observer.committed(reports, started_ms, self._read_ms)
         self.after_step()
-        for name, preaggregation in self._preaggregation.items():
-            mine = [r for r in reports if r.operator == name]
-            preaggregation.learn(mine, self._cores)
+        for job in self._jobs:
+            mine = [r for r in reports if r.operator == job.chain[0].id]
+            job.preaggregation.learn(mine, self._cores)
         self._garbage.do(lambda: self.checkpoint.collect_garbage(manifest))
 
     def _quotas(self, now_ms: float) -> dict[str, list[int] | None]:
@@ -457,14 +469,13 @@ class BatchDriver:
         if len(chains) > 1:
             batch = batch.persist()
         try:
-            for chain in chains:
-                self._describe(step, chain)
-                frame = self._chain_frame(batch, chain, first=self.latest is None)
-                clock.lap("plan")
+            for job in self._jobs:
+                self._describe(step, job.chain)
+                rows = job.rows(batch, first=self.latest is None)
                 if self._into_sink:
-                    self.sink.write(step, self._results.straight(frame))
-                else:
-                    frame._jdf.queryExecution().toRdd().count()
+                    rows = self._results.straight(rows)
+                clock.lap("plan")
+                rows.count()
                 clock.lap("slots")
         finally:
             if len(chains) > 1:
@@ -484,24 +495,6 @@ class BatchDriver:
         parts = [f"{op.id} x{self.states[op.id].assignment.slots}" for op in chain]
         text = f"{self.config.name} b{step}: {', '.join(parts)}, epoch {self.changes.epoch}"
         self.spark.sparkContext.setLocalProperty("spark.job.description", text)
-
-    def _chain_frame(
-        self, batch: DataFrame, chain: list[Operator], *, first: bool = False
-    ) -> DataFrame:
-        """Return the plan of a chain's job, from routed rows to the last operator's slots."""
-        alone = len(self.query.chains) == 1
-        frame = exchange.chain_input(batch, chain[0], alone=alone)
-        frame = self._preaggregation[chain[0].id].apply(frame)
-        if first:
-            frame = exchange.with_initial(frame, chain[0], self.config.key_groups)
-        for operator in chain:
-            if operator.upstream is not None:
-                frame = self._relays[operator.id].apply(frame)
-            assignment = self.states[operator.id].assignment
-            frame = exchange.to_slots(frame, assignment, shared=operator.shared)
-            frame = self._placements[operator.id].pin(frame, assignment.slots)
-            frame = self._slots[operator.id].apply(frame)
-        return frame
 
     def _emitted_schema(self, operator: Operator, task: SlotTask) -> T.StructType:
         if task.into_sink and task.next_operator is None:

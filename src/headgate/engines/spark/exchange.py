@@ -14,7 +14,6 @@ from pyspark.sql import types as T
 from headgate.core.assignment import Assignment
 from headgate.core.errors import UnsupportedQuery
 from headgate.engines.spark.gateway import (
-    Graft,
     Jvm,
     analysed,
     class_name,
@@ -29,7 +28,6 @@ from headgate.engines.spark.gateway import (
     template,
 )
 from headgate.engines.spark.plan import Operator, Query
-from headgate.engines.spark.tick import tick
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 
 MARKER_TO, MARKER_TOKEN, MARKER_US = "m_to", "m_token", "m_us"
@@ -77,9 +75,8 @@ def _group_of(by: list[Column], key_groups: int) -> Column:
 
 
 def streaming_input(spark: SparkSession, query: Query, key_groups: int) -> DataFrame:
-    """Return the streaming DataFrame that a query's batches are made of: routed rows and ticks."""
+    """Return the streaming DataFrame of a query's routed rows; of the user's own without operators."""
     if not query.operators:
-        # stateless: the user's own rows, nothing to drain, so no tick either
         return of_rows(spark, query.plan)
     frames = []
     for chain in query.chains:
@@ -91,13 +88,13 @@ def streaming_input(spark: SparkSession, query: Query, key_groups: int) -> DataF
     together = frames[0]
     for frame in frames[1:]:
         together = together.unionByName(frame, allowMissingColumns=True)
-    return with_ticks(together)
+    return together
 
 
-def with_ticks(frame: DataFrame) -> DataFrame:
-    """Return a streaming DataFrame of which a batch begins every second, with rows or without."""
+def with_ticks(frame: DataFrame, ticks: DataFrame) -> DataFrame:
+    """Return a streaming DataFrame of which a batch begins at every tick, with rows or without."""
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
-    return frame.unionByName(tick(frame.sparkSession).select(*nothing))
+    return frame.unionByName(ticks.select(*nothing))
 
 
 def with_initial(frame: DataFrame, operator: Operator, key_groups: int) -> DataFrame:
@@ -163,8 +160,7 @@ class Relay:
     """From what the slots of an operator put out to the routed input of the next operator.
 
     What the user wrote between the two runs in Catalyst. Marker rows pass through it untouched, in
-    the same plan: a second path would run the upstream slots a second time. The plan is made once;
-    each batch only puts its own rows under it.
+    the same plan: a second path would run the upstream slots a second time.
 
     Parameters
     ----------
@@ -172,6 +168,13 @@ class Relay:
     operator : Operator
         The one downstream.
     key_groups : int
+
+    Attributes
+    ----------
+    hole : plan node
+        Leaf of `plan`, where the rows of the slots upstream are put.
+    plan : plan node
+        From them to the routed columns.
     """
 
     def __init__(self, spark: SparkSession, operator: Operator, key_groups: int) -> None:
@@ -179,8 +182,8 @@ class Relay:
         assert upstream is not None
         empty = analysed(template(spark, MARKERS))
         markers = list(each(empty.output()))
-        self._attributes = seq(spark, [*each(upstream.placeholder.output()), *markers])
-        hole = leaf(spark, self._attributes, internal_rows(of_rows(spark, empty)))
+        attributes = seq(spark, [*each(upstream.placeholder.output()), *markers])
+        hole = leaf(spark, attributes, internal_rows(of_rows(spark, empty)))
         plan = _with_markers(spark, operator.input_plan, upstream.placeholder, hole, markers)
         marker = column(spark, markers[0]).isNotNull()
         columns = []
@@ -189,13 +192,8 @@ class Relay:
             columns.append(F.when(~marker, value).alias(name))
         kept = [column(spark, m).alias(m.name()) for m in markers]
         routed = of_rows(spark, plan).select(*columns, *kept)
-        self._graft = Graft(spark, analysed(routed), hole)
-
-    def apply(self, rows: DataFrame) -> DataFrame:
-        """Return the routed input made of one batch's rows."""
-        spark = rows.sparkSession
-        made = leaf(spark, self._attributes, internal_rows(rows))
-        return of_rows(spark, self._graft.onto(made))
+        self.plan = analysed(routed)
+        self.hole = hole
 
 
 def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: list[Jvm]) -> Jvm:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
+from collections.abc import Iterable
+from pathlib import Path
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from headgate.engines.spark.arrowbatches import fit_arrow_batches
 from headgate.engines.spark.exchange import streaming_input, with_ticks
-from headgate.engines.spark.gateway import no_rows
+from headgate.engines.spark.gateway import java_class, no_rows
+from headgate.engines.spark.logfiles import forget_raw_files
 from headgate.engines.spark.plan import Query
+from headgate.engines.spark.tick import Tick
 from headgate.engines.spark.unfold import Unfolding, unfolding
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
@@ -21,6 +28,8 @@ class Intake:
         The session that the query was started in.
     query : Query
     key_groups : int
+    checkpoint : Path
+        Of the query; its lock is held.
 
     Attributes
     ----------
@@ -28,21 +37,53 @@ class Intake:
         What of the input is made in the batch.
     stream : DataFrame
         The streaming DataFrame whose batches are taken.
+    tick : Tick or None
+        What begins a batch where the sources are quiet; a query without operators has nothing to do then.
     """
 
-    def __init__(self, spark: SparkSession, query: Query, key_groups: int) -> None:
+    def __init__(
+        self, spark: SparkSession, query: Query, key_groups: int, checkpoint: Path
+    ) -> None:
         self.unfolding: Unfolding | None = unfolding(spark, query, key_groups)
         if self.unfolding is None:
             self.stream = streaming_input(spark, query, key_groups)
         else:
-            self.stream = with_ticks(self.unfolding.stream())
+            self.stream = self.unfolding.stream()
+        self.tick = Tick(spark, checkpoint) if query.operators else None
+        if self.tick is not None:
+            self.stream = with_ticks(self.stream, self.tick.frame)
         self._schema = self.stream.schema
         self._session: SparkSession | None = None
 
-    def settle_in(self, batch: DataFrame) -> None:
-        """Take the session that batches come with: Spark's clone of the user's, the query's own."""
+    def settle_in(self, batch: DataFrame, into_slots: Iterable[StructType]) -> None:
+        """Take the session that batches come with: Spark's clone of the user's, the query's own.
+
+        Parameters
+        ----------
+        batch : DataFrame
+        into_slots : iterable of StructType
+            Of all rows that slots will get.
+        """
         if self._session is None:
             self._session = _prepared(batch.sparkSession)
+            forget_raw_files(self._session)
+            fit_arrow_batches(self._session, into_slots)
+
+    def enter(self) -> None:
+        """Make the batches' session that of this thread: one of Spark's own threads has it already."""
+        assert self._session is not None
+        sessions = java_class(self._session, "org.apache.spark.sql.classic.SparkSession")
+        sessions.setActiveSession(self._session._jsparkSession)
+
+    def start_ticking(self) -> None:
+        """Begin a batch every second from now on."""
+        if self.tick is not None:
+            self.tick.start()
+
+    def close(self) -> None:
+        """Begin no batch any more."""
+        if self.tick is not None:
+            self.tick.stop()
 
     def nothing(self) -> DataFrame:
         """Return a batch without rows."""

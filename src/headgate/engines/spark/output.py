@@ -16,8 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError
-from headgate.engines.spark.gateway import Graft, leaf, of_rows, replace_leaf
+from headgate.engines.spark.gateway import (
+    Jvm,
+    internal_rows,
+    leaf,
+    no_rows,
+    of_rows,
+    replace_leaf,
+)
 from headgate.engines.spark.plan import Query
+from headgate.engines.spark.planned import Planned
 from headgate.engines.spark.reports import Payload
 from headgate.engines.spark.slot import read_table
 from headgate.state.checkpoint import Checkpoint
@@ -120,32 +128,33 @@ class Results:
         self._spark = spark
         self._last = [chain[-1] for chain in query.chains]
         self._plan = query.plan
-        self._graft = None
-        if len(self._last) == 1:
-            self._graft = Graft(spark, query.plan, self._last[0].placeholder)
+        self._planned: Planned | None = None
 
-    def straight(self, raw: DataFrame) -> DataFrame:
-        """Return the result rows straight from the slots of a query of one chain."""
-        return self._over([raw])
+    def straight(self, rows: Jvm) -> Jvm:
+        """Return the RDD of the results made of `rows`, of the slots of a query of one chain."""
+        if self._planned is None:
+            (last,) = self._last
+            empty = internal_rows(no_rows(self._spark, last.raw_schema))
+            hole = leaf(self._spark, last.placeholder.output(), empty)
+            plan = replace_leaf(self._spark, self._plan, last.placeholder, hole)
+            self._planned = Planned(of_rows(self._spark, plan), hole)
+        return self._planned.rows(rows)
 
     def stored(self, outputs: Outputs, checkpoint: Checkpoint) -> DataFrame:
         """Return the result rows of a committed step."""
-        frames = []
+        parts = []
         for last in self._last:
             mine = [e for e in outputs.entries if e["operator"] == last.id]
-            frames.append(raw_frame(self._spark, last.raw_schema, mine, outputs.inline, checkpoint))
-        return self._over(frames)
-
-    def _over(self, frames: list[DataFrame]) -> DataFrame:
-        spark, plan = frames[0].sparkSession, self._plan
-        for last, rows in zip(self._last, frames, strict=True):
-            rdd = rows._jdf.queryExecution().toRdd()
-            made = leaf(spark, last.placeholder.output(), rdd)
-            if self._graft is not None:
-                plan = self._graft.onto(made)
-            else:
-                plan = replace_leaf(spark, plan, last.placeholder, made)
-        return of_rows(spark, plan)
+            frame = raw_frame(self._spark, last.raw_schema, mine, outputs.inline, checkpoint)
+            parts.append(internal_rows(frame))
+        if len(parts) == 1:
+            rows = self.straight(parts[0])
+            return of_rows(self._spark, leaf(self._spark, self._plan.output(), rows))
+        plan = self._plan
+        for last, rows in zip(self._last, parts, strict=True):
+            made = leaf(self._spark, last.placeholder.output(), rows)
+            plan = replace_leaf(self._spark, plan, last.placeholder, made)
+        return of_rows(self._spark, plan)
 
 
 def raw_frame(

@@ -51,12 +51,12 @@ class Placement:
             self._usable = self._works(hosts)
         return self._usable
 
-    def pin(self, frame: DataFrame, slots: int) -> DataFrame:
-        """Return `frame`, one partition per slot, with each partition bound to its slot's host."""
+    def hosts(self, slots: int) -> list[str]:
+        """Return the host to which each of `slots` slots is to be pinned; none: go where Spark likes."""
         hosts = living_hosts(self._spark)
         # a single host is noted, too: slots stay there when others come
         wishes = self._wishes(slots, hosts)
-        return pinned(frame, wishes) if self._places(hosts) else frame
+        return wishes if self._places(hosts) else []
 
     def hosts_of(self, slots: int) -> list[str]:
         """Return the host that each of `slots` slots is wished to; none if no host lives."""
@@ -94,9 +94,9 @@ class Placement:
 
 def living_hosts(spark: SparkSession) -> list[str]:
     """Return the hosts of living executors, sorted, the driver's own left out; none if Spark is local."""
-    context: Jvm = spark.sparkContext._jsc.sc()
     if str(spark.sparkContext.master).startswith("local"):
         return []
+    context: Jvm = spark.sparkContext._jsc.sc()
     driver: str = context.conf().get("spark.driver.host")
     port: str = context.conf().get("spark.driver.port")
     infos = context.statusTracker().getExecutorInfos()
@@ -107,13 +107,17 @@ def living_hosts(spark: SparkSession) -> list[str]:
 def pinned(frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
     """Return `frame`, partition i of which wishes to run on ``hosts[i]``."""
     spark = frame.sparkSession
+    together = pinned_rows(spark, frame._jdf.queryExecution().toRdd(), hosts)
+    made = spark._jsparkSession.internalCreateDataFrame(together, frame._jdf.schema(), False)
+    return DataFrame(made, spark)
+
+
+def pinned_rows(spark: SparkSession, rows: Jvm, hosts: Sequence[str]) -> Jvm:
+    """Return the RDD `rows`, partition i of which wishes to run on ``hosts[i]``."""
     context: Jvm = spark.sparkContext._jsc.sc()
     tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
     pair = java_class(spark, "scala.Tuple2")
     wishes = [pair(str(i), seq(spark, [host])) for i, host in enumerate(hosts)]
     empty = context.makeRDD(seq(spark, wishes), tag).sample(False, 0.0, 1)
-    rows = frame._jdf.queryExecution().toRdd()
     union = java_class(spark, _UNION)
-    together = union(context, seq(spark, [empty, empty, rows]), len(hosts), tag)
-    made = spark._jsparkSession.internalCreateDataFrame(together, frame._jdf.schema(), False)
-    return DataFrame(made, spark)
+    return union(context, seq(spark, [empty, empty, rows]), len(hosts), tag)

@@ -14,20 +14,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headgate.engines.spark.gateway import (
-    Graft,
-    Jvm,
-    analysed,
-    class_name,
-    column,
-    data_type,
-    each,
-    internal_rows,
-    leaf,
-    of_rows,
-    template,
-)
+from headgate.engines.spark.gateway import Jvm, class_name, column, data_type, each, of_rows
 from headgate.engines.spark.plan import Operator
+from headgate.engines.spark.planned import Stage, copy_of, hole_of
 from headgate.engines.spark.reports import Report
 from headgate.engines.spark.unfold import Unfolding
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
@@ -129,67 +118,45 @@ class Preaggregation:
         self.wanted = wanted if isinstance(operator.spec, AggregateSpec) else "off"
         self.active = self.wanted == "on"
         self._rest = 0
-        self._whole: Graft | None = None
-        self._unpacked: Graft | None = None
 
-    def apply(self, frame: DataFrame) -> DataFrame:
-        """Return routed rows: where it is active, one per key group, slice and key and map partition."""
-        unfolding = self._unfolding
-        if not self.active:
-            return frame if unfolding is None else unfolding.apply(frame)
-        spark = frame.sparkSession
-        if self._whole is None:
-            self._plan_once(frame)
-        assert self._whole is not None
-        if unfolding is None:
-            rows = leaf(spark, self._inputs, internal_rows(frame))
-        else:
-            rows = unfolding.rows(frame)
-        whole = of_rows(spark, self._whole.onto(rows))
-        final, partial = _halves(whole._jdf.queryExecution().executedPlan())
-        if self._unpacked is None and not self._unpack_once(spark, final, partial):
-            self.wanted, self.active = "off", False
-            return self.apply(frame)
-        assert self._unpacked is not None
-        made = leaf(spark, self._buffers, partial.execute())
-        return of_rows(spark, self._unpacked.onto(made))
+    def stages(self, frame: DataFrame, hole: Jvm) -> tuple[list[Stage], DataFrame, Jvm]:
+        """Return what is to be run below a plan of routed rows, that plan so far, and its leaf.
 
-    def _plan_once(self, frame: DataFrame) -> None:
-        """Make the aggregation's plan over a hole; each batch only puts its rows there."""
-        spark = frame.sparkSession
-        if self._unfolding is None:
-            hole, self._inputs = _hole(spark, frame.schema)
-            routed = of_rows(spark, hole)
-        else:
-            hole, routed = self._unfolding.hole, of_rows(spark, self._unfolding.plan)
-        self._columns = routed.columns
-        self._keys = [GROUP, *([TIME] if TIME in self._columns else [])]
-        self._keys += [routed.name for routed in self.operator.keys]
-        self._merged = [*all_merged(self.operator), Merged(F.sum(RECORDS), _one(RECORDS))]
-        if ARRIVED_FIRST in self._columns:
-            self._merged.append(Merged(F.min(ARRIVED_FIRST), _one(ARRIVED_FIRST)))
-            self._merged.append(Merged(F.max(ARRIVED_LAST), _one(ARRIVED_LAST)))
-        whole = routed.groupBy(*self._keys).agg(*(m.aggregate for m in self._merged))
-        self._whole = Graft(spark, analysed(whole), hole)
+        Where it is active the plan's rows are one per key group, slice and key and map partition.
 
-    def _unpack_once(self, spark: SparkSession, final: Jvm, partial: Jvm) -> bool:
-        """Make the plan from Spark's partial buffers to routed columns, over a hole too.
-
-        False if Catalyst made other aggregates of ours than this knows to unpack.
+        Parameters
+        ----------
+        frame : DataFrame
+            Of a batch's rows.
+        hole : plan node
+            Its leaf.
         """
-        found = _sources(spark, final)
-        if found is None:
-            return False
+        spark, unfolding = frame.sparkSession, self._unfolding
+        if unfolding is not None:
+            frame, hole = of_rows(spark, unfolding.plan), unfolding.hole
+        if not self.active:
+            return [], frame, hole
+        keys = [GROUP, *([TIME] if TIME in frame.columns else [])]
+        keys += [routed.name for routed in self.operator.keys]
+        merged = [*all_merged(self.operator), Merged(F.sum(RECORDS), _one(RECORDS))]
+        if ARRIVED_FIRST in frame.columns:
+            merged.append(Merged(F.min(ARRIVED_FIRST), _one(ARRIVED_FIRST)))
+            merged.append(Merged(F.max(ARRIVED_LAST), _one(ARRIVED_LAST)))
+        whole = frame.groupBy(*keys).agg(*(m.aggregate for m in merged))
+        final, partial = _halves(whole._jdf.queryExecution().executedPlan())
+        found, below = _sources(spark, final), copy_of(spark, partial)
+        if found is None or below is None:
+            # Catalyst made other aggregates of ours than this knows to unpack
+            self.wanted, self.active = "off", False
+            return [], frame, hole
         kinds = [data_type(a.dataType()) for a in each(partial.output())]
         schema = T.StructType([T.StructField(f"p{i}", kind) for i, kind in enumerate(kinds)])
-        hole, self._buffers = _hole(spark, schema)
-        keys = len(self._keys)
-        columns = dict(zip(self._keys, found[:keys], strict=True))
-        for one, buffer in zip(self._merged, found[keys:], strict=True):
+        buffers = hole_of(spark, schema)
+        columns = dict(zip(keys, found[: len(keys)], strict=True))
+        for one, buffer in zip(merged, found[len(keys) :], strict=True):
             columns |= dict(one.unpack(buffer))
-        rows = of_rows(spark, hole).select(*[columns[name].alias(name) for name in self._columns])
-        self._unpacked = Graft(spark, analysed(rows), hole)
-        return True
+        rows = of_rows(spark, buffers).select(*[columns[n].alias(n) for n in frame.columns])
+        return [below.rows], rows, buffers
 
     def learn(self, reports: list[Report], partitions: int) -> None:
         """Take a batch's figures into account.
@@ -215,13 +182,6 @@ class Preaggregation:
             self._rest -= 1
         else:
             self.active = records > touched * partitions * _SHRINKS
-
-
-def _hole(spark: SparkSession, schema: T.StructType) -> tuple[Jvm, Jvm]:
-    """Return a leaf without rows, to be replaced, and its attributes."""
-    empty = template(spark, schema)
-    attributes = analysed(empty).output()
-    return leaf(spark, attributes, internal_rows(empty)), attributes
 
 
 def _halves(plan: Jvm) -> tuple[Jvm, Jvm]:

@@ -75,6 +75,8 @@ class SparkLog:
         return int(found.get().nextBatchWatermarkMs()) * 1000 if found.isDefined() else None
 
     def _stream(self) -> Jvm:
+        if self._execution is not None:
+            return self._execution
         query_id = self._spark.sparkContext.getLocalProperty(_QUERY_ID)
         if query_id is not None:
             found: Any = self._spark._jsparkSession.streams().get(query_id)

@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 
 from headgate.engines.spark.exchange import routed_columns
 from headgate.engines.spark.gateway import (
-    Graft,
     Jvm,
     analysed,
     class_name,
@@ -73,7 +72,6 @@ class Unfolding:
         plan = replace_leaf(spark, operator.input_plan, below, self.hole)
         routed = of_rows(spark, plan).select(*named)
         self.plan = analysed(routed)
-        self._graft = Graft(spark, self.plan, self.hole)
         ids = attributes_used(routed._jdf.queryExecution().optimizedPlan(), self.hole)
         self._crosses = [a.exprId().toString() in ids for a in self._attributes]
         self.used = [a.name() for a in compress(self._attributes, self._crosses)]
@@ -86,15 +84,6 @@ class Unfolding:
             values.append(column(self._spark, attribute) if crosses else nothing)
         named = [value.alias(f"c{i}") for i, value in enumerate(values)]
         return of_rows(self._spark, self._below).select(*named)
-
-    def rows(self, batch: DataFrame) -> Jvm:
-        """Return a leaf with a batch's rows, to be put where `hole` is."""
-        spark = batch.sparkSession
-        return leaf(spark, seq(spark, self._attributes), internal_rows(batch))
-
-    def apply(self, batch: DataFrame) -> DataFrame:
-        """Return the routed rows of a batch of `stream`."""
-        return of_rows(batch.sparkSession, self._graft.onto(self.rows(batch)))
 
 
 def unfolding(spark: SparkSession, query: Query, key_groups: int) -> Unfolding | None:

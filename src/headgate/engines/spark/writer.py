@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.control import registry
 from headgate.control.policy import Policy
@@ -26,6 +27,7 @@ from headgate.engines.spark.gateway import require_classic
 from headgate.engines.spark.job import JobConfig
 from headgate.engines.spark.location import Place, check_seen, place
 from headgate.engines.spark.lock import CheckpointLock
+from headgate.engines.spark.logfiles import raw_local_files
 from headgate.engines.spark.logical import read
 from headgate.engines.spark.plan import Query as Plan
 from headgate.engines.spark.ports import Observer
@@ -483,13 +485,12 @@ class Writer:
                 controller.start()
                 undo.callback(controller.stop)
             commands.restore()
-            writer = frame.writeStream.foreachBatch(driver.process)
-            writer = writer.option("checkpointLocation", where.uri)
-            writer = writer.queryName(self._name) if self._name else writer
-            if self._trigger:
-                writer = writer.trigger(**self._trigger)
+            writer = self._inner(frame, where).foreachBatch(driver.process)
             undo.callback(driver.give_up)  # in case Spark has started the query all the same
-            inner = writer.start()
+            with raw_local_files(spark):
+                inner = writer.start()
+            if "availableNow" not in self._trigger:
+                driver.intake.start_ticking()
             undo.pop_all()
 
         def release() -> None:
@@ -502,6 +503,12 @@ class Writer:
 
         finite = "availableNow" in self._trigger
         return Query(inner, driver, controller, commands, finite=finite, release=release)
+
+    def _inner(self, frame: DataFrame, where: Place) -> DataStreamWriter:
+        """Return Spark's writer of the query that brings the batches."""
+        writer = frame.writeStream.option("checkpointLocation", where.uri)
+        writer = writer.queryName(self._name) if self._name else writer
+        return writer.trigger(**self._trigger) if self._trigger else writer
 
     def _controller(self, plan: Plan, driver: BatchDriver, recorder: Recorder) -> Controller | None:
         """Return what steers the query; None without an SLO or without operators."""

@@ -21,6 +21,7 @@ from pyspark.sql import types as T
 
 from headgate.control.replicas import Interval, ReplicaPolicy
 from headgate.core.errors import EngineError, HeadgateError, NotReady
+from headgate.engines.spark.exchange import with_ticks
 from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.gateway import ArrowMap, Graft, leaf, of_rows
 from headgate.engines.spark.output import Outputs, raw_frame
@@ -43,7 +44,7 @@ from headgate.engines.spark.replicas.task import (
 from headgate.engines.spark.reports import ReportChannel
 from headgate.engines.spark.sinks import Sink
 from headgate.engines.spark.sparklog import SparkLog
-from headgate.engines.spark.tick import tick
+from headgate.engines.spark.tick import Tick
 from headgate.journal.histogram import Sparse, merge
 from headgate.loop.replicas import run_interval
 from headgate.state.checkpoint import Checkpoint
@@ -131,6 +132,8 @@ class ReplicaDriver:
         The last ones of this run.
     decisions : deque of (float, str)
         The last ones: when, in seconds since the query began, and why.
+    tick : Tick
+        What begins a batch where the source is quiet.
     """
 
     def __init__(
@@ -164,6 +167,7 @@ class ReplicaDriver:
         self.idle.set()
         self.settled = 0
         self.begun = 0
+        self.tick = Tick(spark, checkpoint.path)
         self._recovering = self.latest is not None
         self._log = SparkLog(spark)
         self._channel: ReportChannel[ReplicaReport] = ReportChannel(spark.sparkContext)
@@ -197,8 +201,7 @@ class ReplicaDriver:
         first = self.pipeline.stages[0]
         rows = of_rows(self.spark, first.input_plan)
         rows = rows.withColumn(ARRIVED, arrived_ms(self.pipeline.arrival))
-        nothing = [F.lit(None).cast(f.dataType).alias(f.name) for f in rows.schema.fields]
-        frame = rows.unionByName(tick(self.spark).select(*nothing))
+        frame = with_ticks(rows, self.tick.frame)
         self._schema = frame.schema
         return frame
 

@@ -138,9 +138,13 @@ def start(
     except BaseException:
         lock.release()
         raise
+    finite = "availableNow" in trigger
+    if not finite:
+        driver.tick.start()
 
     def release() -> None:
+        driver.tick.stop()
         lock.release()
         place.leave(failed=inner.exception() is not None)
 
-    return ReplicaQuery(inner, driver, finite="availableNow" in trigger, release=release)
+    return ReplicaQuery(inner, driver, finite=finite, release=release)

@@ -1,0 +1,138 @@
+"""What begins a batch where the source is quiet: without a Python process, without a clock."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import headgate as hg
+from headgate.engines.spark.tick import Tick
+
+BOUND_S = 240.0
+"""Generous: on a busy machine a batch takes seconds. What is asserted is batches, not time."""
+
+
+def put(folder: Path, first: int, files: int) -> None:
+    """Add files of one number each."""
+    folder.mkdir(exist_ok=True)
+    for number in range(first, first + files):
+        hidden = folder / f".{number}"
+        hidden.write_text(f"{number}\n")
+        hidden.rename(folder / f"{number}.csv")
+
+
+def begin(spark: SparkSession, place: Path, name: str, **trigger: Any) -> Any:
+    """Start to count the numbers of a folder, one file per batch."""
+    reader = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1)
+    counts = reader.csv(str(place / "in")).groupBy("id").count()
+    writer = hg.writeStream(counts).outputMode("update").format("memory").queryName(name)
+    writer = writer.option("checkpointLocation", str(place / "checkpoint")).slots(start=1)
+    return writer.trigger(**trigger).start()
+
+
+def await_batch(query: Any, number: int) -> None:
+    deadline = time.monotonic() + BOUND_S
+    while (query.lastProgress or {}).get("batchId", -1) < number:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, query.lastProgress
+        time.sleep(0.05)
+
+
+def log_of(place: Path) -> dict[int, list[str]]:
+    """Return the offsets of each batch in Spark's log."""
+    files = [p for p in (place / "checkpoint" / "offsets").iterdir() if p.name.isdigit()]
+    return {int(p.name): p.read_text().splitlines()[2:] for p in files}
+
+
+def as_an_older_headgate_left_it(place: Path, ticks: int) -> None:
+    """Give the log the offsets of the tick that was a Python source, the newest batch not committed."""
+    for number in log_of(place):
+        file = place / "checkpoint" / "offsets" / str(number)
+        lines = file.read_text().splitlines()
+        file.write_text("\n".join([*lines[:-1], json.dumps({"tick": ticks + number})]))
+        (file.parent / f".{number}.crc").unlink(missing_ok=True)
+    newest = max(log_of(place))
+    for name in (str(newest), f".{newest}.crc"):
+        (place / "checkpoint" / "commits" / name).unlink(missing_ok=True)
+
+
+def children_of_the_jvm() -> str:
+    """Return the command lines of all processes of this user that read a Python source."""
+    lines = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                lines.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:
+                continue  # it has ended
+    return "\n".join(lines)
+
+
+def test_a_query_ticks_and_ends_and_goes_on_whatever_its_log_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    put(tmp_path / "in", 0, 2)
+    query = begin(spark, tmp_path, "ticks_0", availableNow=True)
+    query.awaitTermination()
+    # one file per batch, as in plain Spark
+    assert [offsets[0] for offsets in log_of(tmp_path).values()] == [
+        '{"logOffset":0}',
+        '{"logOffset":1}',
+    ]
+    assert {row.id for row in spark.table("ticks_0").collect()} == {0, 1}
+
+    # years ahead of any clock: what counts is that the next offset is another one
+    as_an_older_headgate_left_it(tmp_path, ticks=2_000_000_000)
+    query = begin(spark, tmp_path, "ticks_1", processingTime="0 seconds")
+    try:
+        quiet = max(log_of(tmp_path)) + 3
+        await_batch(query, quiet)
+        put(tmp_path / "in", 2, 1)
+        query.processAllAvailable()
+        sources = query.lastProgress["sources"]
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert {row.id for row in spark.table("ticks_1").collect()} >= {2}
+    assert sum(source["numInputRows"] for source in sources) == 0
+
+    query = begin(spark, tmp_path, "ticks_2", availableNow=True)
+    query.awaitTermination()
+    ticks = [int(offsets[-1]) for _, offsets in sorted(log_of(tmp_path).items())]
+    assert ticks == sorted(ticks)
+
+
+def test_a_query_has_no_process_that_ticks(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "in", 0, 1)
+    before = children_of_the_jvm().count("python_streaming_source_runner")
+    query = begin(spark, tmp_path, "alone", processingTime="0 seconds")
+    try:
+        await_batch(query, 2)
+        assert children_of_the_jvm().count("python_streaming_source_runner") <= before
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize(
+    ("logged", "next_one"), [("7", 8), ('{"tick": 1763817890}', 1), ("-", 0), (None, 0)]
+)
+def test_a_tick_goes_on_from_the_log(
+    spark: SparkSession, tmp_path: Path, logged: str | None, next_one: int
+) -> None:
+    log = tmp_path / "offsets"
+    if logged is not None:
+        log.mkdir()
+        (log / "9").write_text('v1\n{"batchWatermarkMs":0}\n{"logOffset":3}\n-')
+        (log / "10").write_text(f'v1\n{{"batchWatermarkMs":0}}\n{{"logOffset":4}}\n{logged}')
+        (log / ".10.crc").write_bytes(b"of what was there")
+        (log / ".11.tmp").write_text("Spark died here")
+    tick = Tick(spark, tmp_path)
+    assert int(tick._stream.currentOffset().offset()) == next_one
+    if logged is not None and "tick" in logged:
+        assert (log / "10").read_text().splitlines()[2:] == ['{"logOffset":4}', "0"]
+        assert not (log / ".10.crc").exists()
