@@ -164,13 +164,9 @@ def _format_sink(
         made = None if older else _provided(spark, provider, name, target, plan)
     if made is not None and sparksinks.writes_streams(spark, made):
         return _table_sink(spark, made, target, plan)
-    streams = older or sparksinks.is_a(
-        spark, provider, "org.apache.spark.sql.sources.StreamSinkProvider"
-    )
-    streams = streams or sparksinks.is_a(
-        spark, provider, "org.apache.spark.sql.execution.datasources.FileFormat"
-    )
-    if not streams:
+    v1 = ("sources.StreamSinkProvider", "execution.datasources.FileFormat")
+    streams = [sparksinks.is_a(spark, provider, f"org.apache.spark.sql.{one}") for one in v1]
+    if not (older or any(streams)):
         return _batch_sink(spark, provider, made, target)
     options = dict(target.options)
     if target.cluster_by:
@@ -181,9 +177,10 @@ def _format_sink(
         sink = sparksinks.v1_sink(
             spark, name, target.mode, options, target.partition_by, plan.schema()
         )
-    if table is not None:
+    files = "org.apache.spark.sql.execution.streaming.sinks.FileStreamSink"
+    if table is not None and sparksinks.is_a(spark, sink, files):
         return sparksinks.FileTableSink(spark, sink, target.checkpoint, *table)
-    return sparksinks.V1Sink(spark, sink, target.checkpoint, None)
+    return sparksinks.V1Sink(spark, sink, target.checkpoint, table[0] if table else None)
 
 
 def _provided(
