@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.control import registry
 from headgate.control.policy import Policy
 from headgate.control.replicas import ReplicaPolicy
 from headgate.core.duration import parse_duration_s
-from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, nearest
+from headgate.core.errors import ConfigError, UnsupportedQuery, nearest
 from headgate.core.slo import Slo, parse_slo
-from headgate.engines.spark import session as sessions
-from headgate.engines.spark import sinks
 from headgate.engines.spark.allocation import follow_slots
 from headgate.engines.spark.commands import Commands
 from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
 from headgate.engines.spark.gateway import require_classic
 from headgate.engines.spark.job import JobConfig
-from headgate.engines.spark.location import Place, check_seen, place
+from headgate.engines.spark.location import check_seen
 from headgate.engines.spark.lock import CheckpointLock
 from headgate.engines.spark.logfiles import raw_local_files
 from headgate.engines.spark.logical import read
@@ -35,6 +31,7 @@ from headgate.engines.spark.query import Query
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.replicas import start as replicas
 from headgate.engines.spark.replicas.reading import read_pipeline
+from headgate.engines.spark.sparkwriter import SparkWriter
 from headgate.engines.spark.warmup import warm_workers
 from headgate.loop import steering
 from headgate.migration import registry as strategies
@@ -77,7 +74,7 @@ def writeStream(df: DataFrame) -> Writer:
     return Writer(df)
 
 
-class Writer:
+class Writer(SparkWriter):
     """PySpark's ``DataStreamWriter`` with slots.
 
     Methods of PySpark's writer have its meaning and defaults; every method returns the writer.
@@ -85,17 +82,7 @@ class Writer:
 
     def __init__(self, df: DataFrame) -> None:
         require_classic(df.sparkSession)
-        self._df = df
-        self._format: str | None = None
-        self._options: dict[str, str] = {}
-        self._mode = "append"
-        self._partition_by: list[str] = []
-        self._cluster_by: list[str] = []
-        self._name: str | None = None
-        self._trigger: dict[str, Any] = {}
-        self._function: Callable[[DataFrame, int], None] | None = None
-        self._row_function: Any = None
-        self._table: str | None = None
+        super().__init__(df)
         self._slots: tuple[int, int | str, int | str] = (1, "auto", "auto")
         self._key_groups = 128
         self._budget: str | None = "auto"
@@ -143,64 +130,9 @@ class Writer:
         self._mode = outputMode.lower()
         return self
 
-    def partitionBy(self, *cols: str | list[str]) -> Writer:
-        """Partition the files of a file sink."""
-        self._partition_by = _flat(cols)
-        return self
-
-    def clusterBy(self, *cols: str | list[str]) -> Writer:
-        """Cluster the rows of a table or format that knows of it; others leave it aside, as in Spark."""
-        self._cluster_by = _flat(cols)
-        return self
-
-    def queryName(self, queryName: str) -> Writer:
-        """Name the query, with any text; for format memory the name of a table."""
-        self._name = queryName
-        return self
-
-    def trigger(
-        self,
-        *,
-        processingTime: str | None = None,
-        once: bool | None = None,
-        continuous: str | None = None,
-        availableNow: bool | None = None,
-        realTime: str | None = None,
-    ) -> Writer:
-        """Set how often a batch starts: ``processingTime="1 second"`` or ``availableNow=True``.
-
-        ``once=True`` runs a single batch of all there is, as Spark does; windows that it makes due come
-        out at the next start.
-        """
-        for name, value in (("realTime", realTime), ("continuous", continuous)):
-            if value is not None:
-                msg = (
-                    f"trigger({name}=...) is not supported: slots change between micro-batches; use "
-                    "processingTime."
-                )
-                raise HeadgateError(msg)
-        if processingTime is not None:
-            self._trigger = {"processingTime": processingTime}
-        elif availableNow:
-            self._trigger = {"availableNow": True}
-        elif once:
-            self._trigger = {"once": True}
-        else:
-            msg = "trigger() needs processingTime=..., availableNow=True or once=True."
-            raise ConfigError(msg)
-        return self
-
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Writer:
         """Give each step's rows to `func(df, id)`; `id` is the same when a step comes again."""
         self._function, self._row_function = func, None
-        return self
-
-    def foreach(self, f: Any) -> Writer:
-        """Give each row to `f(row)`, or to an object with ``open``, ``process`` and ``close``.
-
-        It runs on the executors; ``epoch_id`` is the same when a step comes again.
-        """
-        self._function, self._row_function = None, f
         return self
 
     # -- headgate's -------------------------------------------------------------------------------
@@ -377,27 +309,6 @@ class Writer:
                 raise ConfigError(msg)
             self.option("path", path)
 
-    def _start_plain(self) -> Any:
-        """Run the whole query as plain Spark."""
-        writer = self._df.writeStream.outputMode(self._mode)
-        own = {k: v for k, v in self._options.items() if not k.startswith("headgate.")}
-        writer = writer.options(**own)
-        if self._format:
-            writer = writer.format(self._format)
-        if self._partition_by:
-            writer = writer.partitionBy(*self._partition_by)
-        if self._cluster_by:
-            writer = writer.clusterBy(*self._cluster_by)
-        if self._name:
-            writer = writer.queryName(self._name)
-        if self._trigger:
-            writer = writer.trigger(**self._trigger)
-        if self._function is not None:
-            writer = writer.foreachBatch(self._function)
-        if self._row_function is not None:
-            writer = writer.foreach(self._row_function)
-        return writer.toTable(self._table) if self._table else writer.start()
-
     def _start_pools(self, policy: ReplicaPolicy) -> Any:
         """Run the Python stages of a stateless query on pools of replicas."""
         if self._advise:
@@ -428,18 +339,6 @@ class Writer:
             )
             undo.pop_all()
         return pooled
-
-    def _place(self) -> Place:
-        """Return where the checkpoint lies."""
-        options = {
-            key.lower(): value for key, value in self._options.items()
-        }  # as Spark reads them
-        given = options.get("checkpointlocation")
-        calls = self._function is not None or self._row_function is not None
-        one_time = calls or (self._format or "").lower() in sinks.ONE_TIME
-        found = place(self._df.sparkSession, given, self._name, one_time=one_time)
-        _check_session(self._df.sparkSession, str(found.path))
-        return found
 
     def _start(self, plan: Plan) -> Query:
         spark = self._df.sparkSession
@@ -503,12 +402,6 @@ class Writer:
 
         finite = "availableNow" in self._trigger
         return Query(inner, driver, controller, commands, finite=finite, release=release)
-
-    def _inner(self, frame: DataFrame, where: Place) -> DataStreamWriter:
-        """Return Spark's writer of the query that brings the batches."""
-        writer = frame.writeStream.option("checkpointLocation", where.uri)
-        writer = writer.queryName(self._name) if self._name else writer
-        return writer.trigger(**self._trigger) if self._trigger else writer
 
     def _controller(self, plan: Plan, driver: BatchDriver, recorder: Recorder) -> Controller | None:
         """Return what steers the query; None without an SLO or without operators."""
@@ -604,32 +497,9 @@ class Writer:
             }
         )
 
-    def _sink(self, plan: Plan, where: Place) -> sinks.Sink:
-        options = {k: v for k, v in self._options.items() if not k.startswith("headgate.")}
-        if self._name:
-            options["queryName"] = self._name  # as Spark's writer, and some sinks read it
-        target = sinks.Target(
-            file_format=self._format,
-            mode=self._mode,
-            name=self._name,
-            table=self._table,
-            partition_by=self._partition_by,
-            options=options,
-            function=self._function,
-            checkpoint=where.path,
-            row_function=self._row_function,
-            cluster_by=self._cluster_by,
-        )
-        return sinks.sink_of(self._df.sparkSession, target, plan.plan)
-
 
 def _policy(name: str, parameters: Mapping[str, float]) -> Policy:
     return registry.policy(_call(name, parameters))
-
-
-def _flat(columns: tuple[str | list[str], ...]) -> list[str]:
-    """Return names given one by one or as lists."""
-    return [name for one in columns for name in (one if isinstance(one, list) else [one])]
 
 
 def _call(name: str, parameters: Mapping[str, float]) -> str:
@@ -648,12 +518,3 @@ def _identity(plan: Plan, config: JobConfig) -> dict[str, Any]:
             for op in plan.operators
         },
     }
-
-
-def _check_session(spark: Any, location: str) -> None:
-    if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
-        msg = "spark.speculation is on; two live attempts of a slot only waste work here. Switch it off."
-        raise ConfigError(msg)
-    advice = sessions.advice(spark, location)
-    if advice:
-        warnings.warn(advice, stacklevel=4)
