@@ -221,15 +221,12 @@ def test_a_table_that_an_older_headgate_filled_is_not_hidden(
     frame = spark.createDataFrame([(1, 2)], "k int, n bigint")
     frame.write.saveAsTable(f"{database}.older")
     path = f"file:{tmp_path}/database/older"
-    sink = sparksinks.v1_sink(
-        spark,
-        "parquet",
-        "append",
-        {"path": path},
-        [],
-        frame._jdf.queryExecution().analyzed().schema(),
-    )
-    made = sparksinks.FileTableSink(spark, sink, tmp_path, f"{database}.older", path)
+
+    def make() -> Any:
+        schema = frame._jdf.queryExecution().analyzed().schema()
+        return sparksinks.v1_sink(spark, "parquet", "append", {"path": path}, [], schema)
+
+    made = sparksinks.FileTableSink(spark, make, tmp_path, f"{database}.older", path)
     with pytest.raises(CheckpointError, match="filled by an older headgate"):
         made.write(7, frame)
     assert spark.table(f"{database}.older").count() == 1

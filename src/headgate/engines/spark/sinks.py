@@ -173,13 +173,16 @@ def _format_sink(
         utils = datasources.DataSourceUtils
         encoded = utils.encodePartitioningColumns(seq(spark, target.cluster_by))
         options[utils.CLUSTERING_COLUMNS_KEY()] = encoded
-    with sparksinks.refused(what):
-        sink = sparksinks.v1_sink(
+
+    def made_v1() -> Jvm:
+        return sparksinks.v1_sink(
             spark, name, target.mode, options, target.partition_by, plan.schema()
         )
-    files = "org.apache.spark.sql.execution.streaming.sinks.FileStreamSink"
-    if table is not None and sparksinks.is_a(spark, sink, files):
-        return sparksinks.FileTableSink(spark, sink, target.checkpoint, *table)
+
+    if table is not None and (older or streams[1]):
+        return sparksinks.FileTableSink(spark, made_v1, target.checkpoint, *table)
+    with sparksinks.refused(what):
+        sink = made_v1()
     return sparksinks.V1Sink(spark, sink, target.checkpoint, table[0] if table else None)
 
 

@@ -7,7 +7,7 @@ truncates, replaces or skips as it does under plain Spark. What Spark refuses is
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from headgate.engines.spark.gateway import Jvm, java_class, jvm, of_rows, seq
 _CATALOG = "org.apache.spark.sql.connector.catalog"
 _WRITE = "org.apache.spark.sql.connector.write"
 _UPDATES = "org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend"
-_QUERY_ID = "sql.streaming.queryId"
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Local properties in which sinks, and tasks of theirs, look for what they write."""
 _LOG = "_spark_metadata"
 """Where Spark's file sink keeps which files are whole."""
 
@@ -83,28 +84,29 @@ class V1Sink:
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step; one that is in the sink's log already is skipped."""
-        context = self._spark.sparkContext
-        known = context.getLocalProperty(_QUERY_ID)
-        if known is None:  # outside of Spark's own batches: what a drain put out
-            context.setLocalProperty(_QUERY_ID, self._query.text)
-        try:
+        with _as_a_stream(self._spark, self._query, batch):
             self._sink.addBatch(batch, frame._jdf)
-        finally:
-            if known is None:
-                context.setLocalProperty(_QUERY_ID, None)  # type: ignore[arg-type]
         if self._table is not None:
             self._spark.catalog.refreshTable(self._table)
 
 
 class FileTableSink(V1Sink):
-    """The file sink of a table; its files and its log lie in the table's directory."""
+    """The file sink of a table; its files and its log lie in the table's directory.
+
+    Spark's sink is made with the first output: it makes an empty log, which hides all other files.
+    """
 
     def __init__(
-        self, spark: SparkSession, sink: Jvm, checkpoint: Path, table: str, path: str
+        self,
+        spark: SparkSession,
+        make: Callable[[], Jvm],
+        checkpoint: Path,
+        table: str,
+        path: str,
     ) -> None:
-        super().__init__(spark, sink, checkpoint, table)
+        super().__init__(spark, None, checkpoint, table)
+        self._make = make
         self._path = path
-        self._known = False
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step; one that is in the sink's log already is skipped.
@@ -115,13 +117,14 @@ class FileTableSink(V1Sink):
             The query has written to the table before, without such a log: with one, readers would see
             no more of those files.
         """
-        if batch > 0 and not self._known and not self._logged():
-            msg = (
-                f"table {self._table} has no {_LOG} of what this query wrote to it before, so it was "
-                "altered or filled by an older headgate; start with a new table and a new checkpoint."
-            )
-            raise CheckpointError(msg)
-        self._known = True
+        if self._sink is None:
+            if batch > 0 and not self._logged():
+                msg = (
+                    f"table {self._table} has no {_LOG} of what this query wrote to it before, so it was "
+                    "altered or filled by an older headgate; start with a new table and a new checkpoint."
+                )
+                raise CheckpointError(msg)
+            self._sink = self._make()
         super().write(batch, frame)
 
     def _logged(self) -> bool:
@@ -174,7 +177,22 @@ class V2Sink:
             java_class(self._spark, "scala.None$.MODULE$"),
         )
         plan = plan.withNewBatchId(batch)
-        of_rows(frame.sparkSession, plan)._jdf.collect()
+        with _as_a_stream(self._spark, self._query, batch):
+            of_rows(frame.sparkSession, plan)._jdf.collect()
+
+
+@contextmanager
+def _as_a_stream(spark: SparkSession, query: _QueryId, batch: int) -> Iterator[None]:
+    """Say which output of which query is written, also where no batch of Spark's puts it out."""
+    context = spark.sparkContext
+    before = {key: context.getLocalProperty(key) for key in (_QUERY_ID, _BATCH_ID)}
+    context.setLocalProperty(_QUERY_ID, before[_QUERY_ID] or query.text)
+    context.setLocalProperty(_BATCH_ID, str(batch))
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            context.setLocalProperty(key, value)  # type: ignore[arg-type]
 
 
 class _QueryId:
