@@ -105,6 +105,7 @@ def test_an_arena_directory_that_is_no_directory_is_told_not_raised(
 def test_a_session_that_has_room_is_sound_and_one_that_needs_more_is_not(
     spark: Any, tmp_path: Path
 ) -> None:
+    (tmp_path / "ck").mkdir()
     good = doctor(spark, state="1 MB", checkpoint=str(tmp_path / "ck"))
     assert (good["sound"], good["problems"], exit_code(good)) == (True, [], 0)
     assert [one["executor"] for one in good["executors"]] == ["driver"]
@@ -112,6 +113,13 @@ def test_a_session_that_has_room_is_sound_and_one_that_needs_more_is_not(
     bad = doctor(spark, state="1000 TB")
     assert exit_code(bad) == 1
     assert any("the state needs 1e+03 TB" in line for line in doctor_lines(bad))
+
+
+def test_a_checkpoint_that_is_not_there_is_named_and_not_made(spark: Any, tmp_path: Path) -> None:
+    found = doctor(spark, state="1 MB", checkpoint=str(tmp_path / "nope" / "x"))
+    assert not found["sound"]
+    assert "nope/x does not exist" in found["problems"][0]
+    assert not (tmp_path / "nope").exists()
 
 
 def test_a_checkpoint_that_the_driver_cannot_write_is_named(spark: Any, tmp_path: Path) -> None:

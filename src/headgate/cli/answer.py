@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headgate.cli.input import directory
 from headgate.cli.output import json_only, quiet_stderr
 from headgate.core.errors import EngineError, HeadgateError, NotReady, ProtocolError, StateError
 
@@ -26,7 +27,12 @@ INTERRUPTED = 130
 EXIT_CODES = """Exit codes: 0 ok, and verified where that was asked for; 1 the run failed;
 2 bad input; 3 the answers differ; 4 the SLO was missed; 130 interrupted twice."""
 
-Checkpoint = Annotated[Path, typer.Argument(help="The query's checkpoint.", show_default=False)]
+Checkpoint = Annotated[
+    Path,
+    typer.Argument(
+        help="The query's checkpoint.", show_default=False, parser=directory, metavar="CHECKPOINT"
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Debug = Annotated[
     bool, typer.Option("--debug", help="Show tracebacks of errors, and all that Spark prints.")

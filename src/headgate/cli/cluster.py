@@ -8,6 +8,7 @@ import typer
 
 from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
 from headgate.cli.commands import app
+from headgate.cli.input import local_text
 from headgate.core.size import format_bytes
 from headgate.scenario.spark import engine_module
 
@@ -21,7 +22,12 @@ def doctor(
         str, typer.Option(help="State that a host must be able to hold, with its unit.")
     ] = "1 GB",
     checkpoint: Annotated[
-        str | None, typer.Option(help="Directory that driver and executors must see alike.")
+        str | None,
+        typer.Option(
+            help="Directory that driver and executors must see alike; it must be there.",
+            parser=local_text,
+            metavar="PATH",
+        ),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,

@@ -14,7 +14,7 @@ from rich.console import Console
 from headgate import __version__
 from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer, error_code, exit_code
-from headgate.cli.input import number_or_text, parse_options, parse_scale_at
+from headgate.cli.input import directory, number_or_text, parse_options, parse_scale_at
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
 from headgate.journal import locate
@@ -139,9 +139,17 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     ] = False,
     as_json: Json = False,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoint; default: a new temporary directory.")
+        Path | None,
+        typer.Option(
+            help="Checkpoint; default: a new temporary directory.",
+            parser=directory,
+            metavar="PATH",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Output; default: beside it.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Output; default: beside it.", parser=directory, metavar="PATH"),
+    ] = None,
     sink_format: Annotated[
         str | None, typer.Option("--format", help="Format of the output.")
     ] = None,
@@ -242,7 +250,10 @@ def verify(
     workload: Annotated[
         str | None, typer.Argument(help="Workload; default: what the journal records.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Output; default: as recorded.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Output; default: as recorded.", parser=directory, metavar="PATH"),
+    ] = None,
     option: Options = None,
     as_json: Json = False,
     debug: Debug = False,

@@ -14,6 +14,7 @@ from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
 from headgate.cli.commands import app
 from headgate.cli.figures import table
+from headgate.cli.input import directory
 from headgate.core.duration import parse_duration_s
 from headgate.report.fleet import fleet_status
 
@@ -44,7 +45,10 @@ def run(
         bool, typer.Option("--check", help="Check the description, and run nothing.")
     ] = False,
     work: Annotated[
-        Path | None, typer.Option(help="Directory of journal, outputs and checkpoints.")
+        Path | None,
+        typer.Option(
+            help="Directory of journal, outputs and checkpoints.", parser=directory, metavar="PATH"
+        ),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,

@@ -4,10 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import typer
+
 from headgate.core.duration import parse_duration_s
-from headgate.core.errors import ConfigError
+from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.location import local_path
+
+
+def directory(text: str) -> Path:
+    """Return a directory written as a path or as a ``file:`` URI.
+
+    Raises
+    ------
+    typer.BadParameter
+        It is on another file system.
+    """
+    try:
+        return local_path(text, "path")
+    except CheckpointError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def local_text(text: str) -> str:
+    """Return the text of a directory for Spark to read; refused where `directory` refuses it."""
+    directory(text)
+    return text
 
 
 def parse_scale_at(texts: Iterable[str]) -> tuple[tuple[float, int], ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from headgate.core.errors import CheckpointError
+from headgate.core.location import local_path
 from headgate.journal.codec import decode
 from headgate.journal.fleet import FleetStart
 from headgate.journal.schema import Event, Start, Stop
@@ -113,9 +114,9 @@ def locate(path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     CheckpointError
-        Nothing there is a journal.
+        Nothing there is a journal, or it names another file system than a POSIX one.
     """
-    given = Path(path)
+    given = local_path(path)
     if given.is_file():
         return given
     for place in JOURNAL_PLACES:

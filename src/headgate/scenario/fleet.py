@@ -13,6 +13,7 @@ from typing import Any
 from headgate.control.fleet_registry import fleet_policy
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import EngineError
+from headgate.core.location import uri
 from headgate.scenario.fleet_file import FleetFile, JobSettings, read_fleet
 from headgate.scenario.run import interrupts
 from headgate.scenario.spark import SparkEngine, engine_module
@@ -92,7 +93,7 @@ def run_fleet_file(
         values, met), actions with their reasons, indicators, journal.
     """
     described = read_fleet(path)
-    place = work or Path(tempfile.mkdtemp(prefix="headgate-fleet-"))
+    place = (work or Path(tempfile.mkdtemp(prefix="headgate-fleet-"))).absolute()
     place.mkdir(parents=True, exist_ok=True)
     engine = SparkEngine()
     with interrupts() as interrupted:
@@ -176,11 +177,11 @@ def _writer(engine: SparkEngine, name: str, job: JobSettings, place: Path) -> An
         .keyGroups(job.key_groups)
         .format(sink.get("format", "parquet"))
         .outputMode(sink.get("outputMode", workload.output_mode))
-        .option("checkpointLocation", job.checkpoint or str(place / name / "checkpoint"))
+        .option("checkpointLocation", job.checkpoint or uri(place / name / "checkpoint"))
         .option("headgate.workload", job.query)
     )
     if "path" not in sink and sink.get("format", "parquet") in ("parquet", "orc", "json", "csv"):
-        sink["path"] = str(place / name / "output")
+        sink["path"] = uri(place / name / "output")
     writer = writer.options(**{k: v for k, v in sink.items() if k not in _SINK_OWN})
     if job.trigger:
         writer = writer.trigger(**job.trigger)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.core.errors import ConfigError, HeadgateError, nearest
+from headgate.core.location import uri
 
 if TYPE_CHECKING:
     from headgate.scenario.description import Scenario
@@ -40,8 +41,8 @@ class SparkEngine:
             .keyGroups(scenario.key_groups)
             .outputMode(workload.output_mode)
             .format(scenario.sink_format or "parquet")
-            .option("path", str(scenario.output))
-            .option("checkpointLocation", str(scenario.checkpoint))
+            .option("path", uri(_placed(scenario.output)))
+            .option("checkpointLocation", uri(_placed(scenario.checkpoint)))
             .queryName(query_name(scenario.workload))
             .option("headgate.workload", scenario.workload)
         )
@@ -74,7 +75,9 @@ class SparkEngine:
             spark,
             workload.build,
             checkpoint=str(scenario.checkpoint),
-            output=reader.format(scenario.sink_format or "parquet").load(str(scenario.output)),
+            output=reader.format(scenario.sink_format or "parquet").load(
+                uri(_placed(scenario.output))
+            ),
             options=options,
             mode=workload.output_mode,
             reference=workload.reference,
@@ -117,6 +120,11 @@ class SparkEngine:
             msg = f'unknown workload "{name}"{hint}, or module:function for your own.'
             raise ConfigError(msg)
         return known[name]
+
+
+def _placed(path: Path | None) -> Path:
+    assert path is not None, "placed() comes first"
+    return path.absolute()
 
 
 @contextmanager

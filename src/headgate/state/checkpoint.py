@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from headgate.core.errors import CheckpointError
+from headgate.core.location import local_path
 from headgate.state.changelog import Blob, decode, open_blob
 from headgate.state.files import (
     checked_file_name,
@@ -92,17 +93,15 @@ class Checkpoint:
 
     Parameters
     ----------
-    path : str or path    Spark's ``checkpointLocation``; a POSIX path.
+    path : str or path    Spark's ``checkpointLocation``; a POSIX path or a ``file:`` URI.
+
+    Raises
+    ------
+    CheckpointError    It names another file system.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        text = os.fspath(path)
-        if text.startswith("file:"):
-            text = "/" + text.removeprefix("file:").lstrip("/")
-        if "://" in text:
-            msg = f"checkpoint {text} is not a local path: only POSIX paths work in this version"
-            raise CheckpointError(msg)
-        self.path = Path(text)
+        self.path = local_path(path)
         self.root = self.path / "headgate"
         self._job: str | None = None
         self._manifests: _Recent[Manifest] = _Recent(_CACHE_BYTES)

@@ -15,10 +15,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from headgate.core.errors import CheckpointError
 from headgate.core.size import format_bytes, parse_bytes
 from headgate.engines.spark.executors import ExecutorPool
 from headgate.engines.spark.gateway import require_classic
 from headgate.engines.spark.host_facts import HostFacts, answer_name, look
+from headgate.engines.spark.location import check_seen, resolved
 from headgate.engines.spark.placement import Placement
 from headgate.engines.spark.session import SETTINGS, session
 
@@ -63,7 +65,8 @@ def doctor(
     state : str
         How much state a host must be able to hold, with its unit.
     checkpoint : str, optional
-        A directory that driver and executors must see alike.
+        A directory that driver and executors must see alike, as a query would be given it; it must be
+        there, since none is made.
 
     Returns
     -------
@@ -91,7 +94,7 @@ def doctor(
         )
         return found | _outcome(problems, [], None, ["executors"])
     unchecked = [] if checkpoint else ["checkpoint (name it with --checkpoint)"]
-    with _marked(checkpoint) as (mark, unusable):
+    with _marked(spark, checkpoint) as (mark, unusable):
         problems += unusable
         try:
             seen = _everybody(spark, pool, mark)
@@ -318,15 +321,27 @@ class _Look:
 
 
 @contextmanager
-def _marked(checkpoint: str | None) -> Iterator[tuple[Path | None, list[str]]]:
+def _marked(spark: SparkSession, checkpoint: str | None) -> Iterator[tuple[Path | None, list[str]]]:
     """Leave a file in the checkpoint directory meanwhile; yield it, or what is wrong there."""
     if checkpoint is None:
         yield None, []
         return
-    mark = Path(checkpoint) / f".headgate-doctor-{secrets.token_hex(8)}"
     try:
-        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark = resolved(spark, checkpoint) / f".headgate-doctor-{secrets.token_hex(8)}"
         mark.write_text(secrets.token_hex(16))
+        check_seen(spark, mark)
+    except CheckpointError as error:
+        yield None, [str(error)]
+        return
+    except FileNotFoundError:
+        yield (
+            None,
+            [
+                f"the checkpoint directory {checkpoint} does not exist; make it on a file "
+                "system that every host mounts, or name the directory above it."
+            ],
+        )
+        return
     except OSError as error:
         text = (
             f"the driver cannot write to the checkpoint directory {checkpoint} ({error.strerror})"

@@ -36,7 +36,12 @@ from headgate.engines.spark.porter import Porter
 from headgate.engines.spark.ports import Commands, Observer
 from headgate.engines.spark.preaggregate import Preaggregation
 from headgate.engines.spark.record import Recorder
-from headgate.engines.spark.recovery import check_continues, check_same_data
+from headgate.engines.spark.recovery import (
+    check_begins,
+    check_continues,
+    check_has_state,
+    check_same_data,
+)
 from headgate.engines.spark.reports import Report, ReportChannel, consistent
 from headgate.engines.spark.sinks import Sink
 from headgate.engines.spark.slot import STEP_PROPERTY, SlotTask
@@ -96,6 +101,8 @@ class BatchDriver:
         self.channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
         self.log = SparkLog(spark)
         self.latest: Manifest | None = checkpoint.latest()
+        if self.latest is None and query.operators:
+            check_has_state(checkpoint.path)
         self.states = self._states()
         self.stopping = threading.Event()
         self.idle = threading.Event()
@@ -248,7 +255,9 @@ class BatchDriver:
         log = self.log.batch(batch_id)
         watermark_us, sources = log.watermark_us, log.offsets
         self._read_ms = log.begun_ms
-        if self.latest is not None and self._recovering:
+        if self.latest is None:
+            check_begins(self.checkpoint.path, batch_id)
+        elif self._recovering:
             self._recovering = False
             if self.latest.spark_batch == batch_id:
                 check_same_data(self.checkpoint.path, self.latest, batch_id, sources)

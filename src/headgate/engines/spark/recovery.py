@@ -24,6 +24,39 @@ def check_same_data(path: Path, latest: Manifest, batch_id: int, sources: list[s
         raise CheckpointError(msg)
 
 
+def check_begins(path: Path, batch_id: int) -> None:
+    """Refuse to go on from Spark's log where headgate has no state at all.
+
+    The first batch of a query always leaves a manifest, before Spark commits it.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if batch_id > 0:
+        msg = (
+            f"Spark's log begins batch {batch_id}, and headgate has no manifest of any before it; the "
+            f"checkpoint {path} lost its state. Restore it from a copy, or use a new one."
+        )
+        raise CheckpointError(msg)
+
+
+def check_has_state(path: Path) -> None:
+    """Refuse a checkpoint in which Spark committed batches and headgate has no manifest, before a start.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    try:
+        committed = [
+            int(entry.name) for entry in (path / "commits").iterdir() if entry.name.isdecimal()
+        ]
+    except FileNotFoundError:
+        return
+    check_begins(path, max(committed, default=-1) + 1)
+
+
 def check_continues(path: Path, latest: Manifest, batch_id: int, log: SparkLog) -> None:
     """Refuse a Spark checkpoint that went on without us, or that was put back.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Literal
@@ -14,11 +13,10 @@ from headgate.control import registry
 from headgate.control.policy import Policy
 from headgate.control.replicas import ReplicaPolicy
 from headgate.core.duration import parse_duration_s
-from headgate.core.errors import ConfigError, HeadgateError, UnsupportedQuery, nearest
+from headgate.core.errors import ConfigError, UnsupportedQuery, nearest
 from headgate.core.slo import Slo
-from headgate.engines.spark import given, sinks
+from headgate.engines.spark import given
 from headgate.engines.spark import options as own
-from headgate.engines.spark import session as sessions
 from headgate.engines.spark.allocation import follow_slots
 from headgate.engines.spark.begin import begin
 from headgate.engines.spark.carrier import strategy_of
@@ -27,6 +25,7 @@ from headgate.engines.spark.control import DELTA_S, ControlConfig, Controller
 from headgate.engines.spark.driver import BatchDriver
 from headgate.engines.spark.gateway import require_classic
 from headgate.engines.spark.job import JobConfig
+from headgate.engines.spark.location import check_seen
 from headgate.engines.spark.lock import CheckpointLock
 from headgate.engines.spark.logfiles import raw_local_files
 from headgate.engines.spark.logical import read
@@ -36,14 +35,13 @@ from headgate.engines.spark.query import Query
 from headgate.engines.spark.record import Recorder
 from headgate.engines.spark.replicas import start as replicas
 from headgate.engines.spark.replicas.reading import read_pipeline
+from headgate.engines.spark.sparkwriter import SparkWriter
 from headgate.engines.spark.warmup import warm_workers
 from headgate.loop import steering
 from headgate.operators.spec import OutputMode
 from headgate.state.arena import arena_root, open_run, sweep
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import ControlFiles
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def writeStream(df: DataFrame) -> Writer:
@@ -62,7 +60,7 @@ def writeStream(df: DataFrame) -> Writer:
     return Writer(df)
 
 
-class Writer:
+class Writer(SparkWriter):
     """PySpark's ``DataStreamWriter`` with slots.
 
     Methods of PySpark's writer have its meaning and defaults; every method returns the writer.
@@ -70,15 +68,7 @@ class Writer:
 
     def __init__(self, df: DataFrame) -> None:
         require_classic(df.sparkSession)
-        self._df = df
-        self._format: str | None = None
-        self._options: dict[str, str] = {}
-        self._mode = "append"
-        self._partition_by: list[str] = []
-        self._name: str | None = None
-        self._trigger: dict[str, Any] = {}
-        self._function: Callable[[DataFrame, int], None] | None = None
-        self._table: str | None = None
+        super().__init__(df)
         self._slots: tuple[int, int | str, int | str] = (1, "auto", "auto")
         self._key_groups = 128
         self._budget: str | None = "auto"
@@ -133,54 +123,10 @@ class Writer:
         self._mode = outputMode.lower()
         return self
 
-    def partitionBy(self, *cols: str | list[str]) -> Writer:
-        """Partition the files of a file sink."""
-        names = [name for col in cols for name in (col if isinstance(col, list) else [col])]
-        self._partition_by = [given.text("partitionBy", name, "names of columns") for name in names]
-        return self
-
-    def queryName(self, queryName: str) -> Writer:
-        """Name the query: letters, digits, ``_`` and ``-``, at most 64."""
-        given.text("query name", queryName, "a text, or leave queryName out")
-        if not _NAME.fullmatch(queryName):
-            msg = (
-                f'query name "{queryName}" cannot name files; use 1 to 64 letters, digits, _ and -.'
-            )
-            raise ConfigError(msg)
-        self._name = queryName
-        return self
-
-    def trigger(
-        self,
-        *,
-        processingTime: str | None = None,
-        once: bool | None = None,
-        continuous: str | None = None,
-        availableNow: bool | None = None,
-        realTime: str | None = None,
-    ) -> Writer:
-        """Set how often a batch starts: ``processingTime="1 second"`` or ``availableNow=True``."""
-        for name, value in (("realTime", realTime), ("continuous", continuous)):
-            if value is not None:
-                msg = (
-                    f"trigger({name}=...) is not supported: slots change between micro-batches; use "
-                    "processingTime."
-                )
-                raise HeadgateError(msg)
-        if processingTime is not None:
-            given.check_interval(self._df.sparkSession, processingTime, bool(once or availableNow))
-            self._trigger = {"processingTime": processingTime}
-        elif once or availableNow:
-            self._trigger = {"availableNow": True}
-        else:
-            msg = "trigger() needs processingTime=... or availableNow=True."
-            raise ConfigError(msg)
-        return self
-
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Writer:
         """Give each step's rows to `func(df, id)`; `id` is the same when a step comes again."""
         given.check_function(func)
-        self._function = func
+        self._function, self._row_function = func, None
         return self
 
     # -- headgate's -------------------------------------------------------------------------------
@@ -287,10 +233,24 @@ class Writer:
         self._fallback = to
         return self
 
-    def toTable(self, tableName: str) -> Query:
-        """Start the query, appending to a table."""
+    def toTable(
+        self,
+        tableName: str,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> Query:
+        """Start the query into a table, which is made if it is not there; parameters as of PySpark's.
+
+        Raises
+        ------
+        UnsupportedQuery, ConfigError, CheckpointError
+            As `start` does.
+        """
         self._table = tableName
-        return self.start()
+        return self.start(None, format, outputMode, partitionBy, queryName, **options)
 
     def start(
         self,
@@ -345,32 +305,16 @@ class Writer:
         if name is not None:
             self.queryName(name)
         if path is not None:
+            if any(key.lower() == "path" for key in self._options):
+                msg = f'start("{path}") and option "path" both say where to; leave one out, as in Spark.'
+                raise ConfigError(msg)
             self.option("path", path)
-
-    def _start_plain(self) -> Any:
-        """Run the whole query as plain Spark."""
-        writer = self._df.writeStream.outputMode(self._mode)
-        theirs = {k: v for k, v in self._options.items() if not own.is_own(k)}
-        writer = writer.options(**theirs)
-        if self._format:
-            writer = writer.format(self._format)
-        if self._partition_by:
-            writer = writer.partitionBy(*self._partition_by)
-        if self._name:
-            writer = writer.queryName(self._name)
-        if self._trigger:
-            writer = writer.trigger(**self._trigger)
-        if self._function is not None:
-            writer = writer.foreachBatch(self._function)
-        return writer.toTable(self._table) if self._table else writer.start()
 
     def _start_pools(self, policy: ReplicaPolicy) -> Any:
         """Run the Python stages of a stateless query on pools of replicas."""
         if self._advise:
             msg = f"{policy.name} cannot only advise; leave out .advise(), or the policy."
             raise ConfigError(msg)
-        location = self._location()
-        sessions.check(self._df.sparkSession, location)
         if self._mode == "complete":
             msg = (
                 f'{policy.name} runs stateless queries, which have no mode "complete"; use append.'
@@ -378,41 +322,42 @@ class Writer:
             raise ConfigError(msg)
         pipeline = read_pipeline(self._df, policy.name, own.ARRIVAL.of(self._options))
         plan = Plan([], pipeline.plan, self._df.schema, OutputMode.APPEND)
-        return replicas.start(
-            self._df,
-            pipeline,
-            replicas.pool_config(
-                self._df.sparkSession, self._slots, self._options, self._budget_s()
-            ),
-            policy,
-            self._sink(plan),
-            location=location,
-            name=self._name,
-            trigger=self._trigger,
+        config = replicas.pool_config(
+            self._df.sparkSession, self._slots, self._options, self._budget_s()
         )
-
-    def _location(self) -> str:
-        location = self._options.get("checkpointLocation")
-        if not location:
-            msg = 'a query needs a place for its state; add .option("checkpointLocation", ...).'
-            raise ConfigError(msg)
-        return location
+        with ExitStack() as undo:
+            where = self._place()
+            undo.callback(where.leave, failed=False)
+            pooled = replicas.start(
+                self._df,
+                pipeline,
+                config,
+                policy,
+                self._sink(plan, where),
+                place=where,
+                name=self._name,
+                trigger=self._trigger,
+            )
+            undo.pop_all()
+        return pooled
 
     def _start(self, plan: Plan) -> Query:
         spark = self._df.sparkSession
-        location = self._location()
-        sessions.check(spark, location)
         config = self._config()
-        checkpoint = Checkpoint(location)
-        job = checkpoint.open(_identity(plan, config))
         with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
+            where = self._place()
+            undo.callback(where.leave, failed=False)
+            sink = self._sink(plan, where)
+            checkpoint = Checkpoint(where.path)
+            job = checkpoint.open(_identity(plan, config))
+            check_seen(spark, checkpoint.root / "identity.json")
             lock = CheckpointLock(spark, checkpoint.root)
             undo.callback(lock.release)
             root = arena_root()
             sweep(root)
             run = open_run(root)
             undo.callback(run.close)
-            sink = self._sink(plan)
+            sink.begin()
             recorder = Recorder(checkpoint.root / "journal.jsonl")
             driver = BatchDriver(spark, plan, config, checkpoint, job, run, sink, recorder)
             undo.callback(driver.close)
@@ -440,11 +385,7 @@ class Writer:
                 controller.start()
                 undo.callback(controller.stop)
             commands.restore()
-            writer = frame.writeStream.foreachBatch(driver.process)
-            writer = writer.option("checkpointLocation", location)
-            writer = writer.queryName(self._name) if self._name else writer
-            if self._trigger:
-                writer = writer.trigger(**self._trigger)
+            writer = self._inner(frame, where).foreachBatch(driver.process)
             undo.callback(driver.give_up)  # in case Spark has started the query all the same
             with raw_local_files(spark):
                 inner = begin(writer.start, frame, lambda: driver.batches_begun > 0)
@@ -454,6 +395,7 @@ class Writer:
 
         def release() -> None:
             with ExitStack() as held:  # what one cannot give back does not keep the others
+                held.callback(lambda: where.leave(failed=inner.exception() is not None))
                 for give_back in (run.close, run.end, leave_executors, lock.release, driver.close):
                     held.callback(give_back)
 
@@ -487,7 +429,7 @@ class Writer:
         )
 
     def _budget_s(self) -> float | None:
-        if self._budget is None or "availableNow" in self._trigger:
+        if self._budget is None or self._trigger.keys() & {"availableNow", "once"}:
             return None
         if self._budget == "auto":
             return steering.budget_s(self._slos)
@@ -552,23 +494,6 @@ class Writer:
                 "format": self._format,
             }
         )
-
-    def _sink(self, plan: Plan) -> sinks.Sink:
-        options = {
-            k: v
-            for k, v in self._options.items()
-            if not own.is_own(k) and k != "checkpointLocation"
-        }
-        target = sinks.Target(
-            file_format=self._format,
-            mode=self._mode,
-            name=self._name,
-            table=self._table,
-            partition_by=self._partition_by,
-            options=options,
-            function=self._function,
-        )
-        return sinks.sink_of(self._df.sparkSession, target, plan.plan)
 
 
 def _identity(plan: Plan, config: JobConfig) -> dict[str, Any]:

@@ -20,11 +20,17 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.control.replicas import Interval, ReplicaPolicy
-from headgate.core.errors import CheckpointError, EngineError, HeadgateError, NotReady
+from headgate.core.errors import EngineError, HeadgateError, NotReady
 from headgate.engines.spark.exchange import with_ticks
 from headgate.engines.spark.faults import crash_point
 from headgate.engines.spark.gateway import ArrowMap, Graft, leaf, of_rows
 from headgate.engines.spark.output import Outputs, raw_frame
+from headgate.engines.spark.recovery import (
+    check_begins,
+    check_continues,
+    check_has_state,
+    check_same_data,
+)
 from headgate.engines.spark.replicas.pools import PoolConfig, PoolState, stride
 from headgate.engines.spark.replicas.reading import Pipeline, Stage, arrived_ms
 from headgate.engines.spark.replicas.record import PoolRecorder
@@ -150,6 +156,8 @@ class ReplicaDriver:
         self.sink = sink
         self.recorder = recorder
         self.latest: Manifest | None = checkpoint.latest()
+        if self.latest is None:
+            check_has_state(checkpoint.path)
         self.states = self._states()
         self.batches: deque[BatchLine] = deque(maxlen=_KEPT)
         self.decisions: deque[tuple[float, str]] = deque(maxlen=_KEPT)
@@ -221,7 +229,9 @@ class ReplicaDriver:
             batch.sparkSession.conf.set(_ADAPTIVE, "false")
             self._session = batch.sparkSession
         sources = self._log.batch(batch_id).offsets
-        if self.latest is not None and self._recovering:
+        if self.latest is None:
+            check_begins(self.checkpoint.path, batch_id)
+        elif self._recovering:
             self._recovering = False
             if self._delivered_again(batch_id, sources):
                 self._sources = sources
@@ -281,18 +291,14 @@ class ReplicaDriver:
 
     def _delivered_again(self, batch_id: int, sources: list[str]) -> bool:
         """After a restart: deliver what was committed, its output perhaps not; the same bytes."""
-        latest = self.latest
+        latest, path = self.latest, self.checkpoint.path
         assert latest is not None
-        same = latest.spark_batch == batch_id
-        if batch_id < latest.spark_batch or (same and sources != latest.engine["sources"]):
-            msg = (
-                f"Spark's log and headgate's manifest differ at batch {batch_id}; the checkpoint "
-                f"{self.checkpoint.path} was altered. Restore it from a copy, or use a new one."
-            )
-            raise CheckpointError(msg)
-        if same:
-            self._deliver(latest)
-        return same
+        if latest.spark_batch != batch_id:
+            check_continues(path, latest, batch_id, self._log)
+            return False
+        check_same_data(path, latest, batch_id, sources)
+        self._deliver(latest)
+        return True
 
     def _step(self, batch: DataFrame, batch_id: int, *, rest: bool = False) -> None:
         began_s = time.monotonic()

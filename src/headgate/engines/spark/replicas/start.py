@@ -12,6 +12,7 @@ from headgate.control.replicas import ReplicaPolicy
 from headgate.core.errors import ConfigError
 from headgate.engines.spark import options as own
 from headgate.engines.spark.begin import begin
+from headgate.engines.spark.location import Place, check_seen
 from headgate.engines.spark.lock import CheckpointLock
 from headgate.engines.spark.replicas.driver import ReplicaDriver
 from headgate.engines.spark.replicas.pools import PoolConfig
@@ -72,7 +73,7 @@ def start(
     policy: ReplicaPolicy,
     sink: Sink,
     *,
-    location: str,
+    place: Place,
     name: str | None,
     trigger: dict[str, Any],
 ) -> ReplicaQuery:
@@ -87,7 +88,7 @@ def start(
     config : PoolConfig
     policy : ReplicaPolicy
     sink : Sink
-    location : str
+    place : Place
         The checkpoint's.
     name : str or None
     trigger : dict
@@ -99,24 +100,26 @@ def start(
         The checkpoint belongs to something else, is held, or is damaged.
     """
     spark = df.sparkSession
-    checkpoint = Checkpoint(location)
+    checkpoint = Checkpoint(place.path)
     job = checkpoint.open(
         {"stages": {stage.id: stage.raw_schema.jsonValue() for stage in pipeline.stages}}
     )
+    check_seen(spark, checkpoint.root / "identity.json")
     lock = CheckpointLock(spark, checkpoint.root)
     try:
+        sink.begin()
         recorder = PoolRecorder(checkpoint.root / "journal.jsonl", policy.name)
         driver = ReplicaDriver(spark, pipeline, config, policy, checkpoint, job, sink, recorder)
         frame = driver.streaming_input()
         warm_workers(spark, [])
-        parameters = {"policy": policy.name, "checkpoint": location, **asdict(config)}
+        parameters = {"policy": policy.name, "checkpoint": str(place.path), **asdict(config)}
         recorder.start(
             job, name or pipeline.stages[-1].id, driver.states, driver.latest, parameters
         )
         recorder.progress.begin(spark, sink)
         driver.redeliver_rest()
         writer = frame.writeStream.foreachBatch(driver.process)
-        writer = writer.option("checkpointLocation", location)
+        writer = writer.option("checkpointLocation", place.uri)
         writer = writer.queryName(name) if name else writer
         writer = writer.trigger(**trigger) if trigger else writer
         inner = begin(writer.start, frame, lambda: driver.begun > 0)
@@ -130,5 +133,6 @@ def start(
     def release() -> None:
         driver.tick.stop()
         lock.release()
+        place.leave(failed=inner.exception() is not None)
 
     return ReplicaQuery(inner, driver, finite=finite, release=release)
