@@ -14,8 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import StreamingQueryException
 
-from headgate.core.errors import EngineGone, HeadgateError
+import headgate as hg
+from headgate.core.errors import EngineError, EngineGone, HeadgateError
 from headgate.engines.spark import life
 from headgate.engines.spark.ending import Ending
 from headgate.engines.spark.life import JvmLife
@@ -92,6 +94,27 @@ def test_every_wait_ends_when_the_jvm_is_killed(tmp_path: Path) -> None:
     # the failure leaves the program, and nothing keeps the program from its end
     assert ran.returncode == 1
     assert ran.stderr.strip().splitlines()[-1].startswith("headgate.core.errors.EngineGone: Spark")
+
+
+def test_a_query_fails_with_what_the_users_function_raised_and_takes_nothing_after(spark, tmp_path):
+    def deliver(frame, batch):
+        raise LookupError("no such customer")
+
+    spark.range(3).write.parquet(str(tmp_path / "in"))
+    counts = spark.readStream.schema("id long").parquet(str(tmp_path / "in")).groupBy("id").count()
+    writer = hg.writeStream(counts).outputMode("update").foreachBatch(deliver)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination()
+    assert str(caught.value) == "LookupError: no such customer"
+    assert "[STREAM_FAILED]" in str(caught.value.__cause__)
+    assert query.exception() is caught.value
+    end = json.loads(query.journal.read_text().splitlines()[-1])
+    assert (end["event"], end["error"]) == ("stop", "LookupError: no such customer")
+    for ask in (query.freeze, lambda: query.scale(3), lambda: query.remap({0: 1})):
+        with pytest.raises(EngineError, match=r"has ended \(LookupError: no such customer\), so"):
+            ask()
+    query.stop()
 
 
 @pytest.mark.thorough
