@@ -122,21 +122,21 @@ def test_a_run_ends_with_one_sentence_when_the_jvm_is_killed(tmp_path: Path) -> 
     checkpoint = tmp_path / "checkpoint"
     command = [sys.executable, "-m", "headgate.cli", "run", "nexmark-q5", "--rate", "100"]
     options = ["--duration", "1h", "--json", "--checkpoint", str(checkpoint)]
-    running = subprocess.Popen(
+    with subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        journal = checkpoint / "headgate" / "journal.jsonl"
-        begun = threading.Event()
-        while not begun.wait(0.2):
-            assert running.poll() is None
-            if journal.exists() and '"event":"batch"' in journal.read_text():
-                begun.set()
-        (jvm,) = children(running.pid, "java")
-        os.kill(jvm, signal.SIGKILL)
-        out, err = running.communicate(timeout=120)
-    finally:
-        running.kill()
+    ) as running:
+        try:
+            journal = checkpoint / "headgate" / "journal.jsonl"
+            begun = threading.Event()
+            while not begun.wait(0.2):
+                assert running.poll() is None
+                if journal.exists() and '"event":"batch"' in journal.read_text():
+                    begun.set()
+            (jvm,) = children(running.pid, "java")
+            os.kill(jvm, signal.SIGKILL)
+            out, err = running.communicate()
+        finally:
+            running.kill()
     assert running.returncode == 1
     said = json.loads(out)["error"]
     assert said["message"].startswith("Spark's JVM is gone")

@@ -130,6 +130,12 @@ def test_the_tick_is_neither_listed_nor_counted():
     assert found["sink"] == {"description": "delta", "numOutputRows": 0}
 
 
+def test_what_was_completed_before_stays_as_it_is():
+    progress = begun()
+    once = filled(progress, 0)
+    assert progress.filled({**once, "batchId": 0}) == once
+
+
 def test_steps_of_one_batch_are_added_up_and_other_batches_keep_theirs():
     progress = begun()
     progress.add(step(0, 4, 2), [operator(5, 2)], emitted=2)
