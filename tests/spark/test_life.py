@@ -14,8 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import StreamingQueryException
 
-from headgate.core.errors import EngineGone, HeadgateError
+import headgate as hg
+from headgate.core.errors import EngineError, EngineGone, HeadgateError
 from headgate.engines.spark import life
 from headgate.engines.spark.ending import Ending
 from headgate.engines.spark.life import JvmLife
@@ -94,26 +96,47 @@ def test_every_wait_ends_when_the_jvm_is_killed(tmp_path: Path) -> None:
     assert ran.stderr.strip().splitlines()[-1].startswith("headgate.core.errors.EngineGone: Spark")
 
 
+def test_a_query_fails_with_what_the_users_function_raised_and_takes_nothing_after(spark, tmp_path):
+    def deliver(frame, batch):
+        raise LookupError("no such customer")
+
+    spark.range(3).write.parquet(str(tmp_path / "in"))
+    counts = spark.readStream.schema("id long").parquet(str(tmp_path / "in")).groupBy("id").count()
+    writer = hg.writeStream(counts).outputMode("update").foreachBatch(deliver)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination()
+    assert str(caught.value) == "LookupError: no such customer"
+    assert "[STREAM_FAILED]" in str(caught.value.__cause__)
+    assert query.exception() is caught.value
+    end = json.loads(query.journal.read_text().splitlines()[-1])
+    assert (end["event"], end["error"]) == ("stop", "LookupError: no such customer")
+    for ask in (query.freeze, lambda: query.scale(3), lambda: query.remap({0: 1})):
+        with pytest.raises(EngineError, match=r"has ended \(LookupError: no such customer\), so"):
+            ask()
+    query.stop()
+
+
 @pytest.mark.thorough
 def test_a_run_ends_with_one_sentence_when_the_jvm_is_killed(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     command = [sys.executable, "-m", "headgate.cli", "run", "nexmark-q5", "--rate", "100"]
     options = ["--duration", "1h", "--json", "--checkpoint", str(checkpoint)]
-    running = subprocess.Popen(
+    with subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        journal = checkpoint / "headgate" / "journal.jsonl"
-        begun = threading.Event()
-        while not begun.wait(0.2):
-            assert running.poll() is None
-            if journal.exists() and '"event":"batch"' in journal.read_text():
-                begun.set()
-        (jvm,) = children(running.pid, "java")
-        os.kill(jvm, signal.SIGKILL)
-        out, err = running.communicate(timeout=120)
-    finally:
-        running.kill()
+    ) as running:
+        try:
+            journal = checkpoint / "headgate" / "journal.jsonl"
+            begun = threading.Event()
+            while not begun.wait(0.2):
+                assert running.poll() is None
+                if journal.exists() and '"event":"batch"' in journal.read_text():
+                    begun.set()
+            (jvm,) = children(running.pid, "java")
+            os.kill(jvm, signal.SIGKILL)
+            out, err = running.communicate()
+        finally:
+            running.kill()
     assert running.returncode == 1
     said = json.loads(out)["error"]
     assert said["message"].startswith("Spark's JVM is gone")

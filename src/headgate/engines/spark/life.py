@@ -87,3 +87,20 @@ class JvmLife:
             if gone is None:
                 raise
             raise gone from error
+
+
+@contextmanager
+def asked(spark: SparkSession) -> Iterator[None]:
+    """As `JvmLife.asked`, for calls before there is a query.
+
+    Raises
+    ------
+    EngineGone
+    """
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        gone = JvmLife(spark).meaning(error)
+        if gone is None:
+            raise
+        raise gone from error

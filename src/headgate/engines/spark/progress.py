@@ -98,6 +98,7 @@ class Progress:
         self.sink = ""
         self._lock = threading.Lock()
         self._done: deque[_Done] = deque(maxlen=100)
+        self._sources = 0
 
     def begin(
         self,
@@ -152,10 +153,14 @@ class Progress:
         Parameters
         ----------
         found : mapping
-            As Spark writes a progress in JSON.
+            As Spark writes a progress in JSON; it may have been completed before.
         """
         done = self._of(found["batchId"])
-        sources = list(found["sources"][:-1])
+        sources = list(found["sources"])
+        # all of a query's progress lists all of its sources, until it is completed
+        self._sources = max(self._sources, len(sources))
+        if len(sources) == self._sources:
+            sources = sources[:-1]
         totals = {
             key: sum(source[key] for source in sources if key in source)
             for key in _TOTALS

@@ -12,25 +12,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from headgate.control.fleet_registry import fleet_policy
-from headgate.control.fleet_view import FleetDecision, FleetJob, FleetPolicy, FleetView
+from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
 from headgate.control.limits import check_range
-from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, EngineError, EngineGone, nearest
 from headgate.core.intents import utility_of
 from headgate.core.utility import Shape, Utility
 from headgate.engines.spark.fleet.member import Member, State
 from headgate.engines.spark.fleet.probe import Probe
-from headgate.engines.spark.life import JvmLife
+from headgate.engines.spark.fleet.seen import every_s, measured, seen
+from headgate.engines.spark.life import asked
 from headgate.engines.spark.query import Query
 from headgate.engines.spark.writer import Writer
 from headgate.journal.fleet import (
     FleetDecided,
     FleetJobChanged,
-    FleetJobState,
     FleetRound,
     FleetStart,
 )
@@ -282,11 +280,11 @@ class Fleet:
         if given._fallback != "error":
             msg = f'job "{name}" may become plain Spark, which has no slots; leave out .fallback().'
             raise ConfigError(msg)
-        window_s, every_s = WINDOW_ROUNDS * self.limits.round_s, _every_s(given._trigger)
-        if every_s >= window_s:
+        window_s, rhythm_s = WINDOW_ROUNDS * self.limits.round_s, every_s(given._trigger)
+        if rhythm_s >= window_s:
             # Between its batches nothing would be known of it, and without that nothing is decided.
             msg = (
-                f'job "{name}" runs a batch every {every_s:g} s, and intents are measured over '
+                f'job "{name}" runs a batch every {rhythm_s:g} s, and intents are measured over '
                 f"{window_s:g} s; use a shorter trigger, or a longer round."
             )
             raise ConfigError(msg)
@@ -354,7 +352,7 @@ class Fleet:
 
     def _in_pool(self, name: str, writer: Writer) -> Query:
         """Start a query whose thread inherits the pool from the thread that starts it."""
-        with self._asked():
+        with asked(self._spark):
             before = self._context.getLocalProperty(_POOL)
             self._context.setLocalProperty(_POOL, name)
             try:
@@ -362,23 +360,13 @@ class Fleet:
             finally:
                 self._context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]
 
-    @contextmanager
-    def _asked(self) -> Iterator[None]:
-        """Say in one sentence that the JVM is gone, if a call within finds it so."""
-        try:
-            yield
-        except (Py4JError, OSError) as error:
-            gone = JvmLife(self._spark).meaning(error)
-            raise gone or error from None
-
     # -- life -------------------------------------------------------------------------------------
 
     def start(self) -> Fleet:
         """Start the jobs that were added, and begin to decide.
 
-        A job that cannot start is written down in `failures`, and the others go on. Where one takes
-        long to start, rounds begin without it. An interrupt stops those that were started, and the
-        fleet.
+        A job that cannot start is written down in `failures`, and the others go on; rounds begin
+        without one that takes long. An interrupt stops those that were started, and the fleet.
 
         Raises
         ------
@@ -509,7 +497,7 @@ class Fleet:
         members = self._look()
         steady = {n: m for n, m in members.items() if m.state is State.RUNNING}
         view = self._view(members, steady)
-        self._write(self._seen(view, members))
+        self._write(seen(view, members, self.limits.slots))
         late = [name for name, member in steady.items() if member.changing]
         if late:
             self._decided(FleetDecision(rule="changing", reason=f"{', '.join(late)} is changing."))
@@ -535,7 +523,7 @@ class Fleet:
         jobs = {}
         for name, member in steady.items():
             try:
-                jobs[name] = _measured(member.view())
+                jobs[name] = measured(member.view())
             except Exception as error:  # one job's trouble is not that of the others
                 self._note(member, f"no statistics: {type(error).__name__}: {error}")
         held = sum(
@@ -578,39 +566,6 @@ class Fleet:
 
     # -- the journal ------------------------------------------------------------------------------
 
-    def _seen(self, view: FleetView, members: Mapping[str, Member]) -> FleetRound:
-        jobs = []
-        for name, member in members.items():
-            if member.state in (State.GONE, State.FAILED):
-                continue
-            job = view.jobs.get(name)
-            known = job is not None and job.reported
-            jobs.append(
-                FleetJobState(
-                    job=name,
-                    state=str(member.state),
-                    utility=round(job.attained, 6) if job is not None and known else None,
-                    utility_max=member.utility.maximum,
-                    met=job.met if job is not None else False,
-                    values=tuple(round(v, 6) for v in job.values) if job and job.values else (),
-                    slots=member.slots,
-                    capacity={op: round(o.capacity, 4) for op, o in job.operators.items()}
-                    if job is not None
-                    else {},
-                    input_rate=round(job.input_rate, 3) if job is not None else 0.0,
-                )
-            )
-        known_utilities = [job.utility for job in jobs if job.utility is not None]
-        return FleetRound(
-            time_s=round(view.time_s, 3),
-            jobs=tuple(jobs),
-            utility=round(sum(known_utilities), 6),
-            utility_max=sum(job.utility_max for job in jobs),
-            slots=sum(sum(job.slots.values()) for job in jobs),
-            slots_max=self.limits.slots,
-            congested=view.congested,
-        )
-
     def _decided(self, decision: FleetDecision) -> None:
         """Write a decision, unless it does nothing and its like was written before."""
         acts = bool(decision) and not self.limits.advise
@@ -643,18 +598,3 @@ class Fleet:
                 self._journal.write(event)
             except EngineError as error:  # jobs need their slots also while a disk is full
                 warnings.warn(str(error), stacklevel=2)
-
-
-def _every_s(trigger: Mapping[str, object]) -> float:
-    """Return the time between two batches, in seconds; 0 where Spark alone understands it."""
-    try:
-        return parse_duration_s(str(trigger.get("processingTime", "0 s")), zero=True)
-    except ConfigError:
-        return 0.0
-
-
-def _measured(job: FleetJob) -> FleetJob:
-    """Return a job whose utility can be told; raises what the user's own function raises."""
-    if job.reported:
-        _ = job.attained
-    return job
