@@ -103,5 +103,5 @@ def test_a_stray_file_is_left_alone(files: ControlFiles, tmp_path: Path, name: s
 def test_a_damaged_note_of_a_freeze_is_named(files: ControlFiles, tmp_path: Path) -> None:
     files.freeze(None)
     (tmp_path / "headgate" / "control" / "frozen").write_text("{")
-    with pytest.raises(CheckpointError, match="frozen cannot be read; remove it"):
+    with pytest.raises(CheckpointError, match="frozen cannot be read: it is not JSON"):
         files.frozen_until_s()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from headgate.control.fleet_registry import fleet_policy
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import EngineError
+from headgate.scenario.description import check_place
 from headgate.scenario.fleet_file import FleetFile, JobSettings, read_fleet
 from headgate.scenario.run import interrupts
 from headgate.scenario.spark import SparkEngine, engine_module
@@ -39,8 +41,8 @@ def check_fleet(path: Path) -> dict[str, Any]:
     """
     described = read_fleet(path)
     engine = SparkEngine()
-    for job in described.jobs.values():
-        engine.workload(job.query)
+    for name, job in described.jobs.items():
+        engine.check(job.query, _text(job.options), f"[jobs.{name}]")
     rows = [
         {
             "job": name,
@@ -93,6 +95,7 @@ def run_fleet_file(
     """
     described = read_fleet(path)
     place = work or Path(tempfile.mkdtemp(prefix="headgate-fleet-"))
+    check_place(place)
     place.mkdir(parents=True, exist_ok=True)
     engine = SparkEngine()
     with interrupts() as interrupted:
@@ -216,6 +219,8 @@ def fleet_result(fleet: Any) -> dict[str, Any]:
     shares = [seen.utility / seen.utility_max for seen in known]
     last = known[-1] if known else None
     found = getattr(fleet.policy, "indicators", None)
+    # Counted as `headgate fleet status` does: what a policy keeps of its own covers its recent past.
+    touched = Counter(job for act in fleet.actions for job in act.slots)
     return {
         "policy": fleet.policy.name,
         "rounds": len(rounds),
@@ -235,6 +240,6 @@ def fleet_result(fleet: Any) -> dict[str, Any]:
             }
             for act in fleet.actions
         ],
-        "touched": dict(found.touched) if found is not None else {},
+        "touched": dict(touched.most_common()),
         "oversubscribed": bool(found.oversubscribed) if found is not None else None,
     }

@@ -15,7 +15,7 @@ from headgate.core.errors import EngineError
 from headgate.journal.reader import Tail
 from headgate.journal.schema import Batch, Start
 from headgate.report.summary import summary
-from headgate.scenario.description import Scenario
+from headgate.scenario.description import Scenario, check_place
 from headgate.scenario.spark import SparkEngine
 
 PROGRESS_S = 0.25
@@ -93,7 +93,9 @@ def run_scenario(
         The query failed before its time.
     """
     placed = scenario.placed()
-    used = engine or SparkEngine()
+    for place in (placed.checkpoint, placed.output):
+        check_place(place)
+    used = engine or SparkEngine(scenario.conf)
     with interrupts() as interrupted:
         try:
             query = used.start(placed)
@@ -225,16 +227,18 @@ def interrupts() -> Iterator[threading.Event]:
 
 def verify_scenario(scenario: Scenario, engine: Engine | None = None) -> dict[str, Any]:
     """Return whether a finished scenario's output equals Spark's batch answer."""
-    used = engine or SparkEngine()
+    used = engine or SparkEngine(scenario.conf)
     try:
         return dict(used.verify(scenario.placed()))
     finally:
         used.close()
 
 
-def explain_workload(workload: str, options: Mapping[str, Any]) -> str:
+def explain_workload(
+    workload: str, options: Mapping[str, Any], conf: Mapping[str, str] | None = None
+) -> str:
     """Return what of a workload would run elastically, in words."""
-    engine = SparkEngine()
+    engine = SparkEngine(conf)
     try:
         return engine.explain(Scenario(workload, options=options))
     finally:
