@@ -92,9 +92,10 @@ def run_scenario(
     EngineError
         The query failed before its time.
     """
+    for place in (scenario.checkpoint, scenario.output):
+        check_place(place)  # as it was written: the absolute path hides a scheme
     placed = scenario.placed()
-    for place in (placed.checkpoint, placed.output):
-        check_place(place)
+    check_place(placed.output)
     used = engine or SparkEngine(scenario.conf)
     with interrupts() as interrupted:
         try:
