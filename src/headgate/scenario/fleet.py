@@ -40,9 +40,7 @@ def check_fleet(path: Path) -> dict[str, Any]:
         Something in it is wrong, there is no such workload, or a user's function cannot be loaded.
     """
     described = read_fleet(path)
-    engine = SparkEngine()
-    for name, job in described.jobs.items():
-        engine.check(job.query, _text(job.options), f"[jobs.{name}]")
+    _check_queries(SparkEngine(), described)
     rows = [
         {
             "job": name,
@@ -94,10 +92,11 @@ def run_fleet_file(
         values, met), actions with their reasons, indicators, journal.
     """
     described = read_fleet(path)
+    engine = SparkEngine()
+    _check_queries(engine, described)
     place = work or Path(tempfile.mkdtemp(prefix="headgate-fleet-"))
     check_place(place)
     place.mkdir(parents=True, exist_ok=True)
-    engine = SparkEngine()
     with interrupts() as interrupted:
         try:
             fleet = _fleet(engine, described, place, advise=advise)
@@ -118,6 +117,12 @@ def run_fleet_file(
         finally:
             engine.close()
     return {"file": str(path), "duration_s": duration_s, **result, "work": str(place)}
+
+
+def _check_queries(engine: SparkEngine, described: FleetFile) -> None:
+    """Refuse queries that are not there, and options that they do not take, before any job starts."""
+    for name, job in described.jobs.items():
+        engine.check(job.query, _text(job.options), f"[jobs.{name}]")
 
 
 @contextmanager

@@ -29,7 +29,9 @@ _FORMAT = re.compile(r"[A-Za-z_][\w.$-]{0,199}", re.ASCII)
 _MODES = ("append", "update", "complete")
 _FORMATS = (
     "parquet", "orc", "json", "csv", "text", "avro", "console", "memory", "noop", "kafka", "delta",
-    "iceberg", "jdbc", "rate", "foreachbatch",
+    "iceberg", "hudi", "paimon", "jdbc", "xml", "mongodb", "redis", "bigquery", "snowflake", "es",
+    "pulsar", "kinesis", "aws-kinesis", "eventhubs", "clickhouse", "starrocks", "doris", "neo4j",
+    "cosmos.oltp", "couchbase.kv",
 )  # fmt: skip
 """Sinks by the short names that Spark and well-known packages give them."""
 _OWN_LOG = ("parquet", "orc", "json", "csv", "text", "avro")
