@@ -391,3 +391,19 @@ def test_without_output_there_is_nothing_to_verify(tmp_path: Path) -> None:
     it = scenario(tmp_path, checkpoint=tmp_path, output=tmp_path / "none").placed()
     with pytest.raises(ConfigError, match="there is no output at"):
         verify_scenario(it)
+
+
+def test_what_spark_refuses_is_one_sentence_without_its_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AnalysisException(Exception):
+        __module__ = "pyspark.errors"
+
+    def refuse(self: SparkEngine) -> Any:
+        text = "[DATA_SOURCE_NOT_FOUND] Failed to find nosuch. SQLSTATE: 42K02\nat org.apache"
+        raise AnalysisException(text)
+
+    monkeypatch.setattr(SparkEngine, "session", refuse)
+    with pytest.raises(ConfigError) as refused:
+        SparkEngine().start(scenario(tmp_path, sink_format="nosuch").placed())
+    assert str(refused.value) == "Spark refuses it: Failed to find nosuch."
