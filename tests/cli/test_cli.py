@@ -316,8 +316,12 @@ def test_verify_takes_what_the_run_recorded(
 
 
 def test_explain_prints_the_engines_words(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scenarios, "explain_workload", lambda name, options: f"{name} {options}")
-    assert invoke("explain", "a:b", "--option", "n=1").stdout == "a:b {'n': 1}\n"
+    monkeypatch.setattr(
+        scenarios, "explain_workload", lambda name, options, conf: f"{name} {options} {conf}"
+    )
+    given = ("--option", "n=1", "--conf", "spark.x=y", "--packages", "a:b:1,c:d:2")
+    conf = {"spark.x": "y", "spark.jars.packages": "a:b:1,c:d:2"}
+    assert invoke("explain", "a:b", *given).stdout == f"a:b {{'n': 1}} {conf}\n"
 
 
 @pytest.fixture

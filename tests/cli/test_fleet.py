@@ -157,7 +157,7 @@ def test_a_wrong_description_is_refused_in_one_sentence_that_names_the_key(tmp_p
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="cannot read the fleet"):
+    with pytest.raises(ConfigError, match=r"the description of the fleet .* cannot be read"):
         read_fleet(tmp_path / "none.toml", {})
 
 

@@ -346,3 +346,64 @@ def test_a_query_is_named_after_its_workload() -> None:
 def test_a_missing_engine_is_one_sentence() -> None:
     with pytest.raises(HeadgateError, match="this installation cannot load"):
         engine_module("headgate.none")
+
+
+def test_the_column_of_arrival_is_the_users(tmp_path: Path, engine_calls: Recorder) -> None:
+    it = scenario(tmp_path, arrival="ts", conf={"spark.ui.enabled": "true"}).placed()
+    SparkEngine(it.conf).start(it)
+    assert ("option", ("headgate.arrival", "ts"), {}) in engine_calls.calls
+    assert engine_calls.calls[0] == ("session", (), {"spark.ui.enabled": "true"})
+
+
+def test_what_a_users_function_raises_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    functions = {
+        "raises": "raise ZeroDivisionError('x\\ny')",
+        "leaves": "raise SystemExit(3)",
+        "number": "return 5",
+    }
+    text = "".join(f"def {name}(spark):\n    {body}\n" for name, body in functions.items())
+    (tmp_path / "queries_of_theirs.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(SparkEngine, "session", lambda self: None)
+    for name, says in (("raises", r"ZeroDivisionError: x\\ny"), ("leaves", "3"), ("number", "int")):
+        with pytest.raises(ConfigError, match=says):
+            explain_workload(f"queries_of_theirs:{name}", {})
+    with pytest.raises(ConfigError, match='no option "n"; it takes none'):
+        explain_workload("queries_of_theirs:number", {"n": 1})
+
+
+@pytest.mark.parametrize(
+    "place", ["/etc/passwd/x", "/etc/passwd", "s3:/bucket/x", "a\0b", "x" * 300]
+)
+def test_a_place_that_cannot_be_made_is_refused_before_anything_starts(
+    tmp_path: Path, place: str
+) -> None:
+    engine = FakeEngine()
+    it = scenario(tmp_path, output=Path(place))
+    with pytest.raises(ConfigError):
+        run_scenario(it, lambda journal: None, engine=engine)
+    assert engine.query is None
+
+
+def test_without_output_there_is_nothing_to_verify(tmp_path: Path) -> None:
+    it = scenario(tmp_path, checkpoint=tmp_path, output=tmp_path / "none").placed()
+    with pytest.raises(ConfigError, match="there is no output at"):
+        verify_scenario(it)
+
+
+def test_what_spark_refuses_is_one_sentence_without_its_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AnalysisException(Exception):
+        __module__ = "pyspark.errors"
+
+    def refuse(self: SparkEngine) -> Any:
+        text = "[DATA_SOURCE_NOT_FOUND] Failed to find nosuch. SQLSTATE: 42K02\nat org.apache"
+        raise AnalysisException(text)
+
+    monkeypatch.setattr(SparkEngine, "session", refuse)
+    with pytest.raises(ConfigError) as refused:
+        SparkEngine().start(scenario(tmp_path, sink_format="nosuch").placed())
+    assert str(refused.value) == "Spark refuses it: Failed to find nosuch."

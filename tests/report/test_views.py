@@ -127,7 +127,9 @@ def test_a_plain_line_has_no_control_codes_and_all_numbers() -> None:
         run.absorb(event)
     line = plain_line(run, now_ms=END_MS)
     assert line.isprintable()
-    assert line.startswith("00:00:36 nexmark-q5 running batch 89 slots 3 epoch 2 in 250/s out 25/s")
+    assert line.startswith(
+        "+00:00:36 nexmark-q5 running batch 89 slots 3 epoch 2 in 250/s out 25/s"
+    )
     assert "waiting for the first batch" in plain_line(Run(), now_ms=0)
 
 

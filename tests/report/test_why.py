@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import runs
+from rich.console import Console
 
 from headgate.core.errors import ConfigError
 from headgate.journal import Applied, Decided, Event, Latency, Observed, SloState, Wish, read
@@ -148,3 +149,54 @@ def test_top_needs_a_batch() -> None:
 def test_a_journal_of_decisions_reads_back(tmp_path: Path) -> None:
     events = story()
     assert list(read(runs.journal(tmp_path / "j", events))) == events
+
+
+def test_the_time_that_status_shows_is_a_time_of_why() -> None:
+    view = drawn(story())
+    for shown in ("+00:00:12", "+0:12", "12 s"):
+        assert why(story(), shown)["reason"] == "second"
+    assert why(story(), "+00:00:11")["reason"] == "first"
+    assert why(story(), "+00:00:12")["since_s"] == 12.0
+    assert "+00:00:" in view
+
+
+def test_a_time_since_the_start_counts_from_the_run_that_status_shows() -> None:
+    hour_ms = 3_600_000
+    earlier = [runs.start(runs.BEGAN_MS - hour_ms), runs.stopped(at_ms=runs.BEGAN_MS - hour_ms + 9)]
+    assert why([*earlier, *story()], "+00:00:05")["reason"] == "first"
+
+
+def test_an_unreachable_slo_is_said_also_without_a_decision() -> None:
+    unreachable = state(state="unreachable", bound_ms=100.0, floor_ms=310.0)
+    events = [runs.start(), *(runs.batch(step, slo=unreachable) for step in range(3))]
+    told = why(events, None)
+    assert (told["rule"], told["wishes"]) == ("unreachable", [])
+    text = "\n".join(why_lines(told))
+    assert "the SLO is unreachable: its bound of 100 ms" in text
+    assert "310 ms (the floor)" in text
+    assert why([*story(), runs.batch(99, slo=unreachable)], None)["unreachable"]
+    assert why(story(), None)["unreachable"] is None
+
+
+def drawn(events: list[Event], width: int = 80) -> str:
+    """Return the view of a run as text of a terminal of that width."""
+    run = Run()
+    for event in events:
+        run.absorb(event)
+    console = Console(file=io.StringIO(), width=width)
+    console.print(frame(run, now_ms=run.ended_ms, width=width))
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_the_floor_is_in_a_narrow_terminals_view() -> None:
+    assert "floor 300 ms" in drawn(story())
+
+
+def test_a_last_batch_of_left_overs_does_not_make_a_group_hot() -> None:
+    events = [
+        runs.start(),
+        *(runs.batch(step, served=1000, hottest=((3, 90),)) for step in range(9)),
+    ]
+    events.append(runs.batch(9, served=2, hottest=((17, 2),)))
+    assert "group 3 serves" in drawn(events)
+    assert "100.0%" not in drawn(events)

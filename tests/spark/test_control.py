@@ -465,3 +465,28 @@ def test_an_end_to_end_bound_is_shared_so_that_the_slower_operator_of_a_chain_ge
 def test_a_query_without_an_slo_cannot_get_one(tmp_path):
     with pytest.raises(ConfigError, match="started without an SLO"):
         Job(tmp_path).commands.do(Command("slo", "user", "", {"slos": ["1s over 1s"]}))
+
+
+@pytest.mark.parametrize("text", ['{"until_s": 1' + "0" * 400 + "}", '{"until_s": 1e300}', "["])
+def test_a_query_starts_although_its_note_of_a_freeze_is_damaged(tmp_path, text):
+    Job(tmp_path).commands.do(Command("freeze", "user"))
+    note = tmp_path / "headgate" / "control" / "frozen"
+    note.write_text(text)
+    again = Job(tmp_path)
+    again.commands.restore()
+    assert not again.changes.frozen
+    (told,) = again.of(ControlAct)
+    assert "frozen cannot be read" in told.refused
+    assert "set aside as frozen.damaged" in told.refused
+    assert not note.exists()
+
+
+def test_a_request_that_cannot_be_read_is_noted_once(tmp_path):
+    job = Job(tmp_path)
+    request = job.files.ask(Command("freeze", "user"))
+    (tmp_path / "headgate" / "control" / f"{request}.json").write_text("{")
+    job.commands.poll()
+    job.commands.poll()
+    (told,) = job.of(ControlAct)
+    assert (told.act, "cannot be read" in told.refused) == ("request", True)
+    assert "cannot be read" in job.files.answer(request)["refused"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 from pathlib import Path
 
 import pytest
 
-from headgate.core.errors import CheckpointError
+from headgate.core.errors import CheckpointError, ConfigError
 from headgate.state.control import Asked, Command, ControlFiles
 
 FREEZE = Command("freeze", "ann", "INC-1", {"until_s": 5.0})
@@ -103,5 +104,53 @@ def test_a_stray_file_is_left_alone(files: ControlFiles, tmp_path: Path, name: s
 def test_a_damaged_note_of_a_freeze_is_named(files: ControlFiles, tmp_path: Path) -> None:
     files.freeze(None)
     (tmp_path / "headgate" / "control" / "frozen").write_text("{")
-    with pytest.raises(CheckpointError, match="frozen cannot be read; remove it"):
+    with pytest.raises(CheckpointError, match="frozen cannot be read: it is not JSON"):
         files.frozen_until_s()
+
+
+ABSURD = ["{", "[]", '{"until_s": 1e300}', '{"until_s": NaN}', '{"until_s": 1' + "0" * 400 + "}",
+          '{"until_s": true}', '{"until_s": -5}', "[" * 100_000]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ABSURD, ids=range(len(ABSURD)))
+def test_an_absurd_note_of_a_freeze_is_refused_and_can_be_set_aside(
+    files: ControlFiles, tmp_path: Path, text: str
+) -> None:
+    files.freeze(None)
+    note = tmp_path / "headgate" / "control" / "frozen"
+    note.write_text(text)
+    with pytest.raises(CheckpointError, match="frozen cannot be read"):
+        files.frozen_until_s()
+    assert files.set_frozen_aside() == "frozen.damaged"
+    assert (files.frozen_until_s(), note.with_name("frozen.damaged").read_text()) == (None, text)
+
+
+@pytest.mark.parametrize("until_s", [1e300, math.inf, math.nan, -1.0, 10**400], ids=range(5))
+def test_no_note_is_written_that_could_not_be_read(files: ControlFiles, until_s: float) -> None:
+    with pytest.raises(ConfigError):
+        files.freeze(until_s)
+    assert files.frozen_until_s() is None
+
+
+def test_a_request_that_cannot_be_read_is_answered_and_set_aside(
+    files: ControlFiles, tmp_path: Path
+) -> None:
+    request = files.ask(FREEZE)
+    file = tmp_path / "headgate" / "control" / f"{request}.json"
+    file.write_text("[" * 100_000)
+    (asked,) = files.pending()
+    files.refuse(asked.id, asked.problem)
+    assert files.pending() == []
+    answer = files.answer(request)
+    assert answer is not None
+    assert "cannot be read" in answer["refused"]
+    assert file.with_name(f"{file.name}.damaged").is_file()
+
+
+def test_a_damaged_answer_is_a_refusal(files: ControlFiles, tmp_path: Path) -> None:
+    request = files.ask(FREEZE)
+    files.done(request, None)
+    (tmp_path / "headgate" / "control" / f"{request}.done").write_text("[]")
+    answer = files.answer(request)
+    assert answer is not None
+    assert "damaged" in answer["refused"]

@@ -15,6 +15,7 @@ import typer
 from headgate.cli.input import directory
 from headgate.cli.output import json_only, quiet_stderr
 from headgate.core.errors import EngineError, HeadgateError, NotReady, ProtocolError, StateError
+from headgate.core.input import escaped, shown
 
 OK = 0
 FAILED = 1
@@ -23,6 +24,12 @@ DIFFERS = 3
 SLO_MISSED = 4
 INTERRUPTED = 130
 """What a shell reports for a program ended by SIGINT."""
+
+_SENTENCE = 1000
+"""Characters of a sentence on stderr."""
+
+_UsageError = typer.BadParameter.__bases__[0]
+"""What Typer raises about the words of a command line; of its own copy of click, or of click."""
 
 EXIT_CODES = """Exit codes: 0 ok, and verified where that was asked for; 1 the run failed;
 2 bad input; 3 the answers differ; 4 the SLO was missed; 130 interrupted twice."""
@@ -59,6 +66,8 @@ def error_code(error: BaseException) -> int:
     # A benchmark's own error; benchmarks are imported late, so it is known by name only.
     if type(error).__name__ == "WrongAnswer":
         return DIFFERS
+    if _of_the_command_line(error):
+        return BAD_INPUT
     ran = isinstance(error, EngineError | StateError | ProtocolError | NotReady)
     return BAD_INPUT if isinstance(error, HeadgateError) and not ran else FAILED
 
@@ -79,20 +88,54 @@ def answer(
         with _noise_elsewhere(as_json=as_json, debug=debug):
             result = work()
         code = exit_code(result)
-        lines = [json.dumps(result, default=str, allow_nan=False)] if as_json else show(result)
-    except (Exception, KeyboardInterrupt) as error:  # the border to the shell
+        lines = [_json(result)] if as_json else [escaped(line) for line in show(result)]
+    # A workload may raise SystemExit: it is the user's own function.
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # the border to the shell
         if debug:
             traceback.print_exc()
         code = error_code(error)
-        expected = isinstance(error, HeadgateError | KeyboardInterrupt)
-        text = str(error) or ("interrupted" if expected else type(error).__name__)
-        unexpected = "" if expected else f"{type(error).__name__}: "
-        sys.stderr.write(f"headgate: {unexpected}{text}\n")
-        kind = {"kind": type(error).__name__, "message": text}
-        lines = [json.dumps({"error": kind})] if as_json else []
+        text = tell(error)
+        told = {"error": {"kind": type(error).__name__, "message": text}}
+        lines = [_json(told)] if as_json else []
     for line in lines:
         typer.echo(line)
     raise typer.Exit(code)
+
+
+def tell(error: BaseException) -> str:
+    """Say on stderr in one sentence what ended a command; return the sentence.
+
+    What was not foreseen is named by its kind; of several lines, as the JVM writes them, the first.
+    """
+    if isinstance(error, HeadgateError | KeyboardInterrupt):
+        text = shown(str(error) or "interrupted", _SENTENCE)
+        sys.stderr.write(f"headgate: {text}\n")
+    elif _of_the_command_line(error):
+        text = _usage(error)
+        sys.stderr.write(f"headgate: {text}\n")
+    else:
+        text = shown(str(error).strip().partition("\n")[0] or type(error).__name__, _SENTENCE)
+        sys.stderr.write(f"headgate: {type(error).__name__}: {text}\n")
+    return text
+
+
+def _of_the_command_line(error: BaseException) -> bool:
+    """Return whether an error is Typer's own about the words that were typed."""
+    return isinstance(error, _UsageError)
+
+
+def _usage(error: Any) -> str:
+    """Return Typer's words about a command line, which has them on several lines, as one sentence."""
+    text = " ".join(str(error.format_message()).split()).removesuffix(".")
+    command = error.ctx.command_path if error.ctx is not None else "headgate"
+    _, _, names = command.partition(" ")  # the first is how the program was called
+    where = f"headgate {names} --help" if names else "headgate --help"
+    return shown(f"{text}; {where} lists what there is.", _SENTENCE)
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    """Return JSON of printable ASCII: `json` escapes all that a terminal obeys but the delete."""
+    return json.dumps(value, default=str, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 @contextmanager

@@ -14,20 +14,23 @@ from rich.console import Console
 from headgate import __version__
 from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer, error_code, exit_code
-from headgate.cli.input import directory, number_or_text, parse_options, parse_scale_at
+from headgate.cli.gate import GatedTyper
+from headgate.cli.input import directory, number_or_text, parse_conf, parse_options, parse_scale_at
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
+from headgate.core.size import parse_bytes
 from headgate.journal import locate
 from headgate.journal.writer import wall_clock_ms
 from headgate.report.display import Display
 from headgate.report.finish import finish_lines, inspection_lines, verified_text
-from headgate.report.live import frame
+from headgate.report.live import frame, told_at
+from headgate.report.plot import write_picture
 from headgate.report.run import Run
 from headgate.report.summary import summary
 from headgate.report.svg import WIDTH, render_svg
 from headgate.scenario.spark import engine_module
 
-app = typer.Typer(
+app = GatedTyper(
     help=f"Elastic stateful streaming queries on Apache Spark.\n\n{EXIT_CODES}",
     no_args_is_help=True,
     add_completion=False,
@@ -41,6 +44,17 @@ Workload = Annotated[str, typer.Argument(help="A built-in workload, or module:fu
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="Argument of the workload; repeatable."),
+]
+
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="Setting of the Spark session; repeatable."),
+]
+Packages = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--packages", metavar="GROUP:NAME:VERSION", help="Spark package from Maven; repeatable."
+    ),
 ]
 
 
@@ -133,7 +147,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     require_slo: Annotated[
         bool, typer.Option("--require-slo", help="Exit with 4 if the SLO was missed.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the load generator.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the load generator.")] = 1,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare with Spark's batch answer afterwards.")
     ] = False,
@@ -154,6 +168,15 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
         str | None, typer.Option("--format", help="Format of the output.")
     ] = None,
     option: Options = None,
+    arrival: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column with the time a record became available (an SLO needs it).",
+        ),
+    ] = None,
+    conf: Conf = None,
+    packages: Packages = None,
     debug: Debug = False,
 ) -> None:
     """Run a workload for a while, change its slots on the way, and print what happened.
@@ -185,6 +208,8 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             checkpoint=checkpoint,
             output=out,
             sink_format=sink_format,
+            arrival=arrival,
+            conf=parse_conf(conf or (), packages or ()),
         )
         with Display(Console(stderr=as_json), planned_s=scenario.duration_s) as display:
             return scenarios.run_scenario(scenario, display.update)
@@ -193,13 +218,21 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
 
 
 @app.command(epilog=EXIT_CODES)
-def explain(workload: Workload, option: Options = None, debug: Debug = False) -> None:
+def explain(
+    workload: Workload,
+    option: Options = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    debug: Debug = False,
+) -> None:
     """Say what of a query would run elastically, and what would not."""
 
     def work() -> dict[str, Any]:
-        return {"text": scenarios.explain_workload(workload, parse_options(option or ()))}
+        settings = parse_conf(conf or (), packages or ())
+        options = parse_options(option or ())
+        return {"text": scenarios.explain_workload(workload, options, settings)}
 
-    answer(work, lambda result: [result["text"]], as_json=False, debug=debug)
+    answer(work, lambda result: result["text"].splitlines(), as_json=False, debug=debug)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -214,7 +247,7 @@ def status(
     def work() -> dict[str, Any]:
         journal = locate(checkpoint)
         if svg is not None:
-            svg.write_text(render_svg(journal), encoding="utf-8")
+            write_picture(svg, render_svg(journal))
         return {**summary(journal), "checkpoint": str(checkpoint)}
 
     def show(result: dict[str, Any]) -> list[str]:
@@ -222,7 +255,10 @@ def status(
         console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
         run_read = Run.read(result["journal"])
         console.print(frame(run_read, now_ms=wall_clock_ms(), width=console.width))
-        return [] if svg is None else [f"picture written to {svg}"]
+        return [
+            *told_at(run_read, checkpoint),
+            *([] if svg is None else [f"picture written to {svg}"]),
+        ]
 
     answer(work, show, as_json=as_json, debug=debug)
 
@@ -255,16 +291,22 @@ def verify(
         typer.Option(help="Output; default: as recorded.", parser=directory, metavar="PATH"),
     ] = None,
     option: Options = None,
+    conf: Conf = None,
+    packages: Packages = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Compare a finished run's output with Spark's batch answer on the same input."""
 
     def work() -> dict[str, Any]:
-        options = parse_options(option or ())
-        found = scenarios.verify_scenario(
-            scenarios.to_verify(checkpoint, workload=workload, output=out, options=options)
+        scenario = scenarios.to_verify(
+            checkpoint,
+            workload=workload,
+            output=out,
+            options=parse_options(option or ()),
+            conf=parse_conf(conf or (), packages or ()),
         )
+        found = scenarios.verify_scenario(scenario)
         return {**found, "checkpoint": str(checkpoint)}
 
     answer(work, lambda r: [f"verified   {verified_text(r)}"], as_json=as_json, debug=debug)
@@ -277,7 +319,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
     count: Annotated[
         int | None, typer.Option(min=1, help="Repetitions, batches or kills; see docs.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the load.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the load.")] = None,
     state: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="repartition, rescale, steady: size of the state."),
@@ -312,6 +354,10 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
         module = engine_module(_bench_module(name, cluster=cluster))
         counted = {_COUNTED[name]: count} if name in _COUNTED else {"count": count}
         sizes = {"state": state, "store_delay": store_delay, "only": only}
+        if state is not None:
+            parse_bytes(state)
+        if store_delay is not None:
+            parse_duration_s(store_delay, zero=True)
         given = {**counted, "seed": seed, **sizes, **parse_options(option or ())}
         return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
 

@@ -14,11 +14,12 @@ from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
 from headgate.cli.commands import app
 from headgate.cli.figures import table
+from headgate.cli.gate import GatedTyper
 from headgate.cli.input import directory
 from headgate.core.duration import parse_duration_s
 from headgate.report.fleet import fleet_status
 
-fleet = typer.Typer(
+fleet = GatedTyper(
     help="Many jobs under one budget of slots.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(fleet, name="fleet")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import typer
 
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX, finite, read_json, shown, whole
 from headgate.core.location import local_path
 
 
@@ -46,9 +47,10 @@ def parse_scale_at(texts: Iterable[str]) -> tuple[tuple[float, int], ...]:
     for text in texts:
         time_text, sign, slots_text = text.partition("=")
         if not sign or not slots_text.strip().isdecimal():
-            msg = f'--scale-at "{text}" is not TIME=SLOTS; write it as 20s=4.'
+            msg = f'--scale-at "{shown(text, 60)}" is not TIME=SLOTS; write it as 20s=4.'
             raise ConfigError(msg)
-        changes.append((parse_duration_s(time_text), int(slots_text)))
+        slots = whole(slots_text, "the slots of --scale-at", 1, KEY_GROUPS_MAX)
+        changes.append((parse_duration_s(time_text), slots))
     return tuple(sorted(changes))
 
 
@@ -58,28 +60,67 @@ def parse_options(texts: Iterable[str]) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        A text is not NAME=VALUE, or a name comes twice.
+        A text is not NAME=VALUE, a name comes twice, or a number is not finite or too large.
     """
     options: dict[str, Any] = {}
     for text in texts:
         name, sign, value = text.partition("=")
-        if not sign or not name.strip().isidentifier():
-            msg = f'--option "{text}" is not NAME=VALUE; write it as hot=100.'
+        if not sign or not name.strip().isidentifier() or len(name) > _NAME_MAX:
+            msg = f'--option "{shown(text, 60)}" is not NAME=VALUE; write it as hot=100.'
             raise ConfigError(msg)
         if name.strip() in options:
             msg = f'--option "{name.strip()}" is given twice; give it once.'
             raise ConfigError(msg)
-        options[name.strip()] = _literal(value)
+        options[name.strip()] = _literal(value, f"--option {name.strip()}")
     return options
 
 
-def _literal(text: str) -> int | float | bool | str:
+_NAME_MAX = 100
+
+_NUMBER = re.compile(r"\s*(true|false|-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|-?Infinity|NaN)\s*")
+"""JSON's numbers and booleans, and what Python writes for numbers that are not finite."""
+
+
+def _literal(text: str, what: str) -> int | float | bool | str:
     """Return a JSON number or boolean as itself, any other text unchanged."""
-    try:
-        value = json.loads(text)
-    except ValueError:
+    if not _NUMBER.fullmatch(text):
         return text
+    value = read_json(text.encode(), what)
     return value if isinstance(value, int | float) else text
+
+
+def parse_conf(texts: Iterable[str], packages: Iterable[str] = ()) -> dict[str, str]:
+    """Return Spark settings written as ``key=value``, and Maven packages as the setting they are.
+
+    Raises
+    ------
+    ConfigError
+        A text is not KEY=VALUE, a key comes twice, or packages are given as a setting as well.
+    """
+    conf: dict[str, str] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not _KEY.fullmatch(key):
+            msg = f'--conf "{shown(text, 60)}" is not KEY=VALUE; write spark.sql.shuffle.partitions=8.'
+            raise ConfigError(msg)
+        if key in conf:
+            msg = f'--conf "{key}" is given twice; give it once.'
+            raise ConfigError(msg)
+        conf[key] = value
+    wanted = [name.strip() for text in packages for name in text.split(",")]
+    for name in wanted:
+        if not _PACKAGE.fullmatch(name):
+            msg = f'--packages "{shown(name, 60)}" is not GROUP:NAME:VERSION; write it so.'
+            raise ConfigError(msg)
+    if wanted and _PACKAGES in conf:
+        msg = f"--packages and --conf {_PACKAGES} are both given; give one."
+        raise ConfigError(msg)
+    return conf | ({_PACKAGES: ",".join(wanted)} if wanted else {})
+
+
+_KEY = re.compile(r"spark\.[A-Za-z0-9_.-]{1,200}")
+_PACKAGE = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+){2}")
+_PACKAGES = "spark.jars.packages"
 
 
 def number_or_text(text: str | None) -> float | str | None:
@@ -87,6 +128,6 @@ def number_or_text(text: str | None) -> float | str | None:
     if text is None:
         return None
     try:
-        return float(text)
+        return finite(float(text), "--rate", 0.0, RATE_MAX)
     except ValueError:
         return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer
 from headgate.cli.commands import app
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
+from headgate.core.input import KEY_GROUPS_MAX
 from headgate.journal import locate, read
 from headgate.report.run import Run
 from headgate.report.top import top as hottest
@@ -30,7 +32,8 @@ _WAIT = "10 s"
 def why(
     checkpoint: Checkpoint,
     at: Annotated[
-        str | None, typer.Option(help="A time such as 03:12, or since the start such as '90 s'.")
+        str | None,
+        typer.Option(help="A time of day such as 03:12, or since the start as +01:30 or '90 s'."),
     ] = None,
     last: Annotated[bool, typer.Option("--last", help="The last decision; the default.")] = False,
     as_json: Json = False,
@@ -65,7 +68,12 @@ def freeze(
     debug: Debug = False,
 ) -> None:
     """Forbid changes of slots, by policies and by hand, also over a restart."""
-    arguments = {} if for_ is None else {"until_s": round(time.time() + parse_duration_s(for_), 3)}
+
+    def arguments() -> dict[str, Any]:
+        if for_ is None:
+            return {}
+        return {"until_s": round(time.time() + parse_duration_s(for_), 3)}
+
     _ask(checkpoint, "freeze", reason, arguments, wait, as_json=as_json, debug=debug)
 
 
@@ -78,13 +86,15 @@ def thaw(
     debug: Debug = False,
 ) -> None:
     """Allow changes of slots again."""
-    _ask(checkpoint, "thaw", reason, {}, wait, as_json=as_json, debug=debug)
+    _ask(checkpoint, "thaw", reason, dict, wait, as_json=as_json, debug=debug)
 
 
 @app.command(epilog=EXIT_CODES)
 def rollback(
     checkpoint: Checkpoint,
-    to_epoch: Annotated[int, typer.Option(help="The epoch whose assignment shall hold again.")],
+    to_epoch: Annotated[
+        int, typer.Option(min=0, help="The epoch whose assignment shall hold again.")
+    ],
     reason: Reason = "",
     wait: Wait = _WAIT,
     as_json: Json = False,
@@ -92,13 +102,13 @@ def rollback(
 ) -> None:
     """Go back to the assignment of an earlier epoch; state never goes back."""
     arguments = {"epoch": to_epoch}
-    _ask(checkpoint, "rollback", reason, arguments, wait, as_json=as_json, debug=debug)
+    _ask(checkpoint, "rollback", reason, lambda: arguments, wait, as_json=as_json, debug=debug)
 
 
 @app.command(epilog=EXIT_CODES)
 def scale(
     checkpoint: Checkpoint,
-    slots: Annotated[int, typer.Argument(help="How many slots.", min=1)],
+    slots: Annotated[int, typer.Argument(help="How many slots.", min=1, max=KEY_GROUPS_MAX)],
     operator: Annotated[str | None, typer.Option(help="One operator; default: all.")] = None,
     reason: Reason = "",
     wait: Wait = _WAIT,
@@ -107,23 +117,22 @@ def scale(
 ) -> None:
     """Change the number of slots of a running query."""
     arguments = {"slots": slots} | ({} if operator is None else {"operator": operator})
-    _ask(checkpoint, "scale", reason, arguments, wait, as_json=as_json, debug=debug)
+    _ask(checkpoint, "scale", reason, lambda: arguments, wait, as_json=as_json, debug=debug)
 
 
 def _ask(
     checkpoint: Path,
     act: str,
     reason: str,
-    arguments: dict[str, Any],
+    arguments: Callable[[], dict[str, Any]],
     wait: str,
     *,
     as_json: bool,
     debug: bool,
 ) -> None:
     def work() -> dict[str, Any]:
-        return scenarios.ask(
-            checkpoint, act, reason=reason, arguments=arguments, wait_s=parse_duration_s(wait)
-        )
+        wait_s = parse_duration_s(wait)
+        return scenarios.ask(checkpoint, act, reason=reason, arguments=arguments(), wait_s=wait_s)
 
     answer(work, _asked_lines, as_json=as_json, debug=debug)
 

@@ -22,6 +22,7 @@ from headgate.control.policy import Policy
 from headgate.control.replicas import ReplicaPolicy
 from headgate.core.call import Call
 from headgate.core.errors import ConfigError
+from headgate.core.input import finite, shown
 
 Made = TypeVar("Made")
 
@@ -75,6 +76,13 @@ def policy(text: str) -> Policy:
         No policy or parameter has that name, a value is no number or out of range, or `text` is
         not written like a call.
     """
+    if is_replica_policy(text):
+        name = text.partition("(")[0].strip()
+        msg = (
+            f"policy {name} steers pools of replicas of a stateless query's stages, not slots; give "
+            f"it to such a query with .policy, and here one of {', '.join(_POLICIES)}."
+        )
+        raise ConfigError(msg)
     return _made(text, _POLICIES, "streamswitch(0.2)")
 
 
@@ -109,8 +117,9 @@ def _made(text: str, known: Mapping[str, Callable[..., Made]], example: str) -> 
 
 def _number(policy_name: str, key: str, value: str, kind: type[int] | type[float]) -> float:
     try:
-        return kind(value)
+        number = kind(value)
     except ValueError:
         what = "a whole number" if kind is int else "a number"
-        msg = f"{policy_name}: {key}={value} is not {what}; write for example {key}=1."
+        msg = f"{policy_name}: {key}={shown(value, 60)} is not {what}; write for example {key}=1."
         raise ConfigError(msg) from None
+    return finite(number, f"{policy_name}: {key}")

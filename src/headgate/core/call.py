@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headgate.core.errors import ConfigError, nearest
+from headgate.core.input import shown
 
-_CALL = re.compile(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_CALL = re.compile(r"\s*([\w-]{1,64})\s*(?:\(([^()]{0,500})\))?\s*")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Call:
         """
         match = _CALL.fullmatch(text)
         if match is None:
-            msg = f'cannot read the {what} "{text}"; write for example {example}.'
+            msg = f'cannot read the {what} "{shown(text, 80)}"; write for example {example}.'
             raise ConfigError(msg)
         names = list(known)
         if match[1] not in names:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from headgate.core.errors import ConfigError, nearest
+from headgate.core.input import shown
 
 _SECONDS_OF_UNIT = {
     "us": 1e-6, "microsecond": 1e-6, "microseconds": 1e-6,
@@ -16,6 +16,10 @@ _SECONDS_OF_UNIT = {
     "d": 86400.0, "day": 86400.0, "days": 86400.0,
 }  # fmt: skip
 
+LONGEST_S = 100 * 365.25 * 86_400.0
+"""A hundred years: what clocks, timers and dates can still be added to."""
+
+_CHARACTERS = 1000
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)")
 
 
@@ -33,27 +37,30 @@ def parse_duration_s(text: str, *, zero: bool = False) -> float:
     Returns
     -------
     float
-        Seconds; > 0, or 0 where that is allowed; finite.
+        Seconds; > 0, or 0 where that is allowed; at most `LONGEST_S`.
 
     Raises
     ------
     ConfigError
-        No number, no unit, an unknown unit, or a length of zero.
+        No number, no unit, an unknown unit, a length of zero, or more than a hundred years.
     """
-    stripped = text.strip()
+    stripped = text.strip() if len(text) <= _CHARACTERS else "?"
     total_s = 0.0
     position = 0
     while position < len(stripped):
         part = _PART.match(stripped, position)
         if part is None:
-            msg = f'"{text}" is not a duration; write a number and a unit, such as "60 s".'
+            msg = (
+                f'"{shown(text, 60)}" is not a duration; write a number and a unit, such as "60 s".'
+            )
             raise ConfigError(msg)
         total_s += float(part[1]) * _unit_s(part[2], number=part[1], text=text)
         position = part.end()
         while position < len(stripped) and stripped[position].isspace():
             position += 1
-    if not ((total_s > 0.0 or zero) and math.isfinite(total_s)):
-        msg = f'duration "{text}" is not above zero and finite; write it as "60 s".'
+    if not ((total_s > 0.0 or zero) and total_s <= LONGEST_S):
+        found = f'duration "{shown(text, 60)}"'
+        msg = f'{found} is not above zero and finite (100 years at most); write it as "60 s".'
         raise ConfigError(msg)
     return total_s
 
@@ -61,10 +68,12 @@ def parse_duration_s(text: str, *, zero: bool = False) -> float:
 def _unit_s(unit: str, *, number: str, text: str) -> float:
     """Return how many seconds one `unit` has; `number` and `text` are for the message."""
     if not unit:
-        msg = f'duration "{text}" has no unit at "{number}"; write "{number} s" or "{number} ms".'
+        number = shown(number, 60)
+        found = f'duration "{shown(text, 60)}" has no unit at "{number}"'
+        msg = f'{found}; write "{number} s" or "{number} ms".'
         raise ConfigError(msg)
     if unit.lower() not in _SECONDS_OF_UNIT:
         known = nearest(unit.lower(), _SECONDS_OF_UNIT) or "; use ms, s, min or h."
-        msg = f'duration "{text}" has the unknown unit "{unit}"{known}'
+        msg = f'duration "{shown(text, 60)}" has the unknown unit "{unit}"{known}'
         raise ConfigError(msg)
     return _SECONDS_OF_UNIT[unit.lower()]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 
 from headgate.core.errors import ConfigError, nearest
+from headgate.core.input import shown
 
 _BYTES_OF_UNIT = {
     "b": 1,
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
+
+_LARGEST = 10**18
+"""An exabyte: what 64 bits hold, and no machine."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
@@ -26,25 +30,26 @@ def parse_bytes(text: str) -> int:
     Raises
     ------
     ConfigError
-        No number, no unit, an unknown unit, or nothing at all.
+        No number, no unit, an unknown unit, nothing at all, or more than an exabyte.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        msg = f'"{text}" is not a size; write a number and a unit, such as "500 MB".'
+        msg = f'"{shown(text, 60)}" is not a size; write a number and a unit, such as "500 MB".'
         raise ConfigError(msg)
     number, unit = found.groups()
     if not unit:
-        msg = f'size "{text}" has no unit; write "{number} MB" or "{number} GB".'
+        msg = f'size "{shown(text, 60)}" has no unit; write it as "500 MB".'
         raise ConfigError(msg)
     if unit.lower() not in _BYTES_OF_UNIT:
         known = nearest(unit.lower(), _BYTES_OF_UNIT) or "; use kB, MB, GB or MiB."
-        msg = f'size "{text}" has the unknown unit "{unit}"{known}'
+        msg = f'size "{shown(text, 60)}" has the unknown unit "{shown(unit, 20)}"{known}'
         raise ConfigError(msg)
-    size = int(float(number) * _BYTES_OF_UNIT[unit.lower()])
-    if size < 1:
-        msg = f'size "{text}" is nothing; use 1 B or more.'
+    size = float(number) * _BYTES_OF_UNIT[unit.lower()]
+    if not 1 <= size <= _LARGEST:
+        what = "nothing" if size < 1 else "more than a machine has"
+        msg = f'size "{shown(text, 60)}" is {what}; use 1 B or more, 1,000,000 TB at most.'
         raise ConfigError(msg)
-    return size
+    return int(size)
 
 
 def format_bytes(size: float) -> str:

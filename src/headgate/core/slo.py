@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.core.duration import parse_duration_s
+from headgate.core.duration import LONGEST_S, parse_duration_s
 from headgate.core.errors import ConfigError, nearest
+from headgate.core.input import RATE_MAX, shown
 
 LATENCIES = ("mean", "p50", "p90", "p95", "p99", "p99.9", "max")
 """Statistics with an upper bound, in seconds."""
@@ -25,8 +25,11 @@ SUCCESS = 0.99
 ALERT_S = 0.1
 """Alert threshold l where none is given: StreamSwitch 6."""
 _RATE_WINDOW_S = 60.0
+_WINDOW_MIN_S = 1e-6
+"""Of a window: what a duration's smallest unit says."""
 
 _EXAMPLE = 'write "mean < 1 s over 1 s" or "juice >= 0.95 over 1 min"'
+_CHARACTERS = 300
 _SCOPED = re.compile(r"\s*(?:(end-to-end|operator\s[^:]*?)\s*:)?\s*(.*?)\s*", re.DOTALL | re.I)
 _CLAUSE = re.compile(
     r"(?:(?P<statistic>[\w.]+)\s*(?P<sign><=?|>=?))?\s*(?P<bound>[^<>=]+?)"
@@ -86,12 +89,12 @@ class Slo:
     def _check(self) -> None:
         """Raise ConfigError where a value is out of range."""
         name = self.statistic
-        most = 1.0 if name == "juice" else math.inf
-        if not (0.0 < self.bound <= most and self.bound < math.inf):
-            high = " and at most 1" if name == "juice" else " and finite"
+        most = 1.0 if name == "juice" else LONGEST_S if self.is_latency else RATE_MAX
+        if not 0.0 < self.bound <= most:
+            high = f" and at most {most:g}"
             msg = f"the bound {self.bound:g} on {name} is out of range; use more than 0{high}."
-        elif not 0.0 < self.window_s < math.inf:
-            msg = f"window_s={self.window_s:g} is out of range; use a finite length above 0."
+        elif not _WINDOW_MIN_S <= self.window_s <= LONGEST_S:
+            msg = f"window_s={self.window_s:g} is out of range; use 1 us to 100 years."
         elif not 0.0 < self.success <= 1.0:
             msg = f"success={self.success:g} is out of range; use a share above 0, at most 1."
         elif self.is_latency and not 0.0 < self.alert_s < self.bound:
@@ -161,10 +164,10 @@ def parse_slo(text: str) -> Slo:
         It cannot be read, lacks a unit or a window, or a value is out of range; the message quotes
         `text` and says what to write.
     """
-    scoped = _SCOPED.fullmatch(text)
+    scoped = _SCOPED.fullmatch(text) if len(text) <= _CHARACTERS else None
     clause = _CLAUSE.fullmatch(scoped[2]) if scoped else None
     if scoped is None or clause is None or not (clause["sign"] or clause["window"]):
-        msg = f'cannot read SLO "{text}"; {_EXAMPLE}.'
+        msg = f'cannot read SLO "{shown(text, 80)}"; {_EXAMPLE}.'
         raise ConfigError(msg)
     statistic = (clause["statistic"] or "mean").lower()
     if statistic not in LATENCIES + RATES:

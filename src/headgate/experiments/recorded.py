@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headgate.core.duration import LONGEST_S
 from headgate.core.errors import ConfigError
+from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX, shown
 from headgate.engines.sim.model import MicroBatch
 from headgate.journal import locate, read
 from headgate.journal.schema import Batch, Decided, Start
@@ -32,8 +34,30 @@ _BACKLOG_S = 60.0
 _BATCHES_MIN = 40
 """Batches without which costs are not told from noise. Chosen, not tuned."""
 
+_AT_ONCE = 8_000_000
+"""Records of one key group in one batch, and about as many are spread over their time at once."""
+
 _TYPICAL = 0.95
 """Batches that took longer than this share of all are pauses, and do not say what a slot costs."""
+
+
+_RECORDS_MAX = 1_000_000_000
+"""As of a trace."""
+
+_CELLS_MAX = 1 << 28
+"""Slices times key groups that fit into memory; a day of 128 key groups has 110 million."""
+
+_SETTINGS: Mapping[str, tuple[tuple[type, ...], float, float]] = {
+    "policy": ((str,), 0, 0),
+    "slo": ((list, tuple), 0, 0),
+    "slots_max": ((int,), 1, KEY_GROUPS_MAX),
+    "slots_min": ((int,), 1, KEY_GROUPS_MAX),
+    "cores": ((int,), 1, 10**6),
+    "budget_s": ((int, float), 1e-6, LONGEST_S),
+    "slot_rate": ((int, float), 1e-6, RATE_MAX),
+    "floor_s": ((int, float), 0, LONGEST_S),
+}
+"""Kinds, least and most of what a replay reads of a run's settings."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +138,45 @@ class Recorded:
             msg = (
                 f"the journal of {where} does not name policy and slots_max; it cannot be replayed."
             )
+        elif problem := self._damage():
+            msg = f"the journal of {where} makes no sense: {problem}; it cannot be replayed."
         else:
             return
         raise ConfigError(msg)
+
+    def _damage(self) -> str:
+        """Return what in the journal no query can have written, or what is too large; else ``""``."""
+        groups = self.start.key_groups
+        total = 0
+        for batch in self.batches:
+            for arrived in batch.arrivals:
+                if len(arrived.groups) != len(arrived.records):
+                    return f"step {batch.step} has more or fewer key groups than counts"
+                if not all(0 <= group < groups for group in arrived.groups):
+                    return f"step {batch.step} has key groups that the query has not"
+                if not all(0 <= count <= _AT_ONCE for count in arrived.records):
+                    return f"step {batch.step} counts less than nothing, or too much"
+                total += sum(arrived.records)
+            if batch.slots < 1:
+                return f"step {batch.step} ran without a slot"
+        if not 1 <= total <= _RECORDS_MAX:
+            return f"{total:,} records arrived, not 1 to {_RECORDS_MAX:,}"
+        span_s = float(self.began_s[-1]) - self.first_s
+        if not 0.0 < span_s * groups / SLICE_S <= _CELLS_MAX:
+            return f"it spans {span_s:,.0f} s; name a part with --since"
+        return self._settings_damage()
+
+    def _settings_damage(self) -> str:
+        for name, (kinds, low, high) in _SETTINGS.items():
+            value = self.parameters.get(name)
+            if value is None:
+                continue
+            right = isinstance(value, kinds) and not isinstance(value, bool)
+            if not right or (isinstance(value, int | float) and not low <= value <= high):
+                return f"its setting {name} is {shown(repr(value), 60)}"
+        if not all(isinstance(text, str) for text in self.parameters.get("slo") or ()):
+            return "its SLO is no text"
+        return ""
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -174,14 +234,18 @@ class Recorded:
             ],
             dtype=np.int64,
         )
-        batch_of, group_of, records_of = np.repeat(cells, cells[:, 2], axis=0).T
-        place = np.arange(len(batch_of)) - np.repeat(
-            np.cumsum(cells[:, 2]) - cells[:, 2], cells[:, 2]
-        )
-        span_s = (ends_s - starts_s)[batch_of]
-        at_s = starts_s[batch_of] + (place + 0.5) / records_of * span_s
-        cell = (at_s / SLICE_S).astype(np.int64) * key_groups + group_of
-        counts = np.bincount(cell, minlength=slices * key_groups)
+        counts = np.zeros(slices * key_groups, dtype=np.int64)
+        # some at a time: each record has a row of its own on the way
+        pieces = min(len(cells), 1 + int(cells[:, 2].sum()) // _AT_ONCE)
+        for part in np.array_split(cells, pieces):
+            batch_of, group_of, records_of = np.repeat(part, part[:, 2], axis=0).T
+            place = np.arange(len(batch_of)) - np.repeat(
+                np.cumsum(part[:, 2]) - part[:, 2], part[:, 2]
+            )
+            span_s = (ends_s - starts_s)[batch_of]
+            at_s = starts_s[batch_of] + (place + 0.5) / records_of * span_s
+            cell = (at_s / SLICE_S).astype(np.int64) * key_groups + group_of
+            np.add.at(counts, cell, 1)
         return Trace(counts.reshape(slices, key_groups), SLICE_S)
 
     def engine(self) -> tuple[MicroBatch, float]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from headgate.control.registry import policy
 from headgate.core.errors import ConfigError
+from headgate.core.input import KEY_GROUPS_MAX
 from headgate.core.slo import Slo, parse_slo
 from headgate.engines.sim.decisions import finite
 from headgate.engines.sim.model import MicroBatch, OperatorModel, ServiceTime
@@ -123,17 +124,22 @@ def replayed(
     slots_max, policy_text, slo_text, seed
         As of `replay`.
     """
-    trace = recorded.trace()
     engine, record_s = costs
     was = _conditions(recorded)
-    real = _real(recorded, was, whole=whole)
-    model = _simulated(trace, engine, record_s, was, seed)
+    if slots_max is not None and not 1 <= slots_max <= KEY_GROUPS_MAX:
+        msg = f"slots_max={slots_max} is out of range; use 1 to {KEY_GROUPS_MAX}."
+        raise ConfigError(msg)
+    if policy_text is not None:
+        policy(policy_text)  # what is wrong with it shows before a simulation, not after
     asked = replace(
         was,
         slots_max=was.slots_max if slots_max is None else slots_max,
         policy=was.policy if policy_text is None else policy_text,
         slo=was.slo if slo_text is None else _mean_slo(slo_text),
     )
+    trace = recorded.trace()
+    real = _real(recorded, was, whole=whole)
+    model = _simulated(trace, engine, record_s, was, seed)
     return {
         "real": real,
         "model": model,

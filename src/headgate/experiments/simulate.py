@@ -13,6 +13,7 @@ import numpy as np
 
 from headgate.control.registry import policy
 from headgate.core.errors import ConfigError, nearest
+from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX, is_file, shown
 from headgate.core.slo import Slo
 from headgate.engines.sim.decisions import finite
 from headgate.engines.sim.model import (
@@ -37,6 +38,8 @@ _OPERATOR = "operator"
 _POINTS = 400
 """Of a timeline in a picture, at the most."""
 _MARGIN = 0.8
+_RATE_MIN = 1e-6
+_POLICIES_MAX = 100
 _STATIC = re.compile(r"\s*static\((?:n=)?\s*(\d+)\s*\)\s*")
 
 
@@ -88,11 +91,20 @@ class WhatIf:
                 f'simulate judges the mean latency; write "mean < 1 s over 1 s", not "{self.slo}".'
             )
             raise ConfigError(msg)
-        if not self.service_rate_per_s > 0.0:
-            msg = f"service rate {self.service_rate_per_s:g} is out of range; use more than 0."
+        if self.slo.operator is not None:
+            msg = (
+                f'there is one operator, without a name; leave "{shown(self.slo.scope)}" out of the '
+                "SLO."
+            )
             raise ConfigError(msg)
-        if self.slots_max < 1:
-            msg = f"slots_max={self.slots_max} is out of range; use at least 1."
+        if not _RATE_MIN <= self.service_rate_per_s <= RATE_MAX:
+            msg = (
+                f"service rate {self.service_rate_per_s:g} is out of range; use {_RATE_MIN:g} to "
+                f"{RATE_MAX:g} records per second."
+            )
+            raise ConfigError(msg)
+        if not 1 <= self.slots_max <= KEY_GROUPS_MAX:
+            msg = f"slots_max={self.slots_max} is out of range; use 1 to {KEY_GROUPS_MAX}."
             raise ConfigError(msg)
 
     @property
@@ -109,8 +121,8 @@ class WhatIf:
         """Return n for ``static(n)``, else what the mean rate needs with a fifth to spare."""
         fixed = _STATIC.fullmatch(policy_text)
         wanted = self.rate_per_s / (_MARGIN * self.service_rate_per_s)
-        slots = int(fixed[1]) if fixed else int(np.ceil(wanted))
-        return max(1, min(slots, self.slots_max, self.key_groups))
+        slots = float(fixed[1]) if fixed else np.ceil(wanted)
+        return int(max(1, min(slots, self.slots_max, self.key_groups)))
 
 
 def simulate(
@@ -132,6 +144,9 @@ def simulate(
         ``rows`` has one flat dict per policy: success (mean over key groups), whether that meets the
         SLO, time-average of slots, latencies, and how many changes of each kind there were.
     """
+    if len(policies) > _POLICIES_MAX:
+        msg = f"{len(policies)} policies are too many to compare; name {_POLICIES_MAX} at most."
+        raise ConfigError(msg)
     for text in policies:
         policy(text)  # what is wrong with it shows before hours of work, not after
     found = run_all(_run, [(what_if, text, timelines) for text in policies])
@@ -178,14 +193,8 @@ def read_trace(
     ConfigError
         No such file or column, no rows, or values out of range.
     """
-    if not path.is_file():
-        msg = f'there is no file "{path}"; name a CSV file with the columns time, key and count.'
-        raise ConfigError(msg)
-    if not speed > 0.0:
-        msg = f"speed {speed:g} is out of range; use more than 0."
-        raise ConfigError(msg)
-    if key_groups < 1:
-        msg = f"key_groups={key_groups} is out of range; use at least 1."
+    if not is_file(path):
+        msg = f'there is no file "{shown(path)}"; name a CSV file with the columns time, key and count.'
         raise ConfigError(msg)
     if count_column is None and "count" in column_names(str(path)):
         count_column = "count"
@@ -209,7 +218,7 @@ def mode(text: str) -> Mode:
     """
     if text not in set(Mode):
         hint = nearest(text, Mode) or f"; use {' or '.join(Mode)}."
-        msg = f'unknown mode "{text}"{hint}'
+        msg = f'unknown mode "{shown(text, 60)}"{hint}'
         raise ConfigError(msg)
     return Mode(text)
 

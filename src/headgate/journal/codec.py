@@ -9,8 +9,27 @@ import typing
 from functools import cache
 from typing import Any
 
-from headgate.core.errors import CheckpointError, EngineError
+from headgate.core.errors import CheckpointError, ConfigError, EngineError
+from headgate.core.input import KEY_GROUPS_MAX, WHOLE_MAX, read_json, shown
 from headgate.journal.schema import KINDS, VERSION, Event
+
+LATEST_MS = 250_000_000_000_000
+"""The year 9892: what a calendar can still show in every time zone."""
+
+_COUNTS = frozenset(
+    """slots slots_max slots_before slots_after served backlog backlog_bytes arrived emitted late
+    null_keys state_rows state_bytes changelog_bytes groups_moved bytes_moved windows windows_empty
+    cycles""".split()
+)
+"""Fields that count something: below 0 they are damaged."""
+
+_RANGES: dict[str, tuple[float, float]] = {
+    **{name: (0, WHOLE_MAX) for name in _COUNTS},
+    "at_ms": (0, LATEST_MS),
+    "key_groups": (0, KEY_GROUPS_MAX),
+    "slots": (0, KEY_GROUPS_MAX),
+}
+"""Least and most of a field by its name; any other number need only come through the gate."""
 
 
 def encode(event: Event) -> bytes:
@@ -46,19 +65,24 @@ def decode(line: bytes, *, where: str) -> Event | None:
         The line is not JSON, lacks a field, or states a version this headgate cannot read.
     """
     try:
-        fields = json.loads(line)
+        fields = read_json(line, where)
+        if not isinstance(fields, dict):
+            msg = "no object"
+            raise TypeError(msg)
         kind = KINDS.get(fields["event"])
         if kind is None:
             return None
         if fields["event"] in ("start", "fleet-start") and fields["version"] != VERSION:
             msg = (
-                f"{where} has journal version {fields['version']}, this headgate reads {VERSION}; "
+                f"{where} has journal version {shown(fields['version'], 20)}, this headgate reads "
+                f"{VERSION}; "
                 "use the headgate that wrote it."
             )
             raise CheckpointError(msg)
         return typing.cast(Event, _build(kind, fields))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        msg = f"{where} is not a journal line ({error!r}); the file is damaged or not a journal."
+    except (ConfigError, ValueError, TypeError, KeyError, AttributeError) as error:
+        why = shown(str(error).removesuffix(".") or repr(error), 160)
+        msg = f"{where} is not a journal line ({why}); the file is damaged or not a journal."
         raise CheckpointError(msg) from error
 
 
@@ -81,6 +105,11 @@ def _hints(kind: type) -> dict[str, Any]:
 def _build(kind: type, fields: dict[str, Any]) -> object:
     """Return an instance of dataclass `kind`; fields it does not have are ignored."""
     known = {n: _value(hint, fields[n]) for n, hint in _hints(kind).items() if n in fields}
+    for name in known.keys() & _RANGES.keys():
+        value, (low, high) = known[name], _RANGES[name]
+        if isinstance(value, int | float) and not low <= value <= high:
+            msg = f"{name} is {value:g}, not from {low:g} to {high:g}"
+            raise ValueError(msg)
     return kind(**known)
 
 
@@ -99,6 +128,11 @@ def _value(hint: Any, value: Any) -> Any:
         return tuple(_value(arm, item) for arm, item in zip(arms, value, strict=True))
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _build(hint, value)
+    if origin is list:
+        return [_value(typing.get_args(hint)[0], item) for item in _scalar(hint, value)]
+    if origin is dict:
+        inside = typing.get_args(hint)[1]
+        return {key: _value(inside, item) for key, item in _scalar(hint, value).items()}
     return _scalar(hint, value)
 
 
@@ -107,7 +141,8 @@ def _scalar(hint: Any, value: Any) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     wanted = typing.get_origin(hint) or hint
-    if wanted is not Any and not isinstance(value, wanted):
-        msg = f"{value!r} is not {wanted.__name__}"
+    truth = wanted is int and isinstance(value, bool)
+    if wanted is not Any and (truth or not isinstance(value, wanted)):
+        msg = f"{shown(repr(value), 60)} is not {wanted.__name__}"
         raise TypeError(msg)
     return value

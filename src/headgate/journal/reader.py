@@ -6,8 +6,10 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-from headgate.core.errors import CheckpointError
+from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.input import checked_path, is_directory, is_file, open_file, shown
 from headgate.core.location import local_path
 from headgate.journal.codec import decode
 from headgate.journal.fleet import FleetStart
@@ -15,6 +17,9 @@ from headgate.journal.schema import Event, Start, Stop
 
 JOURNAL_PLACES = ("headgate/journal.jsonl", "journal.jsonl", "headgate/run.jsonl", "run.jsonl")
 """Where a checkpoint may keep its journal, relative to the checkpoint; the first that exists."""
+
+LINE_MAX = 32 << 20
+"""Bytes of a line. A batch of 32,767 slots has about 10 MB."""
 
 POLL_S = 0.2
 """How often `follow` looks for new lines. Chosen, not tuned: below what an eye notices."""
@@ -36,8 +41,8 @@ class Tail:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            msg = f"there is no journal at {self.path}; give the checkpoint of a headgate query."
+        if not is_file(self.path):
+            msg = f"there is no journal at {shown(path)}; give the checkpoint of a headgate query."
             raise CheckpointError(msg)
         self._offset_bytes = 0
         self._line = 0
@@ -50,21 +55,39 @@ class Tail:
         Raises
         ------
         CheckpointError
-            A whole line is no event, or the journal has another version.
+            A whole line is no event, a line is longer than `LINE_MAX`, the journal has another
+            version, or it cannot be read any more.
         """
-        with self.path.open("rb") as file:
+        shown_path = shown(self.path)
+        with self._opened() as file:
             file.seek(self._offset_bytes)
-            for line in file:
+            while line := self._line_of(file):
                 if not line.endswith(b"\n"):
-                    return
+                    if len(line) < LINE_MAX:
+                        return
+                    msg = f"{shown_path} has a line of more than {LINE_MAX:,} bytes; it is damaged."
+                    raise CheckpointError(msg)
                 self._offset_bytes += len(line)
                 self._line += 1
-                event = decode(line, where=f"{self.path} line {self._line}")
+                event = decode(line, where=f"{shown_path} line {self._line}")
                 if self._line == 1 and not isinstance(event, Start | FleetStart):
-                    msg = f"{self.path} does not begin with a start event; it is not a journal."
+                    msg = f"{shown_path} does not begin with a start event; it is not a journal."
                     raise CheckpointError(msg)
                 if event is not None:
                     yield event
+
+    def _line_of(self, file: BinaryIO) -> bytes:
+        try:
+            return file.readline(LINE_MAX)
+        except OSError as error:
+            msg = f"{shown(self.path)} cannot be read: {error.strerror}; name a journal that can."
+            raise CheckpointError(msg) from error
+
+    def _opened(self) -> BinaryIO:
+        try:
+            return open_file(self.path, "the journal")
+        except ConfigError as error:
+            raise CheckpointError(str(error)) from error
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[Event]:
@@ -116,12 +139,13 @@ def locate(path: str | os.PathLike[str]) -> Path:
     CheckpointError
         Nothing there is a journal, or it names another file system than a POSIX one.
     """
+    checked_path(path)
     given = local_path(path)
-    if given.is_file():
+    if is_file(given):
         return given
     for place in JOURNAL_PLACES:
-        if (given / place).is_file():
+        if is_file(given / place):
             return given / place
-    state = "has no journal" if given.is_dir() else "does not exist"
-    msg = f"checkpoint {given} {state}; give the checkpointLocation of a headgate query."
+    state = "has no journal" if is_directory(given) else "does not exist"
+    msg = f"checkpoint {shown(given)} {state}; give the checkpointLocation of a headgate query."
     raise CheckpointError(msg)

@@ -253,7 +253,7 @@ class Batch:
     """Parts of the batch, in ms: plan, slots, manifest, sink; optionally wait and logs."""
 
     arrived: int
-    """Records that came from the source."""
+    """New records that reached slots: from the source, behind what is filtered or multiplied below."""
 
     served: int
     """Records applied to state, from the source or from backlog."""
@@ -483,7 +483,7 @@ class ControlAct:
     KIND: ClassVar[str] = "control"
 
     act: str
-    """freeze, thaw, scale, rollback or slo."""
+    """freeze, thaw, scale, rollback or slo; request where a control file could not be read."""
 
     by: str
     """Who asked."""

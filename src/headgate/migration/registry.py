@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from headgate.core.call import Call
 from headgate.core.errors import ConfigError
+from headgate.core.input import shown, whole
 from headgate.migration.plan import Plan
 from headgate.migration.strategies.all_at_once import AllAtOnce
 from headgate.migration.strategies.base import Base
@@ -61,10 +62,10 @@ def _value(name: str, key: str, text: str, default: object) -> bool | int:
     """Return the value of a parameter: a switch or a whole number, as its default is."""
     if isinstance(default, bool):
         if text not in _SWITCH:
-            msg = f"{name}: {key}={text} is no switch; write {key}=true or {key}=false."
+            msg = f"{name}: {key}={shown(text, 60)} is no switch; write {key}=true or {key}=false."
             raise ConfigError(msg)
         return _SWITCH[text]
     if not text.isdecimal():
-        msg = f"{name}: {key}={text} is no whole number; write for example {key}=2."
+        msg = f"{name}: {key}={shown(text, 60)} is no whole number; write for example {key}=2."
         raise ConfigError(msg)
-    return int(text)
+    return whole(text, f"{name}: {key}")

@@ -15,7 +15,7 @@ def finish_lines(result: dict[str, Any]) -> list[str]:
     restarts = result["query_restarts"]
     lines = [
         f"{result['workload']} finished: {result['duration_s']:.1f} s, "
-        f"{result['batches']} batches, {result['records']:,} records, {restarts} restarts",
+        f"{result['batches']} batches, {result['records']:,} records into slots, {restarts} restarts",
         f"  verified   {verified_text(result)}",
         f"  latency    mean {ms_text(latency['mean'])} ms, p50 {ms_text(latency['p50'])}, "
         f"p95 {ms_text(latency['p95'])}, p99 {ms_text(latency['p99'])}; "
@@ -44,18 +44,28 @@ def _slo_lines(result: dict[str, Any]) -> list[str]:
 
 
 def slo_text(slo: dict[str, Any]) -> str:
+    """Return in words how often an SLO was met, and how the query stands to it."""
+    return f"{slo_met_text(slo)}, {slo_state_text(slo)}"
+
+
+def slo_met_text(slo: dict[str, Any]) -> str:
     """Return in words how often an SLO was met; `slo` has the keys of `slo_of`."""
-    frozen = ", frozen" if slo["frozen"] else ""
-    floor = f"floor {ms_text(slo['floor_ms'])} ms" if slo["floor_ms"] else "floor not known"
     if slo["success"] is None:
-        return f"no window yet, {slo['state']}{frozen}, {floor}"
+        return "no window yet"
     worst = ""
-    if slo["worst_group"] is not None:
+    if slo["worst_group"] is not None and slo["success_worst"] is not None:
         worst = f", worst group {slo['worst_group']} {slo['success_worst']:.1%}"
     return (
         f"{'met' if slo['met'] else 'MISSED: met'} in {slo['success']:.1%} of windows "
-        f"(want {slo['wanted']:.1%}{worst}), {slo['state']}{frozen}, {floor}"
+        f"(want {slo['wanted']:.1%}{worst})"
     )
+
+
+def slo_state_text(slo: dict[str, Any]) -> str:
+    """Return in words how a query stands to its SLO now, with the floor below which none helps."""
+    frozen = ", frozen" if slo["frozen"] else ""
+    floor = f"floor {ms_text(slo['floor_ms'])} ms" if slo["floor_ms"] else "floor not known"
+    return f"{slo['state']}{frozen}, {floor}"
 
 
 def inspection_lines(found: dict[str, Any]) -> list[str]:

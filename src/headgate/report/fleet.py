@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import ConfigError
+from headgate.core.input import is_directory, is_file, shown
 from headgate.journal import FleetDecided, FleetJobChanged, FleetRound, FleetStart, read
 
 
@@ -25,9 +26,11 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
     ConfigError
         There is no journal of a fleet.
     """
-    path = journal / "fleet.jsonl" if journal.is_dir() else journal
-    if not path.is_file():
-        msg = f'there is no fleet\'s journal at "{path}"; name the directory given to --work.'
+    path = journal / "fleet.jsonl" if is_directory(journal) else journal
+    if not is_file(path):
+        msg = (
+            f'there is no fleet\'s journal at "{shown(path)}"; name the directory given to --work.'
+        )
         raise ConfigError(msg)
     rounds: list[FleetRound] = []
     policy, rule = "", ""
@@ -52,7 +55,9 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
             states[event.job] = event
             since_round[event.job] = event.state
     if not rounds:
-        msg = f'"{path}" has no round of a fleet; wait for the first, or name another journal.'
+        msg = (
+            f'"{shown(path)}" has no round of a fleet; wait for the first, or name another journal.'
+        )
         raise ConfigError(msg)
     last = rounds[-1]
     from_s = -1.0 if since_s is None else last.time_s - since_s

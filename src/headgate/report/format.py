@@ -26,3 +26,11 @@ def clock_text(seconds: float) -> str:
     """Return a length of time as ``00:01:30``."""
     whole = max(0, int(seconds))
     return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def since_text(at_ms: float, began_ms: float) -> str:
+    """Return a moment as the time since a run began, ``+00:01:30``, as ``why --at`` takes it.
+
+    The sign tells it from a time of day.
+    """
+    return f"+{clock_text((at_ms - began_ms) / 1000)}"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headgate.core.input import escaped, shown
 from headgate.journal.schema import (
     AssignmentChange,
     Batch,
@@ -17,8 +21,8 @@ from headgate.journal.schema import (
     Start,
     Stop,
 )
-from headgate.report.finish import slo_text
-from headgate.report.format import bytes_text, clock_text, ms_text
+from headgate.report.finish import slo_met_text, slo_state_text
+from headgate.report.format import bytes_text, clock_text, ms_text, since_text
 from headgate.report.now import Now, health, now_of
 from headgate.report.run import Run
 from headgate.report.summary import rescale_added_ms, slo_of
@@ -58,7 +62,7 @@ def frame(run: Run, *, now_ms: int, width: int, planned_s: float | None = None) 
         parts += _batch_times(run, width - LABEL_CELLS - 1)
         parts.append(_phases(now))
         parts.append(_slots(last, columns=2 if width >= WIDE_CELLS else 1))
-        parts += [_state(last), _records(run, last)]
+        parts += [_state(last), _records(run)]
     parts += _events(run)
     return Group(*parts)
 
@@ -73,8 +77,8 @@ def _labelled(label: str, text: Text) -> Text:
 def _title(run: Run, now_ms: int, planned_s: float | None) -> Text:
     """Return the first line: which job, how far, whether it lives."""
     start, last = run.start, run.last
-    name = (start.workload or start.name) if start else "no start event"
-    status = health(run, now_ms)
+    name = shown((start.workload or start.name) if start else "no start event")
+    status = escaped(health(run, now_ms))
     alive = status == "running"
     # A planned time counts from the first batch, as `headgate run` does.
     began_ms = run.rows[0].at_ms if run.rows and planned_s is not None else run.began_ms
@@ -113,21 +117,24 @@ def _slo(run: Run) -> list[Text]:
     slo = slo_of(run)
     if slo is None:
         return []
-    text = Text(f"{'; '.join(slo['texts'])}  ")
+    text = Text(f"{shown('; '.join(map(str, slo['texts'])))}  ")
     bad = slo["met"] is False or slo["state"] == "unreachable"
-    text.append(slo_text(slo), style="bold red" if bad else "green" if slo["met"] else "")
-    return [_labelled("SLO", text)]
+    style = "bold red" if bad else "green" if slo["met"] else ""
+    text.append(slo_met_text(slo), style=style)
+    # On a line of its own: an 80-cell terminal would cut the floor off.
+    return [_labelled("SLO", text), _labelled("", Text(escaped(slo_state_text(slo)), style=style))]
 
 
 def _batch_times(run: Run, cells: int) -> list[Text]:
     """Return the sparkline of batch times, one cell a batch, and the marks of changes below it."""
     rows = run.rows[-cells:]
-    top_ms = max(row.duration_ms for row in rows)
+    top_ms = max(0.0, *(row.duration_ms for row in rows))
     changed = {change.step for change in run.changes}
     line = Text()
     for row in rows:
         # Bars start at zero: a scale cut at the minimum would make every ripple look like a stall.
-        level = int(row.duration_ms / top_ms * (len(BARS) - 1) + 0.5) if top_ms else 0
+        share = max(0.0, row.duration_ms / top_ms) if top_ms else 0.0
+        level = int(share * (len(BARS) - 1) + 0.5)
         line.append(BARS[level], style="bold yellow" if row.step in changed else "cyan")
     span_s = (rows[-1].at_ms - rows[0].at_ms) / 1000
     scale = Text(f"one bar a batch, {span_s:,.0f} s, top {ms_text(top_ms)} ms", style="dim")
@@ -156,7 +163,7 @@ def _phases(now: Now) -> Text:
     order = ("wait", "plan", "slots", "manifest", "sink", "logs")
     known = [p for p in order if p in now.phases_ms]
     names = known + [p for p in now.phases_ms if p not in order]
-    text = Text("  ".join(f"{name} {ms_text(now.phases_ms[name])}" for name in names))
+    text = Text("  ".join(f"{shown(name, 40)} {ms_text(now.phases_ms[name])}" for name in names))
     text.append("  ms", style="dim")
     return _labelled("where", text)
 
@@ -180,7 +187,8 @@ def _slots(last: Batch, *, columns: int) -> RenderableType:
 
 def _slot(stats: SlotStats, last: Batch) -> Text:
     """Return one slot: its share of the batch spent on records, its groups, its backlog."""
-    share = min(1.0, stats.useful_ms / last.duration_ms) if last.duration_ms else 0.0
+    share = min(1.0, stats.useful_ms / last.duration_ms) if last.duration_ms > 0 else 0.0
+    share = max(0.0, share)
     full = round(share * BAR_CELLS)
     text = Text(f" slot {stats.slot:<3} ", style="bold", no_wrap=True)
     text.append("█" * full, style="not bold green" if share < 0.9 else "not bold red")  # noqa: PLR2004
@@ -206,12 +214,17 @@ def _state(last: Batch) -> Text:
     return _labelled("state", text)
 
 
-def _records(run: Run, last: Batch) -> Text:
+def _records(run: Run) -> Text:
     """Return the line of the hottest key group and of dropped records."""
     text = Text()
-    if last.hottest and last.served:
-        group, served = last.hottest[0]
-        text.append(f"group {group} serves {served / last.served:.1%} of records   ")
+    # Over the last batches, as `headgate top`: the very last may hold a handful that was left over.
+    groups: Counter[int] = Counter()
+    for batch in run.recent:
+        groups.update(dict(batch.hottest))
+    all_served = sum(batch.served for batch in run.recent)
+    if groups and all_served:
+        group, served = groups.most_common(1)[0]
+        text.append(f"group {group} serves {served / all_served:.1%} of records   ")
     style = "yellow" if run.late or run.null_keys else ""
     text.append(f"dropped: late {run.late:,}, null keys {run.null_keys:,}", style=style)
     return _labelled("hottest", text)
@@ -223,14 +236,28 @@ def _events(run: Run) -> list[Text]:
     return [
         _labelled(
             "events" if index == 0 else "",
-            Text(f"{clock_text((at_ms - run.began_ms) / 1000)} {text}"),
+            Text(f"{since_text(at_ms, run.began_ms)} {text}"),
         )
         for index, (at_ms, text) in enumerate(shown)
     ]
 
 
+def told_at(run: Run, checkpoint: Path) -> list[str]:
+    """Return how to ask for the reason of the newest change that is shown; nothing without one."""
+    decided = [change for change in run.changes if change.slots_before != change.slots_after]
+    if not decided or not run.decisions:
+        return []
+    at = since_text(decided[-1].at_ms, run.began_ms)
+    return [f"why: headgate why {checkpoint} --at {at}"]
+
+
 def event_text(event: Event) -> str | None:
     """Return an event in one sentence, or None for those that the views show otherwise."""
+    text = _event_text(event)
+    return None if text is None else shown(text)
+
+
+def _event_text(event: Event) -> str | None:
     if isinstance(event, AssignmentChange):
         what = (
             f"slots {event.slots_before} → {event.slots_after}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from headgate.core.input import shown
 from headgate.journal.reader import Tail
 from headgate.journal.schema import AssignmentChange, Event
-from headgate.report.format import clock_text, ms_text
+from headgate.report.format import ms_text, since_text
 from headgate.report.live import event_text
 from headgate.report.now import health, now_of
 from headgate.report.run import Run
@@ -20,7 +21,8 @@ def plain_line(run: Run, *, now_ms: int) -> str:
     """Return the run as it stands, in one line."""
     name = (run.start.workload or run.start.name) if run.start else "no start event"
     status = health(run, now_ms)
-    elapsed = clock_text((run.ended_ms - run.began_ms) / 1000)
+    elapsed = since_text(run.ended_ms, run.began_ms)
+    name, status = shown(name), shown(status)
     last = run.last
     if last is None:
         return f"{elapsed} {name} {status}; waiting for the first batch"
@@ -38,7 +40,7 @@ def _slo(run: Run) -> str:
     if slo is None:
         return ""
     success = "-" if slo.success is None else f"{slo.success:.1%}"
-    return f" slo {success} {slo.state}{' frozen' if slo.frozen else ''}"
+    return f" slo {success} {shown(slo.state, 20)}{' frozen' if slo.frozen else ''}"
 
 
 class PlainProgress:
@@ -68,7 +70,7 @@ class PlainProgress:
         for event in self._new_events(self._tail):
             text = event_text(event)
             if text is not None:
-                elapsed = clock_text((event.at_ms - self._run.began_ms) / 1000)
+                elapsed = since_text(event.at_ms, self._run.began_ms)
                 self._write(f"{elapsed} event: {text}")
         now_ms = self._now_ms()
         if self._run.last is not None and now_ms >= self._due_ms:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headgate.core.errors import ConfigError
+from headgate.core.input import checked_path, is_directory, is_file, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,13 +45,35 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 def check_target(path: Path) -> None:
     """Raise ConfigError unless a picture could be written to `path`: before the work, not after."""
+    checked_path(path)
     if path.suffix != ".svg":
-        msg = f'"{path}" is not a name of an SVG file; end it with ".svg".'
+        msg = f'"{shown(path)}" is not a name of an SVG file; end it with ".svg".'
         raise ConfigError(msg)
-    if not path.parent.is_dir():
-        msg = f'"{path.parent}" is not a directory; make it first.'
+    if not is_directory(path.parent):
+        msg = f'"{shown(path.parent)}" is not a directory; make it first.'
         raise ConfigError(msg)
     _check_installed()
+
+
+def write_picture(path: Path, text: str) -> None:
+    """Write the text of a picture.
+
+    Raises
+    ------
+    ConfigError
+        There is something else than a file, or it cannot be written.
+    """
+    checked_path(path)
+    if os.path.lexists(path) and not is_file(path):
+        msg = f'"{shown(path)}" is no file; name one that the picture may be written to.'
+        raise ConfigError(msg)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        msg = (
+            f'a picture cannot be written to "{shown(path)}": {error.strerror}; name another file.'
+        )
+        raise ConfigError(msg) from error
 
 
 def _check_installed() -> None:

@@ -11,13 +11,19 @@ from typing import Any
 
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
-from headgate.journal.schema import Applied, Batch, Decided, Event, Start
-from headgate.report.format import ms_text
+from headgate.journal.schema import Applied, Batch, Decided, Event, SloState, Start, Stop
+from headgate.report.format import ms_text, since_text
 
 AROUND_S = 10.0
 """Latency is shown over so long before a decision and after it came into force. Chosen, not tuned."""
 
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+_CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+_SINCE = re.compile(r"\+(?:([0-9]{1,6}):)?([0-9]{1,2}):([0-9]{2})")
+_WHOLE_SECOND_MS = 999
+"""Views show whole seconds: what happened within one belongs to it."""
+
+_UNREACHABLE = "unreachable"
+"""The state of `headgate.loop`, as the journal has it."""
 
 
 @dataclass
@@ -37,14 +43,17 @@ def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
         A journal.
     at : str or None
         ``03:12`` or ``03:12:30`` (local time, the last such time in the journal), an ISO date and
-        time, or a duration since the journal began, such as ``90 s``; None for the last decision.
+        time, or a time since the run began as ``headgate status`` shows it, ``+00:01:30``, or as a
+        duration, ``90 s``; None for the last decision.
 
     Returns
     -------
     dict
-        at_ms, policy, rule, reason, acts, wishes, observed, numbers as in the journal; applied;
-        latency_before_ms and latency_after_ms (mean over 10 s before the decision, and after it came
-        into force; None where nothing was completed).
+        at_ms, policy, rule, reason, acts, wishes, observed, numbers as in the journal; since_s: since
+        the run began; applied; latency_before_ms and latency_after_ms (mean over 10 s before the
+        decision, and after it came into force; None where nothing was completed); unreachable: why no
+        number of slots meets the SLO, or None. Where it is unreachable and nothing was decided, the
+        same keys with the rule ``unreachable``.
 
     Raises
     ------
@@ -53,11 +62,18 @@ def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
     """
     found: list[_Found] = []
     batches: list[tuple[int, float, int]] = []
+    states: list[tuple[int, SloState]] = []
+    policy = ""
     began_ms = ended_ms = 0
+    stopped = True  # a run begins with the first start, and with one behind a clean stop
     for event in events:
-        began_ms, ended_ms = began_ms or event.at_ms, max(ended_ms, event.at_ms)
+        ended_ms = max(ended_ms, event.at_ms)
         if isinstance(event, Start):
-            continue
+            began_ms = event.at_ms if stopped else began_ms
+            policy = str(event.parameters.get("policy", policy))
+        stopped = isinstance(event, Stop) and event.error is None
+        if isinstance(event, Batch) and event.slo is not None:
+            states.append((event.at_ms, event.slo))
         if isinstance(event, Decided) and event.wishes:
             found.append(_Found(event))
         elif isinstance(event, Applied) and found:
@@ -66,17 +82,35 @@ def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
             batches.append((event.at_ms, event.latency_ms.mean, event.served))
     until_ms = ended_ms if at is None else _time_ms(at, began_ms, ended_ms)
     earlier = [one for one in found if one.decided.at_ms <= until_ms]
-    if not earlier:
+    known = [state for at_ms, state in states if at_ms <= until_ms]
+    unreachable = _unreachable(known[-1]) if known else None
+    if not earlier and unreachable is None:
         msg = "the journal has no decision until then; headgate status says what the policy does."
         raise ConfigError(msg)
-    return _told(earlier[-1], batches)
+    if not earlier:
+        at_ms = round(min(until_ms, ended_ms))
+        decided = Decided(policy, "unreachable", "nothing was decided", acts=False, at_ms=at_ms)
+        earlier = [_Found(decided)]
+    return _told(earlier[-1], batches, began_ms) | {"unreachable": unreachable}
 
 
-def _told(one: _Found, batches: list[tuple[int, float, int]]) -> dict[str, Any]:
+def _unreachable(state: SloState) -> str | None:
+    """Return why no number of slots meets an SLO; None where one may."""
+    if state.state != _UNREACHABLE:
+        return None
+    bound, floor = ms_text(state.bound_ms), ms_text(state.floor_ms)
+    return (
+        f"the SLO is unreachable: its bound of {bound} ms is below what a record takes in an idle job, "
+        f"{floor} ms (the floor), and slots cannot change that; raise the bound, or make batches shorter."
+    )
+
+
+def _told(one: _Found, batches: list[tuple[int, float, int]], began_ms: int) -> dict[str, Any]:
     decided = one.decided
     since_ms = one.applied[0].at_ms if one.applied else decided.at_ms
     return {
         "at_ms": decided.at_ms,
+        "since_s": round((decided.at_ms - began_ms) / 1000, 3),
         "policy": decided.policy,
         "rule": decided.rule,
         "reason": decided.reason,
@@ -93,10 +127,14 @@ def _told(one: _Found, batches: list[tuple[int, float, int]]) -> dict[str, Any]:
 def why_lines(told: dict[str, Any]) -> list[str]:
     """Return what `why` found, for people."""
     when = dt.datetime.fromtimestamp(told["at_ms"] / 1000).isoformat(" ", "milliseconds")
+    since = since_text(told["since_s"] * 1000, 0)
+    only = "" if told["acts"] or told["rule"] == _UNREACHABLE else "  (advice only)"
     lines = [
-        f"{when}  {told['policy']}: {told['rule']}{'' if told['acts'] else '  (advice only)'}",
+        f"{when} ({since})  {told['policy']}: {told['rule']}{only}",
         f"  reason    {told['reason']}",
     ]
+    if told["unreachable"]:
+        lines.append(f"  SLO       {told['unreachable']}")
     for seen in told["observed"]:
         lines.append(
             f"  saw       {seen['operator']}: {seen['slots']} slots, "
@@ -131,12 +169,16 @@ def _mean(batches: list[tuple[int, float, int]], from_ms: float, to_ms: float) -
 
 def _time_ms(text: str, began_ms: int, ended_ms: int) -> float:
     """Return a time within a journal, ms since 1970."""
+    since = _SINCE.fullmatch(text.strip())
+    if since:
+        hours, minutes, seconds = (int(part or 0) for part in since.groups())
+        return began_ms + (hours * 3600 + minutes * 60 + seconds) * 1000 + _WHOLE_SECOND_MS
     clock = _CLOCK.fullmatch(text.strip())
     if clock:
         ended = dt.datetime.fromtimestamp(ended_ms / 1000)
         hour, minute, second = int(clock[1]), int(clock[2]), int(clock[3] or 59)
         if hour > 23 or minute > 59 or second > 59:  # noqa: PLR2004 - a clock's own numbers
-            msg = f'"{text}" is no time of day; write it as 03:12.'
+            msg = f'"{text}" is no time of day; write 03:12, or a time since the start as +3:12.'
             raise ConfigError(msg)
         found = ended.replace(hour=hour, minute=minute, second=second, microsecond=999_000)
         if found - ended > dt.timedelta(minutes=1):
@@ -144,5 +186,5 @@ def _time_ms(text: str, began_ms: int, ended_ms: int) -> float:
         return found.timestamp() * 1000
     try:
         return dt.datetime.fromisoformat(text).timestamp() * 1000
-    except ValueError:
+    except (ValueError, OverflowError):
         return began_ms + parse_duration_s(text) * 1000

@@ -14,6 +14,7 @@ from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import Command, ControlFiles
 
 _POLL_S = 0.1
+_WAIT_MAX_S = 86_400.0
 
 
 def ask(
@@ -54,6 +55,11 @@ def ask(
     EngineError
         Nobody answered; the request stays, and the query takes it up when it runs.
     """
+    if wait_s > _WAIT_MAX_S:
+        msg = (
+            f"a wait of {wait_s:g} s is out of range; use a day at most, the request stays anyway."
+        )
+        raise ConfigError(msg)
     files = ControlFiles(Checkpoint(checkpoint).root)
     by = f"{getpass.getuser()}@{socket.gethostname()}"
     command = Command(act, by, reason, arguments or {})

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
+import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headgate.control.registry import is_replica_policy, policy
 from headgate.core.assignment import check_slots
-from headgate.core.duration import parse_duration_s
+from headgate.core.duration import LONGEST_S, parse_duration_s
 from headgate.core.errors import ConfigError
+from headgate.core.input import (
+    KEY_GROUPS_MAX,
+    RATE_MAX,
+    checked_path,
+    checked_text,
+    is_directory,
+    read_file,
+    read_json,
+    shown,
+)
 from headgate.core.slo import parse_slo
 from headgate.migration.registry import strategy
 from headgate.workloads.rates import parse_rate
@@ -21,6 +33,14 @@ from headgate.workloads.rates import parse_rate
 RECORD = "scenario.json"
 """File in the checkpoint with the settings of ``headgate run``; Spark ignores it."""
 
+
+_LEAST = 1e-6
+_MOST = {"rate": RATE_MAX, "speed": 1e6, "duration_s": LONGEST_S, "slot_rate": RATE_MAX}
+"""The largest value of each number, the least of all."""
+
+_NAME_MAX = 1000
+_FORMAT = re.compile(r"[A-Za-z_][\w.$-]{0,199}", re.ASCII)
+_SCHEME = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
 
 GENERATED = ("nexmark", "stock-exchange", "word-count")
 """How the names of workloads begin whose records are made from a rate and a seed."""
@@ -97,17 +117,14 @@ class Scenario:
     sink_format: str | None = None
     """Format of the output; None for the workload's own, or parquet."""
 
+    arrival: str | None = None
+    """Column with the time a record became available; None for the workload's own, if it has one."""
+
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Spark settings of the session; they win over headgate's."""
+
     def __post_init__(self) -> None:
-        for name in ("rate", "speed", "duration_s", "slot_rate"):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                parse_rate(value)
-            elif value is not None and not (value > 0 and math.isfinite(value)):
-                msg = f"{name}={value:g} is out of range; use a number above 0."
-                raise ConfigError(msg)
-        if self.key_groups < 1:
-            msg = f"key_groups={self.key_groups} is out of range; use 1 or more, 128 by default."
-            raise ConfigError(msg)
+        self._check_numbers()
         check_slots(self.slots, self.key_groups)
         for at_s, slots in self.scale_at:
             check_slots(slots, self.key_groups)
@@ -127,10 +144,40 @@ class Scenario:
             parse_slo(slo)
         if self.migration is not None:
             strategy(self.migration)
+        self._check_texts()
         if self.require_slo and not self.slo:
             msg = "an SLO is required but none is given; add --slo TEXT."
             raise ConfigError(msg)
         self._check_load()
+
+    def _check_numbers(self) -> None:
+        """Refuse numbers out of range."""
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if isinstance(value, str) and name == "rate":
+                parse_rate(value)
+            elif value is not None and not _LEAST <= value <= most:
+                msg = f"{name}={value:g} is out of range; use a number above 0, {most:g} at most."
+                raise ConfigError(msg)
+        if not 1 <= self.key_groups <= KEY_GROUPS_MAX:
+            msg = (
+                f"key_groups={self.key_groups} is out of range; use 1 to {KEY_GROUPS_MAX}, 128 by "
+                "default."
+            )
+            raise ConfigError(msg)
+        if self.seed < 0:
+            msg = f"seed={self.seed} is out of range; use 0 or more."
+            raise ConfigError(msg)
+
+    def _check_texts(self) -> None:
+        """Refuse names that cannot be any."""
+        if self.policy is not None and not is_replica_policy(self.policy):
+            policy(self.policy)
+        if self.arrival is not None:
+            checked_text(self.arrival, "the column of --arrival", _NAME_MAX)
+        if self.sink_format is not None and not _FORMAT.fullmatch(self.sink_format):
+            msg = f'format "{shown(self.sink_format, 60)}" is no name of one; use parquet.'
+            raise ConfigError(msg)
 
     def _check_load(self) -> None:
         """Refuse a rate or speed that the workload would ignore."""
@@ -160,10 +207,14 @@ class Scenario:
         """Return the scenario with its checkpoint and output decided."""
         checkpoint = self.checkpoint
         if checkpoint is None:
-            name = self.workload.replace(":", "-").replace("/", "-")
+            name = re.sub(r"[^A-Za-z0-9_.-]", "-", self.workload)[:64]
             checkpoint = Path(tempfile.mkdtemp(prefix=f"headgate-{name}-")) / "checkpoint"
+        checkpoint = checkpoint.absolute()
+        if not checkpoint.name:
+            msg = f'"{checkpoint}" cannot be a checkpoint; name a directory of its own.'
+            raise ConfigError(msg)
         output = self.output or checkpoint.with_name(f"{checkpoint.name}-output")
-        return dataclasses.replace(self, checkpoint=checkpoint.absolute(), output=output.absolute())
+        return dataclasses.replace(self, checkpoint=checkpoint, output=output.absolute())
 
     def record(self) -> None:
         """Write the settings beside the checkpoint's state, for `recorded`.
@@ -172,11 +223,30 @@ class Scenario:
         """
         assert self.checkpoint is not None, "placed() comes first"
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        plain["options"] = dict(self.options)
+        plain |= {"options": dict(self.options), "conf": dict(self.conf)}
         text = json.dumps({k: str(v) if isinstance(v, Path) else v for k, v in plain.items()})
         file = self.checkpoint / RECORD
         file.touch(mode=0o600)
         file.write_text(text + "\n", encoding="utf-8")
+
+
+def check_place(place: Path | None) -> None:
+    """Refuse a directory that could not be made: before Spark starts, not after."""
+    if place is None:
+        return
+    checked_path(place)
+    if _SCHEME.match(str(place)):
+        msg = f'"{shown(place)}" is not a local path; only POSIX paths work in this version.'
+        raise ConfigError(msg)
+    above = next(
+        one for one in (place.absolute(), *place.absolute().parents) if os.path.exists(one)
+    )
+    if not is_directory(above):
+        msg = f'"{shown(above)}" is not a directory; name another place than "{shown(place)}".'
+        raise ConfigError(msg)
+    if not os.access(above, os.W_OK | os.X_OK):
+        msg = f'"{shown(above)}" may not be written to; name another place than "{shown(place)}".'
+        raise ConfigError(msg)
 
 
 def recorded(checkpoint: Path) -> Scenario:
@@ -188,14 +258,36 @@ def recorded(checkpoint: Path) -> Scenario:
         Nothing is recorded there, or by another release.
     """
     try:
-        kept = json.loads((checkpoint / RECORD).read_text(encoding="utf-8"))
+        kept = read_json(read_file(checkpoint / RECORD, "the record"), "the record")
+        _check_kinds(kept)
         kept["scale_at"] = tuple((s, n) for s, n in kept["scale_at"])
         kept["output"] = Path(kept["output"])
         kept["slo"] = tuple(kept.get("slo", ()))
         return Scenario(**{**kept, "checkpoint": checkpoint.absolute()})
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        msg = f"checkpoint {checkpoint} records no workload; name it, and its output with --out."
+    except (ConfigError, ValueError, TypeError, KeyError, AttributeError) as error:
+        msg = f"checkpoint {shown(checkpoint)} records no workload; name it, and its output with --out."
         raise ConfigError(msg) from error
+
+
+def _check_kinds(kept: dict[str, Any]) -> None:
+    """Raise TypeError unless the values of a record are of the kinds that a scenario has."""
+    kinds: dict[str, tuple[type, ...]] = {
+        **dict.fromkeys(("workload", "output"), (str,)),
+        **dict.fromkeys(("key_groups", "seed", "slots"), (int,)),
+        **dict.fromkeys(("options", "conf"), (dict,)),
+        **dict.fromkeys(("slo", "scale_at"), (list,)),
+        **dict.fromkeys(("speed", "slot_rate"), (int, float, type(None))),
+        "duration_s": (int, float),
+        "rate": (int, float, str, type(None)),
+        "slots_max": (int, type(None)),
+    }
+    for name, value in kept.items():
+        text = (str, bool, type(None))  # of what is not named above
+        if not isinstance(value, kinds.get(name, text)):
+            raise TypeError(name)
+    if not all(isinstance(text, str) for text in kept.get("slo", ())):
+        msg = "slo"
+        raise TypeError(msg)
 
 
 def to_verify(
@@ -204,11 +296,16 @@ def to_verify(
     workload: str | None,
     output: Path | None,
     options: Mapping[str, Any],
+    conf: Mapping[str, str] | None = None,
 ) -> Scenario:
     """Return the scenario to compare: as recorded, or as named where `workload` is given."""
+    conf = conf or {}
     if workload is None:
-        base = recorded(checkpoint)
+        base = recorded(checked_path(checkpoint))
         merged = {**base.options, **options}
-        return dataclasses.replace(base, options=merged, output=output or base.output)
+        settings = {**base.conf, **conf}
+        return dataclasses.replace(
+            base, options=merged, output=output or base.output, conf=settings
+        )
     where = checkpoint.absolute()
-    return Scenario(workload, options=options, checkpoint=where, output=output)
+    return Scenario(workload, options=options, checkpoint=where, output=output, conf=conf)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from headgate.control.fleet_registry import fleet_policy
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import EngineError
 from headgate.core.location import uri
+from headgate.scenario.description import check_place
 from headgate.scenario.fleet_file import FleetFile, JobSettings, read_fleet
 from headgate.scenario.run import interrupts
 from headgate.scenario.spark import SparkEngine, engine_module
@@ -39,9 +41,7 @@ def check_fleet(path: Path) -> dict[str, Any]:
         Something in it is wrong, there is no such workload, or a user's function cannot be loaded.
     """
     described = read_fleet(path)
-    engine = SparkEngine()
-    for job in described.jobs.values():
-        engine.workload(job.query)
+    _check_queries(SparkEngine(), described)
     rows = [
         {
             "job": name,
@@ -93,9 +93,11 @@ def run_fleet_file(
         values, met), actions with their reasons, indicators, journal.
     """
     described = read_fleet(path)
-    place = (work or Path(tempfile.mkdtemp(prefix="headgate-fleet-"))).absolute()
-    place.mkdir(parents=True, exist_ok=True)
     engine = SparkEngine()
+    _check_queries(engine, described)
+    place = work or Path(tempfile.mkdtemp(prefix="headgate-fleet-"))
+    check_place(place)
+    place.mkdir(parents=True, exist_ok=True)
     with interrupts() as interrupted:
         try:
             fleet = _fleet(engine, described, place, advise=advise)
@@ -113,6 +115,12 @@ def run_fleet_file(
         finally:
             engine.close()
     return {"file": str(path), "duration_s": duration_s, **result, "work": str(place)}
+
+
+def _check_queries(engine: SparkEngine, described: FleetFile) -> None:
+    """Refuse queries that are not there, and options that they do not take, before any job starts."""
+    for name, job in described.jobs.items():
+        engine.check(job.query, _text(job.options), f"[jobs.{name}]")
 
 
 @contextmanager
@@ -225,6 +233,8 @@ def fleet_result(fleet: Any) -> dict[str, Any]:
     shares = [seen.utility / seen.utility_max for seen in known]
     last = known[-1] if known else None
     found = getattr(fleet.policy, "indicators", None)
+    # Counted as `headgate fleet status` does: what a policy keeps of its own covers its recent past.
+    touched = Counter(job for act in fleet.actions for job in act.slots)
     return {
         "policy": fleet.policy.name,
         "rounds": len(rounds),
@@ -244,6 +254,6 @@ def fleet_result(fleet: Any) -> dict[str, Any]:
             }
             for act in fleet.actions
         ],
-        "touched": dict(found.touched) if found is not None else {},
+        "touched": dict(touched.most_common()),
         "oversubscribed": bool(found.oversubscribed) if found is not None else None,
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +13,27 @@ from typing import Any, TypeVar
 from headgate.control import fleet_registry
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
+from headgate.core.input import RATE_MAX, checked_path, read_file, read_toml, shown, whole
 from headgate.core.intents import utility_of
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Shape, Utility, shape_named
-from headgate.scenario.spark import user_function
+from headgate.scenario.spark import call_user, user_function
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VARIABLE = "HEADGATE__FLEET__"
+_SLOTS_MAX = 10**6
+_ACTIONS_MAX = 10**4
+_PRIORITY_MAX = 1e9
+_DESCRIPTION_BYTES_MAX = 1 << 20
+_FORMAT = re.compile(r"[A-Za-z_][\w.$-]{0,199}", re.ASCII)
+_MODES = ("append", "update", "complete")
+_FORMATS = (
+    "parquet", "orc", "json", "csv", "text", "avro", "console", "memory", "noop", "kafka", "delta",
+    "iceberg", "hudi", "paimon", "jdbc", "xml", "mongodb", "redis", "bigquery", "snowflake", "es",
+    "pulsar", "kinesis", "aws-kinesis", "eventhubs", "clickhouse", "starrocks", "doris", "neo4j",
+    "cosmos.oltp", "couchbase.kv",
+)  # fmt: skip
+"""Sinks by the short names that Spark and well-known packages give them."""
 _OWN_LOG = ("parquet", "orc", "json", "csv", "text", "avro")
 Made = TypeVar("Made")
 
@@ -74,11 +87,16 @@ class FleetSettings:
     """What Henge maximises: total or max-min."""
 
     def __post_init__(self) -> None:
-        if self.slots != "auto" and not (isinstance(self.slots, int) and self.slots >= 1):
-            msg = f'fleet slots={self.slots!r} is out of range; use 1 or more, or "auto".'
+        fits = isinstance(self.slots, int) and 1 <= self.slots <= _SLOTS_MAX
+        if self.slots != "auto" and not fits:
+            value = shown(repr(self.slots), 60)
+            msg = f'fleet slots={value} is out of range; use 1 to {_SLOTS_MAX:,}, or "auto".'
             raise ConfigError(msg)
-        if self.max_actions_per_minute < 1:
-            msg = f"max_actions_per_minute={self.max_actions_per_minute} is out of range; use 1."
+        if not 1 <= self.max_actions_per_minute <= _ACTIONS_MAX:
+            msg = (
+                f"max_actions_per_minute={self.max_actions_per_minute} is out of range; use 1 to "
+                f"{_ACTIONS_MAX}."
+            )
             raise ConfigError(msg)
         fleet_registry.check(self.policy, self.goal)
         for text in filter(None, (self.round, self.observe, self.hang)):
@@ -134,6 +152,10 @@ class JobSettings:
                 msg = f'trigger processingTime={text!r} is not text; write "1 second".'
                 raise ConfigError(msg)
             parse_duration_s(text, zero=True)
+        if not self.priority <= _PRIORITY_MAX:  # nor is NaN
+            msg = f"priority is {self.priority:g}; use a number above 0, {_PRIORITY_MAX:g} at most."
+            raise ConfigError(msg)
+        self._check_sink()
         if "table" in self.sink:
             msg = "a table is not a sink of a fleet yet; give format and path."
             raise ConfigError(msg)
@@ -144,10 +166,38 @@ class JobSettings:
             if count > self.key_groups:
                 msg = f"slots {name}={count} exceeds {self.key_groups} key groups; use fewer."
                 raise ConfigError(msg)
-        if self.slot_rate is not None and not self.slot_rate > 0.0:
+        if self.slot_rate is not None and not 0.0 < self.slot_rate <= RATE_MAX:
             msg = f"slot_rate={self.slot_rate:g} is out of range; use a number above 0."
             raise ConfigError(msg)
-        self.worth()
+        for place in filter(None, (self.checkpoint, self.sink.get("path"))):
+            checked_path(place)
+        call_user(self.utility, self.worth, "say what a missed SLO is worth")
+
+    def _check_sink(self) -> None:
+        """Refuse what no sink takes: Spark says so when the job starts, and in many words."""
+        kind = self.sink.get("format", _OWN_LOG[0])
+        if not isinstance(kind, str) or not _FORMAT.fullmatch(kind):
+            msg = f"sink format={shown(repr(kind), 60)} is no name of a format; use parquet."
+            raise ConfigError(msg)
+        if "." not in kind and kind.lower() not in _FORMATS:
+            hint = nearest(kind.lower(), _FORMATS) or f"; known: {', '.join(_FORMATS)}"
+            msg = (
+                f'there is no sink "{kind}"{hint}, or write the name of its class, such as '
+                f"org.example.{kind}."
+            )
+            raise ConfigError(msg)
+        mode = self.sink.get("outputMode", "append")
+        if mode not in _MODES:
+            msg = f"sink outputMode={shown(repr(mode), 60)} is unknown; use {', '.join(_MODES)}."
+            raise ConfigError(msg)
+        for key, value in self.sink.items():
+            if not isinstance(value, str | int | float | bool):
+                msg = f"sink {shown(key, 60)}={shown(repr(value), 60)} is not text or a number."
+                raise ConfigError(msg)
+        path = self.sink.get("path", "")
+        if not isinstance(path, str):
+            msg = f"sink path={shown(repr(path), 60)} is not text; name a directory."
+            raise ConfigError(msg)
 
     @property
     def slots_max(self) -> int:
@@ -202,14 +252,8 @@ def read_fleet(path: Path, environment: Mapping[str, str] | None = None) -> Flee
         The file cannot be read, a key is unknown, or a value is missing, of another type or out of
         range; names the table and the key.
     """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        msg = f'cannot read the fleet "{path}": {error}; name a TOML file.'
-        raise ConfigError(msg) from error
-    except tomllib.TOMLDecodeError as error:
-        msg = f'"{path}" is not TOML: {error}.'
-        raise ConfigError(msg) from error
+    raw = read_file(path, "the description of the fleet", _DESCRIPTION_BYTES_MAX)
+    tables = read_toml(raw, f'"{shown(path)}"')
     _refuse_unknown("the file", tables, ("fleet", "defaults", "jobs"))
     settings = dict(_table("fleet", tables.get("fleet", {})))
     settings |= _from(os.environ if environment is None else environment)
@@ -257,7 +301,9 @@ def _refuse_shared(
 def _job(name: str, given: Any, defaults: Mapping[str, Any], root: str) -> JobSettings:
     """Return a job with what ``[defaults]`` says where it says nothing itself."""
     if not _NAME.fullmatch(name):
-        msg = f'job name "{name}" cannot name files; use 1 to 64 letters, digits, _ and -.'
+        msg = (
+            f'job name "{shown(name, 60)}" cannot name files; use 1 to 64 letters, digits, _ and -.'
+        )
         raise ConfigError(msg)
     where = f"jobs.{name}"
     own = dict(_table(where, given))
@@ -281,7 +327,8 @@ def _texts(where: str, key: str, value: Any) -> tuple[str, ...]:
     """Return one text or several as a tuple."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        msg = f'[{where}] {key} = {value!r} is not text; write "mean < 1 s over 1 s", or a list.'
+        found = f"[{where}] {key} = {shown(repr(value), 60)}"
+        msg = f'{found} is not text; write "mean < 1 s over 1 s", or a list.'
         raise ConfigError(msg)
     return tuple(texts)
 
@@ -292,7 +339,7 @@ def _from(environment: Mapping[str, str]) -> dict[str, Any]:
     for name, value in environment.items():
         if name.startswith(_VARIABLE):
             key = name.removeprefix(_VARIABLE).lower()
-            found[key] = int(value) if value.isdecimal() else value
+            found[key] = whole(value, name) if value.isdecimal() else value
     return found
 
 
@@ -321,7 +368,8 @@ def _made(kind: type[Made], where: str, given: Mapping[str, Any]) -> Made:
         types = _TYPES.get(key, (str,))
         if not isinstance(value, types) or isinstance(value, bool):
             wanted = " or ".join(t.__name__ for t in types)
-            msg = f"[{where}] {key} = {value!r} is not {wanted}; see docs/guide.md for its form."
+            found = f"[{where}] {key} = {shown(repr(value), 60)}"
+            msg = f"{found} is not {wanted}; see docs/guide.md for its form."
             raise ConfigError(msg)
     required = [n for n, f in fields.items() if _required(f) and n not in given]
     if required:
@@ -341,7 +389,8 @@ def _required(spec: dataclasses.Field[Any]) -> bool:
 
 def _table(where: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        msg = f"[{where}] is {value!r} and not a table; write [{where}] with its keys below."
+        found = shown(repr(value), 60)
+        msg = f"[{where}] is {found} and not a table; write [{where}] with its keys below."
         raise ConfigError(msg)
     return value
 
@@ -350,5 +399,5 @@ def _refuse_unknown(where: str, given: Mapping[str, Any], known: Any) -> None:
     for key in given:
         if key not in known:
             hint = nearest(key, known) or f"; known: {', '.join(known)}."
-            msg = f'{where} has the unknown key "{key}"{hint}'
+            msg = f'{where} has the unknown key "{shown(key, 60)}"{hint}'
             raise ConfigError(msg)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import CheckpointError, HeadgateError
+from headgate.core.input import is_directory, shown
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import KINDS, NO_STEP, Manifest, SectionEntry
 
@@ -43,9 +44,9 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
         There is no checkpoint of headgate, so there is nothing to say.
     """
     store = Checkpoint(checkpoint)
-    if not store.root.is_dir():
-        state = "is not a checkpoint of headgate" if store.path.is_dir() else "does not exist"
-        msg = f"checkpoint {store.path} {state}; give the checkpointLocation of a headgate query."
+    if not is_directory(store.root):
+        state = "is not a checkpoint of headgate" if is_directory(store.path) else "does not exist"
+        msg = f"checkpoint {shown(store.path)} {state}; give the checkpointLocation of a headgate query."
         raise CheckpointError(msg)
     problems: list[str] = []
     found: dict[str, Any] = {"checkpoint": str(store.path)}

@@ -15,7 +15,7 @@ from headgate.core.errors import EngineError
 from headgate.journal.reader import Tail
 from headgate.journal.schema import Batch, Start
 from headgate.report.summary import summary
-from headgate.scenario.description import Scenario
+from headgate.scenario.description import Scenario, check_place
 from headgate.scenario.spark import SparkEngine
 
 PROGRESS_S = 0.25
@@ -92,8 +92,11 @@ def run_scenario(
     EngineError
         The query failed before its time.
     """
+    for place in (scenario.checkpoint, scenario.output):
+        check_place(place)  # as it was written: the absolute path hides a scheme
     placed = scenario.placed()
-    used = engine or SparkEngine()
+    check_place(placed.output)
+    used = engine or SparkEngine(scenario.conf)
     with interrupts() as interrupted:
         try:
             query = used.start(placed)
@@ -225,16 +228,18 @@ def interrupts() -> Iterator[threading.Event]:
 
 def verify_scenario(scenario: Scenario, engine: Engine | None = None) -> dict[str, Any]:
     """Return whether a finished scenario's output equals Spark's batch answer."""
-    used = engine or SparkEngine()
+    used = engine or SparkEngine(scenario.conf)
     try:
         return dict(used.verify(scenario.placed()))
     finally:
         used.close()
 
 
-def explain_workload(workload: str, options: Mapping[str, Any]) -> str:
+def explain_workload(
+    workload: str, options: Mapping[str, Any], conf: Mapping[str, str] | None = None
+) -> str:
     """Return what of a workload would run elastically, in words."""
-    engine = SparkEngine()
+    engine = SparkEngine(conf)
     try:
         return engine.explain(Scenario(workload, options=options))
     finally:

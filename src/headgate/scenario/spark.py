@@ -6,6 +6,7 @@ Imports neither Spark nor the engine until a call needs them.
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import signal
 import sys
@@ -16,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.core.errors import ConfigError, HeadgateError, nearest
+from headgate.core.errors import ConfigError, EngineError, HeadgateError, nearest
+from headgate.core.input import is_directory, shown
 from headgate.core.location import uri
 
 if TYPE_CHECKING:
@@ -27,14 +29,19 @@ if TYPE_CHECKING:
 class SparkEngine:
     """Starts, verifies and explains scenarios on Spark; holds one session."""
 
-    def __init__(self) -> None:
+    def __init__(self, conf: Mapping[str, str] | None = None) -> None:
         self._spark: Any = None
+        self._conf = dict(conf or {})
 
     def start(self, scenario: Scenario) -> Query:
         """Start the scenario's query."""
+        with _sparks_errors():
+            return self._started(scenario)
+
+    def _started(self, scenario: Scenario) -> Query:
         hg = engine_module("headgate")
         workload = self.workload(scenario.workload)
-        frame = workload.build(self.session(), **_build_options(workload, scenario))
+        frame = self._built(workload, scenario)
         writer = (
             hg.writeStream(frame)
             .slots(max=scenario.slots_max or "auto", start=scenario.slots)
@@ -58,19 +65,39 @@ class SparkEngine:
             writer = writer.option("headgate.slotRate", scenario.slot_rate)
         if scenario.floor is not None:
             writer = writer.option("headgate.floor", scenario.floor)
-        if workload.arrival is not None:
-            writer = writer.option("headgate.arrival", workload.arrival)
+        arrival = scenario.arrival or workload.arrival
+        if arrival is not None:
+            writer = writer.option("headgate.arrival", arrival)
         query: Query = writer.start()
         return query
 
     def verify(self, scenario: Scenario) -> Mapping[str, Any]:
-        """Compare the output with Spark's batch answer."""
+        """Compare the output with Spark's batch answer.
+
+        Raises
+        ------
+        ConfigError
+            There is no output.
+        """
+        if scenario.checkpoint is None or not is_directory(scenario.checkpoint):
+            msg = f'there is no checkpoint at "{shown(scenario.checkpoint)}"; name the query\'s.'
+            raise ConfigError(msg)
+        if scenario.output is None or not is_directory(scenario.output):
+            msg = (
+                f'there is no output at "{shown(scenario.output)}"; name its directory with --out.'
+            )
+            raise ConfigError(msg)
+        with _sparks_errors():
+            return self._verified(scenario)
+
+    def _verified(self, scenario: Scenario) -> Mapping[str, Any]:
         verify = engine_module("headgate.engines.spark.verify").verify
         workload = self.workload(scenario.workload)
-        spark = self.session()
         options = _build_options(workload, scenario)
         # Read with the query's own schema: CSV and JSON have none, an empty output has no file.
-        reader = spark.read.schema(workload.build(spark, **options).schema)
+        schema = self._built(workload, scenario).schema
+        spark = self.session()
+        reader = spark.read.schema(schema)
         found: Mapping[str, Any] = verify(
             spark,
             workload.build,
@@ -86,9 +113,38 @@ class SparkEngine:
 
     def explain(self, scenario: Scenario) -> str:
         """Return what would run elastically."""
-        workload = self.workload(scenario.workload)
-        frame = workload.build(self.session(), **_build_options(workload, scenario))
-        return str(engine_module("headgate").explain(frame))
+        with _sparks_errors():
+            frame = self._built(self.workload(scenario.workload), scenario)
+            return str(engine_module("headgate").explain(frame))
+
+    def check(self, name: str, options: Mapping[str, Any], where: str) -> None:
+        """Refuse a workload that is not there, or options that it does not take; needs no session.
+
+        Raises
+        ------
+        ConfigError
+            Begins with `where`.
+        """
+        try:
+            workload = self.workload(name)
+            _check_arguments(name, workload, {**workload.options, **options})
+        except ConfigError as error:
+            msg = f"{where} {error}"
+            raise ConfigError(msg) from error
+
+    def _built(self, workload: Any, scenario: Scenario) -> Any:
+        """Return the workload's query; what it does not take is refused before Spark starts."""
+        options = _build_options(workload, scenario)
+        _check_arguments(scenario.workload, workload, options)
+        frame = call_user(scenario.workload, lambda: workload.build(self.session(), **options))
+        a_frame = hasattr(frame, "schema") and hasattr(frame, "isStreaming")
+        if isinstance(workload, UserWorkload) and not a_frame:
+            msg = (
+                f'"{shown(scenario.workload)}" returned {shown(type(frame).__name__, 60)}; it must '
+                "take a Spark session and return a streaming DataFrame."
+            )
+            raise ConfigError(msg)
+        return frame
 
     def close(self) -> None:
         """Stop the Spark session; nothing is left to stop where its JVM is gone."""
@@ -106,7 +162,8 @@ class SparkEngine:
         """Return the session, made when it is first needed."""
         if self._spark is None:
             with _own_interrupts():
-                self._spark = engine_module("headgate.engines.spark.session").session()
+                session = engine_module("headgate.engines.spark.session").session
+                self._spark = session(**self._conf)
             engine_module("headgate.engines.spark.sources").register(self._spark)
         return self._spark
 
@@ -117,7 +174,7 @@ class SparkEngine:
         known = engine_module("headgate.engines.spark.queries").WORKLOADS
         if name not in known:
             hint = nearest(name, known) or f"; use one of {', '.join(sorted(known))}"
-            msg = f'unknown workload "{name}"{hint}, or module:function for your own.'
+            msg = f'unknown workload "{shown(name, 80)}"{hint}, or module:function for your own.'
             raise ConfigError(msg)
         return known[name]
 
@@ -169,18 +226,107 @@ def query_name(workload: str) -> str:
 def user_function(name: str) -> Callable[..., Any]:
     """Return the function that ``module:function`` names, with the working directory importable."""
     module_name, _, function_name = name.partition(":")
+    parts = [*module_name.split("."), function_name]
+    if not all(part.isidentifier() for part in parts):
+        msg = f'cannot load "{shown(name, 80)}": write module:function, importable from here.'
+        raise ConfigError(msg)
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        msg = f'cannot load "{name}": {error}; write module:function, importable from here.'
+    except (Exception, SystemExit) as error:  # a module of the user's own may raise anything
+        why = shown(f"{type(error).__name__}: {error}")
+        msg = (
+            f'cannot load "{shown(name, 80)}": {why}; write module:function, importable from here.'
+        )
         raise ConfigError(msg) from error
     if not callable(found):
-        msg = f'"{name}" is not a function; it must take a Spark session and return a DataFrame.'
+        takes = "it must take a Spark session and return a DataFrame"
+        msg = f'"{shown(name, 80)}" is not a function; {takes}.'
         raise ConfigError(msg)
     function: Callable[..., Any] = found
     return function
+
+
+def call_user(name: str, work: Callable[[], Any], what: str = "make a query") -> Any:
+    """Return what a user's function returns; what it raises is told in one sentence.
+
+    Raises
+    ------
+    ConfigError
+        It raised something that is neither headgate's nor Spark's.
+    """
+    try:
+        return work()
+    except HeadgateError:
+        raise
+    except (Exception, SystemExit) as error:
+        if _of_spark(error):
+            raise
+        why = shown(f"{type(error).__name__}: {error}")
+        msg = f'"{shown(name, 80)}" could not {what}: {why}; --debug shows where.'
+        raise ConfigError(msg) from error
+
+
+def _check_arguments(name: str, workload: Any, options: Mapping[str, Any]) -> None:
+    """Refuse options that a workload's function, or the source of a built-in one, does not take."""
+    try:
+        parameters = inspect.signature(workload.build).parameters
+    except (TypeError, ValueError):
+        return  # it is written in C, and does not say
+    kinds = [parameter.kind for parameter in parameters.values()]
+    takes = list(parameters)[1:]
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        source = getattr(workload, "source", None)
+        if source is not None:
+            of_source = {k: _spark_text(v) for k, v in options.items() if k not in takes}
+            sources = engine_module("headgate.engines.spark.sources")
+            sources.check_options(
+                source, {"path": "-", **of_source} if _READS in source else of_source
+            )
+        return
+    for option in options:
+        if option not in takes:
+            known = f"; it takes {', '.join(takes) or 'none'}"
+            hint = nearest(option, takes) or known
+            msg = f'workload "{shown(name, 80)}" has no option "{shown(option, 60)}"{hint}.'
+            raise ConfigError(msg)
+
+
+_READS = "replay"
+"""The source that reads a file; where it is, its workload finds out itself."""
+
+
+def _spark_text(value: object) -> str:
+    """Return an option as Spark hands it to a source."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _of_spark(error: BaseException) -> bool:
+    """Return whether an error is PySpark's or py4j's; both may not be imported here."""
+    return type(error).__module__.startswith(("pyspark.", "py4j."))
+
+
+@contextmanager
+def _sparks_errors() -> Iterator[None]:
+    """Turn what Spark refuses or fails with into one sentence: its own run over many lines."""
+    try:
+        yield
+    except HeadgateError:
+        raise
+    except Exception as error:
+        if not _of_spark(error):
+            raise
+        text = str(error).strip().partition("\n")[0]
+        text = _CONDITION.sub("", text.partition(" SQLSTATE:")[0])
+        refused = type(error).__name__ in _REFUSALS
+        kind = ConfigError if refused else EngineError
+        msg = f"Spark {'refuses it' if refused else 'failed'}: {shown(text.strip())}"
+        raise kind(msg) from error
+
+
+_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_REFUSALS = ("AnalysisException", "IllegalArgumentException", "ParseException", "PySparkTypeError")
 
 
 def engine_module(name: str) -> Any:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from headgate.core.errors import CheckpointError
+from headgate.core.input import shown
 from headgate.core.location import local_path
 from headgate.state.changelog import Blob, decode, open_blob
 from headgate.state.files import (
@@ -143,7 +144,12 @@ class Checkpoint:
         """Return what ``identity.json`` holds: ``format``, ``job``, ``query``."""
         name = str(self.root / "identity.json")
         content, _ = unsealed(read_bytes(self.root, "identity.json"), name)
-        found: dict[str, Any] = json.loads(content)
+        try:
+            found: dict[str, Any] = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise damaged(name, shown(repr(error), 80)) from error
+        if not isinstance(found, dict) or not {"format", "job", "query"} <= found.keys():
+            raise damaged(name, "it lacks format, job or query")
         if found["format"] not in READABLE:
             msg = f"{name} has format {found['format']}, this headgate reads {FORMAT}: upgrade it"
             raise CheckpointError(msg)

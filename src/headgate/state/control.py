@@ -5,14 +5,16 @@
     <checkpoint>/headgate/control/<id>.json    asked for; the driver reads it at its next batch
                                   <id>.done    carried out or refused; the request is gone then
                                   frozen       assignments may not change; survives a restart
+                                  *.damaged    could not be read, and was set aside
 
 A request is there whole or not at all. Who may write to the checkpoint may ask; nothing in a request
-is code, and a request that cannot be read is refused.
+is code, and what cannot be read or makes no sense is refused and set aside: it never ends a query.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import time
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.input import finite, is_directory, read_json, shown
 from headgate.state.files import make_directory, names_in, read_bytes, remove, write_bytes
 
 ACTS = ("freeze", "thaw", "scale", "rollback")
@@ -29,8 +32,11 @@ ACTS = ("freeze", "thaw", "scale", "rollback")
 _DIRECTORY = "control"
 _FROZEN = "frozen"
 _NAME = re.compile(r"(\d{13}-[0-9a-f]{8})\.(json|done)")
+_REQUEST_BYTES_MAX = 1 << 16
 _KEPT_S = 24 * 3600.0
 """How long an answer is kept for whoever asked."""
+_LATEST_S = 250_000_000_000.0
+"""The year 9892, seconds since 1970: what can still be written as a date and a timer's end."""
 _TEXT_MAX = 500
 """Characters of a text that anybody may have written."""
 
@@ -96,8 +102,8 @@ class ControlFiles:
         CheckpointError
             There is no checkpoint, or it cannot be written.
         """
-        if not self._path.parent.is_dir():
-            msg = f"{self._path.parent} does not exist; give the checkpoint of a headgate query."
+        if not is_directory(self._path.parent):
+            msg = f"{shown(self._path.parent)} does not exist; give the checkpoint of a headgate query."
             raise CheckpointError(msg)
         make_directory(self._path)
         name = f"{time.time_ns() // 1_000_000:013d}-{secrets.token_hex(4)}"
@@ -105,11 +111,25 @@ class ControlFiles:
         return name
 
     def answer(self, request: str) -> dict[str, Any] | None:
-        """Return ``refused`` (a sentence or None) and ``at_ms``; None while there is no answer."""
-        if not (self._path / f"{request}.done").exists():
+        """Return ``refused`` (a sentence or None) and ``at_ms``; None while there is no answer.
+
+        Raises
+        ------
+        ConfigError
+            The answer cannot be read.
+        """
+        name = f"{request}.done"
+        if not (self._path / name).exists():
             return None
-        found: dict[str, Any] = json.loads(read_bytes(self._path, f"{request}.done"))
-        return found
+        found = read_json(read_bytes(self._path, name), f"the answer {name}")
+        if not isinstance(found, dict):
+            found = {}
+        refused = found.get("refused", "the answer is damaged; ask again.")
+        at_ms = found.get("at_ms")
+        return {
+            "refused": None if refused is None else shown(refused, _TEXT_MAX),
+            "at_ms": at_ms if isinstance(at_ms, int) else None,
+        }
 
     # who is asked
 
@@ -117,7 +137,7 @@ class ControlFiles:
         """Return the requests without an answer, oldest first."""
         try:
             names = sorted(names_in(self._path))
-        except FileNotFoundError:
+        except OSError:  # mostly since nobody has ever asked
             return []
         found = []
         for name in names:
@@ -136,8 +156,28 @@ class ControlFiles:
         write_bytes(self._path, f"{request}.done", json.dumps(answer).encode(), replace=True)
         remove(self._path, f"{request}.json")
 
+    def refuse(self, request: str, why: str) -> None:
+        """Answer a request that cannot be read, and set it aside for whoever wonders."""
+        self._set_aside(f"{request}.json")
+        self.done(request, why)
+
+    def _set_aside(self, name: str) -> str:
+        aside = f"{name}.damaged"
+        try:
+            os.replace(self._path / name, self._path / aside)
+        except OSError:  # a directory in its way, or no right to: it stays, and stays refused
+            return ""
+        return aside
+
     def freeze(self, until_s: float | None) -> None:
-        """Note until when assignments may not change, seconds since 1970; None: for good."""
+        """Note until when assignments may not change, seconds since 1970; None: for good.
+
+        Raises
+        ------
+        ConfigError
+            It is no time.
+        """
+        until_s = checked_until_s(until_s)
         make_directory(self._path)
         write_bytes(self._path, _FROZEN, json.dumps({"until_s": until_s}).encode(), replace=True)
 
@@ -146,31 +186,67 @@ class ControlFiles:
         remove(self._path, _FROZEN)
 
     def frozen_until_s(self) -> float | None:
-        """Return until when assignments may not change, infinity for good; None where they may."""
+        """Return until when assignments may not change, infinity for good; None where they may.
+
+        Raises
+        ------
+        CheckpointError
+            The file is damaged, or holds no time; see `set_frozen_aside`.
+        """
         if not (self._path / _FROZEN).exists():
             return None
         try:
-            until_s = json.loads(read_bytes(self._path, _FROZEN))["until_s"]
-            return float("inf") if until_s is None else float(until_s)
-        except (ValueError, TypeError, KeyError) as error:
-            msg = f"{self._path / _FROZEN} cannot be read; remove it, and freeze again if need be."
+            found = read_json(read_bytes(self._path, _FROZEN), "it")
+            until_s = checked_until_s(found["until_s"])
+        except (CheckpointError, ConfigError, TypeError, KeyError) as error:
+            why = shown(str(error).removesuffix("."))
+            msg = f"{self._path / _FROZEN} cannot be read: {why}; freeze again if need be."
             raise CheckpointError(msg) from error
+        return float("inf") if until_s is None else until_s
+
+    def set_frozen_aside(self) -> str:
+        """Rename a note of freezing that cannot be read; return its new name, or ``""``."""
+        return self._set_aside(_FROZEN)
 
     def _read(self, request: str) -> Asked:
         try:
-            return Asked(request, _command(json.loads(read_bytes(self._path, f"{request}.json"))))
+            raw = read_bytes(self._path, f"{request}.json")
+            if len(raw) > _REQUEST_BYTES_MAX:
+                msg = f"it is larger than {_REQUEST_BYTES_MAX:,} bytes"
+                raise ConfigError(msg)
+            return Asked(request, _command(read_json(raw, "it")))
         except (CheckpointError, ConfigError, ValueError, TypeError, KeyError) as error:
-            return Asked(request, None, f"the request cannot be read: {error}")
+            why = shown(str(error) if isinstance(error, ConfigError) else repr(error))
+            return Asked(request, None, f"the request cannot be read ({request}.json): {why}")
 
     def _forget(self, name: str) -> None:
         if time.time() - int(name[:13]) / 1e3 > _KEPT_S:
             remove(self._path, name)
 
 
+def checked_until_s(value: object) -> float | None:
+    """Return a time in seconds since 1970, or None for ever.
+
+    Raises
+    ------
+    ConfigError
+        It is no number, not finite, or beyond what a calendar has.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        msg = f"until_s={shown(repr(value), 60)} is no time; use seconds since 1970."
+        raise ConfigError(msg)
+    return float(finite(value, "until_s", 0.0, _LATEST_S))
+
+
 def _command(found: Mapping[str, Any]) -> Command:
     act = found["act"]
     if act not in ACTS:
-        msg = f"unknown act {act!r}; use one of {', '.join(ACTS)}"
+        msg = f"unknown act {shown(repr(act), 60)}; use one of {', '.join(ACTS)}"
         raise ConfigError(msg)
     by, reason = (str(found.get(key, ""))[:_TEXT_MAX] for key in ("by", "reason"))
-    return Command(act, by, reason, dict(found.get("arguments", {})))
+    arguments = dict(found.get("arguments", {}))
+    if "until_s" in arguments:
+        arguments["until_s"] = checked_until_s(arguments["until_s"])
+    return Command(act, by, reason, arguments)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from headgate.core.errors import CheckpointError
+from headgate.core.input import shown
 from headgate.state.changelog import SectionRef
 from headgate.state.files import checked_file_name
 from headgate.state.header import is_token
@@ -186,8 +187,8 @@ def decode(raw: bytes, name: str) -> Manifest:
             msg = f"{name} has format {head['format']}, this headgate reads {FORMAT}: upgrade it"
             raise CheckpointError(msg)
         return _manifest(head, body, digest)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise damaged(name, f"field {error}") from error
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+        raise damaged(name, f"field {shown(error, 80)}") from error
 
 
 def _manifest(head: dict[str, Any], body: bytes, digest: str) -> Manifest:

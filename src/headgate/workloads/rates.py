@@ -8,7 +8,6 @@ even in the last bit of a float.
 
 from __future__ import annotations
 
-import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -20,8 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headgate.core.duration import parse_duration_s
+from headgate.core.duration import LONGEST_S, parse_duration_s
 from headgate.core.errors import ConfigError, nearest
+from headgate.core.input import RATE_MAX, shown
 
 __all__ = [
     "ConstantRate",
@@ -191,7 +191,7 @@ class SquareRate(RateFunction):
     def __post_init__(self) -> None:
         _check("first", self.first_per_s)
         _check("next", self.next_per_s)
-        _check("period", self.period_s, above_zero=True)
+        _check("period", self.period_s, above_zero=True, most=LONGEST_S)
         _check("first + next", self.first_per_s + self.next_per_s, above_zero=True)
 
     def rate_at(self, t_s: npt.ArrayLike) -> F64:
@@ -228,7 +228,7 @@ class SineRate(RateFunction):
     def __post_init__(self) -> None:
         _check("base", self.base_per_s)
         _check("amplitude", self.amplitude_per_s)
-        _check("period", self.period_s, above_zero=True)
+        _check("period", self.period_s, above_zero=True, most=LONGEST_S)
         _check("base + amplitude", self.base_per_s + self.amplitude_per_s, above_zero=True)
 
     def rate_at(self, t_s: npt.ArrayLike) -> F64:
@@ -262,7 +262,7 @@ class StepRate(RateFunction):
             msg = f"steps begin at {starts_s} s; begin with 0 and let each be later than the last."
             raise ConfigError(msg)
         for start_s, per_s in self.steps:
-            _check("step", start_s)
+            _check("step", start_s, most=LONGEST_S)
             _check("rate", per_s)
         _check("last rate", self.steps[-1][1], above_zero=True)
 
@@ -298,8 +298,9 @@ class SpikeRate(RateFunction):
     def __post_init__(self) -> None:
         _check("base", self.base_per_s, above_zero=True)
         _check("factor", self.factor)
-        _check("start", self.start_s)
-        _check("stop", self.stop_s)
+        _check("start", self.start_s, most=LONGEST_S)
+        _check("stop", self.stop_s, most=LONGEST_S)
+        _check("base x factor", self.base_per_s * self.factor)
         if self.stop_s <= self.start_s:
             msg = (
                 f"spike stops at {self.stop_s:g} s, not after its start at {self.start_s:g} s; "
@@ -341,8 +342,8 @@ class ExchangeRate(RateFunction):
     """What all rates are multiplied by; > 0."""
 
     def __post_init__(self) -> None:
-        _check("speed", self.speed, above_zero=True)
-        _check("load", self.load, above_zero=True)
+        _check("speed", self.speed, above_zero=True, most=_SPEED_MAX)
+        _check("load", self.load, above_zero=True, most=_SPEED_MAX)
 
     def rate_at(self, t_s: npt.ArrayLike) -> F64:
         """Return the formula itself, which the cumulative count follows closely."""
@@ -363,17 +364,30 @@ class ExchangeRate(RateFunction):
         return _Curve(since_s / self.speed, counts * (self.load / self.speed), 0.0)
 
 
+_SPEED_MAX = 1e4
+"""Of what multiplies the exchange's rates, and of its time: a session then lasts 0.7 s."""
+
 _SESSION_S = 7200.0
 _BASE_PER_S, _RUSH_PER_S, _RUSH_S = 979.0, 75_000.0, 5.0
 _SWING = 0.3
 """How deep the slow wave of a session is: a zero-mean parabola, chosen to look like figure 4."""
 
 
-def _check(name: str, value: float, *, above_zero: bool = False) -> None:
-    if not math.isfinite(value) or value < 0 or (above_zero and value == 0):
+_SMALLEST = 1e-6
+"""Of what must be above zero: a record in eleven days, a microsecond, a millionth of a speed."""
+
+
+def _check(name: str, value: float, *, above_zero: bool = False, most: float = RATE_MAX) -> None:
+    """Refuse what no source can emit: the search for a time would not end among such numbers."""
+    if not 0.0 <= value <= most or (above_zero and value < _SMALLEST):
         bound = "above zero" if above_zero else "zero or above"
-        msg = f"{name} of a rate function is {value:g}; give a finite number {bound}."
+        msg = (
+            f"{name} of a rate function is {value:g}; give a finite number {bound}, below {most:g}."
+        )
         raise ConfigError(msg)
+
+
+_CHARACTERS = 10_000
 
 
 def parse_rate(text: str) -> RateFunction:
@@ -397,6 +411,11 @@ def parse_rate(text: str) -> RateFunction:
     ConfigError
         An unknown shape or argument, one that is missing, malformed or out of range.
     """
+    if len(text) > _CHARACTERS:
+        msg = (
+            f'rate "{shown(text, 60)}" is longer than {_CHARACTERS:,} characters; use fewer steps.'
+        )
+        raise ConfigError(msg)
     stripped = text.strip()
     call = re.fullmatch(r"([A-Za-z_]\w*)\s*\((.*)\)", stripped, flags=re.DOTALL)
     if call is None:

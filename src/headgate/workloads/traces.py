@@ -7,6 +7,8 @@ model of one (`stock_exchange_rates`).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +17,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from headgate.core.errors import ConfigError, nearest
+from headgate.core.input import FLOAT_MAX, KEY_GROUPS_MAX, open_file, shown
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -23,6 +26,18 @@ Counts = npt.NDArray[np.integer]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
+
+
+_BYTES_MAX = 4 << 30
+"""Of a trace in memory. The day of a busy web server has a tenth of it."""
+
+_CELLS_MAX = 1 << 28
+"""Slices times key groups: 3 GB while they are counted."""
+
+_RECORDS_MAX = 1e9
+"""A simulation serves some millions of records per second."""
+
+_SPEED_MIN = 1e-6
 
 
 @dataclass(frozen=True)
@@ -109,18 +124,29 @@ def read_keyed(
     ConfigError
         No such file or column, no rows, or values out of range.
     """
+    _check_groups(key_groups)
+    if not _SPEED_MIN <= speed <= 1.0 / _SPEED_MIN:
+        msg = f"speed {speed:g} is out of range; use {_SPEED_MIN:g} to {1.0 / _SPEED_MIN:g}."
+        raise ConfigError(msg)
     table = _read(path)
     times_s = _numbers(table, path, time_column)
     keys = _column(table, path, key_column).combine_chunks().dictionary_encode()
     groups = groups_of_keys(_dictionary_indices(keys), key_groups)
     weights = None if count_column is None else _numbers(table, path, count_column)
-    slices = np.floor(times_s / slice_s).astype(np.int64)
-    slices -= slices.min()
+    spread = np.floor(times_s / slice_s)
+    spread -= spread.min()
+    if spread.max() + 1.0 > _CELLS_MAX / key_groups:
+        msg = (
+            f'column "{shown(time_column)}" of "{shown(path)}" spans {spread.max() * slice_s:g} s, too '
+            f"long for {key_groups} key groups; take a part of it, or fewer key groups."
+        )
+        raise ConfigError(msg)
+    slices = spread.astype(np.int64)
     rows = int(slices.max()) + 1
     cells = slices * key_groups + groups
     counts = np.bincount(cells, weights=weights, minlength=rows * key_groups)
-    whole = np.rint(counts).astype(np.int32).reshape(rows, key_groups)
-    return Trace(whole, slice_s / speed)
+    cells_of = _whole(counts.astype(np.float64, copy=False), path)
+    return Trace(cells_of.reshape(rows, key_groups), slice_s / speed)
 
 
 def read_totals(
@@ -153,7 +179,7 @@ def read_totals(
     ConfigError
         No such file or column, no rows, or values out of range.
     """
-    totals = np.rint(_numbers(_read(path), path, column)).astype(np.int64)
+    totals = _whole(_numbers(_read(path), path, column), path).astype(np.int64)
     shares = np.asarray(shares, dtype=np.float64)
     counts = generator.multinomial(totals, shares / shares.sum())
     return Trace(counts.astype(np.int32), slice_s / speed)
@@ -167,35 +193,71 @@ def column_names(path: str) -> list[str]:
     ConfigError
         It cannot be read.
     """
+    with _opened(path) as reader:
+        return list(reader.schema.names)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[csv.CSVStreamingReader]:
+    """Open a CSV file; reads nothing but a regular file, and lets no fault of Arrow's out."""
     try:
-        with csv.open_csv(path) as reader:
-            return list(reader.schema.names)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _unreadable(path, error) from error
+        # Arrow chooses the decompression by the file's ending.
+        with open_file(path, "the trace"):
+            reader = csv.open_csv(path)
+        with reader:
+            yield reader
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        why = shown(str(error).partition("\n")[0], 160)
+        msg = (
+            f'a trace cannot be read from "{shown(path)}" as CSV with a header ({why}); repair it.'
+        )
+        raise ConfigError(msg) from error
 
 
 def _read(path: str) -> pa.Table:
-    try:
-        # Arrow chooses the decompression by the file's ending.
-        table = csv.read_csv(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _unreadable(path, error) from error
+    size = 0
+    batches = []
+    with _opened(path) as reader:
+        schema = reader.schema
+        for batch in reader:
+            size += batch.nbytes
+            if size > _BYTES_MAX:
+                msg = f'"{shown(path)}" holds more than {_BYTES_MAX:,} bytes; take a part of it.'
+                raise ConfigError(msg)
+            batches.append(batch)
+    table = pa.Table.from_batches(batches, schema)
     if table.num_rows == 0:
-        msg = f'"{path}" has no rows; a trace needs one at least.'
+        msg = f'"{shown(path)}" has no rows; a trace needs one at least.'
         raise ConfigError(msg)
     return table
 
 
-def _unreadable(path: str, error: Exception) -> ConfigError:
-    msg = f'a trace cannot be read from "{path}" as CSV with a header ({error}); repair it.'
-    return ConfigError(msg)
+def _check_groups(key_groups: int) -> None:
+    if not 1 <= key_groups <= KEY_GROUPS_MAX:
+        msg = f"key_groups={key_groups} is out of range; use 1 to {KEY_GROUPS_MAX}."
+        raise ConfigError(msg)
+
+
+def _whole(counts: F64, path: str) -> npt.NDArray[np.int32]:
+    """Return counts as whole numbers, if there is something and it is not too much."""
+    total = float(counts.sum())
+    if not 0.5 <= total <= _RECORDS_MAX or counts.max() > np.iinfo(np.int32).max:  # noqa: PLR2004
+        msg = (
+            f'"{shown(path)}" stands for {total:.3g} records; a simulation takes 1 to '
+            f"{_RECORDS_MAX:.3g}, scale its counts."
+        )
+        raise ConfigError(msg)
+    return np.rint(counts).astype(np.int32)
 
 
 def _column(table: pa.Table, path: str, name: str) -> pa.ChunkedArray:
     if name not in table.column_names:
         names = ", ".join(table.column_names)
-        hint = nearest(name, table.column_names) or f"; it has {names}."
-        msg = f'"{path}" has no column "{name}"{hint}'
+        hint = nearest(name, table.column_names) or f"; it has {shown(names)}."
+        msg = f'"{shown(path)}" has no column "{shown(name, 60)}"{shown(hint)}'
+        raise ConfigError(msg)
+    if table.column_names.count(name) > 1:
+        msg = f'"{shown(path)}" has several columns "{shown(name, 60)}"; name each differently.'
         raise ConfigError(msg)
     return table.column(name)
 
@@ -203,13 +265,14 @@ def _column(table: pa.Table, path: str, name: str) -> pa.ChunkedArray:
 def _numbers(table: pa.Table, path: str, name: str) -> F64:
     column = _column(table, path, name)
     if not (pa.types.is_int64(column.type) or pa.types.is_float64(column.type)):
-        msg = f'column "{name}" of "{path}" has type {column.type}; give numbers.'
+        msg = f'column "{shown(name, 60)}" of "{shown(path)}" has type {column.type}; give numbers.'
         raise ConfigError(msg)
     values: F64 = column.to_numpy().astype(np.float64)
-    wrong = ~(np.isfinite(values) & (values >= 0.0))
+    wrong = ~((values >= 0.0) & (values <= FLOAT_MAX))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        msg = f'column "{name}" of "{path}" has {values[row]:g} in row {row}; give numbers >= 0.'
+        named = f'column "{shown(name, 60)}" of "{shown(path)}"'
+        msg = f"{named} has {values[row]:g} in row {row}; give numbers from 0 to {FLOAT_MAX:g}."
         raise ConfigError(msg)
     return values
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from headgate.core.assignment import Assignment, spread
-from headgate.core.errors import ConfigError, HeadgateError
+from headgate.core.errors import CheckpointError, ConfigError, HeadgateError
 from headgate.core.slo import parse_slo
 from headgate.engines.spark.changes import Changes
 from headgate.engines.spark.control import Controller
 from headgate.journal import reader
 from headgate.journal.schema import AssignmentChange, ControlAct, Event, Start
 from headgate.loop import steering
-from headgate.state.control import Command, ControlFiles
+from headgate.state.control import Command, ControlFiles, checked_until_s
 
 FREEZE = "HEADGATE_FREEZE"
 """Environment variable: ``1`` starts a query frozen."""
@@ -66,7 +66,12 @@ class Commands:
 
     def restore(self) -> None:
         """At the start: freeze if an earlier run was frozen, or the environment says so."""
-        until_s = self._files.frozen_until_s()
+        until_s: float | None = None
+        try:
+            until_s = self._files.frozen_until_s()
+        except CheckpointError as error:
+            aside = self._files.set_frozen_aside()
+            self._refuse("freeze", f"{error} It was set aside as {aside}." if aside else str(error))
         if os.environ.get(FREEZE) == "1":
             self.do(Command("freeze", FREEZE, "set in the environment at the start"))
         elif until_s is not None:
@@ -80,13 +85,16 @@ class Commands:
             if asked.id in self._answered:
                 continue  # its answer could not be written
             self._answered.add(asked.id)
-            refused: str | None = asked.problem
-            if asked.command is not None:
-                try:
-                    self.do(asked.command)
-                    refused = None
-                except HeadgateError as error:
-                    refused = str(error)
+            if asked.command is None:
+                self._refuse("request", asked.problem)
+                with contextlib.suppress(HeadgateError):
+                    self._files.refuse(asked.id, asked.problem)
+                continue
+            refused: str | None = None
+            try:
+                self.do(asked.command)
+            except HeadgateError as error:
+                refused = str(error)
             with contextlib.suppress(HeadgateError):
                 self._files.done(asked.id, refused)
 
@@ -105,16 +113,17 @@ class Commands:
             raise
         self._note(command, detail, None)
 
+    def _refuse(self, act: str, why: str) -> None:
+        """Write down that a control file could not be read."""
+        self._write(ControlAct(act, "a control file", refused=why))
+
     def _note(self, command: Command, detail: str, refused: str | None) -> None:
         self._write(ControlAct(command.act, command.by, command.reason, detail, refused))
 
     def _freeze(self, command: Command) -> str:
-        until_s = command.arguments.get("until_s")
-        if until_s is not None and not isinstance(until_s, int | float):
-            msg = f"until_s={until_s!r} is no time; use seconds since 1970."
-            raise ConfigError(msg)
+        until_s = checked_until_s(command.arguments.get("until_s"))
         self._files.freeze(until_s)
-        self._hold(math.inf if until_s is None else float(until_s))
+        self._hold(math.inf if until_s is None else until_s)
         return "until thawed" if until_s is None else f"until {until_s:.0f} s since 1970"
 
     def _hold(self, until_s: float) -> None:

@@ -123,10 +123,15 @@ def doctor(
 
 
 def run(
-    master: str | None = None, *, state: str = "1 GB", checkpoint: str | None = None
+    master: str | None = None,
+    *,
+    state: str = "1 GB",
+    checkpoint: str | None = None,
+    conf: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Start a session at `master`, as a job would, and return what `doctor` says of it."""
-    spark = session(master, name="headgate-doctor")
+    parse_bytes(state)  # before Spark starts, not after
+    spark = session(master, name="headgate-doctor", **(conf or {}))
     try:
         return doctor(spark, state=state, checkpoint=checkpoint)
     finally:

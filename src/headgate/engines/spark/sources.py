@@ -52,6 +52,7 @@ from pyspark.sql.types import StructType
 
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
+from headgate.core.input import WHOLE_MAX, finite, whole
 from headgate.engines.spark.daemon import quiet_here
 from headgate.workloads import nexmark, replay, sentences, stock_exchange
 from headgate.workloads.rates import parse_rate
@@ -197,12 +198,9 @@ class _Option:
     expected: str
 
 
-def _integer(least: int) -> _Option:
+def _integer(least: int, most: int = WHOLE_MAX) -> _Option:
     def parse(text: str) -> int:
-        value = int(text)
-        if value < least:
-            raise ValueError
-        return value
+        return whole(text, "it", least, most)
 
     return _Option(parse, f"a whole number of {least} or more")
 
@@ -216,7 +214,7 @@ def _parse_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-_REAL = _Option(float, "a number")
+_REAL = _Option(lambda text: finite(float(text), "it"), "a number")
 _DURATION = _Option(parse_duration_s, "a number and a unit, such as 60s")
 _TEXT = _Option(str, "a text")
 _BOOLEAN = _Option(lambda text: {"true": True, "false": False}[text.lower()], "true or false")
@@ -227,7 +225,7 @@ _COMMON: _Options = {
     "base": _integer(0),
     "events": _integer(0),
     "duration": _DURATION,
-    "partitions": _integer(1),
+    "partitions": _integer(1, 10_000),
     "batch_rows": _integer(1),
     "until": _Option(_parse_offset, 'an offset such as {"event": 1000, "base_us": 0}'),
 }
@@ -262,7 +260,7 @@ _REPLAY: _Options = {
 _EXCHANGE: _Options = {
     "seed": _integer(0),
     "rate": _Option(parse_rate, "a rate such as exchange(speed=100)"),
-    "stocks": _integer(1),
+    "stocks": _integer(1, 10**6),
     "exponent": _REAL,
     "accounts": _integer(1),
     "cancels": _REAL,
@@ -273,9 +271,9 @@ _EXCHANGE: _Options = {
 _SENTENCES: _Options = {
     "seed": _integer(0),
     "rate": _Option(parse_rate, "a rate such as 15000"),
-    "words": _integer(1),
+    "words": _integer(1, 10**7),
     "exponent": _REAL,
-    "length": _integer(1),
+    "length": _integer(1, 10_000),
 }
 
 
@@ -345,6 +343,25 @@ def _sentence_settings(options: Mapping[str, str]) -> _Settings:
     values = _parse("sentences", options, _SENTENCES)
     config = sentences.SentenceConfig(**{k: v for k, v in values.items() if k in _SENTENCES})
     return _settings("sentences", _RateFeed(config, sentences.SCHEMA, sentences.sentences), values)
+
+
+def check_options(source: str, options: Mapping[str, str]) -> None:
+    """Refuse what a source of ours does not take: before Spark starts, not in its words.
+
+    Raises
+    ------
+    ConfigError
+        A name is unknown, or a value malformed or out of range.
+    """
+    _SETTINGS[source](options)
+
+
+_SETTINGS: Mapping[str, Callable[[Mapping[str, str]], _Settings]] = {
+    "nexmark": _nexmark_settings,
+    "replay": _replay_settings,
+    "stock_exchange": _exchange_settings,
+    "sentences": _sentence_settings,
+}
 
 
 # --- readers -------------------------------------------------------------------------------------

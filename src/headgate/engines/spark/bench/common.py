@@ -24,6 +24,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from headgate.core.errors import ConfigError, EngineError, HeadgateError, nearest
+from headgate.core.input import checked_text, finite, shown
 
 I64 = npt.NDArray[np.int64]
 P = TypeVar("P")
@@ -163,20 +164,66 @@ def parameters(kind: type[P], given: Mapping[str, Any]) -> P:
     defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
     for name in given:
         if name not in defaults:
-            msg = f"{kind.__name__} has no parameter {name!r}{nearest(name, defaults)}"
+            hint = nearest(name, defaults) or f"; there are {', '.join(defaults)}."
+            msg = f'the benchmark has no parameter "{shown(name, 60)}"{hint}'
             raise ConfigError(msg)
-    return kind(**{name: _typed(name, value, defaults[name]) for name, value in given.items()})
+    values = {name: _typed(name, value, defaults[name]) for name, value in given.items()}
+    try:
+        return kind(**values)
+    except (TypeError, ValueError, AttributeError) as error:  # of the class's own checks
+        msg = f"{', '.join(values)} do not fit the benchmark: {shown(error)}; see docs/cli.md."
+        raise ConfigError(msg) from error
 
 
 def _typed(name: str, value: Any, default: Any) -> Any:
-    """Return a text as the type that `default` has; anything else as it is."""
-    if not isinstance(value, str) or isinstance(default, str):
-        return value
+    """Return a value as the type that `default` has, read from text where it is one.
+
+    Raises
+    ------
+    ConfigError
+        It is of another type, or out of the range of what a benchmark can be asked for.
+    """
+    if isinstance(default, tuple) and default:
+        items = value.split(",") if isinstance(value, str) else value
+        items = items if isinstance(items, list | tuple) else [items]
+        return tuple(_typed(name, item, default[0]) for item in items)
+    if isinstance(default, str) and isinstance(value, int | float):
+        value = str(value).lower()  # what looks like a number has become one
+    if isinstance(value, str) and isinstance(default, int | float):
+        value = _read(name, value, default)
+    if isinstance(value, int | float):
+        finite(value, name, -_MOST, _MOST)
+    if isinstance(value, str):
+        checked_text(value, name)
+    fits = _FITTING.get(type(default))
+    if fits is not None and not (
+        isinstance(value, fits) and isinstance(value, bool) <= isinstance(default, bool)
+    ):
+        what = {bool: "true or false", int: "a whole number", str: "a text"}.get(type(default))
+        msg = f"{name}={shown(value, 60)} is not {what or 'a number'}; write {name}={default}."
+        raise ConfigError(msg)
+    return value
+
+
+_MOST = 1e9
+"""Of any number. Chosen: more rows, keys or seconds no benchmark gets through."""
+
+_FITTING: Mapping[type, type | tuple[type, ...]] = {
+    bool: bool,
+    int: int,
+    float: (int, float),
+    str: (str, tuple, list),
+}
+
+
+def _read(name: str, text: str, default: float) -> Any:
+    if isinstance(default, bool):
+        return {"true": True, "false": False}.get(text.lower(), text)
     try:
-        return type(default)(value)
+        return type(default)(text)
     except ValueError:
         what = "a whole number" if isinstance(default, int) else "a number"
-        msg = f"{name}={value} is not {what}; write for example {name}={default}."
+        msg = f"{name}={shown(text, 60)} is not {what}; write for example {name}={default}."
         raise ConfigError(msg) from None
 
 

@@ -1,0 +1,70 @@
+"""The command line's own gate: every word and every value passes here before a command sees it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from headgate.cli.answer import BAD_INPUT, error_code, tell
+from headgate.core.input import checked_path, checked_text, finite
+
+
+class GatedCommand(TyperCommand):
+    """A command whose numbers are finite and whose paths could be some."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Check the values that were given, then run the command."""
+        for name, value in ctx.params.items():
+            option = f"--{name.rstrip('_').replace('_', '-')}"
+            if isinstance(value, Path):
+                checked_path(value)
+            elif isinstance(value, int | float):
+                finite(value, option)
+        return super().invoke(ctx)
+
+
+class GatedGroup(TyperGroup):
+    """Commands that end with a documented exit code and one sentence, whatever happens."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command that `args` name, and exit; the last resort for what nobody foresaw."""
+        words = sys.argv[1:] if args is None else list(args)
+        try:
+            for word in words:
+                checked_text(word, "a word of the command line")
+            code = super().main(words, prog_name, complete_var, False, windows_expand_args, **extra)
+        except SystemExit:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                typer.echo(str(error))
+                sys.exit(BAD_INPUT)
+            tell(error)
+            code = error_code(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+class GatedTyper(typer.Typer):
+    """An application whose commands are all behind the gate."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=GatedGroup, **settings)
+
+    def command(  # type: ignore[override]  # takes what Typer's takes, and chooses the class
+        self, name: str | None = None, **settings: Any
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register a command."""
+        return super().command(name, cls=GatedCommand, **settings)

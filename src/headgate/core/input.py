@@ -1,0 +1,288 @@
+"""The gate: what people type and what files hold comes in here, or is refused in one sentence.
+
+Text is data and is never trusted to be short, finite, shallow or printable. A command line, a journal,
+a trace, a fleet's description, a scenario and a control file are all read through these functions, so
+that a bound is stated once. See docs/design/0069.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from headgate.core.errors import ConfigError
+
+DEPTH_MAX = 64
+"""Brackets within brackets. Chosen: no file of ours has ten, and Python's stack holds a thousand."""
+
+FLOAT_MAX = 1e18
+"""The greatest number that a file may hold: sums and products of many of them stay finite."""
+
+WHOLE_MAX = 2**63 - 1
+"""The greatest whole number, as 64 bits hold it."""
+
+KEY_GROUPS_MAX = 2**15 - 1
+"""Key groups of an operator; a checkpoint numbers them with 16 bits."""
+
+RATE_MAX = 1e9
+"""Records per second. Above it a clock's microseconds no longer tell records apart."""
+
+BYTES_MAX = 16 << 20
+"""Of a file that is read whole. Chosen: a fleet of a thousand jobs has 0.3 MB."""
+
+TEXT_MAX = 10_000
+"""Characters of one word of a command line."""
+
+_SHOWN = 300
+"""Characters of somebody's text that a sentence quotes."""
+
+_NAME_BYTES_MAX, _PATH_BYTES_MAX = 255, 4095
+"""What a POSIX file system takes."""
+
+_OBEYED = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+"""What a terminal obeys instead of showing it, what turns text around, and what cannot be encoded."""
+
+_MANY_PARTS = re.compile(
+    rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{DEPTH_MAX}}}"""
+)
+"""A key of TOML: names between dots. Every piece is possessive, so that looking takes linear time."""
+
+
+def escaped(text: str) -> str:
+    r"""Return a text as a terminal may have it: one line, what is not printable as ``\x1b``."""
+    return _OBEYED.sub(lambda at: at[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def shown(text: object, most: int = _SHOWN) -> str:
+    """Return what somebody wrote as a sentence may quote it: `escaped`, and not too long.
+
+    Parameters
+    ----------
+    text : object
+        What is no text is taken as ``str`` gives it.
+    most : int
+        Characters; of a longer text the middle is left out.
+    """
+    found = str(text)
+    if len(found) > most:
+        found = f"{found[: most * 2 // 3]} [...] {found[-(most // 3) :]}"
+    return escaped(found)
+
+
+def checked_text(text: str, what: str, most: int = TEXT_MAX) -> str:
+    """Return a text of bounded length without NUL.
+
+    Raises
+    ------
+    ConfigError
+        It is longer than `most` characters, or holds a NUL.
+    """
+    if len(text) > most:
+        msg = f"{what} has {len(text):,} characters; use {most:,} at most."
+        raise ConfigError(msg)
+    if "\0" in text:
+        msg = f'{what} "{shown(text)}" holds a NUL character; leave it out.'
+        raise ConfigError(msg)
+    return text
+
+
+def whole(text: str, what: str, low: int = 0, high: int = WHOLE_MAX) -> int:
+    """Return the whole number that `text` states, if it is from `low` to `high`.
+
+    Raises
+    ------
+    ConfigError
+        It is none, or out of range.
+    """
+    stripped = text.strip()
+    number = int(stripped) if re.fullmatch(r"[+-]?[0-9]{1,30}", stripped) else None
+    if number is None or not low <= number <= high:
+        msg = f'{what} "{shown(text, 60)}" is not a whole number from {low} to {high}; write {low}.'
+        raise ConfigError(msg)
+    return number
+
+
+def finite(number: float, what: str, low: float = -FLOAT_MAX, high: float = FLOAT_MAX) -> float:
+    """Return a number if it is finite and from `low` to `high`.
+
+    Raises
+    ------
+    ConfigError
+        It is not.
+    """
+    if not low <= number <= high:  # no comparison holds for NaN
+        msg = f"{what}={shown(number, 60)} is out of range; use a number from {low:g} to {high:g}."
+        raise ConfigError(msg)
+    return number
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path that could be one of a file system: not too long, and without NUL.
+
+    Raises
+    ------
+    ConfigError
+        It could not.
+    """
+    raw = os.fsencode(path)
+    names = raw.split(b"/")
+    if b"\0" in raw or len(raw) > _PATH_BYTES_MAX or max(map(len, names)) > _NAME_BYTES_MAX:
+        why = "holds a NUL character" if b"\0" in raw else "is longer than a path can be"
+        msg = f'"{shown(os.fspath(path), 80)}" {why}; name another.'
+        raise ConfigError(msg)
+    return Path(path)
+
+
+def is_file(path: Path) -> bool:
+    """Return whether a path that somebody gave is a regular file; never raises."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def is_directory(path: Path) -> bool:
+    """Return whether a path that somebody gave is a directory; never raises."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def open_file(path: str | os.PathLike[str], what: str) -> BinaryIO:
+    """Open a regular file for reading; a FIFO or a device is refused and never waited for.
+
+    Raises
+    ------
+    ConfigError
+        There is none, it is no regular file, or it cannot be read.
+    """
+    checked = checked_path(path)
+    try:
+        descriptor = os.open(checked, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.fdopen(descriptor, "rb")
+        os.close(descriptor)
+        why = "it is not a regular file"
+    except OSError as error:
+        why = error.strerror or str(error)
+    msg = f'{what} "{shown(checked)}" cannot be read: {why}; name a file that can.'
+    raise ConfigError(msg)
+
+
+def read_file(path: str | os.PathLike[str], what: str, most: int = BYTES_MAX) -> bytes:
+    """Return the bytes of a regular file of at most `most` bytes.
+
+    Raises
+    ------
+    ConfigError
+        As of `open_file`, or it is larger.
+    """
+    try:
+        with open_file(path, what) as file:
+            raw = file.read(most + 1)
+    except OSError as error:
+        msg = f'{what} "{shown(path)}" cannot be read: {error.strerror}; name a file that can.'
+        raise ConfigError(msg) from error
+    if len(raw) > most:
+        msg = f'{what} "{shown(path)}" is larger than {most:,} bytes; name another file.'
+        raise ConfigError(msg)
+    return raw
+
+
+def read_json(raw: bytes, what: str) -> Any:
+    """Return the value of a JSON text whose numbers are finite and whose depth is bounded.
+
+    Raises
+    ------
+    ConfigError
+        It is not UTF-8 or JSON, is nested too deeply, or holds a number out of range.
+    """
+    try:
+        return bounded(json.loads(raw, parse_constant=_not_finite), what)
+    except RecursionError:
+        why = f"it is nested more than {DEPTH_MAX} deep"
+    except ValueError as error:
+        why = _why(error)
+    msg = f"{what} is not JSON: {why}."
+    raise ConfigError(msg)
+
+
+def read_toml(raw: bytes, what: str) -> dict[str, Any]:
+    """Return the tables of a TOML text, with bounds as of `read_json`.
+
+    Raises
+    ------
+    ConfigError
+        It is not UTF-8 or TOML, is nested too deeply, or holds a number out of range.
+    """
+    try:
+        text = raw.decode()
+        _check_names(text, what)
+        found: dict[str, Any] = bounded(tomllib.loads(text), what)
+        return found
+    except RecursionError:
+        why = f"it is nested more than {DEPTH_MAX} deep"
+    except ValueError as error:
+        why = _why(error)
+    msg = f"{what} is not TOML: {why}."
+    raise ConfigError(msg)
+
+
+def bounded(value: Any, what: str) -> Any:
+    """Return a value of JSON or TOML if its depth and its numbers are within bounds.
+
+    Raises
+    ------
+    ConfigError
+        It is nested too deeply, or a number in it is not finite or too large.
+    """
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, Mapping):
+                below.extend(one.values())
+            elif isinstance(one, list | tuple):
+                below.extend(one)
+            elif isinstance(one, int | float) and not _in_range(one):
+                msg = f"{what} holds the number {shown(one, 60)}, which is out of range; repair it."
+                raise ConfigError(msg)
+        if not below:
+            return value
+        level = below
+    msg = f"{what} is nested more than {DEPTH_MAX} deep; make it flatter."
+    raise ConfigError(msg)
+
+
+def _why(error: ValueError) -> str:
+    # Python's own sentence about its limit of 4,300 digits proposes to lift it.
+    many = str(error).startswith("Exceeds the limit")
+    return "a number has too many digits" if many else shown(str(error).removesuffix("."))
+
+
+def _in_range(number: float) -> bool:
+    if isinstance(number, int):
+        return abs(number) <= WHOLE_MAX
+    return math.isfinite(number) and abs(number) <= FLOAT_MAX
+
+
+def _check_names(text: str, what: str) -> None:
+    """Refuse keys of many parts, over which the reader of TOML takes the square of their number."""
+    if _MANY_PARTS.search(text):
+        msg = f"{what} has a key of more than {DEPTH_MAX} parts; make it flatter."
+        raise ConfigError(msg)
+
+
+def _not_finite(name: str) -> NoReturn:
+    msg = f"{name} is not a finite number"
+    raise ValueError(msg)
