@@ -148,11 +148,13 @@ class Checkpoint:
             found: dict[str, Any] = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise damaged(name, shown(repr(error), 80)) from error
-        if not isinstance(found, dict) or not {"format", "job", "query"} <= found.keys():
-            raise damaged(name, "it lacks format, job or query")
+        if not isinstance(found, dict) or "format" not in found:
+            raise damaged(name, "it lacks format")
         if found["format"] not in READABLE:
-            msg = f"{name} has format {found['format']}, this headgate reads {FORMAT}: upgrade it"
+            msg = f"{name} has format {shown(found['format'], 40)}, this headgate reads {FORMAT}: upgrade it"
             raise CheckpointError(msg)
+        if not {"job", "query"} <= found.keys():
+            raise damaged(name, "it lacks job or query")
         return found
 
     def _create_identity(self, identity: Mapping[str, Any]) -> None:

@@ -34,7 +34,7 @@ _BYTES_MAX = 4 << 30
 _CELLS_MAX = 1 << 28
 """Slices times key groups: 3 GB while they are counted."""
 
-_RECORDS_MAX = 1e9
+_RECORDS_MAX = 1e10
 """A simulation serves some millions of records per second."""
 
 _SPEED_MIN = 1e-6
