@@ -151,7 +151,8 @@ class Checkpoint:
         if not isinstance(found, dict) or "format" not in found:
             raise damaged(name, "it lacks format")
         if found["format"] not in READABLE:
-            msg = f"{name} has format {shown(found['format'], 40)}, this headgate reads {FORMAT}: upgrade it"
+            written = shown(found["format"], 40)
+            msg = f"{name} has format {written}, this headgate reads {FORMAT}: upgrade it"
             raise CheckpointError(msg)
         if not {"job", "query"} <= found.keys():
             raise damaged(name, "it lacks job or query")
