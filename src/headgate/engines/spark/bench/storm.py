@@ -54,6 +54,9 @@ _TIGHT_S = 0.0005
 _CALM_S = 5.0
 """A job that has committed nothing for so long has used up its input, or is very slow."""
 
+_AHEAD = 10
+"""Steps' worth of files that may wait. Chosen, not tuned."""
+
 LAST = "crash-in-last"
 """The one fault that is not drawn: every job has it, at its end."""
 
@@ -84,7 +87,7 @@ class StormParameters:
     """Records per file; >= 10."""
 
     file_s: float = 0.5
-    """A file is dropped into each input so often; > 0."""
+    """A file is dropped into each input so often, as long as the job keeps up; > 0."""
 
     files: int = 4
     """Files per batch at the most; >= 1."""
@@ -161,9 +164,20 @@ def run(**given: Any) -> dict[str, Any]:
 
 
 class _Input:
-    """Drops files into a job's inputs, on a schedule, until it is told to end."""
+    """Drops files into a job's inputs, on a schedule, until it is told to end.
 
-    def __init__(self, chosen: StormParameters, work: Path, sides: tuple[str, ...]) -> None:
+    `step` tells how far the job is: it is never given more than it can take in a few steps, or a slow
+    machine would leave it hours of work at the end.
+    """
+
+    def __init__(
+        self,
+        chosen: StormParameters,
+        work: Path,
+        sides: tuple[str, ...],
+        step: Callable[[], int],
+    ) -> None:
+        self._step = step
         self._chosen = chosen
         self._work = work
         self._sides = sides
@@ -176,6 +190,8 @@ class _Input:
 
     def _go(self) -> None:
         while not self._ended.wait(self._chosen.file_s):
+            if self.files > self._chosen.files * (self._step() + _AHEAD):
+                continue
             for side in self._sides:
                 table = jobs.rows(self._chosen.seed, side, self.files, self._chosen.rows)
                 self._drop(side, self.files, table)
@@ -231,7 +247,7 @@ class _Storm:
             chosen.moment_s_max,
             chosen.start_s_max,
         )
-        dropped = _Input(chosen, self._work, self._job.inputs)
+        dropped = _Input(chosen, self._work, self._job.inputs, self._step)
         found: dict[str, Any] = {"verified": False}
         try:
             for number, fault in enumerate(plan, 1):
@@ -300,10 +316,10 @@ class _Storm:
         """Return once a running job has had nothing to do for a while."""
         step, since = self._step(), time.monotonic()
         while time.monotonic() < since + _CALM_S:
-            if self._process is None:
-                self._start()
             if self._ended():
                 self._bury()
+            if self._process is None:
+                self._start()
             if self._step() > step or not (self._work / jobs.STARTED).exists():
                 step, since = self._step(), time.monotonic()
             time.sleep(0.05)
