@@ -55,7 +55,7 @@ USERS, ITEMS = 60, 12
 _NAMES = ["anna", "Björn", "çelik", "", "东", "long-" + "x" * 40]
 LEFT, RIGHT = "left", "right"
 
-STARTED, FINISH, FINISHED = "started", "finish", "finished"
+STARTED, CALM, FINISH, FINISHED = "started", "calm", "finish", "finished"
 """Files that a life and its supervisor tell each other by."""
 
 NO_JVM = 70
@@ -277,7 +277,7 @@ def live(request: Mapping[str, Any]) -> None:
     while not stop.is_set() and not (work / FINISH).exists():
         if query.awaitTermination(_POLL_S):
             break
-        if time.monotonic() > change_at:
+        if time.monotonic() > change_at and not (work / CALM).exists():
             query.scale(draw.randint(1, request["slots_max"]))
             change_at = time.monotonic() + draw.uniform(0.5, request["scale_s"])
     if not stop.is_set():
