@@ -37,14 +37,12 @@ def is_one_sentence(message: str) -> bool:
 SETTINGS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "continuous": (lambda w: w.trigger(continuous="1 second"), "continuous.*use processingTime"),
     "real time": (lambda w: w.trigger(realTime="1 second"), "realTime.*use processingTime"),
-    "no trigger": (lambda w: w.trigger(), "processingTime=... or availableNow=True"),
+    "no trigger": (lambda w: w.trigger(), "processingTime=..., availableNow=True or once=True"),
     "unknown option": (
         lambda w: w.option("headgate.preagregate", "on"),
         'did you mean "headgate.preaggregate"',
     ),
     "mode": (lambda w: w.outputMode("updat"), 'did you mean "update"'),
-    "name with a slash": (lambda w: w.queryName("a/b"), "letters, digits"),
-    "name that goes up": (lambda w: w.queryName(".."), "letters, digits"),
     "no slots": (lambda w: w.slots(start=0), "slots start=0 is out of range"),
     "no slots at least": (lambda w: w.slots(min=0), "slots min=0"),
     "slots in words": (lambda w: w.slots("x"), "slots min='x' is out of range; use a whole"),

@@ -159,11 +159,11 @@ def test_an_empty_batch_has_no_rows(session: SparkSession) -> None:
     [
         ("nexmark", {"Hot_Auction_Ratios": "2"}, 'did you mean "hot_auction_ratio"'),
         ("nexmark", {"rate": "sin(base=1)"}, 'did you mean "sine"'),
-        ("nexmark", {"partitions": "0"}, "a whole number of 1 or more"),
+        ("nexmark", {"partitions": "0"}, "give a whole number from 1 to "),
         ("nexmark", {"columns": "bid.prise"}, 'did you mean "bid.price"'),
         ("stock_exchange", {"stock": "5"}, 'did you mean "stocks"'),
         ("stock_exchange", {"rate": "exchange(speeds=5)"}, 'did you mean "speed"'),
-        ("sentences", {"length": "0"}, "a whole number of 1 or more"),
+        ("sentences", {"length": "0"}, "give a whole number from 1 to "),
         ("replay", {}, "give the path"),
         ("replay", {"path": "/no/such/file"}, "cannot read"),
     ],

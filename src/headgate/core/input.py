@@ -106,7 +106,9 @@ def whole(text: str, what: str, low: int = 0, high: int = WHOLE_MAX) -> int:
     stripped = text.strip()
     number = int(stripped) if re.fullmatch(r"[+-]?[0-9]{1,30}", stripped) else None
     if number is None or not low <= number <= high:
-        msg = f'{what} "{shown(text, 60)}" is not a whole number from {low} to {high}; write {low}.'
+        msg = (
+            f'{what} "{shown(text, 60)}" is out of range; use a whole number from {low} to {high}.'
+        )
         raise ConfigError(msg)
     return number
 

@@ -200,9 +200,12 @@ class _Option:
 
 def _integer(least: int, most: int = WHOLE_MAX) -> _Option:
     def parse(text: str) -> int:
-        return whole(text, "it", least, most)
+        try:
+            return whole(text, "it", least, most)
+        except ConfigError as error:
+            raise ValueError(text) from error  # whose sentence names the option, too
 
-    return _Option(parse, f"a whole number of {least} or more")
+    return _Option(parse, f"a whole number from {least} to {most}")
 
 
 def _parse_offset(text: str) -> tuple[int, int]:
@@ -214,7 +217,14 @@ def _parse_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-_REAL = _Option(lambda text: finite(float(text), "it"), "a number")
+def _finite(text: str) -> float:
+    try:
+        return finite(float(text), "it")
+    except ConfigError as error:
+        raise ValueError(text) from error
+
+
+_REAL = _Option(_finite, "a finite number")
 _DURATION = _Option(parse_duration_s, "a number and a unit, such as 60s")
 _TEXT = _Option(str, "a text")
 _BOOLEAN = _Option(lambda text: {"true": True, "false": False}[text.lower()], "true or false")

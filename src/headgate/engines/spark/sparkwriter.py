@@ -34,12 +34,12 @@ class SparkWriter:
 
     def partitionBy(self, *cols: str | list[str]) -> Self:
         """Partition the files of a file sink."""
-        self._partition_by = _flat(cols)
+        self._partition_by = _flat(cols, "partitionBy")
         return self
 
     def clusterBy(self, *cols: str | list[str]) -> Self:
         """Cluster the rows of a table or format that knows of it; others leave it aside, as in Spark."""
-        self._cluster_by = _flat(cols)
+        self._cluster_by = _flat(cols, "clusterBy")
         return self
 
     def queryName(self, queryName: str) -> Self:
@@ -146,7 +146,7 @@ class SparkWriter:
         return sinks.sink_of(self._df.sparkSession, target, plan.plan)
 
 
-def _flat(columns: tuple[str | list[str], ...]) -> list[str]:
+def _flat(columns: tuple[str | list[str], ...], method: str) -> list[str]:
     """Return names given one by one or as lists."""
     names = [name for one in columns for name in (one if isinstance(one, list) else [one])]
-    return [given.text("partitionBy or clusterBy", name, "names of columns") for name in names]
+    return [given.text(method, name, "names of columns") for name in names]
