@@ -101,6 +101,8 @@ def run(spark, tmp_path_factory):
         pools = spark.sparkContext._jsc.sc().getAllPools()
         found.pools = {pools.apply(i).name() for i in range(pools.size())}
         found.hung = wait_for(lambda: fleet.jobs["stuck"] is State.HUNG)
+        # the state is looked at afresh, what the policy sees is a round's
+        wait_for(lambda: "stuck" not in policy.views[-1].jobs)
         found.view = policy.views[-1]
         fleet.remove("stuck")
         found.leaving = fleet.jobs["stuck"]
