@@ -49,6 +49,7 @@ with StandaloneCluster(base, workers=3, cores=1) as cluster:
     register(spark)
     pool = ExecutorPool(spark)
     until(lambda: len(pool.living()) == 3)
+    (base / "ck").mkdir()
     found = {"doctor": hg.doctor(spark, state="1 MB", checkpoint=str(base / "ck"))}
     workload = WORKLOADS["nexmark-q5"]
     writer = hg.writeStream(workload.build(spark, **options)).format("parquet")

@@ -38,7 +38,8 @@ def test_a_query_runs_in_a_session_without_any_setting(tmp_path: Path) -> None:
     command = [sys.executable, str(program), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.stdout.strip().endswith("[(0, 3), (1, 3)]"), done.stderr[-3000:]
-    assert done.stderr.count("batches would be faster with hg.session()") == 1
+    assert done.stderr.count("with hg.session(), which also sets") == 1
+    assert f"{program}:" in done.stderr, "the warning is about a line of the user's"
 
 
 def test_two_queries_without_a_name_run_at_once(spark: SparkSession, tmp_path: Path) -> None:
