@@ -156,7 +156,8 @@ def judged(code: int | None, said: str) -> tuple[str, str]:
     """Return what pytest's exit code and output say of a mutant, and the line that shows it."""
     lines = said.splitlines()
     failures = [line for line in lines if line.startswith("FAILED ")]
-    errors = [line for line in lines if line.startswith("ERROR ")]
+    # of pytest's summary; a log record that was captured has its level padded
+    errors = [line for line in lines if re.match(r"ERROR \S", line)]
     raised = [line for line in lines if re.match(r"E   +\S", line)]
     if code is None or any("Failed: Timeout" in line for line in failures):
         return "hung", "\n".join(lines[-3:])

@@ -307,12 +307,12 @@ class BatchDriver:
         """
         if not self.query.operators or self.latest is None:
             return
-        self.intake.enter()
         evicted_us: int = self.latest.watermarks["evict_us"]
         final_us = self.log.next_watermark_us(self.latest.spark_batch)
         watermark_us = max(evicted_us, final_us or evicted_us)
         clock_ms = time.time() * 1e3
         while self._due(watermark_us, clock_ms) and not self.stopping.is_set():
+            self.intake.enter()
             batch_id, now_ms = self.latest.spark_batch, time.time() * 1e3
             self._step(
                 self.intake.nothing(), batch_id, watermark_us, budget=False, started_ms=now_ms

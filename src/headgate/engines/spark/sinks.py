@@ -37,7 +37,7 @@ class Sink(Protocol):
     wants_empty: bool
     """Whether steps without output are delivered too."""
     inside: bool
-    """Whether the job that computes a step may write it: only *replace*, and no user code."""
+    """Whether rows need only be computed, by the very job that computes their step."""
 
     def begin(self) -> None:
         """Make ready: the checkpoint is held, and the query starts."""
