@@ -82,5 +82,5 @@ lock: ## write the lock files again (needs uv; UPGRADE=--upgrade takes newer ver
 
 clean: ## remove .venv and what the tools leave behind
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
-	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
-	@rm -rf src/*.egg-info
+	@find src lab tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf src/*.egg-info lab/src/*.egg-info

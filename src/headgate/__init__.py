@@ -20,21 +20,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _WHERE = {
-    "ArrowProcessor": "headgate.engines.spark.arrow_processor",
+    "ArrowProcessor": "headgate.spark.worker.arrow_processor",
     "CheckpointError": "headgate.core.errors",
     "ConfigError": "headgate.core.errors",
-    "Fleet": "headgate.engines.spark.fleet.fleet",
+    "Fleet": "headgate.spark.fleet.fleet",
     "HeadgateError": "headgate.core.errors",
-    "Query": "headgate.engines.spark.query",
+    "Query": "headgate.spark.query",
     "Slo": "headgate.core.slo",
     "UnsupportedQuery": "headgate.core.errors",
-    "Writer": "headgate.engines.spark.writer",
-    "doctor": "headgate.engines.spark.doctor",
-    "explain": "headgate.engines.spark.explain",
+    "Writer": "headgate.spark.writer",
+    "doctor": "headgate.spark.cluster.doctor",
+    "explain": "headgate.spark.explain",
     "inspect": "headgate.scenario.inspection",
-    "session": "headgate.engines.spark.session",
-    "verify": "headgate.engines.spark.verify",
-    "writeStream": "headgate.engines.spark.writer",
+    "session": "headgate.spark.cluster.session",
+    "verify": "headgate.spark.verify",
+    "writeStream": "headgate.spark.writer",
 }
 
 __all__ = [
@@ -73,12 +73,12 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from headgate.core.errors import CheckpointError, ConfigError, HeadgateError, UnsupportedQuery
     from headgate.core.slo import Slo
-    from headgate.engines.spark.arrow_processor import ArrowProcessor
-    from headgate.engines.spark.doctor import doctor
-    from headgate.engines.spark.explain import explain
-    from headgate.engines.spark.fleet.fleet import Fleet
-    from headgate.engines.spark.query import Query
-    from headgate.engines.spark.session import session
-    from headgate.engines.spark.verify import verify
-    from headgate.engines.spark.writer import Writer, writeStream
     from headgate.scenario.inspection import inspect
+    from headgate.spark.cluster.doctor import doctor
+    from headgate.spark.cluster.session import session
+    from headgate.spark.explain import explain
+    from headgate.spark.fleet.fleet import Fleet
+    from headgate.spark.query import Query
+    from headgate.spark.verify import verify
+    from headgate.spark.worker.arrow_processor import ArrowProcessor
+    from headgate.spark.writer import Writer, writeStream

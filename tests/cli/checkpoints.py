@@ -12,7 +12,7 @@ from headgate.state.checkpoint import Checkpoint
 from headgate.state.heap import HeapStore
 from headgate.state.manifest import BlobEntry, Heads, Manifest, SectionEntry
 from headgate.state.ports import EMPTY_TOKEN
-from headgate.testing.stores import LAYOUT, apply_changes
+from headgate_lab.testing.stores import LAYOUT, apply_changes
 
 OPERATOR = "aggregate-0"
 

@@ -29,6 +29,7 @@ from headgate.core.errors import (
     HeadgateError,
     UnsupportedQuery,
 )
+from headgate_lab import cli as laboratory
 
 Invoke = Callable[..., Any]
 
@@ -327,8 +328,8 @@ def test_explain_prints_the_engines_words(invoke: Invoke, monkeypatch: pytest.Mo
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     known: dict[str, Any] = {}
-    real = cli.engine_module
-    monkeypatch.setattr(cli, "engine_module", lambda name: known.get(name) or real(name))
+    real = laboratory.engine_module
+    monkeypatch.setattr(laboratory, "engine_module", lambda name: known.get(name) or real(name))
     return known
 
 
@@ -353,16 +354,14 @@ def test_inspecting_what_is_no_checkpoint_exits_with_2(invoke: Invoke, tmp_path:
 
 def test_bench_passes_what_was_given(invoke: Invoke, modules: dict[str, Any]) -> None:
     bench = types.SimpleNamespace(run=lambda **given: {"given": given, "ratio": 4.2})
-    modules["headgate.engines.spark.bench.aggregate"] = bench
+    modules["headgate_lab.bench.aggregate"] = bench
     done = invoke("bench", "aggregate", "--json", "--count", "3")
     assert json.loads(done.stdout) == {"given": {"repeats": 3}, "ratio": 4.2}
     assert "ratio  4.2" in invoke("bench", "aggregate").stdout
 
 
 def test_bench_whose_answers_differ_exits_with_3(invoke: Invoke, modules: dict[str, Any]) -> None:
-    modules["headgate.engines.spark.bench.kill"] = types.SimpleNamespace(
-        run=lambda **_: {"verified": False}
-    )
+    modules["headgate_lab.bench.kill"] = types.SimpleNamespace(run=lambda **_: {"verified": False})
     assert invoke("bench", "kill").exit_code == 3
 
 
@@ -375,17 +374,17 @@ def test_a_benchmark_that_refuses_a_wrong_answer_exits_with_3(
     def run(**given: object) -> dict[str, Any]:
         raise WrongAnswer("Flink's answer is not the exact one.")
 
-    modules["headgate.engines.spark.bench.kill"] = types.SimpleNamespace(run=run)
+    modules["headgate_lab.bench.kill"] = types.SimpleNamespace(run=run)
     assert invoke("bench", "kill").exit_code == 3
 
 
 def test_a_benchmark_that_is_not_installed_is_one_sentence(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "headgate.engines.spark.bench.kill", None)
+    monkeypatch.setitem(sys.modules, "headgate_lab.bench.kill", None)
     done = invoke("bench", "kill")
     assert done.exit_code == 2
-    assert done.stderr.startswith("headgate: this installation cannot load headgate.engines")
+    assert done.stderr.startswith("headgate: this installation cannot load headgate_lab.bench")
 
 
 def test_unknown_commands_and_options_exit_with_2(invoke: Invoke) -> None:

@@ -276,10 +276,12 @@ def engine_calls(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     )
     modules = {
         "headgate": recorder,
-        "headgate.engines.spark.session": recorder,
-        "headgate.engines.spark.verify": recorder,
-        "headgate.engines.spark.sources": recorder,
-        "headgate.engines.spark.queries": types.SimpleNamespace(WORKLOADS={"nexmark-q5": workload}),
+        "headgate.spark.cluster.session": recorder,
+        "headgate.spark.verify": recorder,
+        "headgate.spark.workloads.sources": recorder,
+        "headgate.spark.workloads.queries": types.SimpleNamespace(
+            WORKLOADS={"nexmark-q5": workload}
+        ),
     }
     monkeypatch.setattr(spark_side, "engine_module", modules.__getitem__)
     return recorder

@@ -20,14 +20,14 @@ from headgate.control.policies.psps import (
     predict,
     replicas_needed,
 )
-from headgate.control.replica_metrics import (
+from headgate.control.replicas import Interval, OperatorInterval, ReplicaPolicy, ReplicaPool
+from headgate.core.errors import ConfigError, NotReady, UnsupportedQuery
+from headgate_lab.replica_metrics import (
     mean_latency_s,
     processed_share,
     saved_resources,
     throughput_degradation,
 )
-from headgate.control.replicas import Interval, OperatorInterval, ReplicaPolicy, ReplicaPool
-from headgate.core.errors import ConfigError, NotReady, UnsupportedQuery
 
 
 def operator(event_s: float = 0.01, **changes: object) -> OperatorInterval:

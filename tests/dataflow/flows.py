@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headgate.core.assignment import Assignment
-from headgate.engines.sim.dataflow.behaviours import Behaviour, Held, Pass, Windows
-from headgate.engines.sim.dataflow.channel import Network
-from headgate.engines.sim.dataflow.coordinator import Method, Scaling, Timing
-from headgate.engines.sim.dataflow.dataflow import Arrivals, Dataflow, Job, OperatorModel
-from headgate.engines.sim.dataflow.elements import Record
-from headgate.engines.sim.dataflow.eventlog import EventLog
-from headgate.engines.sim.dataflow.methods import coupled
-from headgate.engines.sim.dataflow.methods.bounds import StopRestart
-from headgate.engines.sim.dataflow.methods.drrs import Drrs
-from headgate.engines.sim.dataflow.methods.meces import Meces
+from headgate_lab.sim.dataflow.behaviours import Behaviour, Held, Pass, Windows
+from headgate_lab.sim.dataflow.channel import Network
+from headgate_lab.sim.dataflow.coordinator import Method, Scaling, Timing
+from headgate_lab.sim.dataflow.dataflow import Arrivals, Dataflow, Job, OperatorModel
+from headgate_lab.sim.dataflow.elements import Record
+from headgate_lab.sim.dataflow.eventlog import EventLog
+from headgate_lab.sim.dataflow.methods import coupled
+from headgate_lab.sim.dataflow.methods.bounds import StopRestart
+from headgate_lab.sim.dataflow.methods.drrs import Drrs
+from headgate_lab.sim.dataflow.methods.meces import Meces
 
 GROUPS = 8
 OPERATOR = "count"

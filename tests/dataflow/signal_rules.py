@@ -28,14 +28,14 @@ from flows import (
     with_running,
 )
 
-from headgate.engines.sim.dataflow.behaviours import Pass, Windows
-from headgate.engines.sim.dataflow.channel import Channel, Network
-from headgate.engines.sim.dataflow.coordinator import Step
-from headgate.engines.sim.dataflow.dataflow import Arrivals, Dataflow, OperatorModel
-from headgate.engines.sim.dataflow.elements import Record, Signal
-from headgate.engines.sim.dataflow.eventlog import EventLog
-from headgate.engines.sim.dataflow.methods.drrs import Drrs
-from headgate.engines.sim.dataflow.methods.drrs_handler import Rerouting
+from headgate_lab.sim.dataflow.behaviours import Pass, Windows
+from headgate_lab.sim.dataflow.channel import Channel, Network
+from headgate_lab.sim.dataflow.coordinator import Step
+from headgate_lab.sim.dataflow.dataflow import Arrivals, Dataflow, OperatorModel
+from headgate_lab.sim.dataflow.elements import Record, Signal
+from headgate_lab.sim.dataflow.eventlog import EventLog
+from headgate_lab.sim.dataflow.methods.drrs import Drrs
+from headgate_lab.sim.dataflow.methods.drrs_handler import Rerouting
 
 Rule = Callable[[], None]
 

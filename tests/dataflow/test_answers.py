@@ -28,14 +28,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.assignment import spread
-from headgate.engines.sim.dataflow.behaviours import Pass, Windows
-from headgate.engines.sim.dataflow.channel import Network
-from headgate.engines.sim.dataflow.coordinator import Method, Scaling
-from headgate.engines.sim.dataflow.dataflow import Dataflow, Job, OperatorModel
-from headgate.engines.sim.dataflow.methods.bounds import Unbound
-from headgate.engines.sim.dataflow.methods.drrs import Drrs
-from headgate.engines.sim.dataflow.methods.registry import METHODS, method
 from headgate.migration.plan import uniform
+from headgate_lab.sim.dataflow.behaviours import Pass, Windows
+from headgate_lab.sim.dataflow.channel import Network
+from headgate_lab.sim.dataflow.coordinator import Method, Scaling
+from headgate_lab.sim.dataflow.dataflow import Dataflow, Job, OperatorModel
+from headgate_lab.sim.dataflow.methods.bounds import Unbound
+from headgate_lab.sim.dataflow.methods.drrs import Drrs
+from headgate_lab.sim.dataflow.methods.registry import METHODS, method
 
 SEEDS = range(12)
 BY_NAME = pytest.mark.parametrize("method", EXACT, ids=name_of)

@@ -11,11 +11,11 @@ from flows import DRRS, OPERATOR, Trial, answer, name_of, random_trial, run, wit
 from signal_rules import busy
 
 from headgate.core.errors import CheckpointError
-from headgate.engines.sim.dataflow.coordinator import Scaling
-from headgate.engines.sim.dataflow.dataflow import Dataflow
-from headgate.engines.sim.dataflow.eventlog import EventLog
-from headgate.engines.sim.dataflow.methods.drrs import Drrs
-from headgate.engines.sim.dataflow.restore import outputs_before, restored
+from headgate_lab.sim.dataflow.coordinator import Scaling
+from headgate_lab.sim.dataflow.dataflow import Dataflow
+from headgate_lab.sim.dataflow.eventlog import EventLog
+from headgate_lab.sim.dataflow.methods.drrs import Drrs
+from headgate_lab.sim.dataflow.restore import outputs_before, restored
 
 REQUEST_S = 1.0
 

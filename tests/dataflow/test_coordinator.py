@@ -9,11 +9,11 @@ from flows import GROUPS, OPERATOR, Request, Trial, arrivals, job, run, uniform_
 from signal_rules import busy, played
 
 from headgate.core.assignment import spread
-from headgate.engines.sim.dataflow.coordinator import Scaling, Timing
-from headgate.engines.sim.dataflow.dataflow import Dataflow
-from headgate.engines.sim.dataflow.eventlog import EventLog
-from headgate.engines.sim.dataflow.methods.drrs import Drrs
 from headgate.migration.plan import Subscale, uniform
+from headgate_lab.sim.dataflow.coordinator import Scaling, Timing
+from headgate_lab.sim.dataflow.dataflow import Dataflow
+from headgate_lab.sim.dataflow.eventlog import EventLog
+from headgate_lab.sim.dataflow.methods.drrs import Drrs
 
 
 def spans(log: EventLog) -> dict[int, tuple[float, float]]:

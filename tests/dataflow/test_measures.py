@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headgate.engines.sim.dataflow import measures
-from headgate.engines.sim.dataflow.eventlog import EventLog
-from headgate.engines.sim.dataflow.measures import Latencies
+from headgate_lab.sim.dataflow import measures
+from headgate_lab.sim.dataflow.eventlog import EventLog
+from headgate_lab.sim.dataflow.measures import Latencies
 
 
 def latencies(values: list[float], step_s: float = 10.0) -> Latencies:

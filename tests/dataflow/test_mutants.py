@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 import pytest
 from signal_rules import RULES
 
-from headgate.engines.sim.dataflow.channel import Channel
-from headgate.engines.sim.dataflow.coordinator import Step
-from headgate.engines.sim.dataflow.elements import Element, Record, Signal, Watermark
-from headgate.engines.sim.dataflow.handler import Handler, Verdict
-from headgate.engines.sim.dataflow.methods.drrs import Drrs
-from headgate.engines.sim.dataflow.methods.drrs_handler import (
+from headgate_lab.sim.dataflow.channel import Channel
+from headgate_lab.sim.dataflow.coordinator import Step
+from headgate_lab.sim.dataflow.elements import Element, Record, Signal, Watermark
+from headgate_lab.sim.dataflow.handler import Handler, Verdict
+from headgate_lab.sim.dataflow.methods.drrs import Drrs
+from headgate_lab.sim.dataflow.methods.drrs_handler import (
     Arriving,
     DrrsHandler,
     Leaving,
     Order,
 )
-from headgate.engines.sim.dataflow.slot import Slot
+from headgate_lab.sim.dataflow.slot import Slot
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]

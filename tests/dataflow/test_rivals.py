@@ -9,16 +9,16 @@ from flows import COUPLED, OPERATOR, Running, Trial, arrivals, job, name_of, run
 from signal_rules import busy
 
 from headgate.core.errors import ConfigError
-from headgate.engines.sim.dataflow.behaviours import Pass
-from headgate.engines.sim.dataflow.coordinator import Method
-from headgate.engines.sim.dataflow.dataflow import Job, OperatorModel
-from headgate.engines.sim.dataflow.eventlog import EventLog
-from headgate.engines.sim.dataflow.methods import coupled
-from headgate.engines.sim.dataflow.methods.bounds import StopRestart
-from headgate.engines.sim.dataflow.methods.coupled import Coupled
-from headgate.engines.sim.dataflow.methods.drrs import Drrs
-from headgate.engines.sim.dataflow.methods.meces import SUB_GROUPS, Meces
-from headgate.engines.sim.dataflow.methods.registry import method
+from headgate_lab.sim.dataflow.behaviours import Pass
+from headgate_lab.sim.dataflow.coordinator import Method
+from headgate_lab.sim.dataflow.dataflow import Job, OperatorModel
+from headgate_lab.sim.dataflow.eventlog import EventLog
+from headgate_lab.sim.dataflow.methods import coupled
+from headgate_lab.sim.dataflow.methods.bounds import StopRestart
+from headgate_lab.sim.dataflow.methods.coupled import Coupled
+from headgate_lab.sim.dataflow.methods.drrs import Drrs
+from headgate_lab.sim.dataflow.methods.meces import SUB_GROUPS, Meces
+from headgate_lab.sim.dataflow.methods.registry import method
 
 
 def long_path(state_bytes: float = 2000.0, slots: int = 3) -> Trial:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.experiments import parallel
+from headgate.sim import parallel
 
 
 @pytest.fixture(scope="session", autouse=True)

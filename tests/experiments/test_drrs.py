@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headgate.experiments.drrs import (
+from headgate_lab.experiments.drrs import (
     compare,
     fig02,
     fig10,
@@ -24,8 +24,8 @@ from headgate.experiments.drrs import (
     fig15,
     workloads,
 )
-from headgate.experiments.drrs.workloads import Workload
-from headgate.experiments.registry import Request
+from headgate_lab.experiments.drrs.workloads import Workload
+from headgate_lab.experiments.registry import Request
 
 SMALL = 30.0
 """By how much state, times, rounds and transfers are scaled down."""

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from headgate.experiments.drrs import fig02, fig14
-from headgate.experiments.registry import Request
+from headgate_lab.experiments.drrs import fig02, fig14
+from headgate_lab.experiments.registry import Request
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,9 @@ from xml.etree import ElementTree
 import pytest
 
 from headgate.core.errors import ConfigError
-from headgate.experiments import registry
-from headgate.experiments.henge import (
+from headgate.report.plot import save
+from headgate_lab.experiments import registry
+from headgate_lab.experiments.henge import (
     fig01,
     fig09,
     fig11,
@@ -34,8 +35,7 @@ from headgate.experiments.henge import (
     rounds,
     table4,
 )
-from headgate.experiments.registry import Request
-from headgate.report.plot import save
+from headgate_lab.experiments.registry import Request
 
 drawing = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None,

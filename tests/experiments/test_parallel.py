@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from headgate.experiments import parallel
-from headgate.experiments.parallel import run_all
+from headgate.sim import parallel
+from headgate.sim.parallel import run_all
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -10,9 +10,9 @@ import pytest
 
 from headgate.control.estimators.forecast import Naive, Smoothed
 from headgate.core.errors import ConfigError
-from headgate.experiments import registry
-from headgate.experiments.psps import forecast, workloads
-from headgate.experiments.registry import Request
+from headgate_lab.experiments import registry
+from headgate_lab.experiments.psps import forecast, workloads
+from headgate_lab.experiments.registry import Request
 
 QUICK = Request(quick=True)
 

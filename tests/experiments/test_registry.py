@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from headgate.core.errors import ConfigError
-from headgate.experiments import registry
-from headgate.experiments.registry import Request
+from headgate_lab.experiments import registry
+from headgate_lab.experiments.registry import Request
 
 
 @pytest.mark.parametrize("name", list(registry.entries()))

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from headgate.core.errors import ConfigError
-from headgate.experiments.recorded import Recorded
-from headgate.experiments.replay import replay
 from headgate.journal import JournalWriter
 from headgate.journal.schema import Arrivals, Batch, Latency, SloState, Start
+from headgate.scenario.recorded import Recorded
+from headgate.scenario.replay import replay
 
 GROUPS = 8
 PLAN_MS, COMMIT_MS, SLOT_MS, RECORD_MS = 80.0, 40.0, 15.0, 0.1

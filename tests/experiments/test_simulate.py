@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from headgate.cli import app
 from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
-from headgate.experiments.simulate import WhatIf, read_trace, simulate
-from headgate.experiments.simulate import mode as mode_of
+from headgate.scenario.simulate import WhatIf, read_trace, simulate
+from headgate.scenario.simulate import mode as mode_of
 from headgate.workloads.traces import Trace
 
 SLO = "mean < 1 s over 1 s"

@@ -9,9 +9,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from headgate.experiments.streamswitch import fig05, fig06, fig07, fig10, fig12, fig14, fig16, fig17
-from headgate.experiments.streamswitch.sweep import RIVALS, Plan
 from headgate.report.plot import check_target, save
+from headgate_lab.experiments.streamswitch import (
+    fig05,
+    fig06,
+    fig07,
+    fig10,
+    fig12,
+    fig14,
+    fig16,
+    fig17,
+)
+from headgate_lab.experiments.streamswitch.sweep import RIVALS, Plan
 
 drawing = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None,

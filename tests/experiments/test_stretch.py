@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from headgate.core.errors import ConfigError
-from headgate.experiments import registry
-from headgate.experiments.stretch import (
+from headgate_lab.experiments import registry
+from headgate_lab.experiments.stretch import (
     fig06,
     fig07,
     fig08,
@@ -21,10 +21,10 @@ from headgate.experiments.stretch import (
     fig13,
     tuple_buffer,
 )
-from headgate.experiments.stretch.hedge import hedges, hedges_as_printed, share_of_pairs, trades
-from headgate.experiments.stretch.words import Count, add_counts, groups_of
-from headgate.operators.tuple_buffer.measure import Load
-from headgate.workloads.tweets import keys
+from headgate_lab.experiments.stretch.hedge import hedges, hedges_as_printed, share_of_pairs, trades
+from headgate_lab.experiments.stretch.words import Count, add_counts, groups_of
+from headgate_lab.tuple_buffer.measure import Load
+from headgate_lab.workloads.tweets import keys
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headgate.experiments.streamswitch.fig05 import reaches
-from headgate.experiments.streamswitch.sweep import (
+from headgate_lab.experiments.streamswitch.fig05 import reaches
+from headgate_lab.experiments.streamswitch.sweep import (
     FULL,
     domination,
     inner_box,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.experiments.unified import exchange, fleet, join, pools, table
-from headgate.experiments.unified.beside import Beside, Measure, summary
+from headgate_lab.experiments.unified import exchange, fleet, join, pools, table
+from headgate_lab.experiments.unified.beside import Beside, Measure, summary
 
 MEASURES = (Measure("success", more=True), Measure("slots", within=0.1))
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from headgate.core.assignment import Assignment, spread
 from headgate.migration.protocol import Migration
-from headgate.testing.migration_model import KEYS_PER_GROUP, ModelEngine, WrongAnswer
-from headgate.testing.migration_trial import STRATEGIES, Case, Faults, Trial, case, run_seed
+from headgate_lab.testing.migration_model import KEYS_PER_GROUP, ModelEngine, WrongAnswer
+from headgate_lab.testing.migration_trial import STRATEGIES, Case, Faults, Trial, case, run_seed
 
 SEEDS = 1000
 CHUNK = 100
@@ -71,7 +71,7 @@ def test_a_seed_gives_the_same_run_twice() -> None:
 
 def test_a_wrong_answer_names_the_command_that_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelEngine, "_forward", lambda *_: None)
-    with pytest.raises(WrongAnswer, match=r"python -m headgate\.testing\.migration_trial 0"):
+    with pytest.raises(WrongAnswer, match=r"python -m headgate_lab\.testing\.migration_trial 0"):
         run_seed(0)
 
 

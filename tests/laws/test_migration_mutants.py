@@ -12,9 +12,9 @@ import pytest
 from headgate.core.assignment import Assignment, spread
 from headgate.migration import deferral, progress, protocol
 from headgate.migration.strategies import all_at_once, fluid, on_demand, subscale
-from headgate.testing import migration_model, migration_trial
-from headgate.testing.migration_model import WrongAnswer
-from headgate.testing.migration_trial import Case, Faults, run
+from headgate_lab.testing import migration_model, migration_trial
+from headgate_lab.testing.migration_model import WrongAnswer
+from headgate_lab.testing.migration_trial import Case, Faults, run
 
 SEEDS = 400
 

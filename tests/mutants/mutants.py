@@ -1,9 +1,9 @@
 """The lists of mutants: how they are read, checked and dealt out.
 
-To add one: a table ``[["file below src/headgate"]]`` in the list that fits, with the fields of `Mutant`;
-then ``make mutants ARGS="--only word"``. Name the smallest test that fails, and none on Spark if another
-does: each tenth has room for two. A line of the sources that changes takes its mutants along; one that no
-longer applies is an error.
+To add one: a table ``[["file below src/headgate"]]`` (of the laboratory ``headgate_lab/...``) in the list
+that fits, with the fields of `Mutant`; then ``make mutants ARGS="--only word"``. Name the smallest test
+that fails, and none on Spark if another does: each tenth has room for two. A line of the sources that
+changes takes its mutants along; one that no longer applies is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Mutant:
     """One line of headgate, changed so that it is wrong."""
 
     file: str
-    """Below src/headgate."""
+    """Below src/headgate, or ``headgate_lab/...``."""
     old: str
     """Text that is there exactly once; lines around the changed one only to make it so."""
     new: str
@@ -39,6 +39,11 @@ class Mutant:
     """Whether no end of the test counts as its failure."""
     survives: str = ""
     """Why no test can kill it, if none can; empty otherwise."""
+
+    @property
+    def path(self) -> str:
+        """The file as it is imported: below the directory of its distribution."""
+        return self.file if self.file.startswith("headgate_lab/") else f"headgate/{self.file}"
 
     @property
     def name(self) -> str:

@@ -66,7 +66,8 @@ class Copies:
         self._free: queue.Queue[Path] = queue.Queue()
         for number in range(count):
             # Times of change are kept, so that numba still takes the code it compiled for the original.
-            shutil.copytree(ROOT / "src", below / str(number))
+            for sources in ("src", "lab/src"):
+                shutil.copytree(ROOT / sources, below / str(number), dirs_exist_ok=True)
             self._free.put(below / str(number))
         self._spark = threading.Lock()
 
@@ -80,7 +81,7 @@ class Copies:
     def _try_out(self, mutant: Mutant) -> Outcome:
         began = time.monotonic()
         source = self._free.get()
-        changed = source / "headgate" / mutant.file
+        changed = source / mutant.path
         original = changed.read_text(encoding="utf-8")
         stat = changed.stat()
         try:

@@ -29,7 +29,7 @@ from headgate.operators.serve import GROUP, RECORDS, TIME, GroupState, Request, 
 from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode, TimeKey
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN, Section
-from headgate.testing.reference import Record, Reference, Row
+from headgate_lab.testing.reference import Record, Reference, Row
 
 GROUPS = 6
 EXAMPLES = settings(max_examples=int(os.environ.get("HEADGATE_EXAMPLES", "60")))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headgate.core.errors import ConfigError, ProtocolError
 from headgate.core.jit import jit
 from headgate.operators.join import match as module
-from headgate.operators.join.band import (
+from headgate_lab.oplus.band import (
     Band,
     BandIndex,
     Records,

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from headgate.core.assignment import rescale, spread
 from headgate.core.errors import EngineError
-from headgate.experiments.stretch.live import LiveJoin
-from headgate.operators.oplus.board import Board, Epoch
-from headgate.operators.oplus.join_state import COLUMNS, JoinShape, JoinState, JoinWork
-from headgate.operators.oplus.processes import DUE_NS, Setup, Slot, SlotProcesses
-from headgate.operators.tuple_buffer.layout import BufferShape
-from headgate.operators.tuple_buffer.shared import SharedTupleBuffer
+from headgate_lab.experiments.stretch.live import LiveJoin
+from headgate_lab.oplus.board import Board, Epoch
+from headgate_lab.oplus.join_state import COLUMNS, JoinShape, JoinState, JoinWork
+from headgate_lab.oplus.processes import DUE_NS, Setup, Slot, SlotProcesses
+from headgate_lab.tuple_buffer.layout import BufferShape
+from headgate_lab.tuple_buffer.shared import SharedTupleBuffer
 
 KEYS, SLOTS, REACH = 7, 4, 12
 SHAPE = JoinShape(KEYS, 16, REACH)

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.errors import ConfigError, ProtocolError
-from headgate.operators.oplus import library
-from headgate.operators.oplus.oracle import nested_loop, window_contents
-from headgate.operators.oplus.reference import Epoch, Instance, WindowState, run
-from headgate.operators.oplus.spec import (
+from headgate_lab.oplus import library
+from headgate_lab.oplus.oracle import nested_loop, window_contents
+from headgate_lab.oplus.reference import Epoch, Instance, WindowState, run
+from headgate_lab.oplus.spec import (
     OperatorPlus,
     Record,
     Watermark,
     Window,
     WindowType,
 )
-from headgate.operators.oplus.streams import (
+from headgate_lab.oplus.streams import (
     ExplicitWatermark,
     TimeOrder,
     merged,

@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from headgate.core.errors import ProtocolError
-from headgate.operators.oplus import library, virtual
-from headgate.operators.oplus.reference import run
-from headgate.operators.oplus.spec import OperatorPlus, Record, Watermark, WindowType
-from headgate.operators.oplus.streams import merged
-from headgate.operators.oplus.virtual import NEVER, SharedOperator
-from headgate.operators.tuple_buffer.port import Entry
+from headgate_lab.oplus import library, virtual
+from headgate_lab.oplus.reference import run
+from headgate_lab.oplus.spec import OperatorPlus, Record, Watermark, WindowType
+from headgate_lab.oplus.streams import merged
+from headgate_lab.oplus.virtual import NEVER, SharedOperator
+from headgate_lab.tuple_buffer.port import Entry
 
 GROUPS = 8
 INSTANCES = 5

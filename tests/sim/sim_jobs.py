@@ -11,10 +11,10 @@ import numpy.typing as npt
 from headgate.control.decision import NOTHING, Change, Decision, Kind
 from headgate.control.observation import Observation
 from headgate.core.assignment import Assignment
-from headgate.engines.sim.continuous import ContinuousEngine, ContinuousOperator
-from headgate.engines.sim.model import OperatorModel, ServiceTime, TreatmentCost
-from headgate.engines.sim.streams import Inflow
 from headgate.loop.settings import OperatorSettings
+from headgate.sim.continuous import ContinuousEngine, ContinuousOperator
+from headgate.sim.model import OperatorModel, ServiceTime, TreatmentCost
+from headgate.sim.streams import Inflow
 from headgate.workloads.arrivals import Arrivals, Chunk, Feed
 
 NAME = "count"

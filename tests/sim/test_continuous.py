@@ -19,7 +19,7 @@ from sim_jobs import (
 from headgate.control.estimators.examiner import Examiner
 from headgate.core.assignment import spread
 from headgate.core.errors import ProtocolError
-from headgate.engines.sim.model import (
+from headgate.sim.model import (
     Distribution,
     OperatorModel,
     ServiceTime,

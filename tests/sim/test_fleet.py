@@ -11,11 +11,11 @@ from headgate.control.fleet_view import FleetDecision, FleetView
 from headgate.control.policies.henge import Henge
 from headgate.core.errors import ConfigError
 from headgate.core.utility import Intent, Metric, Utility
-from headgate.engines.sim.fleet.model import RESTART, Cluster, SimJob
-from headgate.engines.sim.fleet.run import run_fleet
-from headgate.engines.sim.fleet.simulation import FleetSimulation
-from headgate.workloads import topologies
-from headgate.workloads.topologies import OperatorShape, Topology
+from headgate_lab.sim.fleet.model import RESTART, Cluster, SimJob
+from headgate_lab.sim.fleet.run import run_fleet
+from headgate_lab.sim.fleet.simulation import FleetSimulation
+from headgate_lab.workloads import topologies
+from headgate_lab.workloads.topologies import OperatorShape, Topology
 
 QUIET = Cluster(hosts=2, noise=0.0, slot_overhead=0.0)
 BELOW_1S = Utility(10.0, (Intent(Metric.LATENCY, 1.0),))

@@ -9,8 +9,8 @@ from headgate.control.decision import Change, Kind
 from headgate.control.registry import policy
 from headgate.core.assignment import rescale, spread
 from headgate.core.errors import ConfigError, ProtocolError
-from headgate.engines.sim.join import OPERATOR, JoinEngine, JoinModel, simulate_join
 from headgate.workloads.rates import StepRate
+from headgate_lab.sim.join import OPERATOR, JoinEngine, JoinModel, simulate_join
 
 
 def arrivals(*steps: tuple[float, float], until_s: float) -> np.ndarray:

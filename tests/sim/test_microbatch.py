@@ -10,12 +10,12 @@ from headgate.control.policies.static import Static
 from headgate.control.policy import Policy
 from headgate.core.assignment import spread
 from headgate.core.errors import ProtocolError
-from headgate.engines.sim.measures import Measures
-from headgate.engines.sim.microbatch import BatchOperator, MicroBatchEngine
-from headgate.engines.sim.model import MicroBatch, OperatorModel
-from headgate.engines.sim.simulation import SimulatedJob, Simulation
-from headgate.engines.sim.streams import Inflow
 from headgate.loop.settings import OperatorSettings
+from headgate.sim.measures import Measures
+from headgate.sim.microbatch import BatchOperator, MicroBatchEngine
+from headgate.sim.model import MicroBatch, OperatorModel
+from headgate.sim.simulation import SimulatedJob, Simulation
+from headgate.sim.streams import Inflow
 from headgate.workloads.arrivals import Arrivals, Feed, RateArrivals
 from headgate.workloads.rates import ConstantRate
 

@@ -15,15 +15,15 @@ from headgate.control.policies.dabs import Dabs
 from headgate.control.policies.psps import Psps
 from headgate.control.replicas import Interval, ReplicaDecision
 from headgate.core.errors import ConfigError
-from headgate.engines.sim.model import Distribution, ServiceTime, SlotPool
-from headgate.engines.sim.replicas.model import (
+from headgate.sim.model import Distribution, ServiceTime, SlotPool
+from headgate_lab.sim.replicas.model import (
     Edge,
     GroupingKind,
     PoolJob,
     PoolSettings,
     StatelessOperator,
 )
-from headgate.engines.sim.replicas.simulation import PoolRun, simulate
+from headgate_lab.sim.replicas.simulation import PoolRun, simulate
 
 F64 = npt.NDArray[np.float64]
 SECOND = PoolSettings(interval_s=1.0)

@@ -12,7 +12,8 @@ from headgate.control.policies.static import Static
 from headgate.control.policies.streamswitch import StreamSwitch
 from headgate.core.assignment import spread
 from headgate.core.errors import ConfigError
-from headgate.engines.sim.model import (
+from headgate.loop.settings import OperatorSettings
+from headgate.sim.model import (
     Distribution,
     MicroBatch,
     OperatorModel,
@@ -20,9 +21,8 @@ from headgate.engines.sim.model import (
     SlotPool,
     TreatmentCost,
 )
-from headgate.engines.sim.result import RunResult
-from headgate.engines.sim.simulation import SimulatedJob, Simulation
-from headgate.loop.settings import OperatorSettings
+from headgate.sim.result import RunResult
+from headgate.sim.simulation import SimulatedJob, Simulation
 from headgate.workloads.arrivals import RateArrivals
 from headgate.workloads.rates import ConstantRate, SineRate
 

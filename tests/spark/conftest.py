@@ -32,7 +32,7 @@ def spark() -> Iterator[Any]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Late: the session's settings are read from the environment above.
-    from headgate.engines.spark.session import session as open_session
+    from headgate.spark.cluster.session import session as open_session
 
     made = open_session(master="local[2]", name="tests")
     made.sparkContext.setLogLevel("ERROR")

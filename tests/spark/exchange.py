@@ -10,9 +10,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import headgate as hg
-from headgate.engines.spark import sources
-from headgate.engines.spark.queries import stock_exchange
-from headgate.engines.spark.session import session
+from headgate.spark.cluster.session import session
+from headgate.spark.workloads import sources
+from headgate.spark.workloads.queries import stock_exchange
 from headgate.workloads import order_book
 from headgate.workloads.rates import ConstantRate
 from headgate.workloads.stock_exchange import ExchangeConfig, orders

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.engines.spark.porter import Urgency, Work
+from headgate.spark.move.porter import Urgency, Work
 
 
 class FakePorter:

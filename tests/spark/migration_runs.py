@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.engines.spark.faults import CRASH
-from headgate.engines.spark.placement import living_hosts
-from headgate.engines.spark.session import session
+from headgate.spark.cluster.session import session
+from headgate.spark.job.faults import CRASH
+from headgate.spark.move.placement import living_hosts
 
 FILES, FED_AT_FIRST, ROWS, KEYS, GROUPS = 8, 6, 300, 120, 8
 ASK_AT = 2

@@ -12,7 +12,7 @@ import nexmark_runs as runs
 from pyspark.sql import Row
 
 from headgate.state.checkpoint import Checkpoint
-from headgate.testing import nexmark as plain
+from headgate_lab.testing import nexmark as plain
 
 SECOND_US = 1_000_000
 

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import headgate as hg
-from headgate.engines.spark import queries
+from headgate.spark.workloads import queries
 from headgate.state.checkpoint import Checkpoint
 from headgate.workloads import nexmark
 from headgate.workloads.nexmark import NexmarkConfig

@@ -11,13 +11,13 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from headgate.engines.spark.arrow_processor import ArrowProcessor
-from headgate.engines.spark.declaration import declared
-from headgate.engines.spark.user_processor import RowProcessor
 from headgate.operators.process import ProcessorOperator
 from headgate.operators.processor import ProcessorSpec, TimeMode
 from headgate.operators.serve import GROUP, RECORDS, GroupState, Request, serve
 from headgate.operators.spec import Kind, Leaf
+from headgate.spark.read.declaration import declared
+from headgate.spark.worker.arrow_processor import ArrowProcessor
+from headgate.spark.worker.user_processor import RowProcessor
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import types as T
 
-from headgate.engines.spark.arrowbatches import fit_arrow_batches, row_bytes
+from headgate.spark.jvm.arrowbatches import fit_arrow_batches, row_bytes
 
 BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from headgate.core.errors import CheckpointError
-from headgate.engines.spark.commit import StepFacts, next_manifest
-from headgate.engines.spark.job import OperatorState
-from headgate.engines.spark.reports import Payload, Report
-from headgate.engines.spark.slot import Facts, _table_payload
+from headgate.spark.job.job import OperatorState
+from headgate.spark.job.reports import Payload, Report
+from headgate.spark.step.commit import StepFacts, next_manifest
+from headgate.spark.worker.slot import Facts, _table_payload
 from headgate.state.checkpoint import Checkpoint
 
 _UNUSED = (

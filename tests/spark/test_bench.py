@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headgate.core.errors import ConfigError, EngineError
-from headgate.engines.spark.bench import (
+from headgate_lab.bench import (
     aggregate,
     cluster_kill,
     common,
@@ -24,8 +24,8 @@ from headgate.engines.spark.bench import (
     steady,
     wide,
 )
-from headgate.engines.spark.bench.common import Answer, Input, WrongAnswer, child, spark_env
-from headgate.engines.spark.bench.native import BASELINES
+from headgate_lab.bench.common import Answer, Input, WrongAnswer, child, spark_env
+from headgate_lab.bench.native import BASELINES
 
 pytestmark = pytest.mark.spark
 
@@ -38,8 +38,8 @@ import json, sys
 from dataclasses import replace
 from pathlib import Path
 from pyspark.sql import functions as F
-from headgate.engines.spark.bench import native
-from headgate.engines.spark.session import session
+from headgate_lab.bench import native
+from headgate.spark.cluster.session import session
 
 work, engines = Path(sys.argv[1]), json.loads(sys.argv[2])
 right = native.BASELINES["spark-memory"]
@@ -194,7 +194,7 @@ def test_an_engine_that_fails_leaves_the_others_their_numbers(monkeypatch):
 
 def test_a_childs_progress_is_seen_while_it_runs_and_its_other_words_only_if_it_fails(capfd):
     says = (
-        "import sys; from headgate.engines.spark.bench.common import progress;"
+        "import sys; from headgate_lab.bench.common import progress;"
         "progress('half way'); print('JVM noise', file=sys.stderr);"
     )
     assert child([sys.executable, "-c", says + "print('{}')"], spark_env(), 60) == {}

@@ -9,20 +9,11 @@ import numpy as np
 import pytest
 
 from headgate.core.errors import ConfigError, EngineError
-from headgate.engines.spark.bench import (
-    flink,
-    flink_words,
-    joins,
-    memory,
-    processor,
-    sides,
-    windows,
-    words,
-)
-from headgate.engines.spark.bench.common import WrongAnswer
-from headgate.experiments import operators
-from headgate.experiments.stretch import counts, scalejoin
-from headgate.workloads.tweets import TWEETS, tweets
+from headgate_lab.bench import flink, flink_words, joins, memory, processor, sides, windows, words
+from headgate_lab.bench.common import WrongAnswer
+from headgate_lab.experiments import operators
+from headgate_lab.experiments.stretch import counts, scalejoin
+from headgate_lab.workloads.tweets import TWEETS, tweets
 
 pytestmark = pytest.mark.spark
 

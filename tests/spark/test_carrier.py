@@ -9,14 +9,14 @@ from fake_porter import FakePorter
 
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import ConfigError
-from headgate.engines.spark.carrier import Carrier
-from headgate.engines.spark.job import OperatorState
-from headgate.engines.spark.porter import Urgency
-from headgate.engines.spark.writer import Writer
 from headgate.migration import registry
 from headgate.migration.events import Cause, Requested
 from headgate.migration.plan import uniform
 from headgate.migration.protocol import Migration
+from headgate.spark.job.job import OperatorState
+from headgate.spark.move.carrier import Carrier
+from headgate.spark.move.porter import Urgency
+from headgate.spark.writer import Writer
 
 GROUPS = 12
 HOSTS = ("a", "a", "b", "b")

@@ -16,12 +16,12 @@ CHILD = """
 import json, os, signal, sys, time
 from pathlib import Path
 import headgate as hg
-from headgate.engines.spark.placement import living_hosts
-from headgate.engines.spark.queries import WORKLOADS
-from headgate.engines.spark.session import session
-from headgate.engines.spark.sources import register
-from headgate.engines.spark.verify import verify
-from headgate.testing.cluster import StandaloneCluster
+from headgate.spark.move.placement import living_hosts
+from headgate.spark.workloads.queries import WORKLOADS
+from headgate.spark.cluster.session import session
+from headgate.spark.workloads.sources import register
+from headgate.spark.verify import verify
+from headgate_lab.testing.cluster import StandaloneCluster
 
 base = Path(sys.argv[1])
 options = {"rate": "2000"}
@@ -90,7 +90,7 @@ def test_no_killed_process_changes_an_answer_and_slots_are_spread_over_hosts(
 ORPHANS = """
 import os, signal, sys
 from pathlib import Path
-from headgate.testing.cluster import StandaloneCluster
+from headgate_lab.testing.cluster import StandaloneCluster
 
 with StandaloneCluster(Path(sys.argv[1]), workers=1) as cluster:
     print(*(process.pid for process in cluster._processes), flush=True)

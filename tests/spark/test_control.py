@@ -12,11 +12,6 @@ from headgate.control.decision import NOTHING, Change, Decision, Kind
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.slo import parse_slo
-from headgate.engines.spark.changes import Changes, Wanted
-from headgate.engines.spark.commands import FREEZE, Commands
-from headgate.engines.spark.control import ControlConfig, Controller
-from headgate.engines.spark.job import JobConfig, OperatorState
-from headgate.engines.spark.reports import Report
 from headgate.journal import (
     Applied,
     AssignmentChange,
@@ -28,6 +23,11 @@ from headgate.journal import (
     Start,
 )
 from headgate.operators.counts import Binned, Counts
+from headgate.spark.job.changes import Changes, Wanted
+from headgate.spark.job.job import JobConfig, OperatorState
+from headgate.spark.job.reports import Report
+from headgate.spark.steer.commands import FREEZE, Commands
+from headgate.spark.steer.control import ControlConfig, Controller
 from headgate.state.control import Command, ControlFiles
 
 GROUPS = 8

@@ -10,8 +10,8 @@ import pytest
 
 from headgate.cli.answer import exit_code
 from headgate.cli.cluster import doctor_lines
-from headgate.engines.spark.doctor import Needs, _outside, _unreachable, doctor, judge
-from headgate.engines.spark.host_facts import HostFacts, look
+from headgate.spark.cluster.doctor import Needs, _outside, _unreachable, doctor, judge
+from headgate.spark.cluster.host_facts import HostFacts, look
 
 GB = 10**9
 NEEDS = Needs(state_bytes=3 * GB)

@@ -16,12 +16,12 @@ CHILD = """
 import json, sys, time
 from pathlib import Path
 import headgate as hg
-from headgate.engines.spark.executors import ExecutorPool
-from headgate.engines.spark.queries import WORKLOADS
-from headgate.engines.spark.session import session
-from headgate.engines.spark.sources import register
-from headgate.engines.spark.verify import verify
-from headgate.testing.cluster import StandaloneCluster
+from headgate.spark.jvm.executors import ExecutorPool
+from headgate.spark.workloads.queries import WORKLOADS
+from headgate.spark.cluster.session import session
+from headgate.spark.workloads.sources import register
+from headgate.spark.verify import verify
+from headgate_lab.testing.cluster import StandaloneCluster
 
 base = Path(sys.argv[1])
 options = {"rate": "1000"}

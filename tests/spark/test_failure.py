@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from headgate.core.errors import CheckpointError, EngineError, ProcessorError
-from headgate.engines.spark.failure import (
+from headgate.spark.worker.failure import (
     QueryFailed,
     is_final,
     is_lost_worker,

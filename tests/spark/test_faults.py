@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.errors import ConfigError
-from headgate.engines.spark.bench import kill
-from headgate.engines.spark.faults import CRASH, SlotFaults
-from headgate.testing import faults
+from headgate.spark.job.faults import CRASH, SlotFaults
+from headgate_lab.bench import kill
+from headgate_lab.testing import faults
 
 # five lives of a job, each with a start of the JVM; on a busy machine a start takes half a minute
 pytestmark = pytest.mark.timeout(1200)
@@ -167,7 +167,7 @@ def test_a_kill_that_never_fires_fails_the_run(monkeypatch):
 
 
 CRASHING = """
-from headgate.engines.spark.faults import crash_point
+from headgate.spark.job.faults import crash_point
 crash_point("after-manifest", 6)
 crash_point("after-sink", 7)
 print("alive", flush=True)
@@ -190,7 +190,7 @@ def test_a_driver_that_nobody_told_lives():
 
 
 def test_a_crash_nobody_understands_is_refused(monkeypatch):
-    from headgate.engines.spark.faults import crash_point
+    from headgate.spark.job.faults import crash_point
 
     monkeypatch.setenv(CRASH, "after-lunch:7")
     with pytest.raises(ConfigError, match="after-manifest"):

@@ -18,8 +18,8 @@ from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetOp
 from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Intent, Metric, Utility
-from headgate.engines.spark.fleet.member import Member, State, _reason
 from headgate.journal import AssignmentChange, FleetDecided, FleetJobChanged, FleetRound, read
+from headgate.spark.fleet.member import Member, State, _reason
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -7,11 +7,11 @@ import pytest
 from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetOperator, FleetView
 from headgate.core.errors import ConfigError
 from headgate.core.utility import Intent, Metric, Utility
-from headgate.engines.spark.bench.fleet_utility import FleetUtilityParameters, times
-from headgate.engines.spark.bench.fleets import CutOff, all_met, all_met_s, outcome, shares, touched
-from headgate.engines.spark.bench.henge import HengeBenchParameters, day_steps, satisfied
 from headgate.journal.fleet import FleetDecided, FleetJobState, FleetRound
 from headgate.workloads.rates import parse_rate
+from headgate_lab.bench.fleet_utility import FleetUtilityParameters, times
+from headgate_lab.bench.fleets import CutOff, all_met, all_met_s, outcome, shares, touched
+from headgate_lab.bench.henge import HengeBenchParameters, day_steps, satisfied
 
 
 def seen(time_s: float, **worth: float | None) -> FleetRound:

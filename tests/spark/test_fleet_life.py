@@ -13,14 +13,14 @@ from headgate.control.fleet_view import FleetDecision, FleetJob, FleetOperator
 from headgate.core.errors import ConfigError, EngineError, EngineGone
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Intent, Metric, Utility
-from headgate.engines.spark.changes import Changes
-from headgate.engines.spark.failure import QueryFailed
-from headgate.engines.spark.fleet import fleet as fleets
-from headgate.engines.spark.fleet.member import Member, State
-from headgate.engines.spark.fleet.probe import Probe
-from headgate.engines.spark.job import OperatorState
-from headgate.engines.spark.query import Query
-from headgate.engines.spark.reports import Payload, Report
+from headgate.spark.fleet import fleet as fleets
+from headgate.spark.fleet.member import Member, State
+from headgate.spark.fleet.probe import Probe
+from headgate.spark.job.changes import Changes
+from headgate.spark.job.job import OperatorState
+from headgate.spark.job.reports import Payload, Report
+from headgate.spark.query import Query
+from headgate.spark.worker.failure import QueryFailed
 
 UTILITY = Utility(1.0, (Intent(Metric.JUICE, 0.5),))
 LATE = RuntimeError("terminated with exception: Python worker failed to connect back.")

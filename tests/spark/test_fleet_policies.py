@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 import headgate as hg
 from headgate.control import fleet_registry
 from headgate.control.policies.henge import State
-from headgate.engines.spark.bench.fleets import touched
 from headgate.journal import AssignmentChange, FleetDecided, read
+from headgate_lab.bench.fleets import touched
 
 pytestmark = pytest.mark.timeout(600)
 

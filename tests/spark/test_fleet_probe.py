@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from headgate.core.utility import Intent, Metric
-from headgate.engines.spark.fleet import probe as probing
-from headgate.engines.spark.fleet.probe import Probe
-from headgate.engines.spark.job import OperatorState
-from headgate.engines.spark.reports import Report
 from headgate.journal import histogram
+from headgate.spark.fleet import probe as probing
+from headgate.spark.fleet.probe import Probe
+from headgate.spark.job.job import OperatorState
+from headgate.spark.job.reports import Report
 
 MEAN = Intent(Metric.LATENCY, 1.0)
 P90 = Intent(Metric.LATENCY, 1.0, percentile=90.0)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from headgate.core.assignment import spread
-from headgate.engines.spark.changes import Changes
-from headgate.engines.spark.executors import Executor
-from headgate.engines.spark.following import ExecutorFollower, Needs
-from headgate.engines.spark.job import OperatorState
+from headgate.spark.cluster.following import ExecutorFollower, Needs
+from headgate.spark.job.changes import Changes
+from headgate.spark.job.job import OperatorState
+from headgate.spark.jvm.executors import Executor
 
 A, B, C = (Executor(str(i), f"node-{i}", cores=1) for i in range(3))
 

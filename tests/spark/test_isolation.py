@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.assignment import spread
-from headgate.engines.spark.bench import isolation
-from headgate.engines.spark.job import JobConfig, OperatorState
-from headgate.engines.spark.reports import Payload, Report
+from headgate.spark.job.job import JobConfig, OperatorState
+from headgate.spark.job.reports import Payload, Report
 from headgate.state.checkpoint import Checkpoint
-from headgate.testing import faults
+from headgate_lab.bench import isolation
+from headgate_lab.testing import faults
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -18,9 +18,9 @@ from pyspark.errors import StreamingQueryException
 
 import headgate as hg
 from headgate.core.errors import EngineError, EngineGone, HeadgateError
-from headgate.engines.spark import life
-from headgate.engines.spark.ending import Ending
-from headgate.engines.spark.life import JvmLife
+from headgate.spark.jvm import life
+from headgate.spark.jvm.life import JvmLife
+from headgate.spark.step.ending import Ending
 
 SENTENCE = r"Spark's JVM is gone.*start the job again"
 
@@ -214,7 +214,7 @@ class Inner:
 
 
 def test_a_stop_does_not_wait_for_a_batch_that_hangs_once_the_jvm_is_gone(listening, monkeypatch):
-    monkeypatch.setattr("headgate.engines.spark.ending._LAST_BATCH_S", 0.0)
+    monkeypatch.setattr("headgate.spark.step.ending._LAST_BATCH_S", 0.0)
     port = listening.getsockname()[1]
     listening.close()
     inner, batches, closed = Inner(ConnectionRefusedError()), Batches(idle=False), []

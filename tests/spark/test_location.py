@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import headgate as hg
 from headgate.core.errors import CheckpointError, ConfigError
-from headgate.engines.spark.doctor import doctor
-from headgate.engines.spark.location import Place, check_seen, place, resolved
+from headgate.spark.cluster.doctor import doctor
+from headgate.spark.cluster.location import Place, check_seen, place, resolved
 
 CONF = "spark.sql.streaming.checkpointLocation"
 

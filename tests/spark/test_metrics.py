@@ -14,13 +14,13 @@ from headgate.control.success import success_rates
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
-from headgate.engines.spark.metrics import OperatorCounters, SparkMetrics
-from headgate.engines.spark.reports import Report
-from headgate.engines.spark.success import SuccessRate
-from headgate.engines.spark.useful import CostFit, UsefulTime
 from headgate.loop import steering
 from headgate.loop.batch_floor import STEPS_MIN, BatchFloor
 from headgate.operators.counts import Binned, Counts
+from headgate.spark.job.reports import Report
+from headgate.spark.steer.metrics import OperatorCounters, SparkMetrics
+from headgate.spark.steer.success import SuccessRate
+from headgate.spark.steer.useful import CostFit, UsefulTime
 
 GROUPS = 4
 

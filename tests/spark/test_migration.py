@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import headgate as hg
-from headgate.testing.cluster import StandaloneCluster
+from headgate_lab.testing.cluster import StandaloneCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

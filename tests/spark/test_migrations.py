@@ -7,10 +7,10 @@ import json
 from fake_porter import FakePorter
 
 from headgate.core.assignment import Assignment, spread
-from headgate.engines.spark.changes import Changes, Wanted
-from headgate.engines.spark.job import OperatorState
-from headgate.engines.spark.migrations import Migrations
-from headgate.engines.spark.placement import Placement
+from headgate.spark.job.changes import Changes, Wanted
+from headgate.spark.job.job import OperatorState
+from headgate.spark.move.migrations import Migrations
+from headgate.spark.move.placement import Placement
 
 GROUPS = 12
 

@@ -18,9 +18,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import headgate as hg
-from headgate.engines.spark import sources
-from headgate.engines.spark.queries import q5, q7
-from headgate.engines.spark.slot import read_table
+from headgate.spark.worker.slot import read_table
+from headgate.spark.workloads import sources
+from headgate.spark.workloads.queries import q5, q7
 from headgate.state.checkpoint import Checkpoint
 from headgate.workloads import nexmark
 from headgate.workloads.rates import ConstantRate

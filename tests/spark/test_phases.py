@@ -8,15 +8,15 @@ import pytest
 
 from headgate.control.registry import policy
 from headgate.core.errors import ConfigError
-from headgate.engines.spark.bench.phases import (
+from headgate.journal.schema import Batch, Latency
+from headgate.workloads.rates import StepRate, parse_rate
+from headgate_lab.bench.phases import (
     POLICIES,
     PhasesParameters,
     as_text,
     phase_rows,
     random_phases,
 )
-from headgate.journal.schema import Batch, Latency
-from headgate.workloads.rates import StepRate, parse_rate
 
 RATE = StepRate(((0.0, 100.0), (2.0, 400.0)))
 

@@ -15,15 +15,15 @@ import headgate as hg
 from headgate.control.estimators.service_time import ServiceTime
 from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPool
 from headgate.core.errors import CheckpointError, ConfigError
-from headgate.engines.spark.replicas.pools import PoolConfig, PoolState, stride
-from headgate.engines.spark.replicas.record import PoolRecorder
-from headgate.engines.spark.replicas.start import pool_config
-from headgate.engines.spark.replicas.task import ARRIVED, Feed, ReplicaReport, _backlog, _kept
-from headgate.engines.spark.reports import Payload
 from headgate.journal.reader import read
 from headgate.report.live import event_text
 from headgate.report.run import Run
 from headgate.report.why import why, why_lines
+from headgate.spark.job.reports import Payload
+from headgate.spark.replicas.pools import PoolConfig, PoolState, stride
+from headgate.spark.replicas.record import PoolRecorder
+from headgate.spark.replicas.start import pool_config
+from headgate.spark.replicas.task import ARRIVED, Feed, ReplicaReport, _backlog, _kept
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from headgate.engines.spark import porter as porters
-from headgate.engines.spark.errand import Answer, Done
-from headgate.engines.spark.porter import Heads, Porter, Urgency
+from headgate.spark.move import porter as porters
+from headgate.spark.move.errand import Answer, Done
+from headgate.spark.move.porter import Heads, Porter, Urgency
 
 TOKEN = "1" * 32
 

@@ -22,12 +22,12 @@ from pyspark.sql.streaming import StatefulProcessor
 
 import headgate as hg
 from headgate.core.errors import UnsupportedQuery
-from headgate.engines.spark.faults import CRASH
-from headgate.engines.spark.logical import read
-from headgate.engines.spark.matcher import TRADES, Matcher
-from headgate.engines.spark.queries import stock_exchange, stock_exchange_reference
-from headgate.engines.spark.verify import verify
-from headgate.testing import faults
+from headgate.spark.job.faults import CRASH
+from headgate.spark.read.logical import read
+from headgate.spark.verify import verify
+from headgate.spark.workloads.matcher import TRADES, Matcher
+from headgate.spark.workloads.queries import stock_exchange, stock_exchange_reference
+from headgate_lab.testing import faults
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(600)

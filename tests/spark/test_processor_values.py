@@ -21,12 +21,12 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from headgate.core.errors import UnsupportedQuery
-from headgate.engines.spark.arrow_processor import ArrowProcessor
-from headgate.engines.spark.declaration import declared
-from headgate.engines.spark.pandas_processor import _SETTINGS, PandasProcessor
-from headgate.engines.spark.state_handle import column_of
-from headgate.engines.spark.user_processor import RowProcessor
 from headgate.operators.processor import TIMERS, Keyed, State, TimeMode, Timers
+from headgate.spark.read.declaration import declared
+from headgate.spark.worker.arrow_processor import ArrowProcessor
+from headgate.spark.worker.pandas_processor import _SETTINGS, PandasProcessor
+from headgate.spark.worker.state_handle import column_of
+from headgate.spark.worker.user_processor import RowProcessor
 
 
 class Nested(StatefulProcessor):

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.streaming import StreamingQueryListener
 
 import headgate as hg
-from headgate.engines.spark.progress import Progress
 from headgate.journal.schema import Batch
+from headgate.spark.step.progress import Progress
 
 BOUND_S = 240.0
 FILES = 3

@@ -28,8 +28,9 @@ from headgate.core.errors import (
     StateError,
     UnsupportedQuery,
 )
-from headgate.engines.spark import lock, session, sparklog
-from headgate.engines.spark.logical import read
+from headgate.spark.cluster import session
+from headgate.spark.jvm import lock, sparklog
+from headgate.spark.read.logical import read
 from headgate.state.arena import ArenaStore
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.ports import EMPTY_TOKEN, TableLayout
@@ -294,8 +295,8 @@ _SECOND = """
 import sys
 from pathlib import Path
 from headgate.core.errors import CheckpointError
-from headgate.engines.spark import lock
-from headgate.engines.spark.session import session
+from headgate.spark.jvm import lock
+from headgate.spark.cluster.session import session
 
 lock._WAIT_S = 0.2
 try:

@@ -16,11 +16,11 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.errors import ConfigError, UnsupportedQuery
-from headgate.engines.spark.replicas import driver as drivers
 from headgate.journal.reader import locate, read
 from headgate.journal.schema import Restart, Start, Stop
 from headgate.report.summary import summary
 from headgate.report.why import why
+from headgate.spark.replicas import driver as drivers
 
 pytestmark = pytest.mark.timeout(300)
 

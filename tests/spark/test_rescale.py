@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headgate.core.errors import ConfigError
-from headgate.engines.spark.bench import rescale
-from headgate.engines.spark.bench.rescale import RescaleParameters, change_of
 from headgate.migration.registry import strategy
+from headgate_lab.bench import rescale
+from headgate_lab.bench.rescale import RescaleParameters, change_of
 
 ASKED_MS = 10_000.0
 

@@ -18,9 +18,9 @@ import pytest
 
 import headgate as hg
 from headgate.core.errors import ConfigError
-from headgate.engines.spark import warmup
-from headgate.engines.spark.daemon import own_directory, quiet_here
-from headgate.engines.spark.interpreter import check_interpreter
+from headgate.spark.cluster.interpreter import check_interpreter
+from headgate.spark.step import warmup
+from headgate.spark.worker.daemon import own_directory, quiet_here
 
 
 def test_workers_run_the_same_python_as_the_driver(spark: Any) -> None:

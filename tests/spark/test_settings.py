@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.errors import ConfigError, HeadgateError
-from headgate.engines.spark import options as own
+from headgate.spark.settings import options as own
 
 
 def rate(spark: SparkSession) -> DataFrame:

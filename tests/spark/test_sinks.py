@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.errors import CheckpointError, ConfigError
-from headgate.engines.spark import sparksinks
-from headgate.engines.spark.sinks import ConsoleSink
+from headgate.spark.jvm import sparksinks
+from headgate.spark.step.sinks import ConsoleSink
 
 Write = Callable[[DataFrame], Any]
 

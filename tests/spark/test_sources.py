@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from headgate.core.errors import ConfigError
-from headgate.engines.spark import sources
-from headgate.engines.spark.queries import WORKLOADS, find_sdsc_log
+from headgate.spark.workloads import sources
+from headgate.spark.workloads.queries import WORKLOADS, find_sdsc_log
 from headgate.workloads import nexmark, sentences, stock_exchange
 from headgate.workloads.rates import ConstantRate
 

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pytest
 
 from headgate.core.errors import ConfigError
-from headgate.engines.spark.bench import storm
-from headgate.engines.spark.bench import storm_faults as faults
-from headgate.engines.spark.bench import storm_jobs as jobs
+from headgate_lab.bench import storm
+from headgate_lab.bench import storm_faults as faults
+from headgate_lab.bench import storm_jobs as jobs
 
 
 def plan(seed: str = "0 join", count: int = 40) -> list[faults.Fault]:
@@ -83,7 +83,7 @@ def test_daemon_and_workers_are_told_by_their_parents():
     def process(pid: int, parent: int, what: bytes) -> faults.Process:
         return faults.Process(pid, parent, pid, "S", what)
 
-    daemon = b"python\0-m\0headgate.engines.spark.daemon"
+    daemon = b"python\0-m\0headgate.spark.worker.daemon"
     everyone = [
         process(1, 0, b"python\0-m\0job"),
         process(2, 1, b"/usr/bin/java\0-cp\0x"),

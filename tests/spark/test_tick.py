@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import headgate as hg
-from headgate.engines.spark import begin as beginning
-from headgate.engines.spark.tick import Tick
+from headgate.spark.jvm.tick import Tick
+from headgate.spark.step import begin as beginning
 
 BOUND_S = 240.0
 """Generous: on a busy machine a batch takes seconds. What is asserted is batches, not time."""

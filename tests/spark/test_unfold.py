@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate.engines.spark.gateway import analysed, class_name, each
-from headgate.engines.spark.logical import read
-from headgate.engines.spark.unfold import Unfolding, unfolding
+from headgate.spark.jvm.gateway import analysed, class_name, each
+from headgate.spark.read.logical import read
+from headgate.spark.step.unfold import Unfolding, unfolding
 
 KEY_GROUPS = 16
 

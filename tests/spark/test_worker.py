@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headgate.engines.spark import worker
+from headgate.spark.worker import worker
 from headgate.state.arena import join_run, open_run
 
 
@@ -17,7 +17,7 @@ def test_the_daemon_removes_the_arena_of_a_driver_that_was_killed(tmp_path: Path
     killed, other = open_run(tmp_path), open_run(tmp_path)
     killed.close(remove=False)
     subprocess.run(
-        [sys.executable, "-m", "headgate.engines.spark.daemon"],
+        [sys.executable, "-m", "headgate.spark.worker.daemon"],
         env=os.environ | {"HEADGATE_ARENA_DIR": str(tmp_path)},
         stdin=subprocess.DEVNULL,  # as when the JVM has ended
         stdout=subprocess.DEVNULL,

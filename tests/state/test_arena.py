@@ -14,7 +14,7 @@ import pytest
 from headgate.core.errors import StateError
 from headgate.state import arena_file
 from headgate.state.arena import ArenaStore, arena_root, join_run, open_run, sweep
-from headgate.testing.stores import (
+from headgate_lab.testing.stores import (
     GROUP,
     LAYOUT,
     History,
@@ -167,7 +167,7 @@ def test_a_killed_process_leaves_no_lock_and_its_dirty_file_is_replaced(
     code = (
         "import os, signal, sys, numpy as np\n"
         "from headgate.state.arena import ArenaStore\n"
-        "from headgate.testing.stores import LAYOUT, GROUP, apply_changes\n"
+        "from headgate_lab.testing.stores import LAYOUT, GROUP, apply_changes\n"
         "store = ArenaStore(sys.argv[1], LAYOUT)\n"
         "table = store.acquire(GROUP, sys.argv[2], lambda token: [])\n"
         "table.begin()\n"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headgate.core.errors import CheckpointError
 from headgate.state.changelog import decode, encode, open_blob
 from headgate.state.ports import EMPTY_TOKEN, Section
-from headgate.testing.stores import strings
+from headgate_lab.testing.stores import strings
 
 
 def section(rows: int, words: list[str], *, full: bool = False) -> Section:

@@ -15,7 +15,7 @@ from headgate.state.checkpoint import Checkpoint, due_for_snapshot
 from headgate.state.heap import HeapStore
 from headgate.state.manifest import BlobEntry, FileEntry, Heads, Manifest, SectionEntry
 from headgate.state.ports import EMPTY_TOKEN
-from headgate.testing.stores import LAYOUT, apply_changes, contents, fresh_token
+from headgate_lab.testing.stores import LAYOUT, apply_changes, contents, fresh_token
 
 IDENTITY = {"keys": ["page"], "groups": 4, "layout": {"width": 5}}
 GROUPS = 4

@@ -20,7 +20,7 @@ import hashlib, sys
 import numpy as np
 from headgate.state import kernels
 from headgate.state.heap import HeapStore
-from headgate.testing.stores import LAYOUT, History, apply_changes
+from headgate_lab.testing.stores import LAYOUT, History, apply_changes
 hash_ = kernels.hash_words(np.array([[-1, 2**62], [0, -(2**63)], [7, 7]], dtype=np.int64))
 store, history = HeapStore(LAYOUT), History()
 table = store.acquire(0, history.token, history.chain)

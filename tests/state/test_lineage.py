@@ -9,7 +9,7 @@ from headgate.core.errors import StateError
 from headgate.state.heap import HeapStore
 from headgate.state.lineage import leads
 from headgate.state.ports import EMPTY_TOKEN, Section
-from headgate.testing.stores import LAYOUT, apply_changes
+from headgate_lab.testing.stores import LAYOUT, apply_changes
 
 NO_ROWS = np.zeros((0, 3), dtype=np.int64)
 NO_STRINGS = (np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8))

@@ -7,7 +7,7 @@ from pathlib import Path
 from headgate.state.arena import ArenaStore
 from headgate.state.heap import HeapStore
 from headgate.state.ports import Store, TableLayout
-from headgate.testing.stores import StoreContract
+from headgate_lab.testing.stores import StoreContract
 
 
 class TestHeapStore(StoreContract):

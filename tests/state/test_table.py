@@ -9,7 +9,7 @@ import pytest
 from headgate.core.errors import StateError
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN, Section
-from headgate.testing.stores import LAYOUT, Change, apply_changes, contents
+from headgate_lab.testing.stores import LAYOUT, Change, apply_changes, contents
 
 TOKENS = [EMPTY_TOKEN, *(digit * 32 for digit in "123")]
 

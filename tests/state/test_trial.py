@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.testing.trial import LAYOUT, IgnoresLineage, TakesOver, run_trials
+from headgate_lab.testing.trial import LAYOUT, IgnoresLineage, TakesOver, run_trials
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 

@@ -14,11 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = (ROOT / "src", ROOT / "lab" / "src")
 
 _COMMANDS = {"command", "callback"}
 """Attributes that a function is decorated with to become one of the command line."""
-_DOTTED = re.compile(r"headgate(\.\w+)+\.?")
+_DOTTED = re.compile(r"headgate(_lab)?(\.\w+)+\.?")
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -201,10 +202,11 @@ class Reach:
 @functools.cache
 def _modules() -> dict[str, Module]:
     found = {}
-    for path in sorted((SOURCE / "headgate").rglob("*.py")):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = Module(name, path)
+    for source in SOURCES:
+        for path in sorted(source.rglob("*.py")):
+            parts = path.relative_to(source).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = Module(name, path)
     return found
 
 

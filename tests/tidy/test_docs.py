@@ -28,7 +28,7 @@ def rows(page: str, heading: str) -> dict[str, str]:
 
 
 def test_the_guide_lists_every_option() -> None:
-    from headgate.engines.spark.options import OPTIONS
+    from headgate.spark.settings.options import OPTIONS
 
     text = (DOCS / "guide.md").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^\| `(headgate\.[A-Za-z.]+)` \| ([^|]+) \|", text, re.MULTILINE))
@@ -40,15 +40,15 @@ def test_the_guide_lists_every_option() -> None:
 
 
 def test_the_guide_lists_every_setting() -> None:
-    from headgate.engines.spark.session import SETTINGS
+    from headgate.spark.cluster.session import SETTINGS
 
     text = (DOCS / "guide.md").read_text(encoding="utf-8")
     assert {s.key for s in SETTINGS if f"| `{s.key}` |" not in text} == set()
 
 
 def test_the_guide_names_every_method_of_writer_and_query() -> None:
-    from headgate.engines.spark.query import Query
-    from headgate.engines.spark.writer import Writer
+    from headgate.spark.query import Query
+    from headgate.spark.writer import Writer
 
     text = (DOCS / "guide.md").read_text(encoding="utf-8")
     public = {n for of in (Writer, Query) for n in vars(of) if not n.startswith("_")}

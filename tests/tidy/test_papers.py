@@ -24,8 +24,8 @@ CLAIMS = [
 TESTS_ONLY = "library, called by tests only"
 PROOF = re.compile(rf"Spark(, weaker: \S.*[^.])?|simulator|library|{TESTS_ONLY}")
 
-EXPERIMENTS = ("headgate.experiments", "headgate.engines.sim", "headgate.testing")
-BENCHMARKS = "headgate.engines.spark.bench"
+EXPERIMENTS = ("headgate_lab.experiments", "headgate.sim", "headgate_lab.testing")
+BENCHMARKS = "headgate_lab.bench"
 APART = {"sim", "dataflow", "oplus", "tuple_buffer", "experiments"}
 """Tests of what does not run on Spark."""
 
@@ -34,7 +34,7 @@ def public() -> list[str]:
     """Return where a user begins: what ``import headgate`` gives, and the commands."""
     headgate = importlib.import_module("headgate")
     names = [f"{module}.{name}" for name, module in headgate._WHERE.items()]
-    return ["headgate", "headgate.cli", "headgate.cli.main", *names]
+    return ["headgate", "headgate.cli", "headgate.cli.main", "headgate_lab.cli.register", *names]
 
 
 @functools.cache
@@ -86,15 +86,15 @@ def test_what_is_claimed_on_spark_can_be_come_to_without_an_experiment_or_a_test
 
 
 def test_what_nobody_but_a_test_calls_says_so_and_nothing_else_does() -> None:
-    anywhere = reached("headgate.testing")
+    anywhere = reached("headgate_lab.testing")
     uncalled = {c[2] for c in CLAIMS if c[2].strip("`") not in anywhere}
     assert {c[2] for c in CLAIMS if c[4] == TESTS_ONLY} == uncalled
 
 
 def test_who_is_reached_is_seen_through_methods_and_names_made_of_text() -> None:
-    on_spark, anywhere = reached(*EXPERIMENTS, BENCHMARKS), reached("headgate.testing")
+    on_spark, anywhere = reached(*EXPERIMENTS, BENCHMARKS), reached("headgate_lab.testing")
     assert "headgate.control.policies.drs.Drs.decide" in on_spark
-    assert "headgate.engines.sim.simulation.Simulation" not in on_spark
-    assert "headgate.experiments.drrs.fig10.run" in anywhere
-    assert "headgate.engines.spark.bench.henge.run" in anywhere
+    assert "headgate.sim.simulation.Simulation" not in on_spark
+    assert "headgate_lab.experiments.drrs.fig10.run" in anywhere
+    assert "headgate_lab.bench.henge.run" in anywhere
     assert "headgate.migration.deferral.Deferral" not in anywhere

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.core.errors import ProtocolError
-from headgate.operators.tuple_buffer.heap import HeapTupleBuffer
-from headgate.operators.tuple_buffer.layout import BufferShape
-from headgate.operators.tuple_buffer.port import Entry, TupleBuffer
-from headgate.operators.tuple_buffer.shared import SharedTupleBuffer
+from headgate_lab.tuple_buffer.heap import HeapTupleBuffer
+from headgate_lab.tuple_buffer.layout import BufferShape
+from headgate_lab.tuple_buffer.port import Entry, TupleBuffer
+from headgate_lab.tuple_buffer.shared import SharedTupleBuffer
 
 GROUPS = 4
 

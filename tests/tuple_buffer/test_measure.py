@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from headgate.operators.tuple_buffer.backoff import Backoff
-from headgate.operators.tuple_buffer.measure import Load, measure
+from headgate_lab.tuple_buffer.backoff import Backoff
+from headgate_lab.tuple_buffer.measure import Load, measure
 
 
 @pytest.mark.slow

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from headgate.core.errors import ConfigError, ProtocolError, StateError
-from headgate.operators.tuple_buffer import file
-from headgate.operators.tuple_buffer.backoff import Backoff
-from headgate.operators.tuple_buffer.layout import BufferShape
-from headgate.operators.tuple_buffer.port import Entry
-from headgate.operators.tuple_buffer.shared import SharedTupleBuffer
+from headgate_lab.tuple_buffer import file
+from headgate_lab.tuple_buffer.backoff import Backoff
+from headgate_lab.tuple_buffer.layout import BufferShape
+from headgate_lab.tuple_buffer.port import Entry
+from headgate_lab.tuple_buffer.shared import SharedTupleBuffer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -108,7 +108,7 @@ def test_all_readers_see_all_records_in_the_same_order(path):
 def test_a_process_that_shares_no_ancestor_can_use_it(path):
     buffer = SharedTupleBuffer.create(path, SHAPE, [0], [0])
     program = (
-        "import sys; from headgate.operators.tuple_buffer.shared import *;"
+        "import sys; from headgate_lab.tuple_buffer.shared import *;"
         "b = SharedTupleBuffer.open(sys.argv[1]); b.add(Entry(1, (7, 3.5)), 0)"
     )
     subprocess.run([sys.executable, "-c", program, str(path)], check=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headgate.workloads.bursts import LENGTH_S, replicas_needed, steps
 from headgate.workloads.rates import parse_rate
+from headgate_lab.workloads.bursts import LENGTH_S, replicas_needed, steps
 
 
 def test_the_load_needs_1_to_8_replicas_and_a_third_of_that_on_average() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from headgate.core.errors import ConfigError
 from headgate.workloads.draws import zipf_shares
-from headgate.workloads.stock_exchange_rates import StockExchange
 from headgate.workloads.traces import (
     Trace,
     group_shares,
@@ -18,6 +17,7 @@ from headgate.workloads.traces import (
     read_keyed,
     read_totals,
 )
+from headgate_lab.workloads.stock_exchange_rates import StockExchange
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 """Where public logs may lie, beside the repository; tests that need one are skipped without it."""

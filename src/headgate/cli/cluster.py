@@ -54,7 +54,7 @@ def doctor(
         if checkpoint is not None:
             check_place(Path(checkpoint))
         settings = parse_conf(conf or (), packages or ())
-        module = engine_module("headgate.engines.spark.doctor")
+        module = engine_module("headgate.spark.cluster.doctor")
         return dict(module.run(master, state=state, checkpoint=checkpoint, conf=settings))
 
     answer(work, doctor_lines, as_json=as_json, debug=debug)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +15,6 @@ from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer, err
 from headgate.cli.gate import GatedTyper
 from headgate.cli.input import directory, number_or_text, parse_conf, parse_options, parse_scale_at
 from headgate.core.duration import parse_duration_s
-from headgate.core.errors import ConfigError
-from headgate.core.size import parse_bytes
 from headgate.journal import locate
 from headgate.journal.writer import wall_clock_ms
 from headgate.report.display import Display
@@ -28,7 +24,6 @@ from headgate.report.plot import write_picture
 from headgate.report.run import Run
 from headgate.report.summary import summary
 from headgate.report.svg import WIDTH, render_svg
-from headgate.scenario.spark import engine_module
 
 app = GatedTyper(
     help=f"Elastic stateful streaming queries on Apache Spark.\n\n{EXIT_CODES}",
@@ -56,47 +51,6 @@ Packages = Annotated[
         "--packages", metavar="GROUP:NAME:VERSION", help="Spark package from Maven; repeatable."
     ),
 ]
-
-
-class Benchmark(StrEnum):
-    """Benchmarks by name."""
-
-    AGGREGATE = "aggregate"
-    OVERHEAD = "overhead"
-    KILL = "kill"
-    STORM = "storm"
-    ISOLATION = "isolation"
-    REPLICAS = "replicas"
-    REPARTITION = "repartition"
-    SLO = "slo"
-    OPERATORS = "operators"
-    FLEET = "fleet"
-    FLEET_UTILITY = "fleet-utility"
-    HENGE = "henge"
-    STEADY = "steady"
-    SOAK = "soak"
-    PHASES = "phases"
-    RESCALE = "rescale"
-    TUPLE_BUFFER = "tuple-buffer"
-
-
-_COUNTED = {
-    Benchmark.AGGREGATE: "repeats",
-    Benchmark.OVERHEAD: "batches",
-    Benchmark.KILL: "count",
-    Benchmark.STORM: "count",
-    Benchmark.ISOLATION: "count",
-    Benchmark.REPLICAS: "seconds",
-    Benchmark.STEADY: "batches",
-    Benchmark.SLO: "seconds",
-    Benchmark.PHASES: "seconds",
-    Benchmark.OPERATORS: "repeats",
-    Benchmark.FLEET: "jobs",
-    Benchmark.FLEET_UTILITY: "jobs",
-    Benchmark.RESCALE: "repeats",
-    Benchmark.TUPLE_BUFFER: "records",
-}
-"""What ``--count`` counts in each benchmark: the name of its parameter."""
 
 
 @app.command(epilog=EXIT_CODES)
@@ -312,82 +266,10 @@ def verify(
     answer(work, lambda r: [f"verified   {verified_text(r)}"], as_json=as_json, debug=debug)
 
 
-@app.command(epilog=EXIT_CODES)
-def bench(  # noqa: PLR0913, PLR0917 - as run
-    name: Annotated[Benchmark, typer.Argument(help="Which benchmark.")],
-    as_json: Json = False,
-    count: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions, batches or kills; see docs.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the load.")] = None,
-    state: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="repartition, rescale, steady: size of the state."),
-    ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            help="rescale: decoupling,scheduling,subscale,all,none; operators: processor, windows, "
-            "join, counts, operator6, scalejoin, memory; henge: 9,11,12,13,17; soak: with, without; "
-            "storm: aggregates,join,processor,duplicates."
-        ),
-    ] = None,
-    store_delay: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="steady: what a call to the store takes more."),
-    ] = None,
-    cluster: Annotated[
-        bool, typer.Option("--cluster", help="kill: on a cluster, workers and executors too.")
-    ] = False,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Another parameter of it; repeatable."),
-    ] = None,
-    debug: Debug = False,
-) -> None:
-    """Measure headgate on this machine, side by side with what it is compared with."""
-
-    def work() -> dict[str, Any]:
-        if cluster and name is not Benchmark.KILL:
-            msg = f"--cluster is for bench kill; bench {name.value} chooses its own cluster."
-            raise ConfigError(msg)
-        module = engine_module(_bench_module(name, cluster=cluster))
-        counted = {_COUNTED[name]: count} if name in _COUNTED else {"count": count}
-        sizes = {"state": state, "store_delay": store_delay, "only": only}
-        if state is not None:
-            parse_bytes(state)
-        if store_delay is not None:
-            parse_duration_s(store_delay, zero=True)
-        given = {**counted, "seed": seed, **sizes, **parse_options(option or ())}
-        return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
-
-    answer(work, _plain_items, as_json=as_json, debug=debug)
-
-
-def _bench_module(name: Benchmark, *, cluster: bool) -> str:
-    if name is Benchmark.OPERATORS:
-        # Above the engine: some of its parts measure processes without Spark.
-        return "headgate.experiments.operators"
-    if name is Benchmark.TUPLE_BUFFER:
-        # Without Spark: it measures processes and shared memory only.
-        return "headgate.experiments.stretch.tuple_buffer"
-    module = "cluster_kill" if cluster else name.value.replace("-", "_")
-    return f"headgate.engines.spark.bench.{module}"
-
-
 @app.command()
 def version() -> None:
     """Print the version of headgate."""
     typer.echo(__version__)
-
-
-def _plain_items(result: dict[str, Any]) -> list[str]:
-    """Return a flat or nested result as lines of names and values."""
-    width = max((len(name) for name in result), default=0)
-    return [
-        f"{name:<{width}}  {value if isinstance(value, str) else json.dumps(value, default=str)}"
-        for name, value in result.items()
-    ]
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ import typer
 from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
 from headgate.cli.commands import app
-from headgate.cli.figures import table
 from headgate.cli.gate import GatedTyper
 from headgate.cli.input import directory
+from headgate.cli.simulate import table
 from headgate.core.duration import parse_duration_s
 from headgate.report.fleet import fleet_status
 

@@ -5,6 +5,6 @@ the strategies, one file each. Does not belong here: why to move (control), doin
 the instructions out), any I/O, state or journal.
 
 An engine keeps one `protocol.Migration` per operator, gives it every event and carries out what it
-answers. Its duties are written in `instructions` and `events`; `headgate.testing.migration_model`
+answers. Its duties are written in `instructions` and `events`; `headgate_lab.testing.migration_model`
 is an engine of 500 lines that has them all.
 """

@@ -152,7 +152,7 @@ def _watched(interrupted: threading.Event, fleet: Any, on_progress: OnProgress) 
 
 def _fleet(engine: SparkEngine, described: FleetFile, place: Path, *, advise: bool) -> Any:
     """Return a fleet with all jobs of a description, not started."""
-    module = engine_module("headgate.engines.spark.fleet.fleet")
+    module = engine_module("headgate.spark.fleet.fleet")
     settings = described.fleet
     round_s = parse_duration_s(settings.round)
     observe_s = parse_duration_s(settings.observe) if settings.observe else None

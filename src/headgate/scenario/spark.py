@@ -91,7 +91,7 @@ class SparkEngine:
             return self._verified(scenario)
 
     def _verified(self, scenario: Scenario) -> Mapping[str, Any]:
-        verify = engine_module("headgate.engines.spark.verify").verify
+        verify = engine_module("headgate.spark.verify").verify
         workload = self.workload(scenario.workload)
         options = _build_options(workload, scenario)
         # Read with the query's own schema: CSV and JSON have none, an empty output has no file.
@@ -151,7 +151,7 @@ class SparkEngine:
         spark, self._spark = self._spark, None
         if spark is None:
             return
-        life = engine_module("headgate.engines.spark.life").JvmLife(spark)
+        life = engine_module("headgate.spark.jvm.life").JvmLife(spark)
         try:
             spark.stop()
         except Exception as error:
@@ -162,16 +162,16 @@ class SparkEngine:
         """Return the session, made when it is first needed."""
         if self._spark is None:
             with _own_interrupts():
-                session = engine_module("headgate.engines.spark.session").session
+                session = engine_module("headgate.spark.cluster.session").session
                 self._spark = session(**self._conf)
-            engine_module("headgate.engines.spark.sources").register(self._spark)
+            engine_module("headgate.spark.workloads.sources").register(self._spark)
         return self._spark
 
     def workload(self, name: str) -> Any:
         """Return a built-in workload, or the user's function in the same form."""
         if ":" in name:
             return UserWorkload(user_function(name))
-        known = engine_module("headgate.engines.spark.queries").WORKLOADS
+        known = engine_module("headgate.spark.workloads.queries").WORKLOADS
         if name not in known:
             hint = nearest(name, known) or f"; use one of {', '.join(sorted(known))}"
             msg = f'unknown workload "{shown(name, 80)}"{hint}, or module:function for your own.'
@@ -280,7 +280,7 @@ def _check_arguments(name: str, workload: Any, options: Mapping[str, Any]) -> No
         source = getattr(workload, "source", None)
         if source is not None:
             of_source = {k: _spark_text(v) for k, v in options.items() if k not in takes}
-            sources = engine_module("headgate.engines.spark.sources")
+            sources = engine_module("headgate.spark.workloads.sources")
             sources.check_options(
                 source, {"path": "-", **of_source} if _READS in source else of_source
             )

@@ -1,0 +1,266 @@
+"""The Flink baseline: the same queries in Flink SQL, in another interpreter since its pins clash.
+
+This one file is both sides. Imported, it is the side that asks. Run as a script by the interpreter
+that `find_flink` found (which has apache-flink and no headgate), it is the job; so nothing of
+headgate is imported at its top.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "HEADGATE_FLINK_PYTHON"
+"""Names an interpreter that can import `pyflink`; see docs/flink.md."""
+
+BACKENDS = {"flink-heap": "hashmap", "flink-rocksdb": "rocksdb"}
+
+_FIND_TIMEOUT_S = 60
+
+RUNS = 3
+"""Timed runs of each kind, in turns."""
+
+CLEAR_S = 1.0
+CLEAR_NOISES = 3.0
+"""A rate needs a difference of this many seconds and this many times the runs' own. Chosen."""
+
+
+@dataclass(frozen=True)
+class Select:
+    """A query and the folders of CSV files that it reads.
+
+    Attributes
+    ----------
+    sql : str
+        Reads ``{source}``.
+    check, part, all : str
+        The small input whose answer is checked; the files that are left out of the rate; all files.
+    """
+
+    sql: str
+    check: str
+    part: str
+    all: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one process runs, query after query.
+
+    Attributes
+    ----------
+    columns : str
+        Of the input, as SQL declares them.
+    result : tuple of str
+        Columns of every query's result, BIGINT all; the first is the key.
+    scan : str
+        Reads all of ``{source}`` into one BIGINT and does nothing else.
+    selects : mapping of str to Select
+        By name.
+    directory : str
+        Where the process may write.
+    parallelism : int
+    """
+
+    columns: str
+    result: tuple[str, ...]
+    scan: str
+    selects: Mapping[str, Select]
+    directory: str
+    parallelism: int
+
+
+def find_flink() -> tuple[str | None, str]:
+    """Return (interpreter, Flink's version), or (None, the reason why there is none)."""
+    python = os.environ.get(VARIABLE)
+    if not python:
+        return None, f"{VARIABLE} is not set (docs/flink.md says how to install the baseline)"
+    command = [python, "-c", "from pyflink.version import __version__ as v; print(v)"]
+    try:
+        ran = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=_env(),
+            timeout=_FIND_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None, f"{VARIABLE}={python} cannot import pyflink"
+    return python, ran.stdout.strip()
+
+
+def run(
+    rows_per_batch: int = 1_000_000, batches: int = 6, keys: int = 1_000_000, **more: Any
+) -> dict[str, Any]:
+    """Run the Flink baseline alone and return its numbers, or ``{"skipped": reason}``.
+
+    Parameters
+    ----------
+    rows_per_batch, batches, keys : int
+        Size of the input; a "batch" is one file.
+    **more
+        Any other parameter of `aggregate.run`.
+    """
+    # the script side of this file runs where headgate is not installed
+    from headgate_lab.bench import aggregate  # noqa: PLC0415
+
+    python, found = find_flink()
+    if python is None:
+        return {"skipped": found}
+    sizes = {"rows_per_batch": rows_per_batch, "batches": batches, "keys": (keys,)}
+    return aggregate.run(**sizes, **({"engines": tuple(BACKENDS)} | more))
+
+
+def measure(python: str, name: str, job: Job, timeout_s: float) -> dict[str, Any]:
+    """Run one backend in its own process.
+
+    Parameters
+    ----------
+    python : str
+        From `find_flink`.
+    name : str
+        A key of `BACKENDS`.
+    job : Job
+    timeout_s : float
+        After this the process is stopped.
+
+    Returns
+    -------
+    dict
+        Per name of a query: ``updates`` (its columns: the last update per key), lists ``part_s``
+        and ``all_s``; ``scan_s``.
+
+    Raises
+    ------
+    EngineError    The process failed.
+    """
+    from headgate_lab.bench.common import child  # noqa: PLC0415 -- as in `run`
+
+    asked = json.dumps(asdict(job) | {"backend": BACKENDS[name]})
+    return child([python, str(Path(__file__).resolve()), asked], _env(), timeout_s)
+
+
+def timing(said: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """Return a query's times of `measure` and the difference that its rate is made of.
+
+    Returns
+    -------
+    dict
+        ``part_s``, ``all_s``, ``scan_s``, ``version``; ``difference_s``, of the medians;
+        ``noise_s``, by which runs of one kind differ; ``clear``: whether it is more than noise.
+    """
+    more_s = statistics.median(said["all_s"]) - statistics.median(said["part_s"])
+    noise_s = max(max(said[k]) - min(said[k]) for k in ("part_s", "all_s"))
+    # Runs of one kind differed by up to 0.3 s on two cores, and a difference of 0.2 s once
+    # "measured" 5 M rows/s where Flink could not even read that fast: then there is no rate.
+    clear = more_s >= max(CLEAR_S, CLEAR_NOISES * noise_s)
+    times = {k: said[k] for k in ("part_s", "all_s", "scan_s")}
+    return times | {
+        "version": version,
+        "difference_s": more_s,
+        "noise_s": noise_s,
+        "clear": clear,
+    }
+
+
+def _env() -> dict[str, str]:
+    """Return our environment without what would put our packages on Flink's path."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+# ---- below: the job, run by Flink's interpreter -------------------------------------------------
+
+
+def _environment(request: dict[str, Any]) -> Any:
+    table = importlib.import_module("pyflink.table")
+    configuration = importlib.import_module("pyflink.common").Configuration()
+    directory = Path(request["directory"]).resolve()
+    settings = {
+        "execution.runtime-mode": "STREAMING",
+        "parallelism.default": str(request["parallelism"]),
+        "taskmanager.numberOfTaskSlots": str(request["parallelism"]),
+        # the default of a local cluster, 128 MB, would starve RocksDB
+        "taskmanager.memory.managed.size": "1g",
+        "rest.bind-port": "0",
+        "table.exec.mini-batch.enabled": "true",
+        "table.exec.mini-batch.allow-latency": "1 s",
+        "table.exec.mini-batch.size": "50000",
+        "state.backend.type": request["backend"],
+        "io.tmp.dirs": str(directory / "tmp"),
+    }
+    if request["backend"] == "rocksdb":
+        settings |= {
+            "execution.checkpointing.interval": "1 s",
+            "execution.checkpointing.incremental": "true",
+            "execution.checkpointing.dir": (directory / "checkpoints").as_uri(),
+        }
+    for key, value in settings.items():
+        configuration.set_string(key, value)
+    made = table.EnvironmentSettings.new_instance().with_configuration(configuration).build()
+    return table.TableEnvironment.create(made)
+
+
+def _job(request: dict[str, Any]) -> dict[str, Any]:
+    environment = _environment(request)
+    result = ", ".join(f"{name} BIGINT" for name in request["result"])
+    for name, columns in (("result_", result), ("scan_", "k BIGINT")):
+        environment.execute_sql(f"CREATE TABLE {name} ({columns}) WITH ('connector'='blackhole')")
+    return {name: _select(environment, request, one) for name, one in request["selects"].items()}
+
+
+def _select(environment: Any, request: dict[str, Any], asked: dict[str, str]) -> dict[str, Any]:
+    for kind in ("check", "part", "all"):
+        path = Path(asked[kind]).resolve().as_uri()
+        environment.execute_sql(f"DROP TABLE IF EXISTS {kind}_rows")
+        environment.execute_sql(
+            f"CREATE TABLE {kind}_rows ({request['columns']}) WITH "
+            f"('connector'='filesystem', 'path'='{path}', 'format'='csv')"
+        )
+    last = _last_updates(environment, asked["sql"].format(source="check_rows"))
+    into = f"INSERT INTO result_ {asked['sql']}"
+    # once untimed, so that all timed runs find the same compiled code
+    _timed(environment, into.format(source="all_rows"))
+    timed: dict[str, list[float]] = {"part": [], "all": []}
+    for _ in range(RUNS):
+        for kind, seconds in timed.items():
+            seconds.append(_timed(environment, into.format(source=f"{kind}_rows")))
+    scan = f"INSERT INTO scan_ {request['scan']}"
+    return {
+        "updates": {name: [row[at] for row in last] for at, name in enumerate(request["result"])},
+        "part_s": timed["part"],
+        "all_s": timed["all"],
+        "scan_s": _timed(environment, scan.format(source="all_rows")),
+    }
+
+
+def _last_updates(environment: Any, sql: str) -> list[list[int]]:
+    """Return the last row of every key, which is the first column."""
+    kinds = importlib.import_module("pyflink.common").RowKind
+    last: dict[int, list[int]] = {}
+    with environment.execute_sql(sql).collect() as rows:
+        for row in rows:
+            if row.get_row_kind() in (kinds.INSERT, kinds.UPDATE_AFTER):
+                last[row[0]] = list(row)
+    return list(last.values())
+
+
+def _timed(environment: Any, statement: str) -> float:
+    started = time.perf_counter()
+    environment.execute_sql(statement).wait()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    # a script's folder leads the path, and our `common` must not be anybody else's
+    sys.path.pop(0)
+    print(json.dumps(_job(json.loads(sys.argv[1]))))

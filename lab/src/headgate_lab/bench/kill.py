@@ -1,0 +1,446 @@
+"""A job that is killed again and again and must still give Spark's batch answer.
+
+Each life of the job is a process of its own on the same checkpoint and output. Some die exactly
+between manifest and sink (and at other points of a step), the others at a random moment, with their
+JVM or leaving it behind. The job has sliding windows, a slow slot with a time budget and therefore
+a backlog, and changes its slots as it goes. At the end the rest of the input is served, and the
+output is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate.core.errors import EngineError
+from headgate.spark.cluster.session import session
+from headgate.spark.job.faults import CRASH
+from headgate.spark.verify import verify
+from headgate.spark.workloads import sources
+from headgate.spark.workloads.queries import WATERMARK_BIDS
+from headgate.state.checkpoint import Checkpoint
+from headgate_lab.bench.common import (
+    child,
+    machine,
+    parameters,
+    progress,
+    require,
+    spark_env,
+)
+
+BETWEEN = "between manifest and sink"
+AT_RANDOM = "at random"
+STARTING = "while starting"
+
+_POLL_S = 0.01
+_END_S = 300.0
+"""What the last life and the comparison may take. Chosen, not tuned."""
+
+_SCALE_EVERY = 3
+"""Steps between two changes of slots."""
+
+_SLOTS_MAX = 5
+_READY = "ready"
+
+
+@dataclass(frozen=True)
+class KillParameters:
+    """What `run` takes."""
+
+    count: int = 20
+    """Kills; >= 1. A run with a kill that never fired has failed."""
+
+    seed: int = 0
+    """Chooses when each life ends, the changes of slots, and the input; >= 0."""
+
+    rate: int = 2_000
+    """Events per second of event time; > 0. The windows advance by one second."""
+
+    batch_rows: int = 4_000
+    """Events per batch; > 0. Two seconds' worth by default, so that each batch closes windows."""
+
+    events: int | None = None
+    """Events in all; default: enough for 12 batches per kill."""
+
+    budget: str = "100 ms"
+    """Time a slot may serve per batch."""
+
+    us_per_row: float = 100.0
+    """Extra time per row of slot 0; >= 0. By default its budget is half of what arrives."""
+
+    moment_s_max: float = 3.0
+    """A random kill comes up to this long after the query started; >= 0."""
+
+    life_s_max: float = 180.0
+    """A life that was not killed by then has failed; > 0."""
+
+    def __post_init__(self) -> None:
+        require(self.count >= 1, f"count={self.count} of kill is out of range; use 1 or more.")
+        require(self.seed >= 0, f"seed={self.seed} of kill is out of range; use 0 or more.")
+        require(self.rate > 0, f"rate={self.rate} of kill is out of range; use 1 or more.")
+        require(
+            self.batch_rows > 0,
+            f"batch_rows={self.batch_rows} of kill is out of range; use 1 or more.",
+        )
+
+    @property
+    def all_events(self) -> int:
+        """Events in all."""
+        return self.events or 12 * self.batch_rows * (self.count + 1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one life ends.
+
+    Attributes
+    ----------
+    where : str
+        A crash point of the driver, `AT_RANDOM` or `STARTING`.
+    after : float
+        Steps after the newest one (crash points; a whole number), seconds after the query started,
+        or seconds after the process started.
+    whom : str
+        driver: only Python; group: its process group, the JVM with it.
+    """
+
+    where: str
+    after: float
+    whom: str
+
+    @property
+    def kind(self) -> str:
+        """How the result names it."""
+        return BETWEEN if self.where == "after-manifest" else self.where
+
+
+def run(**given: Any) -> dict[str, Any]:
+    """Kill the job `count` times, let it finish, and compare its output.
+
+    Parameters
+    ----------
+    **given
+        Fields of `KillParameters`.
+
+    Returns
+    -------
+    dict
+        ``kills``, ``at`` (kills per kind), ``whom``, ``restarts``, ``undelivered`` (kills that left
+        a committed step with output outside the sink), ``with_backlog`` (kills while records
+        waited), ``changes`` (of slots), ``steps``, ``verified``, ``rows_compared``, ``recovery_s``
+        (start of a process to its first committed step), ``failed`` (kills that never fired, and what
+        else went wrong), ``duration_s``, ``parameters``, ``machine``.
+    """
+    chosen = parameters(KillParameters, given)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="headgate-kill-", ignore_cleanup_errors=True) as work:
+        result = _Run(chosen, Path(work)).result()
+    result["duration_s"] = round(time.monotonic() - began, 1)
+    return result | {"parameters": asdict(chosen), "machine": machine()}
+
+
+def _plans(chosen: KillParameters) -> list[Plan]:
+    """Return how each life ends: in turns a third between manifest and sink, and the rest elsewhere."""
+    rng = random.Random(chosen.seed)
+    plans = []
+    for index in range(chosen.count):
+        whom = ("driver", "group")[(index + index // 6) % 2]
+        where = (
+            "after-manifest",
+            AT_RANDOM,
+            AT_RANDOM,
+            "after-manifest",
+            ("before-manifest", "after-sink", "after-intent")[index // 6 % 3],
+            STARTING if index // 6 % 2 else AT_RANDOM,
+        )[index % 6]
+        if where == AT_RANDOM:
+            after = rng.uniform(0.0, chosen.moment_s_max)
+        elif where == STARTING:
+            after = rng.uniform(1.0, 6.0)
+        else:
+            after = float(rng.randint(2, 5))
+        plans.append(Plan(where, after, whom))
+    return plans
+
+
+class _Run:
+    """The lives of one job."""
+
+    def __init__(self, chosen: KillParameters, work: Path) -> None:
+        self._chosen = chosen
+        self._work = work
+        self._store = Checkpoint(work / "checkpoint")
+        self._at: Counter[str] = Counter()
+        self._whom: Counter[str] = Counter()
+        self._undelivered = 0
+        self._with_backlog = 0
+        self._restarts = 0
+        self._recovery_s: list[float] = []
+        self._failed: list[str] = []
+
+    def result(self) -> dict[str, Any]:
+        for number, plan in enumerate(_plans(self._chosen), 1):
+            if number > 1:
+                self._restarts += 1
+            self._live(number, plan)
+        self._restarts += 1
+        progress("last life: serve the rest and compare")
+        found = child(self._command("finish"), spark_env(), _END_S)
+        complete = found["events"] == self._chosen.all_events
+        if not complete:
+            self._failed.append(
+                f"only {found['events']} of {self._chosen.all_events} events served"
+            )
+        return {
+            "kills": self._at.total(),
+            "at": dict(self._at),
+            "whom": dict(self._whom),
+            "restarts": self._restarts,
+            "undelivered": self._undelivered,
+            "with_backlog": self._with_backlog,
+            "changes": found["changes"],
+            "retries": found["retries"],
+            "steps": found["steps"],
+            "verified": found["verified"],
+            "rows_compared": found["rows_compared"],
+            "missing": found["missing"],
+            "extra": found["extra"],
+            "late": found["dropped"]["late"],
+            "recovery_s": _quantiles(self._recovery_s),
+            "failed": self._failed,
+        }
+
+    def _command(self, what: str) -> list[str]:
+        request = {"directory": str(self._work), "parameters": asdict(self._chosen)}
+        name = "headgate_lab.bench.kill"
+        return [sys.executable, "-m", name, "--child", what, json.dumps(request)]
+
+    def _live(self, number: int, plan: Plan) -> None:
+        """Start a process, kill it as planned, and take note of where it stood."""
+        before = self._step()
+        env = spark_env()
+        if plan.where not in (AT_RANDOM, STARTING):
+            env[CRASH] = f"{plan.where}:{before + int(plan.after)}:{plan.whom}"
+        with open(self._work / "said", "wb") as said:
+            started = time.monotonic()
+            process = subprocess.Popen(
+                self._command("live"),
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                start_new_session=True,
+            )
+        try:
+            fired = self._watch(process, plan, started, before)
+        except BaseException:
+            _end(process, "group")
+            raise
+        text = f"{plan.kind}, {plan.whom}"
+        if not fired:
+            _end(process, "group")
+            self._failed.append(f"kill {number}: {text}")
+        else:
+            self._at[plan.kind] += 1
+            self._whom[plan.whom] += 1
+            self._look(plan, before)
+        state = "" if fired else " never fired"
+        progress(f"kill {number} of {self._chosen.count}: {text}{state}, step {self._step()}")
+
+    def _watch(
+        self, process: subprocess.Popen[bytes], plan: Plan, started: float, before: int
+    ) -> bool:
+        """Wait for the planned end; return whether it came."""
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        ready: float | None = None
+        recovered = False
+        while (now := time.monotonic()) < started + self._chosen.life_s_max:
+            if process.poll() is not None:
+                if process.returncode != -signal.SIGKILL:
+                    raise EngineError(self._reason(process.returncode))
+                return True
+            if ready is None and _READY.encode() in (process.stdout.read() or b""):
+                ready = now
+            if not recovered and before >= 0 and self._step() > before:
+                recovered = True
+                self._recovery_s.append(now - started)
+            at_random = plan.where == AT_RANDOM and ready is not None and now >= ready + plan.after
+            if at_random or (plan.where == STARTING and now >= started + plan.after):
+                _end(process, plan.whom)
+                return True
+            time.sleep(_POLL_S)
+        return False
+
+    def _look(self, plan: Plan, before: int) -> None:
+        """Count what the kill left behind."""
+        if self._step() < 0:
+            return
+        # a copy of its own, without the memory of earlier looks
+        latest = Checkpoint(self._store.path).latest()
+        assert latest is not None
+        facts = latest.engine
+        if any(state["backlog"] for state in facts["operators"].values()):
+            self._with_backlog += 1
+        if plan.kind != BETWEEN:
+            return
+        if latest.step != before + int(plan.after):
+            self._failed.append(f"{plan.kind}: died after step {latest.step}")
+        written = self._work / "output" / "_spark_metadata" / str(facts["sink_batch"])
+        if facts["outputs"] and not written.exists():
+            self._undelivered += 1
+
+    def _step(self) -> int:
+        """Return the newest committed step, -1 for none."""
+        if not (self._store.root / "manifests").is_dir():
+            return -1
+        return max(self._store.steps(), default=-1)
+
+    def _reason(self, code: int) -> str:
+        said = (self._work / "said").read_text(errors="replace").splitlines()
+        causes = [line for line in said if line.startswith("Caused by:")]
+        return "\n".join([f"the job ended with exit code {code} of itself:", *causes, *said[-8:]])
+
+
+def _end(process: subprocess.Popen[bytes], whom: str) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if whom == "group":
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()
+
+
+def _quantiles(seconds: list[float]) -> dict[str, float | int | None]:
+    if not seconds:
+        return {"count": 0, "p50": None, "p99": None}
+    p50, p99 = (round(float(np.quantile(seconds, q)), 2) for q in (0.5, 0.99))
+    return {"count": len(seconds), "p50": p50, "p99": p99}
+
+
+# --- in the child --------------------------------------------------------------------------------
+
+
+def bids_per_auction(spark: SparkSession, **options: str) -> DataFrame:
+    """Return bids per auction in windows of 2 s, every second: what Q5 begins with."""
+    reader = spark.readStream.format("nexmark").options(
+        **{"columns": "event_type,bid.auction,bid.price,bid.dateTime", **options}
+    )
+    return (
+        reader.load()
+        .where("event_type = 2")
+        .select("bid.*")
+        .withWatermark("dateTime", WATERMARK_BIDS)
+        .groupBy(F.window("dateTime", "2 seconds", "1 second"), "auction")
+        .agg(F.count("*").alias("bids"), F.sum("price").alias("total"))
+    )
+
+
+def _options(chosen: KillParameters) -> dict[str, str]:
+    return {
+        "seed": str(chosen.seed),
+        "rate": str(chosen.rate),
+        "events": str(chosen.all_events),
+        # long ago: everything is due, and only `batch_rows` limits a batch
+        "base": str(1_700_000_000_000_000),
+    }
+
+
+def _writer(
+    spark: SparkSession, chosen: KillParameters, work: Path, options: dict[str, str]
+) -> Any:
+    # Late and by name: the package's front imports the engine, of which this is a part.
+    hg = importlib.import_module("headgate")
+    return (
+        hg.writeStream(bids_per_auction(spark, **options))
+        .slots(start=2)
+        .keyGroups(32)
+        .format("parquet")
+        .option("path", str(work / "output"))
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .option("headgate.keepLate", "true")
+        .option("headgate.snapshotEvery", "8")
+        .option("headgate.preaggregate", "off")
+    )
+
+
+def _live(spark: SparkSession, chosen: KillParameters, work: Path) -> None:
+    """Run until killed."""
+    options = _options(chosen) | {"batch_rows": str(chosen.batch_rows)}
+    writer = _writer(spark, chosen, work, options).budget(chosen.budget)
+    writer._faults = [{"kind": "slow", "slot": 0, "us_per_row": chosen.us_per_row}]
+    query = writer.trigger(processingTime="0 seconds").start()
+    print(_READY, flush=True)
+    store = Checkpoint(work / "checkpoint")
+    changed = -1
+    while not query.awaitTermination(_POLL_S):
+        step = max(store.steps(), default=0)
+        if step % _SCALE_EVERY == 0 and step != changed:
+            changed = step
+            query.scale(1 + random.Random(chosen.seed * 1_000_003 + step).randrange(_SLOTS_MAX))
+
+
+def _finish(spark: SparkSession, chosen: KillParameters, work: Path) -> dict[str, Any]:
+    """Serve the rest without budget and compare."""
+    query = _writer(spark, chosen, work, _options(chosen)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    latest = Checkpoint(work / "checkpoint").latest()
+    assert latest is not None
+    events = list(_events(query.journal))
+    offsets = latest.engine["sources"]
+    found = verify(
+        spark,
+        bids_per_auction,
+        checkpoint=str(work / "checkpoint"),
+        output=spark.read.parquet(str(work / "output")),
+        options=_options(chosen),
+    )
+    return found | {
+        "events": json.loads(offsets[0])["event"],
+        "steps": latest.step + 1,
+        "changes": sum(1 for e in events if e.get("event") == "assignment"),
+        "retries": sum(1 for e in events if e.get("event") == "retry"),
+    }
+
+
+def _events(journal: Path) -> Iterator[dict[str, Any]]:
+    for line in journal.read_text().splitlines():
+        with contextlib.suppress(ValueError):  # a line that a kill tore
+            yield json.loads(line)
+
+
+def _child(what: str, request: Mapping[str, Any]) -> None:
+    chosen, work = KillParameters(**request["parameters"]), Path(request["directory"])
+    spark = session(
+        master="local[2]", name="bench-kill", **{"spark.local.dir": str(work / "local")}
+    )
+    sources.register(spark)
+    if what == "finish":
+        print(json.dumps(_finish(spark, chosen, work)))
+    else:
+        _live(spark, chosen, work)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description="A life of the killed job.")
+    arguments.add_argument("--child", nargs=2, required=True)
+    kind, text = arguments.parse_args().child
+    _child(kind, json.loads(text))

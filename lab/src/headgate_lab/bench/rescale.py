@@ -1,0 +1,496 @@
+"""A change of slots under load, strategy by strategy: what it adds to batches, and what records feel.
+
+Sums per key with a state of a given size, loaded before anything is measured, goes from some slots to
+more of them while records keep coming: on a cluster whose hosts share no memory, and on one host. Every
+strategy gets a query and a checkpoint of its own. ``stop-restart`` really stops the query and starts it
+again. Beside them stands Spark's own way to another number of partitions, with as much state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate.core.size import parse_bytes
+from headgate.migration.registry import strategy
+from headgate.spark.cluster.session import session
+from headgate.spark.workloads import sources
+from headgate.state.control import Command, ControlFiles
+from headgate_lab.bench import repartition, wide
+from headgate_lab.bench.common import (
+    child,
+    machine,
+    parameters,
+    progress,
+    require,
+    spark_env,
+)
+
+STABLE_FACTOR = 1.1
+"""Latency is stable again once it stays below so many times what it was before (DRRS V-B)."""
+
+ONLY = {
+    "all": "subscale(share=false)",
+    "decoupling": "subscale(scheduling=false, division=false, share=false)",
+    "scheduling": "subscale(decoupling=false, division=false, share=false)",
+    "subscale": "subscale(decoupling=false, scheduling=false, share=false)",
+    "none": "subscale(decoupling=false, scheduling=false, division=false, share=false)",
+}
+"""DRRS's mechanisms, each alone, all and none of them (DRRS V-C)."""
+
+LIVE = ("all-at-once", "fluid", "on-demand")
+"""Rivals of ``subscale`` that keep the query running across hosts."""
+
+SHORTER = {"peak_ms": 0.8, "mean_ms": 0.9, "operation_s": 0.75}
+"""By which part ``subscale`` aims to stay below the best of `LIVE`; design, figures to reach."""
+
+IN_HOST_ADDED_MS = 40.0
+"""Less than this is added by a change within a host; design, figures to reach."""
+
+SPARK_TIMES = 100.0
+"""At least so many times longer takes Spark's own way; design, figures to reach."""
+
+_LOAD_FILES = 8
+_WARM_KEYS = 5_000
+_SETTLED_BATCHES = 5
+_SETTLED_FACTOR = 4.0
+"""A record waits for one batch and for its own: in a stream that keeps up, twice a batch at most."""
+
+_WAIT_S = 240.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class RescaleParameters:
+    """What `run` takes."""
+
+    state: str = "100MB"
+    """Size of the state in headgate's layout, with its unit."""
+
+    only: str = ""
+    """Instead of strategies: DRRS's mechanisms, any of decoupling, scheduling, subscale, all, none,
+    with commas between them."""
+
+    strategies: str = "subscale; all-at-once; fluid; on-demand; stop-restart; shared"
+    """Strategies to compare, with semicolons between them; ``shared`` runs on one host only."""
+
+    hosts: int = 2
+    """Hosts of the cluster, each with a memory of its own; >= 2."""
+
+    cores: int = 2
+    """Cores of each host, and of the one host; >= 1."""
+
+    slots_from: int = 8
+    """Slots before the change; >= 1."""
+
+    slots_to: int = 12
+    """Slots after it; >= 1."""
+
+    partitioning: str = "uniform"
+    """uniform moves 111 of 128 key groups for 8 to 12 slots, minimal 40."""
+
+    key_groups: int = 128
+    """Key groups; >= the slots."""
+
+    rate: int = 10_000
+    """Records per second; > 0."""
+
+    seconds: float = 10.0
+    """How long is measured before the change, and after its end; > 0."""
+
+    spark: bool = True
+    """Whether Spark's own stop, repartition and restart is measured, too; not with `only`."""
+
+    repeats: int = 1
+    """Times that every strategy runs; the median of each figure is shown; >= 1."""
+
+    seed: int = 0
+    """Of the state; >= 0."""
+
+    def __post_init__(self) -> None:
+        parse_bytes(self.state)
+        for name in re.split(r"[,|]", self.only) if self.only else ():
+            known = ", ".join(ONLY)
+            require(name.strip() in ONLY, f"only={name} of rescale is none of {known}.")
+        for text in self.strategies.split(";"):
+            strategy(text)
+        require(self.hosts > 1, f"hosts={self.hosts} of rescale is out of range; use 2 or more.")
+        require(self.cores > 0, f"cores={self.cores} of rescale is out of range; use 1 or more.")
+        most = max(self.slots_from, self.slots_to)
+        fits = min(self.slots_from, self.slots_to) > 0 and most <= self.key_groups
+        require(fits, f"slots of rescale are out of range; use 1 to key_groups={self.key_groups}.")
+        require(self.rate > 0, f"rate={self.rate} of rescale is out of range; use 1 or more.")
+        require(self.seconds > 0, f"seconds={self.seconds} of rescale must be above 0.")
+        require(
+            self.repeats > 0, f"repeats={self.repeats} of rescale is out of range; use 1 or more."
+        )
+
+    def rows(self) -> dict[str, str]:
+        """Return what is compared: name -> strategy."""
+        if self.only:
+            return {name.strip(): ONLY[name.strip()] for name in re.split(r"[,|]", self.only)}
+        return {text.strip(): text.strip() for text in self.strategies.split(";")}
+
+
+def run(**given: Any) -> dict[str, Any]:
+    """Measure every strategy.
+
+    Parameters
+    ----------
+    **given
+        Fields of `RescaleParameters`.
+
+    Returns
+    -------
+    dict
+        ``across_hosts`` and ``in_host``: by strategy, the fields of `Change`, and ``state_bytes`` as
+        measured; ``spark``: what `repartition.measure` says; ``judged``; ``parameters``; ``machine``.
+    """
+    chosen = parameters(RescaleParameters, given)
+    found: dict[str, Any] = {}
+    for place in ("across_hosts", "in_host"):
+        with tempfile.TemporaryDirectory(prefix="headgate-rescale-", dir=_memory()) as work:
+            request = {"directory": work, "place": place, "parameters": asdict(chosen)}
+            name = "headgate_lab.bench.rescale"
+            command = [sys.executable, "-m", name, "--child", json.dumps(request)]
+            limit_s = 120 + (2 * chosen.seconds + 2 * _WAIT_S) * len(chosen.rows()) * chosen.repeats
+            found[place] = child(command, spark_env(), limit_s)
+    if chosen.spark and not chosen.only:
+        progress("Spark: stop, repartition, restart")
+        found["spark"] = repartition.measure(
+            parse_bytes(chosen.state), chosen.slots_from, chosen.slots_to
+        )
+    found["judged"] = judged(found)
+    return found | {"parameters": asdict(chosen), "machine": machine()}
+
+
+def judged(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was measured beside what was aimed at.
+
+    Parameters
+    ----------
+    found : mapping
+        As `run` returns it; what is missing in it is left out.
+
+    Returns
+    -------
+    dict
+        ``in_host_added_ms`` of ``shared``; ``spark_times``: how many times longer Spark's own way takes
+        than that (than 1 ms, if less was added); ``subscale_less``: by which part it stays below the
+        best of `LIVE`, per figure. Each with ``aim`` and ``met``.
+    """
+    made: dict[str, Any] = {}
+    shared = found["in_host"].get("shared")
+    if shared:
+        added_ms = shared["added_ms"]
+        met = added_ms < IN_HOST_ADDED_MS
+        made["in_host_added_ms"] = {"value": added_ms, "aim": IN_HOST_ADDED_MS, "met": met}
+        if "spark" in found:
+            times = round(found["spark"]["total_ms"] / max(1.0, added_ms), 1)
+            met = times >= SPARK_TIMES
+            made["spark_times"] = {"value": times, "aim": SPARK_TIMES, "met": met}
+    across = found["across_hosts"]
+    rivals = [across[name] for name in LIVE if name in across]
+    if "subscale" in across and rivals:
+        made["subscale_less"] = {
+            figure: _less(across["subscale"][figure], [rival[figure] for rival in rivals], aim)
+            for figure, aim in SHORTER.items()
+        }
+    return made
+
+
+def _less(ours: float | None, theirs: Sequence[float | None], aim: float) -> dict[str, Any]:
+    known = [value for value in theirs if value]
+    part = round(1 - ours / min(known), 3) if known and ours is not None else None
+    return {"value": part, "aim": aim, "met": part is not None and part >= aim}
+
+
+def _memory() -> str | None:
+    """Return a directory in memory for the hosts' arenas, where the machine has one."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+# --- what a journal says of a change -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a change of slots cost.
+
+    Attributes
+    ----------
+    added_ms : float
+        Most that a batch took longer than the median batch before the request.
+    added_total_ms : float
+        The same, summed over all batches from the request to the end.
+    peak_ms, mean_ms : float or None
+        Latency of the records completed from the request until it was stable again.
+    before_ms : float or None
+        Their mean latency before.
+    operation_s : float
+        From the request to the end of the migration.
+    stable_s : float
+        From the request until the latency of each batch stayed below 1.1 times the most before it.
+    bytes_moved : int
+    groups_moved : int
+    batch_ms : float
+        The median batch before the request.
+    """
+
+    added_ms: float
+    added_total_ms: float
+    peak_ms: float | None
+    mean_ms: float | None
+    before_ms: float | None
+    operation_s: float
+    stable_s: float
+    bytes_moved: int
+    groups_moved: int
+    batch_ms: float
+
+
+def change_of(events: Sequence[Mapping[str, Any]], from_ms: float, asked_ms: float) -> Change:
+    """Return what a change cost, from the lines of its journal.
+
+    Parameters
+    ----------
+    events : sequence of mapping
+        Of one run or more, in their order.
+    from_ms, asked_ms : float
+        When measuring began, and when the change was asked for; ms since 1970.
+    """
+    batches = [e for e in events if e["event"] == "batch" and e["at_ms"] >= from_ms]
+    before = [b for b in batches if b["at_ms"] < asked_ms]
+    after = [b for b in batches if b["at_ms"] >= asked_ms]
+    (change,) = [e for e in events if e["event"] == "assignment" and e["at_ms"] >= asked_ms]
+    done_ms = change["at_ms"]
+    usual_ms = median(b["duration_ms"] for b in before)
+    # the batch under way when it was asked for, and the first one behind its end, belong to it
+    meant = [b for b in after if b["at_ms"] - b["duration_ms"] <= done_ms]
+    later = [b for b in after if b not in meant][:1]
+    added = [b["duration_ms"] - usual_ms for b in meant + later]
+    stable_ms = max(done_ms, _stable_ms(before, after, asked_ms))
+    felt = [b for b in after if b["at_ms"] <= stable_ms and b["latency_ms"]]
+    return Change(
+        added_ms=round(max([0.0, *added]), 1),
+        added_total_ms=round(sum(ms for ms in added if ms > 0), 1),
+        peak_ms=max((b["latency_ms"]["max"] for b in felt), default=None),
+        mean_ms=_mean_ms(felt),
+        before_ms=_mean_ms([b for b in before if b["latency_ms"]]),
+        operation_s=round((done_ms - asked_ms) / 1e3, 2),
+        stable_s=round((stable_ms - asked_ms) / 1e3, 2),
+        bytes_moved=change["bytes_moved"],
+        groups_moved=change["groups_moved"],
+        batch_ms=round(usual_ms, 1),
+    )
+
+
+def _mean_ms(batches: Sequence[Mapping[str, Any]]) -> float | None:
+    records = sum(b["served"] for b in batches)
+    total = sum(b["latency_ms"]["mean"] * b["served"] for b in batches)
+    return round(total / records, 1) if records else None
+
+
+def _stable_ms(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], asked_ms: float
+) -> float:
+    """Return the end of the last batch with a latency that none before the change had."""
+    most = max((b["latency_ms"]["max"] for b in before if b["latency_ms"]), default=0.0)
+    late = [
+        b["at_ms"]
+        for b in after
+        if b["latency_ms"] and b["latency_ms"]["max"] > STABLE_FACTOR * most
+    ]
+    return max(late, default=asked_ms)
+
+
+# --- in the child --------------------------------------------------------------------------------
+
+
+def _write_state(directory: Path, keys: int, seed: int) -> Path:
+    """Write a row for every key, in files of one batch each."""
+    directory.mkdir()
+    order = np.random.default_rng(seed).permutation(keys)
+    for index, part in enumerate(np.array_split(order, _LOAD_FILES)):
+        stamps = pa.array(np.full(len(part), int(time.time() * 1e6)), pa.timestamp("us", tz="UTC"))
+        table = pa.table({"k": part, "v": wide.values_of(part), "scheduled": stamps})
+        pa.parquet.write_table(table, directory / f"part-{index}.parquet")
+    return directory
+
+
+@dataclass
+class _Bench:
+    """One session and what runs in it."""
+
+    spark: SparkSession
+    chosen: RescaleParameters
+    directory: Path
+    state: Path
+    keys: int
+
+    def _totals(self) -> DataFrame:
+        """Return what is kept per key of the state's rows and of those that come at the rate."""
+        files = self.spark.readStream.schema("k long, v long, scheduled timestamp")
+        loaded = files.option("maxFilesPerTrigger", 1).parquet(str(self.state))
+        events = self.spark.readStream.format("nexmark").option("columns", "scheduled")
+        due = events.option("rate", self.chosen.rate).load()
+        key = F.pmod(F.xxhash64("scheduled"), F.lit(self.keys))
+        coming = due.select(key.alias("k"), F.pmod(key, F.lit(1_000)).alias("v"), "scheduled")
+        return wide.totals(loaded.unionByName(coming))
+
+    def start(self, text: str, checkpoint: Path, slots: int) -> Any:
+        hg = importlib.import_module("headgate")  # late: the package's front imports this engine
+        writer = (
+            hg.writeStream(self._totals())
+            .slots(start=slots)
+            .keyGroups(self.chosen.key_groups)
+            .outputMode("update")
+            .format("noop")
+            .option("checkpointLocation", str(checkpoint))
+            .option("headgate.arrival", "scheduled")
+            .option("headgate.preaggregate", "off")
+            # the hosts are what they are: slots share cores
+            .option("headgate.executors", "keep")
+        )
+        return writer.migration(text).start()
+
+    def warm_up(self) -> None:
+        """Let workers start and compile on a query with little state, which changes once."""
+        state = _write_state(self.directory / "warm-state", _WARM_KEYS, self.chosen.seed)
+        chosen = replace(self.chosen, seconds=2.0)
+        bench = _Bench(self.spark, chosen, self.directory, state, _WARM_KEYS)
+        bench.change("all-at-once", "warm")
+
+    def measure(self, text: str, name: str) -> dict[str, Any]:
+        """Run one strategy and return what its change cost."""
+        events, from_ms, asked_ms = self.change(text, name)
+        last = [e for e in events if e["event"] == "batch"][-1]
+        return asdict(change_of(events, from_ms, asked_ms)) | {"state_bytes": last["state_bytes"]}
+
+    def change(self, text: str, name: str) -> tuple[list[dict[str, Any]], float, float]:
+        """Run one strategy; return the journal, when measuring began, and when it was asked."""
+        chosen = self.chosen
+        checkpoint = self.directory / name
+        query = self.start(text, checkpoint, chosen.slots_from)
+        journal = _Journal(query.journal)
+        journal.wait(query, lambda e: e["event"] == "batch" and e["state_rows"] >= self.keys)
+        # what had waited while the state was loaded shall pass first
+        journal.wait_until(query, _settled)
+        from_ms = time.time() * 1e3
+        time.sleep(chosen.seconds)
+        asked_ms = time.time() * 1e3
+        if text == "stop-restart":
+            query.stop()
+            arguments = {"slots": chosen.slots_to, "partitioning": chosen.partitioning}
+            command = Command("scale", "bench", arguments=arguments)
+            ControlFiles(checkpoint / "headgate").ask(command)
+            query = self.start(text, checkpoint, chosen.slots_from)
+        else:
+            query.scale(chosen.slots_to, partitioning=chosen.partitioning, by="bench")
+        journal.wait(query, lambda e: e["event"] == "assignment" and e["at_ms"] >= asked_ms)
+        time.sleep(chosen.seconds)
+        query.stop()
+        return journal.events(), from_ms, asked_ms
+
+
+class _Journal:
+    """The lines of a journal."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+
+    def wait(self, query: Any, there: Callable[[dict[str, Any]], bool]) -> None:
+        """Wait for one line such as `there` wants it."""
+        self.wait_until(query, lambda events: any(map(there, events)))
+
+    def wait_until(self, query: Any, there: Callable[[list[dict[str, Any]]], bool]) -> None:
+        """Wait until all lines so far are as `there` wants them."""
+        deadline = time.monotonic() + _WAIT_S
+        while not there(self.events()):
+            if not query.isActive:
+                query.awaitTermination()  # raises what it failed with
+            if time.monotonic() > deadline:
+                msg = f"what was waited for did not happen within {_WAIT_S:g} s; see {self._path}."
+                raise TimeoutError(msg)
+            time.sleep(_POLL_S)
+
+
+def _settled(events: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether records of the last batches have waited no longer than a stream makes them."""
+    last = [e for e in events if e["event"] == "batch"][-_SETTLED_BATCHES:]
+    return len(last) == _SETTLED_BATCHES and all(
+        b["latency_ms"] and b["latency_ms"]["max"] < _SETTLED_FACTOR * b["duration_ms"]
+        for b in last
+    )
+
+
+def _all(bench: _Bench, place: str) -> dict[str, Any]:
+    progress(f"{place}: warm up")
+    bench.warm_up()
+    found: dict[str, Any] = {}
+    for name, text in bench.chosen.rows().items():
+        if name == "shared" and place == "across_hosts":
+            continue
+        runs = []
+        for index in range(bench.chosen.repeats):
+            progress(f"{place}: {text}, {index + 1} of {bench.chosen.repeats}")
+            file = re.sub(r"\W+", "-", text)
+            runs.append(bench.measure(text, f"{file}-{index}"))
+        found[name] = {key: _median([one[key] for one in runs]) for key in runs[0]}
+    return found
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _child(request: Mapping[str, Any]) -> dict[str, Any]:
+    chosen, work = RescaleParameters(**request["parameters"]), Path(request["directory"])
+    settings: dict[str, str | int] = {
+        "spark.local.dir": str(work / "local"),
+        "spark.sql.shuffle.partitions": chosen.hosts * chosen.cores,
+        "spark.executor.memory": "700m",
+    }
+
+    def in_session(master: str) -> dict[str, Any]:
+        spark = session(master=master, name="bench-rescale", **settings)
+        sources.register(spark)
+        try:
+            keys = max(1, parse_bytes(chosen.state) // wide.entry_bytes(spark, work))
+            state = _write_state(work / "state", keys, chosen.seed)
+            return _all(_Bench(spark, chosen, work, state, keys), request["place"])
+        finally:
+            spark.stop()
+
+    if request["place"] == "in_host":
+        return in_session(f"local[{chosen.cores}]")
+    # by name: the test kit stands above the engines, of which this is a part
+    testing = importlib.import_module("headgate_lab.testing.cluster")
+    with testing.StandaloneCluster(work, workers=chosen.hosts, cores=chosen.cores) as cluster:
+        return in_session(cluster.master)
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description="All strategies, in one session.")
+    arguments.add_argument("--child", required=True)
+    print(json.dumps(_child(json.loads(arguments.parse_args().child))))

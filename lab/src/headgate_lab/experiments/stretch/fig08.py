@@ -1,0 +1,134 @@
+"""Figure 8: ScaleJoin as an O+, beside ScaleJoin alone and one thread.
+
+The paper shows [P]: comparisons per second grow linearly with the threads, up to 36 cores, and are
+those of the special-purpose ScaleJoin; with one thread they are those of an optimised single-threaded
+join (1T), whose latency is lower; sharing costs about 10 ms.
+
+Measured here, WS 5 minutes [P]: a full window in memory that the slots' processes map, and records as
+fast as there is room, which gives comparisons/s; the rate that can be sustained follows from it, as two
+inputs of R/2 make R^2 WS / 2 comparisons/s. Latency at 70 % of that rate, window filled at it. *ad hoc*
+has as many keys as slots and nothing to reassign, as ScaleJoin has; *1T* the same kernel in one
+process, without a tuple buffer. More slots than cores share the cores.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headgate.journal.histogram import percentile_ms, sparse_of
+from headgate.report.plot import panels
+from headgate_lab.experiments.registry import Request
+from headgate_lab.experiments.stretch.live import LiveJoin, memory
+from headgate_lab.oplus.board import WORK
+from headgate_lab.oplus.join_state import JoinWork
+from headgate_lab.tuple_buffer.shared import Block
+
+if TYPE_CHECKING:
+    from headgate.report.plot import Figure
+
+WINDOW_S = 300.0
+_ASSUMED_PER_S = 2000.0
+"""Records/s that space event times while comparisons/s are measured; they hardly depend on it."""
+
+_BLOCK = 256
+PAPER = {
+    "comparisons_per_s": "linear in threads up to the cores; equal to ScaleJoin, and to 1T for one",
+    "latency": "about 10 ms above ScaleJoin's",
+}
+
+
+def run(request: Request) -> dict[str, Any]:
+    """Return comparisons/s, rate and latency for some numbers of slots."""
+    if request.quick:
+        return measure((1, 2), seconds=1.0, window_s=30.0)
+    return measure((1, 2, 4), seconds=3.0, window_s=WINDOW_S)
+
+
+def measure(slots: Sequence[int], *, seconds: float, window_s: float) -> dict[str, Any]:
+    """Return the same, measured for `seconds` each."""
+    alone = LiveJoin(1, 1, _ASSUMED_PER_S, window_s, paced=False, keys=1)
+    rows = [{"kind": "1T", "slots": 1, **_sustained(single_threaded(alone, seconds), window_s)}]
+    for count in slots:
+        for kind, keys in (("O+", None), ("ad hoc", count if count % 2 else count + 1)):
+            join = LiveJoin(count, count, _ASSUMED_PER_S, window_s, paced=False)
+            join = join if keys is None else replace(join, keys=keys)
+            found = _sustained(throughput(join, seconds), window_s)
+            paced = replace(join, rate_per_s=0.7 * found["rate_per_s"], paced=True)
+            rows.append({"kind": kind, "slots": count, **found, **latency(paced, seconds)})
+    return {
+        "mode": "measured, processes of this machine",
+        "cores": os.cpu_count(),
+        "window_s": window_s,
+        "paper": PAPER,
+        "rows": rows,
+    }
+
+
+def throughput(join: LiveJoin, seconds: float) -> float:
+    """Return the comparisons per second of all slots together."""
+    with join.running() as (slots, _):
+        work = slots.board.rows["work"]
+        begun, begun_s = int(work[:, 0].sum()), time.perf_counter()
+        time.sleep(seconds)
+        return (int(work[:, 0].sum()) - begun) / (time.perf_counter() - begun_s)
+
+
+def latency(join: LiveJoin, seconds: float) -> dict[str, Any]:
+    """Return the latency from when a record is due until a slot has compared it, in milliseconds."""
+    with join.running() as (slots, _):
+        time.sleep(0.5)
+        counts = slots.board.rows["latency"]
+        begun = counts.sum(axis=0)
+        time.sleep(seconds)
+        found = sparse_of(counts.sum(axis=0) - begun)
+    each = {f"latency_ms_p{p}": percentile_ms(found, p / 100) for p in (50, 99)}
+    return {name: None if value is None else round(value, 2) for name, value in each.items()}
+
+
+def single_threaded(join: LiveJoin, seconds: float) -> float:
+    """Return the comparisons per second of the kernel alone, all records under one key."""
+    with tempfile.TemporaryDirectory(dir=memory(), prefix="headgate-join-") as name:
+        join.filled_state(Path(name))
+        work = JoinWork(Path(name), join.shape)
+        totals, at = np.zeros(WORK, np.int64), join.filled
+        begun_s = time.perf_counter()
+        while time.perf_counter() - begun_s < seconds:
+            times, columns = join.records(at, at + _BLOCK)
+            block = Block(times, np.arange(at, at + _BLOCK) % 2, columns, int(times[-1]))
+            work.serve(block, np.zeros(1, np.int64), at, totals)
+            at += _BLOCK
+        return int(totals[0]) / (time.perf_counter() - begun_s)
+
+
+def _sustained(comparisons_per_s: float, window_s: float) -> dict[str, Any]:
+    return {
+        "comparisons_per_s": float(f"{comparisons_per_s:.4g}"),
+        "rate_per_s": round(float(np.sqrt(2.0 * comparisons_per_s / window_s))),
+        "latency_ms_p50": None,
+        "latency_ms_p99": None,
+    }
+
+
+def draw(data: Mapping[str, Any]) -> Figure:
+    """Return rate, comparisons and latency over the number of slots."""
+    figure, axes = panels(1, 3)
+    for kind in ("O+", "ad hoc", "1T"):
+        rows = [row for row in data["rows"] if row["kind"] == kind]
+        count = [row["slots"] for row in rows]
+        for panel, name in zip(
+            axes, ("rate_per_s", "comparisons_per_s", "latency_ms_p50"), strict=True
+        ):
+            values = [float("nan") if row[name] is None else row[name] for row in rows]
+            panel.plot(count, values, "o-", label=kind)
+            panel.set(xlabel="slots", ylabel=name)
+    axes[2].set_yscale("log")
+    axes[0].legend()
+    return figure

@@ -1,0 +1,1 @@
+"""Simulators beyond the one in `headgate.sim`: record by record, pools, fleets, a shared join."""

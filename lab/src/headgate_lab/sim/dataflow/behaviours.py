@@ -1,0 +1,115 @@
+"""What operators do with a record: from nothing at all to windows per key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from headgate_lab.sim.dataflow.elements import Record
+
+NOTHING: tuple[Record, ...] = ()
+
+
+@dataclass(slots=True)
+class Held:
+    """The state of what moves with a key: a key group, or a part of one.
+
+    Attributes
+    ----------
+    state_bytes : float
+        What it weighs when it travels.
+    values : dict of int to Any
+        Key -> what the operator keeps.
+    """
+
+    state_bytes: float = 0.0
+    values: dict[int, Any] = field(default_factory=dict)
+
+
+class Behaviour(Protocol):
+    """What an operator does."""
+
+    def record(self, held: Held, record: Record) -> Sequence[Record]:
+        """Take a record and return what is put out at once; a marker is among it."""
+
+    def fire(self, held: Held, watermark_s: float) -> Sequence[Record]:
+        """Return what is due once no record before `watermark_s` follows."""
+
+
+class Pass:
+    """Puts out what comes in, and keeps nothing."""
+
+    def record(self, held: Held, record: Record) -> Sequence[Record]:
+        """Return the record itself."""
+        return (record,)
+
+    def fire(self, held: Held, watermark_s: float) -> Sequence[Record]:
+        """Return nothing."""
+        return NOTHING
+
+
+@dataclass(frozen=True)
+class Weigh(Pass):
+    """Keeps state of which only the size matters; puts out markers alone, as a window does.
+
+    Parameters
+    ----------
+    bytes_per_record : float
+        By which the state grows.
+    every : bool
+        Put out every record, as an aggregate without a window does.
+    """
+
+    bytes_per_record: float = 0.0
+    every: bool = False
+
+    def record(self, held: Held, record: Record) -> Sequence[Record]:
+        """Return a marker, or every record."""
+        held.state_bytes += self.bytes_per_record * record.count
+        return (record,) if record.marker or self.every else NOTHING
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Count and greatest number per key and sliding event-time window.
+
+    Puts out ``(window start, count, greatest number)`` when the watermark passes the end of a
+    window, once; a record whose last window has been put out is a fault of the method that moved
+    its state, and put out as ``("late", time)``.
+
+    Parameters
+    ----------
+    size_s, slide_s : float
+    """
+
+    size_s: float
+    slide_s: float
+
+    def record(self, held: Held, record: Record) -> Sequence[Record]:
+        """Count the record in every window that holds it."""
+        windows = held.values.setdefault(record.key, {})
+        put_out_s = held.values.get(-1, float("-inf"))
+        last = math.floor(record.time_s / self.slide_s)
+        first = math.floor((record.time_s - self.size_s) / self.slide_s) + 1
+        out: list[Record] = [record] if record.marker else []
+        for window in range(first, last + 1):
+            if window * self.slide_s + self.size_s <= put_out_s:
+                out.append(replace(record, marker=False, value=("late", window)))
+                continue
+            count, greatest = windows.get(window, (0, -1))
+            windows[window] = (count + record.count, max(greatest, record.number))
+        return out
+
+    def fire(self, held: Held, watermark_s: float) -> Sequence[Record]:
+        """Return the windows that end by the watermark, by end and key."""
+        held.values[-1] = max(watermark_s, held.values.get(-1, float("-inf")))
+        out = []
+        for key, windows in held.values.items():
+            if key == -1:
+                continue
+            for window in [w for w in windows if w * self.slide_s + self.size_s <= watermark_s]:
+                end_s = window * self.slide_s + self.size_s
+                out.append(Record(key, end_s, value=(window, *windows.pop(window))))
+        return sorted(out, key=lambda record: (record.time_s, record.key))

@@ -1,0 +1,156 @@
+"""A channel: an output cache, a packet on its way, an input cache."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headgate_lab.sim.dataflow.elements import Barrier, Element, Signal
+
+if TYPE_CHECKING:
+    from headgate_lab.sim.dataflow.slot import Slot
+
+
+@dataclass(frozen=True)
+class Network:
+    """How far slots are from each other, and how much waits between them.
+
+    Attributes
+    ----------
+    latency_s : float
+        Of a packet, a priority message, a command.
+    records_per_s : float
+        Of one channel.
+    output_records, input_records : int
+        Room of a channel's caches. A sender that filled an output cache stops, the element that
+        filled it excepted.
+    state_bytes_per_s : float
+        Of one slot's state transfers; one at a time, in and out.
+    state_unit_s : float
+        What each transfer takes beside: extracting, serialising, handing over.
+    """
+
+    latency_s: float = 0.001
+    records_per_s: float = 1e6
+    output_records: int = 64
+    input_records: int = 64
+    state_bytes_per_s: float = 100e6
+    state_unit_s: float = 0.0
+
+
+class Channel:
+    """From one slot to another, in order, with back-pressure by credit.
+
+    A packet leaves as soon as the one before has arrived, with what the output cache holds and the
+    input cache has room for. Control elements need no room.
+
+    Attributes
+    ----------
+    waiting, arrived : deque of Element
+        The output cache and the input cache.
+    flying : list of Element
+        The packet under way.
+    blocked : bool
+        Whether the receiver aligns: it takes nothing from here.
+    listed : bool
+        Whether the receiver has it among the channels that it may take from.
+    watermark_s : float
+    barrier : int
+        The last checkpoint barrier that the receiver took from here.
+    """
+
+    __slots__ = (
+        "arrived",
+        "barrier",
+        "blocked",
+        "flying",
+        "held_records",
+        "listed",
+        "network",
+        "receiver",
+        "sender",
+        "waiting",
+        "waiting_records",
+        "watermark_s",
+    )
+
+    def __init__(self, sender: Slot, receiver: Slot, network: Network) -> None:
+        self.sender, self.receiver, self.network = sender, receiver, network
+        self.waiting: deque[Element] = deque()
+        self.flying: list[Element] = []
+        self.arrived: deque[Element] = deque()
+        self.waiting_records = 0
+        self.held_records = 0  # in the input cache or on their way to it
+        self.blocked = False
+        self.listed = False
+        self.watermark_s = float("-inf")
+        self.barrier = sender.barrier
+
+    def push(self, element: Element) -> None:
+        """Put an element at the end of the output cache."""
+        self.waiting.append(element)
+        self._weigh(element.count)
+        if not self.flying:
+            self._depart()
+
+    def take(self) -> Element:
+        """Take the first element of the input cache, which must not be empty."""
+        element = self.arrived.popleft()
+        if element.count:
+            self.held_records -= element.count
+            if self.waiting and not self.flying:
+                self._depart()
+        return element
+
+    def send_first(self, signal: Signal) -> None:
+        """Send a message that overtakes all: it is handed over after the latency alone."""
+        delay_s = self.network.latency_s
+        self.sender.clock.after(delay_s, self.receiver.receive_first, self, signal)
+
+    def rewrite(self, waiting: deque[Element]) -> None:
+        """Replace the output cache: a method of scaling re-sorts it."""
+        before = self.waiting_records
+        self.waiting = waiting
+        self._weigh(sum(element.count for element in waiting) - before)
+        if waiting and not self.flying:
+            self._depart()
+
+    def barrier_ahead(self) -> Barrier | None:
+        """Return the checkpoint barrier on its way or in the input cache, if there is one."""
+        found = [e for e in (*self.arrived, *self.flying) if isinstance(e, Barrier)]
+        return found[-1] if found else None
+
+    def _weigh(self, records: int) -> None:
+        """Count what came into or left the output cache, and tell the sender whether it is full."""
+        if not records:
+            return
+        limit = self.network.output_records
+        was_full = self.waiting_records >= limit
+        self.waiting_records += records
+        is_full = self.waiting_records >= limit
+        if is_full != was_full:
+            self.sender.full += 1 if is_full else -1
+            if was_full and not self.sender.full:
+                self.sender.clock.after(0.0, self.sender.wake)
+
+    def _depart(self) -> None:
+        room = self.network.input_records - self.held_records
+        waiting, packet, records = self.waiting, self.flying, 0
+        while waiting and (records < room or not waiting[0].count):
+            element = waiting.popleft()
+            records += element.count
+            packet.append(element)
+        if not packet:
+            return
+        self.held_records += records
+        self._weigh(-records)
+        delay_s = self.network.latency_s + records / self.network.records_per_s
+        self.sender.clock.after(delay_s, self._arrive)
+
+    def _arrive(self) -> None:
+        packet, self.flying = self.flying, []
+        self.arrived.extend(packet)
+        if self.waiting:
+            self._depart()
+        self.receiver.reached(self, packet)

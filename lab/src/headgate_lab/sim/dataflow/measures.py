@@ -1,0 +1,186 @@
+"""What a run is judged by: DRRS's measures, as functions of markers and of the event log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate_lab.sim.dataflow.eventlog import Event, EventLog
+
+F64 = npt.NDArray[np.float64]
+
+STABLE_SHARE = 1.1
+"""Latency within this share of the level before scaling counts as stable (DRRS V-B)."""
+
+STABLE_S = 100.0
+"""For how long it has to be (DRRS V-B)."""
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Markers in the order of their creation.
+
+    Attributes
+    ----------
+    created_s : float64[n]
+        When a marker's record was due at its source: what it waited there counts (DRRS V-A).
+    latency_s : float64[n]
+        Until it reached the sink.
+    """
+
+    created_s: F64
+    latency_s: F64
+
+    def between(self, start_s: float, end_s: float) -> F64:
+        """Return the latencies of markers created in [start_s, end_s)."""
+        chosen = (self.created_s >= start_s) & (self.created_s < end_s)
+        return self.latency_s[chosen]
+
+
+def level_s(latencies: Latencies, start_s: float, end_s: float) -> float:
+    """Return the greatest latency of an interval before scaling; 0 without markers.
+
+    References
+    ----------
+    DRRS V-B says "pre-scaling level"; its code takes the greatest of 200 to 280 s.
+    """
+    found = latencies.between(start_s, end_s)
+    return float(found.max()) if len(found) else 0.0
+
+
+def stable_from_s(
+    latencies: Latencies,
+    level: float,
+    *,
+    from_s: float,
+    stable_s: float = STABLE_S,
+    share: float = STABLE_SHARE,
+) -> float | None:
+    """Return the first time from `from_s` after which latency keeps within `share` of a level.
+
+    Parameters
+    ----------
+    latencies : Latencies
+    level : float
+        Latency before scaling, in seconds.
+    from_s : float
+        The request, or the last acknowledgement.
+    stable_s : float
+        How long it has to keep within.
+    share : float
+
+    Returns
+    -------
+    float or None
+        None if the markers do not reach `stable_s` beyond any such time.
+
+    References
+    ----------
+    DRRS V-B: the end of the scaling period, 110 % for 100 s.
+    """
+    times = latencies.created_s
+    above = times[(latencies.latency_s > share * level) & (times >= from_s)]
+    edges = np.concatenate(([from_s], above, [times[-1] if len(times) else from_s]))
+    calm = np.flatnonzero(np.diff(edges) >= stable_s)
+    return float(edges[calm[0]]) if len(calm) else None
+
+
+def propagation_s(log: EventLog) -> float:
+    """Return the cumulative propagation delay: signal by signal, from injection to start.
+
+    Of a step that starts at several slots the mean of them counts.
+
+    References
+    ----------
+    DRRS V-B names it; the definition is that of its code's log as far as it can be read.
+    """
+    return float(sum(_propagation(log).values()))
+
+
+def dependency_s(log: EventLog) -> float:
+    """Return how long a unit waits on average for others, from the request to its own departure.
+
+    What its own signal takes to propagate is not counted. 0 if nothing left.
+
+    References
+    ----------
+    DRRS II-B and V-B, the "average dependency overhead", which it does not define.
+    """
+    requested = [event.at_s for event in log.of("requested")]
+    if not requested:
+        return 0.0
+    propagation = _propagation(log)
+    waits = [
+        event.at_s - requested[0] - propagation.get(event.detail["step"], 0.0)
+        for event in _first_departures(log)
+    ]
+    return float(np.mean(waits)) if waits else 0.0
+
+
+def dependency_in_step_s(log: EventLog) -> float:
+    """Return the same, counted only from when a unit's own signal let it go."""
+    started = {(e.detail["step"], e.slot): e.at_s for e in log.of("started")}
+    waits = [
+        event.at_s - started[event.detail["step"], event.slot]
+        for event in _first_departures(log)
+        if (event.detail["step"], event.slot) in started
+    ]
+    return float(np.mean(waits)) if waits else 0.0
+
+
+def suspension_s(intervals: Iterable[Sequence[float]], until_s: float) -> float:
+    """Return the total length of some slots' suspensions, each cut at `until_s`.
+
+    Parameters
+    ----------
+    intervals : iterable of [start, end]
+        Disjoint within a slot; slots add up.
+    """
+    return sum(max(0.0, min(end, until_s) - start) for start, end in intervals)
+
+
+def suspension_by_second(
+    intervals: Sequence[Sequence[float]], start_s: float, seconds: int
+) -> list[float]:
+    """Return the cumulative suspension after each second from `start_s`."""
+    return [suspension_s(intervals, start_s + second + 1) for second in range(seconds)]
+
+
+def trips(log: EventLog) -> tuple[int, float, int]:
+    """Return how many units travelled more than once, and of all that did the mean and most trips.
+
+    References
+    ----------
+    DRRS V-B on Meces: 55 sub-groups, 6.25 times on average, up to 46.
+    """
+    counts: dict[int, int] = {}
+    for event in log.of("left"):
+        unit = event.detail["unit"]
+        counts[unit] = counts.get(unit, 0) + 1
+    again = [count for count in counts.values() if count > 1]
+    return len(again), float(np.mean(again)) if again else 0.0, max(again, default=0)
+
+
+def _propagation(log: EventLog) -> dict[int, float]:
+    """Return the propagation delay of each step's signal."""
+    injected: dict[int, float] = {}
+    for event in log.of("injected", "trigger", "integrated"):
+        injected.setdefault(event.detail["step"], event.at_s)
+    started: dict[int, list[float]] = {}
+    for event in log.of("started"):
+        started.setdefault(event.detail["step"], []).append(event.at_s)
+    return {
+        step: float(np.mean(times)) - injected[step]
+        for step, times in started.items()
+        if step in injected
+    }
+
+
+def _first_departures(log: EventLog) -> list[Event]:
+    found: dict[int, Event] = {}
+    for event in log.of("left"):
+        found.setdefault(event.detail["unit"], event)
+    return list(found.values())

@@ -1,0 +1,385 @@
+"""A slot: one thread that takes elements from its channels and serves one record after the other."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headgate_lab.sim.dataflow.behaviours import Behaviour, Held
+from headgate_lab.sim.dataflow.channel import Channel
+from headgate_lab.sim.dataflow.clock import Clock
+from headgate_lab.sim.dataflow.elements import Barrier, Element, Record, Signal, Watermark
+from headgate_lab.sim.dataflow.eventlog import EventLog
+
+if TYPE_CHECKING:
+    from headgate_lab.sim.dataflow.handler import Handler
+
+
+OLD_RANK, LAST_RANK = 3, 5
+"""Data in transit is replayed rank by rank, so that no record overtakes an older one of its key: what
+was re-routed and received (0), under way (1), in the buffer (2); in the input caches of the old slot
+(3); what the new slot deferred (4), in its input caches (5)."""
+
+
+class Edge:
+    """The outputs of a slot towards one operator.
+
+    Attributes
+    ----------
+    channels : list of Channel
+        By the number of the receiving slot.
+    table : list of int
+        Unit -> receiving slot; empty if records go round.
+    parts : int
+        Units per key group.
+    """
+
+    def __init__(self, channels: list[Channel], table: list[int], parts: int) -> None:
+        self.channels, self.table, self.parts = channels, table, parts
+        self._key_groups = len(table) // parts
+        self._turn = 0
+
+    def send(self, record: Record) -> None:
+        """Put a record into the channel that its key, or whose turn it is, says."""
+        if self.table:
+            groups = self._key_groups
+            record.unit = record.key % groups
+            if self.parts > 1:
+                record.unit = record.unit * self.parts + record.key // groups % self.parts
+            self.channels[self.table[record.unit]].push(record)
+        else:
+            self._turn = (self._turn + 1) % len(self.channels)
+            self.channels[self._turn].push(record)
+
+    def watermark(self, time_s: float) -> None:
+        """Tell every receiver a watermark."""
+        for channel in self.channels:
+            channel.push(Watermark(time_s))
+
+    def barrier(self, number: int) -> None:
+        """Send every receiver a checkpoint barrier of its own, which signals may ride on."""
+        for channel in self.channels:
+            channel.push(Barrier(number))
+
+
+def _no_records() -> dict[int, list[Record]]:
+    return {rank: [] for rank in range(LAST_RANK + 1)}
+
+
+@dataclass
+class Snapshot:
+    """What a checkpoint holds of one slot.
+
+    Attributes
+    ----------
+    values : dict of int to Held
+        By unit.
+    in_transit : dict of int to list of Record
+        What the slot had received and not served, in the ranks of `Handler.in_transit`.
+    place : int
+        Of a source the next arrival, of a sink the number of outputs.
+    progress : list of dict
+        How far each subscale had come (DRRS IV-C).
+    leaving : frozenset of int
+        Units whose old stream came here.
+    """
+
+    values: dict[int, Held] = field(default_factory=dict)
+    in_transit: dict[int, list[Record]] = field(default_factory=_no_records)
+    place: int = 0
+    progress: list[dict[str, Any]] = field(default_factory=list)
+    leaving: frozenset[int] = frozenset()
+
+    def join(self, records: Sequence[Record], store: Mapping[int, Held]) -> None:
+        """Add what was under way between two slots when the checkpoint passed them."""
+        self.in_transit[1].extend(records)
+        self.values.update(copy.deepcopy(dict(store)))
+
+
+class Slot:
+    """One slot of one operator.
+
+    Attributes
+    ----------
+    name : str
+        Operator and number, such as ``count/3``.
+    store : dict of int to Held
+        The units that are here.
+    inputs : list of Channel
+    edge : Edge or None
+        None of a sink, which keeps what it puts out in `collected`.
+    handler : Handler or None
+        What a method of scaling put in place of plain input handling; None outside of scaling.
+    special : deque of Record or callable
+        Re-routed events: taken before any channel.
+    full : int
+        Output caches that are full; nothing is served while there are any.
+    busy_s : float
+        Time given to records so far.
+    paused : bool
+    barrier : int
+        The last checkpoint taken.
+    suspended_s : list of [float, float]
+        Start and end of each stretch in which all that could be reached waited for state.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        index: int,
+        behaviour: Behaviour,
+        cost_s: float,
+        clock: Clock,
+        log: EventLog,
+    ) -> None:
+        self.name, self.index = name, index
+        self.behaviour, self.cost_s = behaviour, cost_s
+        self.clock, self.log = clock, log
+        self.store: dict[int, Held] = {}
+        self.inputs: list[Channel] = []
+        self.edge: Edge | None = None
+        self.handler: Handler | None = None
+        self.special: deque[Record | Callable[[], None]] = deque()
+        self.available: deque[Channel] = deque()
+        self.collected: list[tuple[float, Record]] = []
+        self.snapshots: dict[int, Snapshot] = {}
+        self.suspended_s: list[list[float]] = []
+        self.full = 0
+        self.busy_s = 0.0
+        self.paused = False
+        self.barrier = 0
+        self.watermark_s = self.sent_watermark_s = float("-inf")
+        self.serving: Record | None = None
+        self._mail: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._awake = False
+        self._suspended = False
+        self._aligning: list[tuple[Channel, Barrier]] = []
+        self._recording: dict[Channel, Snapshot] = {}
+        self._stateless = Held()
+
+    def wake(self) -> None:
+        """Go on as far as possible: until a record takes time, or nothing can be done."""
+        if self._awake:
+            return
+        self._awake = True
+        while self.serving is None:
+            if self._mail:
+                action, arguments = self._mail.popleft()
+                action(*arguments)
+            elif self.full or self.paused or not self.step():
+                break
+        self._awake = False
+        if self.handler is not None and self.serving is None:
+            self._note_suspension(not self.full and not self.paused and self.handler.waits())
+
+    def post(self, action: Callable[..., None], *arguments: object) -> None:
+        """Call ``action(*arguments)`` between two records: at once if none is served."""
+        self._mail.append((action, arguments))
+        self.wake()
+
+    def step(self) -> bool:
+        """Take one element; return whether there was one."""
+        if self.special:
+            event = self.special.popleft()
+            if isinstance(event, Record):
+                self.serve(event)
+            else:
+                event()
+            return True
+        if self.handler is not None:
+            return self.handler.step()
+        found = self.next_channel()
+        if found is None:
+            return False
+        self.process(found, found.take())
+        return True
+
+    def next_channel(self) -> Channel | None:
+        """Return a channel with an element, each in turn; it stays listed if it has more."""
+        available = self.available
+        while available:
+            channel = available.popleft()
+            if channel.arrived and not channel.blocked:
+                if len(channel.arrived) > 1:
+                    available.append(channel)
+                else:
+                    channel.listed = False
+                return channel
+            channel.listed = False
+        return None
+
+    def reached(self, channel: Channel, packet: Sequence[Element]) -> None:
+        """Take note of a packet in a channel's input cache."""
+        if channel in self._recording:
+            self._record(channel, packet)
+        self.offer(channel)
+        self.wake()
+
+    def offer(self, channel: Channel) -> None:
+        """List a channel among those that have something to take."""
+        if channel.arrived and not channel.listed and not channel.blocked:
+            channel.listed = True
+            self.available.append(channel)
+
+    def receive_first(self, channel: Channel, signal: Signal) -> None:
+        """Take a priority message, before all that waits."""
+        if self.handler is not None:
+            self.post(self.handler.first, channel, signal)
+
+    def process(self, channel: Channel, element: Element) -> None:
+        """Do what an element that was taken asks for."""
+        if isinstance(element, Record):
+            self.serve(element)
+        elif isinstance(element, Watermark):
+            # A doubled watermark may be older than the channel's own.
+            channel.watermark_s = max(channel.watermark_s, element.time_s)
+            if self.handler is not None:
+                self.handler.watermark(channel, element.time_s)
+            self.advance()
+        elif isinstance(element, Barrier):
+            self._take_barrier(channel, element)
+        elif self.handler is not None:
+            self.handler.signal(channel, element)
+
+    def serve(self, record: Record) -> None:
+        """Begin to serve a record."""
+        self._note_suspension(suspended=False)
+        self.serving = record
+        duration_s = self.cost_s * record.count
+        self.busy_s += duration_s
+        self.clock.after(duration_s, self._complete, record)
+
+    def _complete(self, record: Record) -> None:
+        self.serving = None
+        if self.log.every_record and self.store:
+            self.log.add(
+                self.clock.now_s,
+                "served",
+                self.name,
+                unit=record.unit,
+                key=record.key,
+                origin=record.origin,
+                number=record.number,
+            )
+        for out in self.behaviour.record(self.store.get(record.unit, self._stateless), record):
+            self.emit(out)
+        self.wake()
+
+    def emit(self, record: Record) -> None:
+        """Put a record out."""
+        if self.edge is None:
+            self.collected.append((self.clock.now_s, record))
+        else:
+            self.edge.send(record)
+
+    def advance(self) -> None:
+        """Put out what the watermarks of all channels allow, and pass the watermark on."""
+        now_s = min(channel.watermark_s for channel in self.inputs)
+        self.watermark_s = max(self.watermark_s, now_s)
+        handler = self.handler
+        for unit in list(self.store):
+            limit_s = self.watermark_s if handler is None else handler.watermark_of(unit)
+            self.fire(unit, limit_s)
+        limit_s = self.watermark_s if handler is None else handler.output_watermark_s()
+        if limit_s > self.sent_watermark_s:
+            self.sent_watermark_s = limit_s
+            if self.edge is not None:
+                self.edge.watermark(limit_s)
+
+    def fire(self, unit: int, watermark_s: float) -> None:
+        """Put out what is due of one unit."""
+        for record in self.behaviour.fire(self.store[unit], watermark_s):
+            record.unit = unit
+            self.emit(record)
+
+    def _note_suspension(self, suspended: bool) -> None:
+        if suspended == self._suspended:
+            return
+        self._suspended = suspended
+        if suspended:
+            self.suspended_s.append([self.clock.now_s, float("inf")])
+        else:
+            self.suspended_s[-1][1] = self.clock.now_s
+
+    # Checkpoints
+
+    def _take_barrier(self, channel: Channel, barrier: Barrier) -> None:
+        channel.barrier = barrier.number
+        self._recording.pop(channel, None)
+        if self.barrier >= barrier.number:
+            self._answer(channel, barrier)
+            return
+        channel.blocked = True
+        self._aligning.append((channel, barrier))
+        if all(c.barrier >= barrier.number for c in self.inputs):
+            self.checkpoint(barrier.number)
+
+    def attach(self, channel: Channel) -> None:
+        """Take from one more channel; not yet if its sender is past a checkpoint and this is not."""
+        self.inputs.append(channel)
+        if channel.barrier > self.barrier:
+            channel.blocked = True
+            self._aligning.append((channel, Barrier(channel.barrier)))
+
+    def merge(self, channel: Channel, signal: Signal) -> bool:
+        """Let a signal ride on a barrier of `channel` that is not answered yet, if there is one."""
+        barrier = channel.barrier_ahead()
+        for blocked, taken in self._aligning:
+            barrier = taken if blocked is channel else barrier
+        if barrier is None:
+            return False
+        barrier.riders.append(signal)
+        return True
+
+    def checkpoint(self, number: int) -> None:
+        """Take a checkpoint and answer what rode on its barriers.
+
+        Called early, before the barrier came through every channel, what is still ahead of it there
+        belongs to the checkpoint as data in transit.
+        """
+        self.barrier = number
+        self.snapshots[number] = self._snapshot()
+        self.log.add(self.clock.now_s, "checkpoint", self.name, number=number)
+        for channel in self.inputs:
+            if channel.barrier < number:
+                self._recording[channel] = self.snapshots[number]
+                self._record(channel, channel.arrived)
+        if self.edge is not None:
+            self.edge.barrier(number)
+        aligned, self._aligning = self._aligning, []
+        for channel, _ in aligned:
+            channel.blocked = False
+            self.offer(channel)
+        for channel, barrier in aligned:
+            self._answer(channel, barrier)
+
+    def _answer(self, channel: Channel, barrier: Barrier) -> None:
+        for signal in barrier.riders:
+            if self.handler is not None:
+                self.handler.ridden(channel, signal)
+
+    def _snapshot(self) -> Snapshot:
+        place = len(self.collected)
+        found = Snapshot(copy.deepcopy(self.store), place=place)
+        for event in self.special:
+            if isinstance(event, Record):
+                found.in_transit[0].append(event)
+        if self.handler is not None:
+            for rank, records in self.handler.in_transit().items():
+                found.in_transit[rank].extend(records)
+            found.progress = self.handler.progress()
+            found.leaving = self.handler.old_units()
+        return found
+
+    def _record(self, channel: Channel, elements: Sequence[Element]) -> None:
+        for element in elements:
+            if isinstance(element, Barrier):
+                self._recording.pop(channel, None)
+                return
+            if isinstance(element, Record):
+                snapshot = self._recording[channel]
+                rank = OLD_RANK if element.unit in snapshot.leaving else LAST_RANK
+                snapshot.in_transit[rank].append(element)

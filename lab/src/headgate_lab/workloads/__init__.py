@@ -1,0 +1,1 @@
+"""Workloads that only figures and benchmarks play: bursts, topologies, tweets, rates of an exchange."""

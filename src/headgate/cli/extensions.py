@@ -1,0 +1,46 @@
+"""Commands that other distributions add, found by the entry point group ``headgate.commands``."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Annotated
+
+import typer
+
+from headgate.cli.answer import EXIT_CODES, answer
+from headgate.core.errors import ConfigError
+
+GROUP = "headgate.commands"
+_OF_THE_LABORATORY = {
+    "figure": "Run a paper's figure on the simulator (in the laboratory, headgate-lab).",
+    "bench": "Measure headgate on this machine (in the laboratory, headgate-lab).",
+}
+
+
+def load(app: typer.Typer) -> None:
+    """Let each installed extension add its commands; the laboratory's are named where it is not."""
+    for extension in entry_points(group=GROUP):
+        extension.load()(app)
+    there = {
+        command.name or getattr(command.callback, "__name__", "")
+        for command in app.registered_commands
+    }
+    for name, what in _OF_THE_LABORATORY.items():
+        if name not in there:
+            _stand_in(app, name, what)
+
+
+def _stand_in(app: typer.Typer, name: str, what: str) -> None:
+    """Add a command that says what to install, whatever it is given."""
+
+    def missing(
+        _: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    ) -> None:
+        def work() -> dict[str, str]:
+            msg = f"headgate {name} is in the laboratory: pip install headgate-lab"
+            raise ConfigError(msg)
+
+        answer(work, lambda _: [], as_json=False, debug=False)
+
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+    app.command(name, help=what, epilog=EXIT_CODES, context_settings=settings)(missing)

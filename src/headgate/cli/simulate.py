@@ -1,0 +1,168 @@
+"""The commands that simulate: a user's own trace, or a recorded run."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer
+from headgate.cli.commands import app
+from headgate.core.duration import parse_duration_s
+from headgate.core.slo import parse_slo
+from headgate.report import plot
+
+Out = Annotated[
+    Path | None, typer.Option(metavar="FILE.svg", help="Write the picture (needs matplotlib).")
+]
+
+_OUTSIDE_BRACKETS = re.compile(r",(?![^(]*\))")
+
+_SHOWN = frozenset({"paper", "reaches", "correlation", "seeds", "rate_factors"})
+"""Values of a figure that are no plain ones, and shown all the same."""
+
+
+@app.command(epilog=EXIT_CODES)
+def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
+    trace: Annotated[Path, typer.Argument(help="A CSV file with a header; may be gzipped.")],
+    slo: Annotated[str, typer.Option(help="Such as 'mean < 1 s over 1 s'.")],
+    service_rate: Annotated[
+        float, typer.Option(help="Records per second that one slot completes.")
+    ],
+    policy: Annotated[
+        str, typer.Option(help="Policies to compare, such as 'streamswitch(0.2),static(8)'.")
+    ] = "streamswitch",
+    slots_max: Annotated[int, typer.Option(help="Most slots there may be.")] = 64,
+    key_groups: Annotated[int, typer.Option(help="Key groups.")] = 128,
+    mode: Annotated[str, typer.Option(help="continuous or micro-batch.")] = "continuous",
+    speed: Annotated[float, typer.Option(help="How much faster to play the trace.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 1,
+    time_column: Annotated[str, typer.Option(help="Column of the time, in seconds.")] = "time",
+    key_column: Annotated[str, typer.Option(help="Column of the key.")] = "key",
+    count_column: Annotated[
+        str | None,
+        typer.Option(help="Column of a row's records; default: count, if there is one, else 1."),
+    ] = None,
+    as_json: Json = False,
+    out: Out = None,
+    debug: Debug = False,
+) -> None:
+    """Say what an SLO would cost on your own trace: success and slots, policy by policy."""
+
+    def work() -> dict[str, Any]:
+        # Late: compiled kernels, which no other command needs.
+        simulation = importlib.import_module("headgate.scenario.simulate")
+        if out is not None:
+            plot.check_target(out)
+        what_if = simulation.WhatIf(
+            simulation.read_trace(
+                trace,
+                key_groups,
+                time_column=time_column,
+                key_column=key_column,
+                count_column=count_column,
+                speed=speed,
+            ),
+            parse_slo(slo),
+            service_rate,
+            slots_max=slots_max,
+            seed=seed,
+            mode=simulation.mode(mode),
+        )
+        policies = [text.strip() for text in _OUTSIDE_BRACKETS.split(policy)]
+        found = simulation.simulate(what_if, policies, timelines=out is not None)
+        if out is not None:
+            plot.save(simulation.draw(found), out)
+        return {"trace": str(trace), **found}
+
+    answer(work, result_lines, as_json=as_json, debug=debug)
+
+
+@app.command(epilog=EXIT_CODES)
+def replay(  # noqa: PLR0913, PLR0917 - a command line has many options
+    checkpoint: Checkpoint,
+    since: Annotated[
+        str | None, typer.Option(help="Only what ended within this time before the end.")
+    ] = None,
+    slots_max: Annotated[int | None, typer.Option(help="What if: most slots.")] = None,
+    policy: Annotated[str | None, typer.Option(help="What if: another policy.")] = None,
+    slo: Annotated[str | None, typer.Option(help="What if: another SLO.")] = None,
+    like: Annotated[
+        Path | None, typer.Option(help="Take what batches cost from this checkpoint's run.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 1,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say what a recorded run would have been with fewer slots, another policy or SLO.
+
+    Also simulates the run as it was, and prints by how much the model is wrong about it.
+    """
+
+    def work() -> dict[str, Any]:
+        recorded = importlib.import_module("headgate.scenario.replay")
+        return dict(
+            recorded.replay(
+                checkpoint,
+                since_s=None if since is None else parse_duration_s(since),
+                slots_max=slots_max,
+                policy_text=policy,
+                slo_text=slo,
+                like=like,
+                seed=seed,
+            )
+        )
+
+    answer(work, _replay_lines, as_json=as_json, debug=debug)
+
+
+def _replay_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the runs side by side, and the error of the model."""
+    runs = [{"run": name, **result[name]} for name in ("real", "model", "what_if") if result[name]]
+    for run in runs:
+        changes = run.pop("changes")
+        run["changes"] = ", ".join(f"{n} {kind}" for kind, n in changes.items()) or "none"
+    error = result["error"]
+    points = error["success_points"]
+    about = "unknown" if points is None else f"{points:+.2f} points of success"
+    return [*table(runs), f"model's error: {about}, {error['slots_percent']:+.1f} % of slots"]
+
+
+def result_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the plain values of a result, and its rows as a table; --json prints all of it."""
+    plain = {
+        key: value
+        for key, value in result.items()
+        if isinstance(value, str | int | float) or key in _SHOWN
+    }
+    width = max(map(len, plain), default=0)
+    lines = [
+        f"{key:<{width}}  {value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in plain.items()
+    ]
+    return [*lines, *table(result.get("rows", []))]
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return flat dicts with the same keys as the lines of a table, numbers to the right."""
+    if not rows:
+        return []
+    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    text = [isinstance(value, str) for value in rows[0].values()]
+    return [
+        "  ".join(
+            cell.ljust(width) if left else cell.rjust(width)
+            for cell, width, left in zip(line, widths, text, strict=True)
+        ).rstrip()
+        for line in cells
+    ]
+
+
+def _cell(value: object) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else "-" if value is None else str(value)

@@ -1,0 +1,319 @@
+"""A run on Spark as its journal tells it: what arrived when, and what batches cost."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.core.duration import LONGEST_S
+from headgate.core.errors import ConfigError
+from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX, shown
+from headgate.journal import locate, read
+from headgate.journal.schema import Batch, Decided, Start
+from headgate.sim.model import MicroBatch
+from headgate.workloads.traces import Trace
+
+F64 = npt.NDArray[np.float64]
+
+SLICE_S = 0.1
+"""Resolution of the recorded arrivals in seconds: the control loop's own."""
+
+_WARM_UP_S = 60.0
+"""Time after a start in which the JVM still compiles and batches get shorter; of a short run, half."""
+
+_BACKLOG_S = 60.0
+"""How much older than the first batch its records may be taken to be. Chosen, not tuned."""
+
+_BATCHES_MIN = 40
+"""Batches without which costs are not told from noise. Chosen, not tuned."""
+
+_AT_ONCE = 8_000_000
+"""Records of one key group in one batch, and about as many are spread over their time at once."""
+
+_TYPICAL = 0.95
+"""Batches that took longer than this share of all are pauses, and do not say what a slot costs."""
+
+
+_RECORDS_MAX = 1_000_000_000
+"""As of a trace."""
+
+_CELLS_MAX = 1 << 28
+"""Slices times key groups that fit into memory; a day of 128 key groups has 110 million."""
+
+_SETTINGS: Mapping[str, tuple[tuple[type, ...], float, float]] = {
+    "policy": ((str,), 0, 0),
+    "slo": ((list, tuple), 0, 0),
+    "slots_max": ((int,), 1, KEY_GROUPS_MAX),
+    "slots_min": ((int,), 1, KEY_GROUPS_MAX),
+    "cores": ((int,), 1, 10**6),
+    "budget_s": ((int, float), 1e-6, LONGEST_S),
+    "slot_rate": ((int, float), 1e-6, RATE_MAX),
+    "floor_s": ((int, float), 0, LONGEST_S),
+}
+"""Kinds, least and most of what a replay reads of a run's settings."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The last start of a query, up to the end of its journal.
+
+    Attributes
+    ----------
+    start : Start
+    batches : tuple of Batch
+        Oldest first; at least two.
+    changes : dict of str to int
+        What a policy decided meanwhile, by kind.
+    """
+
+    start: Start
+    batches: tuple[Batch, ...]
+    changes: dict[str, int]
+
+    @classmethod
+    def read(cls, checkpoint: str | os.PathLike[str], since_s: float | None = None) -> Recorded:
+        """Return the recorded run of a checkpoint.
+
+        Parameters
+        ----------
+        checkpoint : path
+            Or a journal.
+        since_s : float, optional
+            Leaves out what ended longer before the last batch, in seconds.
+
+        Raises
+        ------
+        CheckpointError
+            There is no journal, or it is damaged.
+        ConfigError
+            It does not hold what a replay needs.
+        """
+        start: Start | None = None
+        batches: list[Batch] = []
+        decided: list[Decided] = []
+        for event in read(locate(checkpoint)):
+            if isinstance(event, Start):
+                start, batches, decided = event, [], []
+            elif isinstance(event, Batch):
+                batches.append(event)
+            elif isinstance(event, Decided) and event.acts:
+                decided.append(event)
+        if start is None:
+            msg = f"the journal of {checkpoint} is empty; replay a query that has run."
+            raise ConfigError(msg)
+        if since_s is not None and batches:
+            from_ms = batches[-1].at_ms - since_s * 1e3
+            batches = [b for b in batches if b.at_ms >= from_ms]
+            decided = [d for d in decided if d.at_ms >= from_ms]
+        changes = Counter(wish.kind for d in decided for wish in d.wishes)
+        found = cls(start, tuple(batches), dict(sorted(changes.items())))
+        found._check(Path(checkpoint))
+        return found
+
+    def _check(self, where: Path) -> None:
+        operators = {a.operator for b in self.batches for a in b.arrivals}
+        if len(self.batches) < _BATCHES_MIN:
+            msg = (
+                f"the journal of {where} has {len(self.batches)} batches in the time asked for; "
+                f"replay {_BATCHES_MIN} or more."
+            )
+        elif not operators:
+            msg = (
+                f"the journal of {where} does not say what arrived by key group; replay a query that "
+                "ran with an SLO (or .advise()) under this version."
+            )
+        elif len(operators) > 1:
+            msg = (
+                f"the journal of {where} is of {len(operators)} operators that read a source; "
+                "replay a query with one."
+            )
+        elif not {"policy", "slots_max"} <= set(self.parameters):
+            msg = (
+                f"the journal of {where} does not name policy and slots_max; it cannot be replayed."
+            )
+        elif problem := self._damage():
+            msg = f"the journal of {where} makes no sense: {problem}; it cannot be replayed."
+        else:
+            return
+        raise ConfigError(msg)
+
+    def _damage(self) -> str:
+        """Return what in the journal no query can have written, or what is too large; else ``""``."""
+        groups = self.start.key_groups
+        total = 0
+        for batch in self.batches:
+            for arrived in batch.arrivals:
+                if len(arrived.groups) != len(arrived.records):
+                    return f"step {batch.step} has more or fewer key groups than counts"
+                if not all(0 <= group < groups for group in arrived.groups):
+                    return f"step {batch.step} has key groups that the query has not"
+                if not all(0 <= count <= _AT_ONCE for count in arrived.records):
+                    return f"step {batch.step} counts less than nothing, or too much"
+                total += sum(arrived.records)
+            if batch.slots < 1:
+                return f"step {batch.step} ran without a slot"
+        if not 1 <= total <= _RECORDS_MAX:
+            return f"{total:,} records arrived, not 1 to {_RECORDS_MAX:,}"
+        span_s = float(self.began_s[-1]) - self.first_s
+        if not 0.0 < span_s * groups / SLICE_S <= _CELLS_MAX:
+            return f"it spans {span_s:,.0f} s; name a part with --since"
+        return self._settings_damage()
+
+    def _settings_damage(self) -> str:
+        for name, (kinds, low, high) in _SETTINGS.items():
+            value = self.parameters.get(name)
+            if value is None:
+                continue
+            right = isinstance(value, kinds) and not isinstance(value, bool)
+            if not right or (isinstance(value, int | float) and not low <= value <= high):
+                return f"its setting {name} is {shown(repr(value), 60)}"
+        if not all(isinstance(text, str) for text in self.parameters.get("slo") or ()):
+            return "its SLO is no text"
+        return ""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Settings of the run, as the start event has them."""
+        return self.start.parameters
+
+    @property
+    def began_s(self) -> F64:
+        """When each batch began, seconds since 1970; never before the one ahead of it."""
+        began_s: F64 = np.maximum.accumulate(
+            [(b.at_ms - b.duration_ms) / 1e3 for b in self.batches]
+        )
+        return began_s
+
+    @property
+    def operator(self) -> str:
+        """The operator that is replayed."""
+        return next(a.operator for b in self.batches for a in b.arrivals)
+
+    @property
+    def slots_mean(self) -> float:
+        """Time-average of the slots."""
+        span_s = np.diff(self.began_s)
+        slots = [b.slots for b in self.batches[:-1]]
+        return float(np.average(slots, weights=span_s)) if span_s.any() else float(slots[0])
+
+    @property
+    def latency_mean_ms(self) -> float | None:
+        """Mean latency of the records served, in ms; None where none was."""
+        known = [(b.latency_ms.mean, b.served) for b in self.batches if b.latency_ms and b.served]
+        if not known:
+            return None
+        mean_ms, served = zip(*known, strict=True)
+        return round(float(np.average(mean_ms, weights=served)), 1)
+
+    @property
+    def first_s(self) -> float:
+        """When the first record can have arrived: seconds since 1970."""
+        oldest_ms = max((b.latency_ms.max for b in self.batches[:2] if b.latency_ms), default=0.0)
+        return float(self.began_s[0]) - min(oldest_ms / 1e3, _BACKLOG_S)
+
+    def trace(self) -> Trace:
+        """Return what arrived by key group, evenly spread over the time between two batches."""
+        ends_s = self.began_s - self.first_s
+        starts_s = np.concatenate([[0.0], ends_s[:-1]])
+        slices = int(np.ceil(ends_s[-1] / SLICE_S)) + 1
+        key_groups = self.start.key_groups
+        # one row per batch and key group
+        cells = np.array(
+            [
+                (number, group, records)
+                for number, batch in enumerate(self.batches)
+                for arrived in batch.arrivals
+                for group, records in zip(arrived.groups, arrived.records, strict=True)
+            ],
+            dtype=np.int64,
+        )
+        counts = np.zeros(slices * key_groups, dtype=np.int64)
+        # some at a time: each record has a row of its own on the way
+        pieces = min(len(cells), 1 + int(cells[:, 2].sum()) // _AT_ONCE)
+        for part in np.array_split(cells, pieces):
+            batch_of, group_of, records_of = np.repeat(part, part[:, 2], axis=0).T
+            place = np.arange(len(batch_of)) - np.repeat(
+                np.cumsum(part[:, 2]) - part[:, 2], part[:, 2]
+            )
+            span_s = (ends_s - starts_s)[batch_of]
+            at_s = starts_s[batch_of] + (place + 0.5) / records_of * span_s
+            cell = (at_s / SLICE_S).astype(np.int64) * key_groups + group_of
+            np.add.at(counts, cell, 1)
+        return Trace(counts.reshape(slices, key_groups), SLICE_S)
+
+    def engine(self) -> tuple[MicroBatch, float]:
+        """Return what batches cost, and seconds of a core per record.
+
+        A batch takes a fixed time, and so much more per slot and per record: least squares over the
+        batches after a warm-up. What goes before the slots and what comes after them is told
+        by the latency of records that waited for nothing but their batch. By how much batches differ
+        from all that is kept, in their order: whether a slot looks well for a moment depends on it.
+        """
+        parameters = self.parameters
+        cores = int(parameters.get("cores") or os.cpu_count() or 1)
+        began_s = self.began_s
+        period_s = np.diff(began_s)
+        ran_s = began_s - began_s[0]
+        warm = int(np.searchsorted(ran_s, min(_WARM_UP_S, float(ran_s[-1]) / 2)))
+        warm = min(warm, len(self.batches) // 2)  # also where a long pause is most of the run
+        steady, steady_s = self.batches[warm:-1], period_s[warm:]
+        slots_s = np.array([b.phases_ms.get("slots", 0.0) / 1e3 for b in steady])
+        work = np.array([(b.slots, b.served) for b in steady], dtype=np.float64)
+        stage_s, slot_s, record_s = _fit(work, slots_s)
+        variable_s = work @ np.array([slot_s, record_s])
+        fixed_s = float(np.median(steady_s - variable_s))
+        before_s = min(max(_before_slots(steady, steady_s, variable_s), stage_s), fixed_s)
+        cost_s = np.array([slot_s * b.slots + record_s * b.served for b in self.batches[:-1]])
+        extra_s = period_s - fixed_s - cost_s
+        budget_s = parameters.get("budget_s")
+        limited = parameters.get("slot_rate")
+        engine = MicroBatch(
+            plan_s=before_s,
+            commit_s=fixed_s - before_s,
+            task_s=slot_s * cores,
+            budget_s=float("inf") if budget_s is None or limited else float(budget_s),
+            cores=cores,
+            slot_rate_per_s=None if limited is None else float(limited),
+            warm_up_s=tuple(np.maximum(extra_s[:warm], 0.0).tolist()),
+            jitter_s=tuple(extra_s[warm:].tolist()),
+        )
+        return engine, max(record_s * cores, _RECORD_MIN_S)
+
+
+_RECORD_MIN_S = 1e-7
+"""A record takes some time, however little the fit says."""
+
+
+def _fit(work: F64, slots_s: F64) -> tuple[float, float, float]:
+    """Return the least squares of ``a + b x slots + c x records``, none of them negative."""
+    typical = slots_s <= np.quantile(slots_s, _TYPICAL)
+    columns = np.column_stack([np.ones(int(typical.sum())), work[typical]])
+    used = [0, 1, 2]
+    while True:
+        found, *_ = np.linalg.lstsq(columns[:, used], slots_s[typical], rcond=None)
+        if (found >= 0.0).all():
+            break
+        used.pop(int(np.argmin(found)))
+    fit = np.zeros(3)
+    fit[used] = found
+    return float(fit[0]), float(fit[1]), float(fit[2])
+
+
+def _before_slots(steady: Sequence[Batch], period_s: F64, variable_s: F64) -> float:
+    """Return the time from reading the source to the first slot task.
+
+    A record waits half a period on average for its batch, then this long, then for its slot's turn.
+    """
+    waited_s = [
+        batch.latency_ms.mean / 1e3 - span_s / 2 - slots_s / 2
+        for batch, span_s, slots_s in zip(steady, period_s, variable_s, strict=True)
+        if batch.latency_ms is not None and batch.backlog == 0
+    ]
+    return float(np.median(waited_s)) if waited_s else 0.0

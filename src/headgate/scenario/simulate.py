@@ -1,0 +1,301 @@
+"""What an SLO would cost on a given trace: several policies, side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headgate.control.registry import policy
+from headgate.core.errors import ConfigError, nearest
+from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX, is_file, shown
+from headgate.core.slo import Slo
+from headgate.loop.settings import OperatorSettings
+from headgate.report.plot import panels
+from headgate.sim.decisions import finite
+from headgate.sim.model import (
+    Distribution,
+    MicroBatch,
+    OperatorModel,
+    ServiceTime,
+    TreatmentCost,
+)
+from headgate.sim.parallel import run_all
+from headgate.sim.result import RunResult
+from headgate.sim.simulation import SimulatedJob, Simulation
+from headgate.workloads.arrivals import TraceArrivals
+from headgate.workloads.traces import Trace, column_names, read_keyed
+
+if TYPE_CHECKING:
+    from headgate.report.plot import Figure
+
+_OPERATOR = "operator"
+_POINTS = 400
+"""Of a timeline in a picture, at the most."""
+_MARGIN = 0.8
+_RATE_MIN = 1e-6
+_POLICIES_MAX = 100
+_STATIC = re.compile(r"\s*static\((?:n=)?\s*(\d+)\s*\)\s*")
+
+
+class Mode(StrEnum):
+    """How the simulated engine serves records."""
+
+    CONTINUOUS = "continuous"
+    """At once, as Flink does."""
+
+    MICRO_BATCH = "micro-batch"
+    """Batch by batch, as headgate on Spark does."""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A trace, an SLO, and the slots that are to be had.
+
+    Attributes
+    ----------
+    trace : Trace
+    slo : Slo
+        On the mean latency.
+    service_rate_per_s : float
+        Records per second that a slot completes while it works; > 0.
+    slots_max : int
+        Most slots; more than there are key groups are never used.
+    seed : int
+    mode : Mode
+    treatment : TreatmentCost
+        What a change costs in continuous mode.
+
+    Raises
+    ------
+    ConfigError
+        The SLO bounds something else, or a number is out of range.
+    """
+
+    trace: Trace
+    slo: Slo
+    service_rate_per_s: float
+    slots_max: int = 64
+    seed: int = 1
+    mode: Mode = Mode.CONTINUOUS
+    treatment: TreatmentCost = field(default_factory=TreatmentCost)
+
+    def __post_init__(self) -> None:
+        if self.slo.statistic != "mean":
+            msg = (
+                f'simulate judges the mean latency; write "mean < 1 s over 1 s", not "{self.slo}".'
+            )
+            raise ConfigError(msg)
+        if self.slo.operator is not None:
+            msg = (
+                f'there is one operator, without a name; leave "{shown(self.slo.scope)}" out of the '
+                "SLO."
+            )
+            raise ConfigError(msg)
+        if not _RATE_MIN <= self.service_rate_per_s <= RATE_MAX:
+            msg = (
+                f"service rate {self.service_rate_per_s:g} is out of range; use {_RATE_MIN:g} to "
+                f"{RATE_MAX:g} records per second."
+            )
+            raise ConfigError(msg)
+        if not 1 <= self.slots_max <= KEY_GROUPS_MAX:
+            msg = f"slots_max={self.slots_max} is out of range; use 1 to {KEY_GROUPS_MAX}."
+            raise ConfigError(msg)
+
+    @property
+    def key_groups(self) -> int:
+        """G of the trace."""
+        return int(self.trace.counts.shape[1])
+
+    @property
+    def rate_per_s(self) -> float:
+        """Mean rate of the trace, records per second."""
+        return self.trace.total / self.trace.duration_s
+
+    def slots_at_start(self, policy_text: str) -> int:
+        """Return n for ``static(n)``, else what the mean rate needs with a fifth to spare."""
+        fixed = _STATIC.fullmatch(policy_text)
+        wanted = self.rate_per_s / (_MARGIN * self.service_rate_per_s)
+        slots = float(fixed[1]) if fixed else np.ceil(wanted)
+        return int(max(1, min(slots, self.slots_max, self.key_groups)))
+
+
+def simulate(
+    what_if: WhatIf, policies: Sequence[str], *, timelines: bool = False
+) -> dict[str, Any]:
+    """Return what each policy makes of a trace: what a JSON file can hold.
+
+    Parameters
+    ----------
+    what_if : WhatIf
+    policies : sequence of str
+        As `headgate.control.registry.policy` takes them.
+    timelines : bool
+        Whether to include what `draw` needs.
+
+    Returns
+    -------
+    dict
+        ``rows`` has one flat dict per policy: success (mean over key groups), whether that meets the
+        SLO, time-average of slots, latencies, and how many changes of each kind there were.
+    """
+    if len(policies) > _POLICIES_MAX:
+        msg = f"{len(policies)} policies are too many to compare; name {_POLICIES_MAX} at most."
+        raise ConfigError(msg)
+    for text in policies:
+        policy(text)  # what is wrong with it shows before hours of work, not after
+    found = run_all(_run, [(what_if, text, timelines) for text in policies])
+    trace = what_if.trace
+    return {
+        "slo": str(what_if.slo),
+        "mode": str(what_if.mode),
+        "seed": what_if.seed,
+        "service_rate_per_s": what_if.service_rate_per_s,
+        "slots_max": what_if.slots_max,
+        "key_groups": what_if.key_groups,
+        "duration_s": trace.duration_s,
+        "records": trace.total,
+        "rate_mean_per_s": round(what_if.rate_per_s, 3),
+        "rate_most_per_s": round(float(trace.counts.sum(axis=1).max()) / trace.slice_s, 3),
+        "rows": [row for row, _ in found],
+        **({"timelines": [timeline for _, timeline in found]} if timelines else {}),
+    }
+
+
+def read_trace(
+    path: Path,
+    key_groups: int,
+    *,
+    time_column: str = "time",
+    key_column: str = "key",
+    count_column: str | None = None,
+    speed: float = 1.0,
+) -> Trace:
+    """Return the trace of a CSV file with times and keys; see `headgate.workloads.traces`.
+
+    Parameters
+    ----------
+    path : Path
+    key_groups : int
+    time_column, key_column : str
+    count_column : str or None
+        How many records a row stands for; None for the column *count* where there is one, else 1.
+    speed : float
+        Seconds of the file per second of the trace; > 0.
+
+    Raises
+    ------
+    ConfigError
+        No such file or column, no rows, or values out of range.
+    """
+    if not is_file(path):
+        msg = f'there is no file "{shown(path)}"; name a CSV file with the columns time, key and count.'
+        raise ConfigError(msg)
+    if count_column is None and "count" in column_names(str(path)):
+        count_column = "count"
+    return read_keyed(
+        str(path),
+        key_groups,
+        time_column=time_column,
+        key_column=key_column,
+        count_column=count_column,
+        speed=speed,
+    )
+
+
+def mode(text: str) -> Mode:
+    """Return the mode of that name.
+
+    Raises
+    ------
+    ConfigError
+        There is none.
+    """
+    if text not in set(Mode):
+        hint = nearest(text, Mode) or f"; use {' or '.join(Mode)}."
+        msg = f'unknown mode "{shown(text, 60)}"{hint}'
+        raise ConfigError(msg)
+    return Mode(text)
+
+
+def _run(item: tuple[WhatIf, str, bool]) -> tuple[dict[str, Any], dict[str, list[float | None]]]:
+    what_if, text, timeline = item
+    mean_s = 1.0 / what_if.service_rate_per_s
+    model = OperatorModel(
+        ServiceTime(mean_s, Distribution.NORMAL, deviation_s=mean_s / 8),
+        key_groups=what_if.key_groups,
+        slots=what_if.slots_at_start(text),
+        treatment=what_if.treatment,
+    )
+    settings = OperatorSettings(
+        what_if.slo.bound,
+        what_if.slo.window_s,
+        what_if.slots_max,
+        alert_s=what_if.slo.alert_s,
+        initial_service_rate=what_if.service_rate_per_s,
+    )
+    result = Simulation(
+        SimulatedJob({_OPERATOR: model}, {_OPERATOR: TraceArrivals(what_if.trace)}),
+        policy(text),
+        {_OPERATOR: settings},
+        seed=what_if.seed,
+        micro_batch=MicroBatch() if what_if.mode is Mode.MICRO_BATCH else None,
+    ).run(what_if.trace.duration_s)
+    return _row(result, what_if), _thinned(result) if timeline else {}
+
+
+def _row(result: RunResult, what_if: WhatIf) -> dict[str, Any]:
+    measures = result.operators[_OPERATOR]
+    success = result.success(_OPERATOR)
+    p50_s, p99_s = measures.total_quantiles_s[1:].tolist()
+    kinds = result.kinds(_OPERATOR)
+    return {
+        "policy": result.policy,
+        "success": _rounded(success.mean),
+        "meets": bool(success.mean >= what_if.slo.success),
+        "slots_mean": _rounded(measures.slots_mean),
+        "slots_most": int(measures.slots.max()),
+        "latency_mean_s": _rounded(measures.latency_mean_s),
+        "latency_p50_s": _rounded(p50_s),
+        "latency_p99_s": _rounded(p99_s),
+        **{kind: kinds.get(kind, 0) for kind in ("balance", "scale-out", "scale-in", "rescale")},
+    }
+
+
+def _rounded(value: float) -> float | None:
+    return finite(round(value, 5))
+
+
+def _thinned(result: RunResult) -> dict[str, list[float | None]]:
+    """Return means over equal stretches of the run, few enough to draw."""
+    series = result.timeline(_OPERATOR)
+    starts = np.unique(np.linspace(0, len(series["time_s"]), _POINTS, endpoint=False).astype(int))
+    counts = np.diff(np.append(starts, len(series["time_s"])))
+    means = {
+        name: np.add.reduceat(series[name], starts) / counts
+        for name in ("time_s", "arrivals_per_s", "slots")
+    }
+    late = np.maximum.reduceat(np.nan_to_num(series["latency_p99_s"]), starts)
+    return {
+        name: [finite(round(float(value), 4)) for value in values]
+        for name, values in {**means, "latency_p99_s": late}.items()
+    }
+
+
+def draw(data: dict[str, Any]) -> Figure:
+    """Return success against slots, and slots and tail latency over time."""
+    figure, (points, slots, latency) = panels(1, 3)
+    for row, line in zip(data["rows"], data["timelines"], strict=True):
+        points.plot(row["slots_mean"], row["success"], "o", label=row["policy"])
+        slots.plot(line["time_s"], line["slots"], label=row["policy"])
+        latency.plot(line["time_s"], line["latency_p99_s"], label=row["policy"])
+    points.set(xlabel="slots, time average", ylabel="success", title=data["slo"])
+    points.legend()
+    slots.set(xlabel="time, s", ylabel="slots")
+    latency.set(xlabel="time, s", ylabel="P99 latency, s", yscale="symlog")
+    return figure

@@ -1,0 +1,373 @@
+"""A look at every executor before a job runs: what is wrong there, in one sentence each."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from headgate.core.errors import CheckpointError
+from headgate.core.size import format_bytes, parse_bytes
+from headgate.spark.cluster.host_facts import HostFacts, answer_name, look
+from headgate.spark.cluster.location import check_seen, resolved
+from headgate.spark.cluster.session import SETTINGS, session
+from headgate.spark.jvm.executors import ExecutorPool
+from headgate.spark.jvm.gateway import require_classic
+from headgate.spark.move.placement import Placement
+
+CLOCK_MAX_S = 0.1
+"""A record's latency ends by its slot's clock and begins by the source's: a time slot of the control
+loop is the most that they may be apart."""
+
+_HOLD_S = 0.15
+"""How long each task holds its core, so that every executor gets one. Chosen, not tuned."""
+
+_ROUNDS = (2, 8)
+"""At least and at most so many jobs: the first is slow and says little about clocks, and a busy
+executor may get its task late."""
+
+_SETTLED_S = 1.5
+_REGISTER_S = 30.0
+"""How long executors may take to register, and how long none more must have come."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a job will ask of each host.
+
+    Attributes
+    ----------
+    state_bytes : int
+        State that one host may have to hold: all of it, where the others are lost.
+    """
+
+    state_bytes: int
+
+
+def doctor(
+    spark: SparkSession, *, state: str = "1 GB", checkpoint: str | None = None
+) -> dict[str, Any]:
+    """Look at every executor of a session and say what would go wrong.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Classic; nothing of it is changed.
+    state : str
+        How much state a host must be able to hold, with its unit.
+    checkpoint : str, optional
+        A directory that driver and executors must see alike, as a query would be given it; it must be
+        there, since none is made.
+
+    Returns
+    -------
+    dict
+        sound; problems and advice: a sentence each; executors: what each said of itself, with
+        ``clock_off_s``; placement: whether slots can be bound to hosts, None on a single one;
+        unchecked: what could not be looked at.
+
+    Raises
+    ------
+    ConfigError
+        `state` is no size.
+    HeadgateError
+        The session is Spark Connect.
+    """
+    require_classic(spark)
+    needs = Needs(parse_bytes(state))
+    found: dict[str, Any] = {"master": str(spark.sparkContext.master), "executors": []}
+    pool = ExecutorPool(spark)
+    problems = _speculation(spark)
+    if not pool.local and not _registered(pool):
+        problems.append(
+            f"no executor has come from {found['master']} within {_REGISTER_S:g} s; start workers "
+            "there, or free cores and memory."
+        )
+        return found | _outcome(problems, [], None, ["executors"])
+    unchecked = [] if checkpoint else ["checkpoint (name it with --checkpoint)"]
+    with _marked(spark, checkpoint) as (mark, unusable):
+        problems += unusable
+        try:
+            seen = _everybody(spark, pool, mark)
+        except (Py4JError, PySparkException) as error:
+            problems.append(_unreachable(error))
+            return found | _outcome(problems, _settings(spark), None, ["executors"])
+        driver = look()
+        problems += [text for one in seen.values() for text in judge(*one, driver, needs)]
+        problems += _unanswered(mark, seen)
+    reached = {facts.executor for facts, _ in seen.values()}
+    problems += [
+        f"executor {one.id} on {one.host} ran no task within {_ROUNDS[1]} jobs; look into its log, or "
+        "wait until it is less busy."
+        for one in pool.living()
+        if one.id not in reached
+    ]
+    hosts = {one.host for one in pool.living()}
+    placed = Placement(spark).active if len(hosts) > 1 else None
+    if placed is False:
+        problems.append(
+            "slots cannot be bound to hosts, since this Spark lacks the private classes for it; run "
+            "Spark 4.3, or expect slots to catch up from the changelog in every batch."
+        )
+    found["executors"] = [asdict(facts) | {"clock_off_s": off} for facts, off in seen.values()]
+    return found | _outcome(problems, _settings(spark), placed, unchecked)
+
+
+def run(
+    master: str | None = None,
+    *,
+    state: str = "1 GB",
+    checkpoint: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Start a session at `master`, as a job would, and return what `doctor` says of it."""
+    parse_bytes(state)  # before Spark starts, not after
+    spark = session(master, name="headgate-doctor", **(conf or {}))
+    try:
+        return doctor(spark, state=state, checkpoint=checkpoint)
+    finally:
+        spark.stop()
+
+
+def _outcome(
+    problems: list[str], advice: list[str], placement: bool | None, unchecked: list[str]
+) -> dict[str, Any]:
+    return {
+        "sound": not problems,
+        "problems": problems,
+        "advice": advice,
+        "placement": placement,
+        "unchecked": unchecked,
+    }
+
+
+# -- judging: plain functions of what was seen ---------------------------------------------------
+
+
+def judge(facts: HostFacts, off_s: float, driver: HostFacts, needs: Needs) -> list[str]:
+    """Return what is wrong with an executor, one sentence each.
+
+    Parameters
+    ----------
+    facts : HostFacts
+        What it said.
+    off_s : float
+        By how many seconds at least its clock is ahead of the driver's.
+    driver : HostFacts
+    needs : Needs
+    """
+    who = f"executor {facts.executor} on {facts.host}"
+    return [
+        f"{who} {text}"
+        for text in (
+            *_wrong_versions(facts, driver),
+            *_wrong_arena(facts, needs),
+            *_wrong_limits(facts, needs),
+            *_wrong_clock(off_s),
+            *_wrong_checkpoint(facts),
+        )
+    ]
+
+
+def _wrong_versions(facts: HostFacts, driver: HostFacts) -> Iterator[str]:
+    for name, wanted in driver.versions.items():
+        has = facts.versions.get(name)
+        # workers of another patch release of Python run the same bytecode
+        same = _minor(has) == _minor(wanted) if name == "python" else has == wanted
+        if not same:
+            yield f"has {name} {has or 'not at all'}, the driver {wanted}; install the same there."
+
+
+def _minor(version: str | None) -> str:
+    return (version or "").rpartition(".")[0]
+
+
+def _wrong_arena(facts: HostFacts, needs: Needs) -> Iterator[str]:
+    if facts.arena_problem is not None:
+        where = f" in {facts.arena}" if facts.arena else ""
+        yield (
+            f"cannot keep state{where}: {facts.arena_problem}; make room there, or set "
+            "HEADGATE_ARENA_DIR."
+        )
+    elif facts.arena_free_bytes < needs.state_bytes:
+        yield (
+            f"has {format_bytes(facts.arena_free_bytes)} of {format_bytes(facts.arena_bytes)} free in "
+            f"{facts.arena}, the state needs {format_bytes(needs.state_bytes)}; mount a larger one "
+            "(Kubernetes: an emptyDir with medium Memory at /dev/shm), or set HEADGATE_ARENA_DIR."
+        )
+
+
+def _wrong_limits(facts: HostFacts, needs: Needs) -> Iterator[str]:
+    least = facts.mapped_bytes + needs.state_bytes
+    if facts.address_bytes is not None and facts.address_bytes < least:
+        yield (
+            f"limits a Python worker to {format_bytes(facts.address_bytes)} of addresses, and state "
+            f"and code need {format_bytes(least)}; raise spark.executor.pyspark.memory or unset it."
+        )
+    if facts.disk_free_bytes < needs.state_bytes:
+        yield (
+            f"has {format_bytes(facts.disk_free_bytes)} free in {facts.disk} for shuffles; free "
+            f"{format_bytes(needs.state_bytes)}, or set spark.local.dir."
+        )
+
+
+def _wrong_clock(off_s: float) -> Iterator[str]:
+    if abs(off_s) > CLOCK_MAX_S:
+        way = "ahead of" if off_s > 0 else "behind"
+        yield (
+            f"has a clock at least {abs(off_s):.3g} s {way} the driver's, which every latency is off "
+            "by; synchronise it (NTP, chrony)."
+        )
+
+
+def _wrong_checkpoint(facts: HostFacts) -> Iterator[str]:
+    if facts.checkpoint_problem is not None:
+        yield (
+            f"cannot use the checkpoint directory: {facts.checkpoint_problem}; mount the same file "
+            "system there, for the same user."
+        )
+
+
+def _speculation(spark: SparkSession) -> list[str]:
+    if spark.sparkContext.getConf().get("spark.speculation", "false") != "true":
+        return []
+    return ["spark.speculation is true; two live attempts of a slot waste work, so switch it off."]
+
+
+def _settings(spark: SparkSession) -> list[str]:
+    """Return what each setting of `hg.session` that is missing would buy."""
+    return [
+        f"{one.key} is not {one.value}; with it, {one.why}."
+        for one in SETTINGS
+        if spark.conf.get(one.key, None) != one.value
+    ]
+
+
+_CAUSES = {
+    r"No module named '([\w.]+)'": "executors have no Python module {0}; install headgate and what it "
+    "needs for their Python (spark.pyspark.python), or ship it with spark.archives.",
+    r"PYTHON_VERSION_MISMATCH\] (.*?\d)\.? ": "{0}; start both with the same minor version of Python "
+    "(spark.pyspark.python).",
+    r'Cannot run program "([^"]+)"': "executors cannot start {0}; set spark.pyspark.python to a Python "
+    "that is there.",
+}
+
+
+def _unreachable(error: Exception) -> str:
+    """Return why no task ran, in one sentence."""
+    text = str(error)
+    for pattern, sentence in _CAUSES.items():
+        found = re.search(pattern, text, re.DOTALL)
+        if found:
+            return sentence.format(*found.groups())
+    first = next((line for line in text.splitlines() if "Exception" in line), text)
+    return f"no task ran on the executors: {first.strip()[:300]}; look into their logs."
+
+
+# -- looking -------------------------------------------------------------------------------------
+
+
+def _registered(pool: ExecutorPool) -> bool:
+    """Wait until executors are there and no more come; return whether there are any."""
+    deadline = time.monotonic() + _REGISTER_S
+    known, since = len(pool.living()), time.monotonic()
+    while time.monotonic() < deadline:
+        if known and time.monotonic() - since > _SETTLED_S:
+            return True
+        time.sleep(0.1)
+        if len(pool.living()) != known:
+            known, since = len(pool.living()), time.monotonic()
+    return known > 0
+
+
+def _everybody(
+    spark: SparkSession, pool: ExecutorPool, mark: Path | None
+) -> dict[str, tuple[HostFacts, float]]:
+    """Return what each executor said, by its name, and by how much its clock is off at least."""
+    seen: dict[str, tuple[HostFacts, float]] = {}
+    for index in range(_ROUNDS[1]):
+        tasks = max(1, pool.cores)
+        began_s = time.time()
+        said = spark.sparkContext.parallelize(range(tasks), tasks).map(_Look(mark)).collect()
+        ended_s = time.time() - _HOLD_S
+        for facts in said:
+            off_s = _outside(facts.clock_s, began_s, ended_s)
+            before = seen.get(facts.executor)
+            # each job proves that a clock is off by at least so much; a quick one proves most
+            if before is None or abs(off_s) > abs(before[1]):
+                seen[facts.executor] = (facts, off_s)
+        if index + 1 >= _ROUNDS[0] and len(seen) >= len(pool.living()):
+            break
+    return dict(sorted(seen.items()))
+
+
+def _outside(clock_s: float, began_s: float, ended_s: float) -> float:
+    """Return how far a clock's reading lies outside of the time in which it was taken."""
+    return max(clock_s - ended_s, 0.0) + min(clock_s - began_s, 0.0)
+
+
+@dataclass(frozen=True)
+class _Look:
+    mark: Path | None
+
+    def __call__(self, _: int) -> HostFacts:
+        facts = look(self.mark)
+        time.sleep(_HOLD_S)
+        return facts
+
+
+@contextmanager
+def _marked(spark: SparkSession, checkpoint: str | None) -> Iterator[tuple[Path | None, list[str]]]:
+    """Leave a file in the checkpoint directory meanwhile; yield it, or what is wrong there."""
+    if checkpoint is None:
+        yield None, []
+        return
+    try:
+        mark = resolved(spark, checkpoint) / f".headgate-doctor-{secrets.token_hex(8)}"
+        mark.write_text(secrets.token_hex(16))
+        check_seen(spark, mark)
+    except CheckpointError as error:
+        yield None, [str(error)]
+        return
+    except FileNotFoundError:
+        yield (
+            None,
+            [
+                f"the checkpoint directory {checkpoint} does not exist; make it on a file "
+                "system that every host mounts, or name the directory above it."
+            ],
+        )
+        return
+    except OSError as error:
+        text = (
+            f"the driver cannot write to the checkpoint directory {checkpoint} ({error.strerror})"
+        )
+        yield None, [f"{text}; give it one that it can."]
+        return
+    try:
+        yield mark, []
+    finally:
+        for left in mark.parent.glob(f"{mark.name}*"):
+            left.unlink(missing_ok=True)
+
+
+def _unanswered(mark: Path | None, seen: Mapping[str, tuple[HostFacts, float]]) -> list[str]:
+    """Return a sentence for each executor whose writing the driver does not see."""
+    if mark is None:
+        return []
+    return [
+        f"executor {facts.executor} on {facts.host} writes to a checkpoint directory that the driver "
+        "does not see; mount the same file system there."
+        for facts, _ in seen.values()
+        if facts.checkpoint_problem is None
+        and not answer_name(mark, f"{facts.executor}@{facts.host}").exists()
+    ]

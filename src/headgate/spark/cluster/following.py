@@ -1,0 +1,259 @@
+"""Executors that follow slots: asked for before slots exceed the cores, given back after slots left.
+
+A change that needs more cores than there are waits until the new executors run and have their Python
+workers ready: slots that shared the old cores meanwhile would gain nothing, and would be placed where
+they do not stay. If the cluster has none to give, the change is made all the same, and slots share
+cores. No batch waits for any of this.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headgate.journal.hosts import ExecutorChange
+from headgate.journal.schema import Event
+from headgate.spark.jvm.executors import Executor
+
+GRANT_S = 30.0
+"""How long a cluster manager may take to start what was asked for."""
+
+AGAIN_S = 300.0
+"""After a refusal, how long no change waits for executors again."""
+
+_POLL_S = 0.1
+
+
+class Pool(Protocol):
+    """The executors of an application; see `headgate.spark.jvm.executors.ExecutorPool`."""
+
+    @property
+    def cores(self) -> int:
+        """Cores that tasks can use at present."""
+
+    def living(self) -> list[Executor]:
+        """Return the registered executors."""
+
+    def request(self, total: int) -> bool:
+        """Ask for `total` executors in all; False if that is not possible."""
+
+    def give_back(self, executors: Sequence[Executor]) -> bool:
+        """End these executors; False if that is not possible."""
+
+
+@dataclass
+class Needs:
+    """What the queries of one application need together; they share its executors.
+
+    Attributes
+    ----------
+    floor : int or None
+        Executors that are kept whatever slots need: as many as the user asked for, or as there were
+        when more were asked for first; None until then.
+    slots : dict of str to int
+        By query.
+    hosts : dict of str to frozenset of str
+        Where each query's slots are.
+    """
+
+    floor: int | None = None
+    slots: dict[str, int] = field(default_factory=dict)
+    hosts: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def cores(self) -> int:
+        """Cores that give each slot its own."""
+        return sum(self.slots.values())
+
+    def executors(self, living: Sequence[Executor]) -> int:
+        """Return how many executors there should be, given those there are."""
+        cores_each = min((one.cores for one in living), default=1)
+        return max(self.floor or 1, -(-self.cores // max(1, cores_each)))
+
+    def surplus(self, living: Sequence[Executor]) -> list[Executor]:
+        """Return the executors that no slot needs; of a host in use one at least stays."""
+        if self.floor is None:
+            return []
+        used = frozenset[str]().union(*self.hosts.values())
+        # state belongs to hosts, so those that have none go first
+        spared = {one.host: one for one in reversed(living) if one.host in used}.values()
+        going = [one for one in reversed(living) if one not in spared]
+        too_many = max(0, len(living) - self.executors(living))
+        return sorted(going, key=lambda one: one.host in used)[:too_many]
+
+
+class ExecutorFollower:
+    """Asks for executors and gives them back, as one query's slots come and go.
+
+    `ready` and `settled` are called by the batches' thread and return at once.
+
+    Parameters
+    ----------
+    pool : Pool
+    needs : Needs
+        Shared by the queries of the application.
+    query : str
+        Unique within the application.
+    write : callable
+        Appends an event to the journal.
+    grown : callable
+        Called when executors have come, before slots may use them: readies their workers.
+    start : callable
+        Runs a function beside the batches; by default in a thread.
+    sleep : callable
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        needs: Needs,
+        query: str,
+        write: Callable[[Event], None],
+        grown: Callable[[], None],
+        *,
+        start: Callable[[Callable[[], None]], None] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._pool = pool
+        self._needs = needs
+        self._query = query
+        self._write = write
+        self._grown = grown
+        self._start = start or _in_thread
+        self._sleep = sleep
+        self._busy = threading.Lock()
+        self._refused_at = float("-inf")
+        self._settled = 0
+        self._due = False
+        self._warned = False
+        self._left = False
+
+    def ready(self, slots: int) -> bool:
+        """Return whether a change to `slots` may come into force; ask for executors if it may not."""
+        self._needs.slots[self._query] = slots
+        if self._refused or self._needs.cores <= self._pool.cores:
+            return True
+        self._follow()
+        return False
+
+    def settled(self, slots: int, hosts: Callable[[], Collection[str]]) -> None:
+        """Take note that a step was committed with `slots` slots, which are on `hosts` by wish."""
+        if slots != self._settled:
+            self._settled, self._due = slots, True
+            self._needs.slots[self._query] = slots
+            self._needs.hosts[self._query] = frozenset(hosts())
+        if self._due:
+            self._due = not self._follow()
+
+    def leave(self) -> None:
+        """Give back what only this query needed; it has ended, and so has its journal."""
+        self._left = True
+        self._needs.slots.pop(self._query, None)
+        self._needs.hosts.pop(self._query, None)
+        self._follow()
+
+    @property
+    def _refused(self) -> bool:
+        return time.monotonic() - self._refused_at < AGAIN_S
+
+    def _follow(self) -> bool:
+        """Ask or give back beside the batches; False if that is going on already."""
+        if not self._busy.acquire(blocking=False):
+            return False
+
+        def work() -> None:
+            try:
+                if self._needs.cores <= self._pool.cores:
+                    self._give_back()
+                elif not self._refused:
+                    self._ask()
+            except Exception as error:  # a cluster that cannot be asked must not end the query
+                self._refused_at = time.monotonic()
+                self._warn(
+                    f"executors cannot be asked for or given back ({error}); slots share cores."
+                )
+            finally:
+                self._busy.release()
+
+        self._start(work)
+        return True
+
+    def _ask(self) -> None:
+        pool, needs, began = self._pool, self._needs, time.monotonic()
+        before = pool.living()
+        if needs.floor is None:
+            needs.floor = len(before)
+        slots, wanted = needs.cores, needs.executors(before)
+        waited_s = 0.0 if pool.request(wanted) else GRANT_S
+        while pool.cores < slots and waited_s < GRANT_S:
+            self._sleep(_POLL_S)
+            waited_s += _POLL_S
+        after = pool.living()
+        if len(after) > len(before):
+            self._grown()
+        why = ""
+        if pool.cores < slots:
+            self._refused_at = time.monotonic()
+            why = _too_few(len(after) - len(before), wanted - len(before), slots, pool.cores)
+            self._warn(why)
+        self._note("asked", slots, wanted, before, after, began, why)
+
+    def _give_back(self) -> None:
+        before, began = self._pool.living(), time.monotonic()
+        chosen = self._needs.surplus(before)
+        if not chosen:
+            return
+        slots, wanted = self._needs.cores, len(before) - len(chosen)
+        why = ", ".join(f"{one.id} on {one.host}" for one in chosen)
+        after = [one for one in before if one not in chosen]
+        if not self._pool.give_back(chosen):
+            after = before
+            why = f"the cluster manager did not take back {why}; end them there, if they matter."
+        self._note("gave back", slots, wanted, before, after, began, why)
+
+    def _warn(self, text: str) -> None:
+        """Say what is wrong, once, and only as long as the query runs."""
+        if not (self._warned or self._left):
+            self._warned = True
+            warnings.warn(text, stacklevel=2)
+
+    def _note(
+        self,
+        act: str,
+        slots: int,
+        wanted: int,
+        before: Sequence[Executor],
+        after: Sequence[Executor],
+        began: float,
+        why: str,
+    ) -> None:
+        if self._left:
+            return
+        self._write(
+            ExecutorChange(
+                act=act,
+                slots=slots,
+                cores=self._pool.cores,
+                executors_before=len(before),
+                executors_wanted=wanted,
+                executors_after=len(after),
+                took_ms=round((time.monotonic() - began) * 1e3, 3),
+                why=why,
+            )
+        )
+
+
+def _in_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="headgate-executors", daemon=True).start()
+
+
+def _too_few(given: int, asked: int, slots: int, cores: int) -> str:
+    return (
+        f"the cluster gave {max(0, given)} of {asked} executors asked for within {GRANT_S:g} s, so "
+        f"{slots} slots share {cores} cores; add workers, raise spark.cores.max, or keep to {cores} "
+        "slots."
+    )

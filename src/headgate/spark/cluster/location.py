@@ -1,0 +1,154 @@
+"""Where a query's checkpoint lies: one directory for Spark's own log and for headgate's state."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.location import LOCAL, not_local, uri
+from headgate.spark.jvm.gateway import Jvm, jvm
+
+_WHAT = "checkpoint"
+_DEFAULT = "spark.sql.streaming.checkpointLocation"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A query's checkpoint.
+
+    Attributes
+    ----------
+    path : Path
+        The directory, absolute.
+    temporary : bool
+        Whether nobody asked for it, so that it goes when the query has ended well.
+    """
+
+    path: Path
+    temporary: bool = False
+
+    @property
+    def uri(self) -> str:
+        """As Spark is given it."""
+        return uri(self.path)
+
+    def leave(self, *, failed: bool) -> None:
+        """Give a temporary directory up; kept where the query failed, as Spark keeps its own."""
+        if self.temporary and not failed:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def place(spark: SparkSession, given: str | None, name: str | None, *, one_time: bool) -> Place:
+    """Return where a query's checkpoint lies, chosen as Spark chooses it.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    given : str or None
+        The option ``checkpointLocation``.
+    name : str or None
+        The query's; its directory below ``spark.sql.streaming.checkpointLocation``.
+    one_time : bool
+        Whether the sink is one that Spark runs without a checkpoint, in a temporary directory.
+
+    Raises
+    ------
+    ConfigError
+        There is no place.
+    CheckpointError
+        It is no path, or lies on another file system than the local one.
+    """
+    if given is not None:
+        return Place(resolved(spark, given))
+    root = spark.conf.get(_DEFAULT, None)
+    if root is not None:
+        return Place(resolved(spark, root) / (name or str(uuid.uuid4())))
+    if not one_time:
+        msg = (
+            'a query needs a place for its state; add .option("checkpointLocation", ...), or set '
+            f"{_DEFAULT}."
+        )
+        raise ConfigError(msg)
+    made = Path(tempfile.mkdtemp(prefix="headgate-temporary-")).resolve()
+    text = (
+        f"the query's state lies in {made} and goes when the query ends; add "
+        '.option("checkpointLocation", ...) to start again from it.'
+    )
+    warnings.warn(text, stacklevel=5)
+    return Place(made, temporary=True)
+
+
+def resolved(spark: SparkSession, location: str) -> Path:
+    """Return the directory that `location` is to Spark.
+
+    Spark resolves a path without a scheme by ``fs.defaultFS``, and a relative one by the directory that
+    its JVM was started in. No file system but the local one is touched.
+
+    Raises
+    ------
+    CheckpointError
+        It is no path, or lies on another file system than the local one: Spark's log would be there,
+        and headgate's state would not.
+    """
+    hadoop = jvm(spark).org.apache.hadoop.fs
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    try:
+        path = hadoop.Path(location)
+    except (PySparkException, Py4JJavaError) as error:
+        cause = str(error).strip().splitlines()[0].removesuffix(".")
+        msg = f'{_WHAT} "{location}" is no path ({cause}); write it as /path or file:/path.'
+        raise CheckpointError(msg) from error
+    named = path.toUri()
+    if named.getScheme() is None:
+        default = hadoop.FileSystem.getDefaultUri(conf)
+        if default.getScheme() != LOCAL:
+            raise CheckpointError(_by_default(location, str(default.toString())))
+    elif named.getScheme() != LOCAL:
+        raise CheckpointError(not_local(f"{_WHAT} {location}", f"{named.getScheme()}:"))
+    try:
+        found = path.getFileSystem(conf).makeQualified(path).toUri()
+    except (PySparkException, Py4JJavaError) as error:  # file://host/...
+        msg = f"{_WHAT} {location} names no directory; write it as file:/path, with one slash or three."
+        raise CheckpointError(msg) from error
+    if found.getScheme() != LOCAL:  # such as a default that a site's own class stands for
+        raise CheckpointError(_by_default(location, str(found.toString())))
+    return Path(found.getPath())
+
+
+def _by_default(location: str, default: str) -> str:
+    return (
+        f"{_WHAT} {location} lies on {default} to Spark, whose default file system that is, and only "
+        f"POSIX paths work in this version; give a directory that every host mounts, as file:/path."
+    )
+
+
+def check_seen(spark: SparkSession, file: Path) -> None:
+    """Refuse a directory in which Spark does not see a file that is there.
+
+    Raises
+    ------
+    CheckpointError
+        The JVM reads names in another encoding, or looks into another file system.
+    """
+    hadoop = jvm(spark).org.apache.hadoop.fs
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    path: Jvm = hadoop.Path(uri(file))
+    try:
+        seen = bool(path.getFileSystem(conf).exists(path))
+    except (PySparkException, Py4JError):  # a name that the JVM's locale cannot write
+        seen = False
+    if not seen:
+        msg = (
+            f"Spark's JVM does not see {file}, so its log would lie elsewhere than headgate's state; "
+            "start it with LC_ALL=C.UTF-8, or name the checkpoint in plain ASCII."
+        )
+        raise CheckpointError(msg)

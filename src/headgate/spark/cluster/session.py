@@ -1,0 +1,365 @@
+"""A Spark session with the settings that keep a small batch small."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from headgate.core.errors import ConfigError, HeadgateError
+from headgate.spark.cluster.interpreter import check_interpreter
+from headgate.spark.workloads import sources
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A Spark setting that headgate asks for.
+
+    Attributes
+    ----------
+    key, value : str
+    why : str
+        What it buys, measured on a tiny batch where a time is given.
+    running : bool
+        True where it can be set in a session that runs already.
+    local_only : bool
+        True where it is meant for checkpoints on a local disk.
+    """
+
+    key: str
+    value: str
+    why: str
+    running: bool = False
+    local_only: bool = False
+
+
+_UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+_SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
+_SOCKET_TIMEOUT_S = 120
+_WRITABLE_BY_OTHERS = 0o022
+_SOCKET_DIRECTORY_MAX = 61
+"""What Spark takes: the path of a Unix socket has at most 104 characters, and it adds a name."""
+
+SETTINGS = (
+    Setting(
+        _UNIX_SOCKETS,
+        "true",
+        "about 40 ms less per batch than TCP between the JVM and its Python workers",
+    ),
+    Setting(
+        "spark.python.daemon.module",
+        "headgate.spark.worker.daemon",
+        "new Python workers start with NumPy, Arrow and the kernels loaded",
+    ),
+    Setting(
+        "spark.python.authenticate.socketTimeout",
+        f"{_SOCKET_TIMEOUT_S}s",
+        "a busy machine has 120 instead of 15 s until Python and the JVM have met",
+    ),
+    Setting(
+        "spark.sql.streaming.checkpointFileManagerClass",
+        "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager",
+        "Spark's own logs take 27 instead of 82 ms per batch: no fork per log file",
+        running=True,
+        local_only=True,
+    ),
+    Setting(
+        "spark.python.sql.dataFrameDebugging.enabled",
+        "false",
+        "no stack trace is taken for every DataFrame call of a batch",
+    ),
+    Setting(
+        "spark.sql.execution.arrow.maxRecordsPerBatch",
+        "65536",
+        "fewer, larger Arrow batches into the slots",
+        running=True,
+    ),
+)
+
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+    # For the jobs of a fleet, each in a pool of its own; without pools it is first in, first out.
+    "spark.scheduler.mode": "FAIR",
+}
+_HERE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""Only where all of Spark is on this machine."""
+
+_SHELL = "pyspark-shell"
+"""What Spark names an application that was started without spark-submit."""
+
+_launched_with: dict[str, str] = {}
+"""What was asked for when this process started its JVM, which takes it for the submit command's."""
+
+_told: set[str] = set()
+"""What this process was advised once."""
+
+
+def session(
+    master: str | None = None, name: str | None = None, **config: str | int | bool
+) -> SparkSession:
+    """Return a Spark session with headgate's settings.
+
+    What is asked for here wins, then what spark-submit, ``spark-defaults.conf`` or the cluster says; only
+    what nobody has set is headgate's. The sources of its workloads are known to the session.
+
+    Parameters
+    ----------
+    master : str or None
+        As ``SparkSession.builder.master``; None keeps what spark-submit or ``SPARK_MASTER`` says, or
+        ``local[*]``.
+    name : str or None
+        Application name; None keeps what spark-submit says, or ``headgate``.
+    **config
+        Spark settings with ``_`` for ``.``'s place taken as is: pass a dict with ``**{...}``.
+
+    Raises
+    ------
+    HeadgateError
+        Java is missing or older than 17.
+
+    Warns
+    -----
+    UserWarning
+        A session runs already, and something asked for cannot be changed in it.
+    """
+    asked = {"spark.master": master} if master else {}
+    asked |= {"spark.app.name": name} if name else {}
+    asked |= {key: str(value) for key, value in config.items()}
+    if SparkContext._active_spark_context is not None:
+        return _running(asked)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", str(_SOCKET_TIMEOUT_S))
+    _require_java()
+    given = _given(asked)
+    builder = SparkSession.builder
+    for key, value in {**_ours(given | asked), **asked}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    if "spark.log.level" not in given | asked:
+        spark.sparkContext.setLogLevel("ERROR")
+    _register_sources(spark)
+    return spark
+
+
+def _register_sources(spark: SparkSession) -> None:
+    """Make headgate's sources known.
+
+    Spark then asks a Python worker for all that are installed, and closes it a minute later. On a Unix
+    socket that worker prints a traceback when it is closed, so this one gets another.
+    """
+    conf = spark.sparkContext._jsc.sc().conf()  # what the driver reads, not the session's copy
+    chosen = conf.get(_UNIX_SOCKETS, "false")
+    conf.set(_UNIX_SOCKETS, "false")
+    try:
+        sources.register(spark)
+    finally:
+        conf.set(_UNIX_SOCKETS, chosen)
+
+
+def _given(asked: Mapping[str, str]) -> dict[str, str]:
+    """Return what spark-submit and the files of the cluster say; starts the JVM, which reads them.
+
+    Parameters
+    ----------
+    asked : mapping
+        What the JVM must know when it starts: its memory, its class path.
+    """
+    if SparkContext._gateway is None:
+        _launched_with.update(asked)
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(asked.items())))
+    found = dict(SparkConf().getAll())
+    sparks_own = {"spark.app.name": _SHELL}
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit: to Spark this is a shell
+        sparks_own["spark.ui.showConsoleProgress"] = "true"
+    if "SPARK_MASTER" in os.environ:
+        sparks_own["spark.master"] = "local[*]"
+    return {
+        key: value
+        for key, value in found.items()
+        if value not in (sparks_own.get(key), _launched_with.get(key))
+    }
+
+
+def _ours(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what headgate sets where `given` does not."""
+    master = given.get("spark.master", os.environ.get("SPARK_MASTER", "local[*]"))
+    ours = {"spark.master": master, "spark.app.name": "headgate", **_DEFAULTS}
+    alone = master.startswith("local")
+    if alone or master.startswith(("spark://127.", "spark://localhost")):
+        named = {"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"} & os.environ.keys()
+        ours |= {} if named else _HERE
+    ours |= {setting.key: setting.value for setting in SETTINGS}
+    if alone:
+        ours[_SOCKET_DIRECTORY] = _socket_directory()
+    elif not _umask_keeps_others_out():
+        # executors have no directory of this host, and with this umask a socket is open to others
+        del ours[_UNIX_SOCKETS]
+    return {key: value for key, value in ours.items() if key not in given}
+
+
+@cache
+def _socket_directory() -> str:
+    """Return a directory that only this user can enter; who can reach a socket may speak to Spark."""
+    made = tempfile.mkdtemp(prefix="hg-")
+    if len(made) > _SOCKET_DIRECTORY_MAX:
+        Path(made).rmdir()
+        made = tempfile.mkdtemp(prefix="hg-", dir="/tmp")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+def _umask_keeps_others_out() -> bool:
+    # to ask for it is to set it
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return (mask & _WRITABLE_BY_OTHERS) == _WRITABLE_BY_OTHERS
+
+
+def _running(asked: Mapping[str, str]) -> SparkSession:
+    """Return the session that runs, with what of `asked` can still be set."""
+    spark = SparkSession.builder.getOrCreate()
+    fixed = {
+        "spark.master": spark.sparkContext.master,
+        "spark.app.name": spark.sparkContext.appName,
+    }
+    too_late = []
+    for key, value in asked.items():
+        if fixed.get(key, spark.conf.get(key, None)) == value:
+            continue
+        if key in fixed or not _set(spark, key, value):
+            too_late.append(key)
+    too_late += [key for key in _missing(spark) if key not in too_late]
+    if too_late:
+        _told.add("advice")
+        msg = (
+            f"a Spark session runs already, in which hg.session() can no longer set "
+            f"{', '.join(too_late)}; stop it first, or call hg.session() before it is made."
+        )
+        warnings.warn(msg, stacklevel=3)
+    sources.register(spark)
+    return spark
+
+
+def _set(spark: SparkSession, key: str, value: str) -> bool:
+    try:
+        spark.conf.set(key, value)
+    except PySparkException:
+        return False
+    return True
+
+
+def _missing(spark: SparkSession) -> list[str]:
+    """Return the settings that a session lacks and that cannot be changed while it runs."""
+    found = {one.key: spark.conf.get(one.key, None) for one in SETTINGS if not one.running}
+    return [one.key for one in SETTINGS if not one.running and found[one.key] != one.value]
+
+
+def check(spark: SparkSession, location: str) -> None:
+    """Refuse a session that cannot run a query; warn of what `advice` says, once per process.
+
+    Called by what a user's `start` calls.
+
+    Raises
+    ------
+    ConfigError
+        Speculation is on, or the Python of its workers cannot run headgate.
+    """
+    if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
+        msg = "spark.speculation is on; two live attempts of a slot only waste work here. Switch it off."
+        raise ConfigError(msg)
+    check_interpreter(spark)
+    said = advice(spark, location)
+    if said is not None and "advice" not in _told:
+        _told.add("advice")
+        warnings.warn(said, stacklevel=5)
+
+
+def advice(spark: SparkSession, location: str) -> str | None:
+    """Return one line naming the settings that `spark` lacks, or None.
+
+    Settings that can be changed in a running session, and that its user left alone, are changed here.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    location : str
+        Of a query's checkpoint.
+    """
+    for setting in SETTINGS:
+        if not setting.running:
+            continue
+        if setting.local_only and "://" in location.removeprefix("file://"):
+            continue
+        # no other default: Spark demands that it be a value of the setting's type
+        if spark.conf.get(setting.key, None) is None:
+            spark.conf.set(setting.key, setting.value)
+    missing = _missing(spark)
+    if not missing:
+        return None
+    return (
+        "batches would be faster, and a busy machine would be waited for, with hg.session(), which also "
+        f"sets {', '.join(missing)}."
+    )
+
+
+_JAVA_OLDEST = 17
+_JAVA_WAIT_S = 30.0
+_JAVA_REMEDY = "install one (Debian: apt-get install openjdk-17-jre-headless)"
+
+
+def _require_java() -> None:
+    """Raise HeadgateError unless the Java that Spark will start is new enough."""
+    if SparkContext._gateway is not None:
+        return  # this process has a JVM already, and Spark took it
+    java = _find_java()
+    if java is None:
+        msg = (
+            f"Spark needs Java {_JAVA_OLDEST} or newer and there is no java on PATH or in JAVA_HOME; "
+            f"{_JAVA_REMEDY}."
+        )
+        raise HeadgateError(msg)
+    version = _java_version(java)
+    if version is not None and version < _JAVA_OLDEST:
+        msg = (
+            f"Spark needs Java {_JAVA_OLDEST} or newer and {java} is Java {version}; "
+            f"{_JAVA_REMEDY}, or set JAVA_HOME to a newer one."
+        )
+        raise HeadgateError(msg)
+
+
+def _find_java() -> Path | None:
+    """Return the java that Spark's launcher takes: JAVA_HOME wins over PATH."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        found = [Path(home) / "bin" / "java"]
+    else:
+        found = [Path(p) / "java" for p in os.environ.get("PATH", "").split(os.pathsep) if p]
+    return next((p for p in found if p.is_file() and os.access(p, os.X_OK)), None)
+
+
+def _java_version(java: Path) -> int | None:
+    """Return the major version that ``java -version`` names, None if it says nothing we know."""
+    try:
+        run = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_WAIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
+    return int(found[1]) if found else None

@@ -1,0 +1,62 @@
+"""What of a query would run how, before it runs."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from headgate.core.errors import UnsupportedQuery
+from headgate.operators.build import row_bytes
+from headgate.spark.jvm.gateway import require_classic
+from headgate.spark.read.logical import ModeRefused, read
+from headgate.spark.read.plan import Query
+
+MODES = ("append", "update", "complete")
+
+
+def explain(df: DataFrame, outputMode: str | None = None) -> str:
+    """Return, a line each, what of `df` runs elastically, what stays in Catalyst, what cannot run.
+
+    Parameters
+    ----------
+    df : DataFrame
+        A streaming DataFrame of a classic session.
+    outputMode : str or None
+        append, update or complete; None for append, or for the first of them in which it runs.
+    """
+    require_classic(df.sparkSession)
+    refused: dict[str, UnsupportedQuery] = {}
+    runs: dict[str, Query] = {}
+    for mode in MODES if outputMode is None else (outputMode,):
+        try:
+            runs[mode] = read(df, mode)
+        except UnsupportedQuery as error:
+            refused[mode] = error
+        if "append" in runs:
+            break
+    if not runs:
+        # what is said of a mode is not what hinders where another mode has another reason
+        reasons = sorted(refused.values(), key=lambda e: (_of_mode(e), isinstance(e, ModeRefused)))
+        return f"not elastic   {reasons[0]}"
+    lines = _lines(next(iter(runs.values())))
+    if refused:
+        modes = " or ".join(f'"{mode}"' for mode in runs)
+        lines.insert(0, f"output mode   {modes}; not append: {refused['append']}")
+    return "\n".join(lines)
+
+
+def _of_mode(error: UnsupportedQuery) -> bool:
+    return "STREAMING_OUTPUT_MODE" in str(error)
+
+
+def _lines(query: Query) -> list[str]:
+    lines = [
+        f"elastic       {op.what}; about {row_bytes(op.spec)} B per entry" for op in query.operators
+    ]
+    if not query.operators:
+        lines.append("elastic       nothing: the query is stateless, Catalyst runs all of it")
+    above = ", ".join(query.notes) or "nothing"
+    lines.append(f"catalyst      all below the first operator; above: {above} (unchanged)")
+    if any(len(chain) > 1 for chain in query.chains):
+        lines.append("              what stands between two operators (unchanged)")
+    lines.append("not elastic   none")
+    return lines

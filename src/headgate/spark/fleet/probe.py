@@ -1,0 +1,258 @@
+"""What a fleet measures of one query: its committed steps over the last minute."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from headgate.control.fleet_view import FleetOperator, operator_capacity
+from headgate.control.juice import Flow, job_juice
+from headgate.core.utility import Intent, Metric
+from headgate.journal import histogram
+from headgate.journal.schema import SloState
+from headgate.spark.job.changes import Wanted
+from headgate.spark.job.ports import Observer
+from headgate.spark.job.reports import Report
+from headgate.spark.step.driver import BatchDriver
+
+_TWO = 2
+_LEAST_S = 1e-3
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One committed step.
+
+    Attributes
+    ----------
+    began_s : float
+        On the engine's clock; for differences only.
+    ended_s : float
+        On the monotonic clock.
+    reports : tuple of Report
+        Of all operators, without what they put out.
+    sink_s : float
+        From the end of the slots' work until the sink had taken the step's rows.
+    runnable_s : float
+        How long its slot tasks ran or waited for a core, summed.
+    waiting : dict of str to int
+        Records that wait at each operator after it.
+    rate_per_s : dict of str to float
+        Records per second that each operator's slots serve together, as far as is known.
+    """
+
+    began_s: float
+    ended_s: float
+    reports: tuple[Report, ...]
+    sink_s: float
+    runnable_s: float
+    waiting: dict[str, int]
+    rate_per_s: dict[str, float]
+
+
+class Probe:
+    """Listens to the steps of one query, and passes everything on to the query's own observer.
+
+    Called by the batches' thread; asked by the fleet's.
+
+    Parameters
+    ----------
+    window_s : float
+        How far back it looks, in seconds: Henge's sliding minute.
+    slots_min : int
+        The fewest slots that its user allows for an operator.
+    """
+
+    def __init__(self, window_s: float, slots_min: int = 1) -> None:
+        self._window_s = window_s
+        self._slots_min = slots_min
+        self._lock = threading.Lock()
+        self._steps: deque[_Step] = deque()
+        self._since_s = time.monotonic()
+        self._changed_s: dict[str, float] = {}
+        self._idle = False
+        self._inner: Observer | None = None
+        self._driver: BatchDriver | None = None
+
+    def around(self, inner: Observer | None, driver: BatchDriver) -> Probe:
+        """Begin to listen to a query whose own observer is `inner`."""
+        self._inner, self._driver = inner, driver
+        self._since_s = time.monotonic()
+        return self
+
+    # -- the port of an observer ------------------------------------------------------------------
+
+    def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
+        """Take note that the step about to begin runs under a new assignment; as of `Observer`."""
+        with self._lock:
+            # What slots did under another assignment says nothing about the slots there are now.
+            self._changed_s[operator] = time.monotonic()
+        if self._inner is not None:
+            self._inner.assigned(operator, wanted, final=final)
+
+    def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
+        """Take note of a committed step."""
+        assert self._driver is not None
+        batch = self._driver.recorder.last
+        phases_s = {} if batch is None else {k: ms / 1e3 for k, ms in batch.phases_ms.items()}
+        after_s = phases_s.get("manifest", 0.0) + phases_s.get("sink", 0.0)
+        runnable_s = _runnable_s(reports, phases_s.get("slots", 0.0))
+        # Here, in the thread that changes them.
+        states = self._driver.states.items()
+        waiting = {name: state.waiting_rows() for name, state in states}
+        rates = {name: sum(state.rate_per_s.values()) for name, state in states}
+        # What slots put out would else stay in memory for the whole window.
+        slim = tuple(
+            replace(r, changelog=None, output=None, waiting=None, late=None) for r in reports
+        )
+        now_s = time.monotonic()
+        with self._lock:
+            self._idle = False
+            self._steps.append(
+                _Step(started_ms / 1e3, now_s, slim, after_s, runnable_s, waiting, rates)
+            )
+            while self._steps and self._steps[0].ended_s < now_s - self._window_s:
+                self._steps.popleft()
+        if self._inner is not None:
+            self._inner.committed(reports, started_ms, horizon_ms)
+
+    def quiet(self, horizon_ms: float) -> None:
+        """Take note that there is nothing to do."""
+        with self._lock:
+            self._idle = True
+        if self._inner is not None:
+            self._inner.quiet(horizon_ms)
+
+    def bound_ms(self, operator: str) -> float:
+        """Return what the query's own observer counts against."""
+        return 0.0 if self._inner is None else self._inner.bound_ms(operator)
+
+    def state(self) -> SloState | None:
+        """Return what the query's own observer says of the SLO."""
+        return None if self._inner is None else self._inner.state()
+
+    # -- what the fleet asks ----------------------------------------------------------------------
+
+    def values(self, intents: Sequence[Intent]) -> tuple[float, ...] | None:
+        """Return what was measured for each intent over the window; None where nothing was.
+
+        A query that has nothing to do is worth what that is worth: latency 0, juice 1.
+        """
+        steps, length_s, idle = self._recent()
+        if not steps and not idle:
+            return None
+        return tuple(self._value(intent, steps, length_s) for intent in intents)
+
+    def operators(self) -> dict[str, FleetOperator]:
+        """Return each operator's slots, and how busy the busiest of them was."""
+        driver = self._driver
+        assert driver is not None
+        steps, _, _ = self._recent()
+        now_s = time.monotonic()
+        found = {}
+        for operator in driver.query.operators:
+            name, slots = operator.id, driver.states[operator.id].assignment.slots
+            rate = driver.config.slot_rate if operator.upstream is None else None
+            since_s = max(self._since_s, self._changed_s.get(name, 0.0), now_s - self._window_s)
+            busy_s: dict[int, float] = {}
+            for step in steps:
+                for report in step.reports:
+                    if report.operator == name and step.ended_s > since_s:
+                        spent_s = report.served / rate if rate else report.useful_ms / 1e3
+                        busy_s[report.slot] = busy_s.get(report.slot, 0.0) + spent_s
+            waiting = steps[-1].waiting[name] if steps else 0
+            known_per_s = steps[-1].rate_per_s[name] if steps else 0.0
+            served_per_s = rate * slots if rate else known_per_s
+            found[name] = FleetOperator(
+                slots=slots,
+                capacity=operator_capacity(busy_s.values(), max(now_s - since_s, _LEAST_S)),
+                backlog_s=waiting / served_per_s if served_per_s else 0.0,
+                slots_min=self._slots_min,
+                slots_max=driver.config.slots_max,
+            )
+        return found
+
+    def input_rate(self) -> float:
+        """Return the records per second that came from the sources.
+
+        A step brings what arrived since the one before it began; so the window's first one is where
+        counting begins, and its records are of before.
+        """
+        steps, length_s, _ = self._recent()
+        first = self._first()
+        counted = steps if len(steps) < _TWO else steps[1:]
+        over_s = length_s if len(steps) < _TWO else steps[-1].began_s - steps[0].began_s
+        arrived = sum(r.arrived for s in counted for r in s.reports if r.operator in first)
+        return arrived / max(over_s, _LEAST_S)
+
+    def runnable_s(self, seconds: float) -> float:
+        """Return how long slot tasks were runnable within the last `seconds`."""
+        with self._lock:
+            since_s = time.monotonic() - seconds
+            return sum(step.runnable_s for step in self._steps if step.ended_s > since_s)
+
+    def _recent(self) -> tuple[list[_Step], float, bool]:
+        """Return the steps of the window, its length in seconds, and whether nothing is left to do."""
+        with self._lock:
+            now_s = time.monotonic()
+            steps = [step for step in self._steps if step.ended_s > now_s - self._window_s]
+            length_s = min(self._window_s, now_s - self._since_s)
+            return steps, max(length_s, _LEAST_S), self._idle
+
+    def _first(self) -> set[str]:
+        assert self._driver is not None
+        return {op.id for op in self._driver.query.operators if op.upstream is None}
+
+    def _value(self, intent: Intent, steps: Sequence[_Step], length_s: float) -> float:
+        if intent.metric is Metric.JUICE:
+            return job_juice(self._flows(steps))
+        first = self._first()
+        entering = [r for s in steps for r in s.reports if r.operator in first]
+        if intent.metric is Metric.THROUGHPUT:
+            return sum(r.served for r in entering) / length_s
+        merged = histogram.merge(r.histogram for r in entering)
+        count = histogram.completed(merged)
+        if count == 0:
+            return 0.0
+        # How long a record's step took from the end of the slots' work to the sink.
+        weights = [sum(n for r in s.reports for _, n in r.histogram) for s in steps]
+        sink_s = sum(s.sink_s * n for s, n in zip(steps, weights, strict=True)) / sum(weights)
+        if intent.percentile is not None:
+            return (histogram.percentile_ms(merged, intent.percentile / 100) or 0.0) / 1e3 + sink_s
+        return sum(r.latency_sum_ms for r in entering) / count / 1e3 + sink_s
+
+    def _flows(self, steps: Sequence[_Step]) -> list[Flow]:
+        """Return what went along each edge; a source feeds each operator that reads none."""
+        assert self._driver is not None
+        flows = []
+        for operator in self._driver.query.operators:
+            mine = [r for s in steps for r in s.reports if r.operator == operator.id]
+            parent = (
+                f"source of {operator.id}" if operator.upstream is None else operator.upstream.id
+            )
+            waiting = steps[-1].waiting[operator.id] if steps else 0
+            flows.append(
+                Flow(
+                    parent,
+                    operator.id,
+                    float(sum(r.arrived for r in mine)),
+                    float(sum(r.served for r in mine)),
+                    float(waiting),
+                )
+            )
+        return flows
+
+
+def _runnable_s(reports: Sequence[Report], slots_s: float) -> float:
+    """Return how long the slot tasks of a step ran or waited for a core, summed.
+
+    All of them are runnable from the start of the slots' phase; one that had less to do than the
+    slowest ended that much earlier. So waits for a core count, whoever held it.
+    """
+    if not reports:
+        return 0.0
+    slowest_s = max(r.useful_ms for r in reports) / 1e3
+    return sum(max(r.useful_ms / 1e3, slots_s - slowest_s + r.useful_ms / 1e3) for r in reports)

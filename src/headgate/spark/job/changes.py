@@ -1,0 +1,283 @@
+"""Changes of assignments: asked for at any time, in force from the next batch boundary on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from headgate.core.assignment import Assignment, rescale
+from headgate.core.errors import ConfigError, nearest
+from headgate.migration.plan import uniform
+from headgate.spark.job.job import OperatorState
+
+_PLANNERS = {"minimal": rescale, "uniform": uniform}
+
+_EPOCHS_KEPT = 32
+"""Epochs that a rollback finds at once. Chosen: the journal, which is looked into for older ones, has
+them all."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An assignment that shall hold from the next step on.
+
+    Attributes
+    ----------
+    assignment : Assignment
+    by, reason : str
+        For the journal.
+    survivors : tuple of (int or None)
+        As `Change.survivors`.
+    decided : bool
+        True where the control loop decided it, which waits to hear that it is in force.
+    """
+
+    assignment: Assignment
+    by: str
+    reason: str
+    survivors: tuple[int | None, ...]
+    decided: bool = False
+
+
+class Changes:
+    """What users and policies want of a job's assignments; safe to use from several threads.
+
+    Parameters
+    ----------
+    states : mapping of str to OperatorState
+        By operator; changed by `take` only.
+    slots_max : int
+        The most slots that may be asked for.
+
+    Attributes
+    ----------
+    ready : callable
+        Given the slots that a change needs, returns whether it may come into force; it waits
+        otherwise. By default it always may.
+    """
+
+    def __init__(self, states: Mapping[str, OperatorState], slots_max: int) -> None:
+        self._states = states
+        self._slots_max = slots_max
+        self._lock = threading.RLock()
+        self._wanted: dict[str, Wanted] = {}
+        self._frozen_until_s: float | None = None
+        self._held: dict[int, dict[str, Assignment]] = {}
+        self.ready: Callable[[int], bool] = lambda slots: True
+        self._heading: dict[str, Assignment] = {}
+        self.remember(self.epoch, {name: s.assignment for name, s in states.items()})
+
+    @property
+    def epoch(self) -> int:
+        """Number of the newest assignment in force."""
+        return max((s.assignment.epoch for s in self._states.values()), default=0)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether assignments may not change."""
+        until_s = self._frozen_until_s
+        return until_s is not None and time.time() < until_s
+
+    def freeze(self, until_s: float = float("inf")) -> None:
+        """Forbid changes before `until_s`, seconds since 1970; what is asked for already is given up."""
+        with self._lock:
+            self._frozen_until_s = until_s
+            self._wanted.clear()
+
+    def thaw(self) -> None:
+        """Allow changes again."""
+        self._frozen_until_s = None
+
+    def assignment(self) -> dict[str, Assignment]:
+        """Return what is in force, per operator."""
+        with self._lock:
+            return {name: state.assignment for name, state in self._states.items()}
+
+    def newest(self, operator: str) -> Assignment:
+        """Return what will be in force at the next boundary, or when a migration has ended."""
+        with self._lock:
+            wanted = self._wanted.get(operator)
+            if wanted:
+                return wanted.assignment
+            return self._heading.get(operator, self._states[operator].assignment)
+
+    def scaled(
+        self, slots: int, operator: str | None = None, partitioning: str = "minimal"
+    ) -> dict[str, Assignment]:
+        """Return assignments with `slots` slots for one operator or for all.
+
+        Parameters
+        ----------
+        partitioning : str
+            ``minimal`` moves the fewest key groups, ``uniform`` gives contiguous ranges.
+
+        Raises
+        ------
+        ConfigError
+            `slots` is out of range, or there is no such partitioning.
+        """
+        if partitioning not in _PLANNERS:
+            msg = f'unknown partitioning "{partitioning}"{nearest(partitioning, _PLANNERS)}.'
+            raise ConfigError(msg)
+        if slots > self._slots_max:
+            msg = (
+                f"slots={slots} exceeds slots max={self._slots_max}; raise it with "
+                ".slots(max=...), at most the number of key groups."
+            )
+            raise ConfigError(msg)
+        names = [operator] if operator else list(self._states)
+        planned = _PLANNERS[partitioning]
+        return {name: planned(self.newest(name), slots) for name in names}
+
+    def check_operator(self, operator: str | None) -> None:
+        """Raise ConfigError if there is nothing to change, or not that operator."""
+        if not self._states:
+            msg = "this query has no stateful operator, so there are no slots to change."
+            raise ConfigError(msg)
+        if operator is not None and operator not in self._states:
+            known = ", ".join(self._states)
+            msg = f'unknown operator "{operator}"; this query has {known}.'
+            raise ConfigError(msg)
+
+    def knows(self, epoch: int) -> bool:
+        """Return whether all changes since `epoch` are remembered."""
+        return min(self._held, default=0) <= epoch
+
+    def at(
+        self, epoch: int, past: Iterable[tuple[int, Mapping[str, Assignment]]] = ()
+    ) -> dict[str, Assignment]:
+        """Return the assignments that held in an epoch, to be asked for again.
+
+        Parameters
+        ----------
+        epoch : int
+        past : iterable of (int, mapping)
+            What came into force with epochs that are not remembered any more, from wherever it was
+            written down; only looked at.
+
+        Raises
+        ------
+        ConfigError
+            Nothing is known of that epoch.
+        """
+        held: dict[int, dict[str, Assignment]] = {}
+        with self._lock:
+            for e, assignments in (*past, *self._held.items()):
+                held[e] = held.get(e, {}) | dict(assignments)
+        known = [e for e in held if e <= epoch]
+        if epoch > self.epoch or not known:
+            oldest = min(held, default=0)
+            msg = f"epoch {epoch} is not known; use {oldest} to {self.epoch}."
+            raise ConfigError(msg)
+        found: dict[str, Assignment] = {}
+        for e in sorted(known):
+            found |= held[e]
+        return {name: replace(a, epoch=self.newest(name).epoch + 1) for name, a in found.items()}
+
+    def remember(self, epoch: int, held: Mapping[str, Assignment]) -> None:
+        """Keep what came into force with an epoch, for `at`; the oldest go, whole as they are kept."""
+        with self._lock:
+            self._held[epoch] = self._held.get(epoch, {}) | dict(held)
+            while len(self._held) > _EPOCHS_KEPT:
+                oldest, second = sorted(self._held)[:2]
+                # what did not change with the second oldest still held in it
+                self._held[second] = self._held.pop(oldest) | self._held[second]
+
+    def ask(self, changes: Mapping[str, Assignment], by: str, reason: str = "") -> None:
+        """Ask for new assignments in which slots keep their numbers.
+
+        What a policy has asked for is given up.
+
+        Raises
+        ------
+        ConfigError
+            Assignments are frozen.
+        """
+        with self._lock:
+            if self.frozen:
+                msg = "the assignment is frozen; call thaw(), or headgate thaw, first."
+                raise ConfigError(msg)
+            for name, new in changes.items():
+                before = self._states[name].assignment.slots
+                kept = tuple(slot if slot < before else None for slot in range(new.slots))
+                self._wanted[name] = Wanted(new, by, reason, kept)
+
+    def propose(self, operator: str, wanted: Wanted) -> bool:
+        """Ask for what a policy decided; False if it is out of date, or a user has asked."""
+        with self._lock:
+            held = self._states[operator].assignment
+            fits = wanted.assignment.epoch == held.epoch + 1
+            busy = operator in self._wanted or operator in self._heading
+            if self.frozen or not fits or busy:
+                return False
+            self._wanted[operator] = wanted
+            return True
+
+    @property
+    def pending(self) -> bool:
+        """Whether something will change at the next boundary."""
+        with self._lock:
+            return self._may_change()
+
+    def _may_change(self) -> bool:
+        """Return whether something is wanted, and does not wait for executors."""
+        if not self._wanted:
+            return False
+        return self.ready(max(self.newest(name).slots for name in self._states))
+
+    def wanted(self, operator: str) -> Wanted | None:
+        """Return what is wanted of an operator, and neither in force, under way nor waiting."""
+        with self._lock:
+            return self._wanted.get(operator) if self._may_change() else None
+
+    def claim(self, operator: str, target: Assignment) -> None:
+        """Take what is wanted of an operator into a migration's hands, which heads for `target`."""
+        with self._lock:
+            del self._wanted[operator]
+            self._heading[operator] = target
+
+    def heads_for(self, operator: str, target: Assignment) -> None:
+        """Take note of where a migration that an earlier run began is going."""
+        with self._lock:
+            self._heading[operator] = target
+
+    def ended(self, operator: str) -> None:
+        """Take note that an operator's migration has ended."""
+        with self._lock:
+            self._heading.pop(operator, None)
+
+    def put(
+        self,
+        operator: str,
+        slot_of: Sequence[int],
+        slots: int,
+        survivors: Sequence[int | None] = (),
+    ) -> Assignment:
+        """Put an assignment in force under the next epoch; return it."""
+        with self._lock:
+            new = Assignment(tuple(slot_of), slots, self.epoch + 1)
+            self._states[operator].assign(new, survivors)
+            self.remember(new.epoch, {operator: new})
+            return new
+
+    def take(self, kept: Collection[str] = ()) -> dict[str, tuple[Assignment, Wanted]]:
+        """Put what is wanted in force; return, per operator, what held before and what holds now.
+
+        Parameters
+        ----------
+        kept : collection of str
+            Operators that are left alone: their changes are carried out by a migration.
+        """
+        with self._lock:
+            if not self._may_change():
+                return {}
+            epoch, taken = self.epoch + 1, {}
+            for name in [name for name in self._wanted if name not in kept]:
+                one, state = self._wanted.pop(name), self._states[name]
+                new = replace(one, assignment=replace(one.assignment, epoch=epoch))
+                taken[name] = (state.assignment, new)
+                state.assign(new.assignment, new.survivors)
+                self.remember(epoch, {name: new.assignment})
+            return taken

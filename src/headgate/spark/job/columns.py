@@ -1,0 +1,9 @@
+"""Names of columns between a query's plan and its slots that are no operator's own."""
+
+from __future__ import annotations
+
+MARKER_TO, MARKER_TOKEN, MARKER_US = "m_to", "m_token", "m_us"
+"""Columns of a marker row: the slot it is for, the state's token, the watermark in us."""
+
+INITIAL = "i"
+"""True in rows of a processor's initial state, null in all others."""

@@ -1,0 +1,158 @@
+"""Faults that a test asked for: slots that fail, die, pause or dawdle, and drivers that die on the spot.
+
+Nothing here acts by itself. Slots get their faults through `JobConfig.faults`, which
+`headgate_lab.testing.faults` fills; a driver dies where the environment variable ``HEADGATE_CRASH`` says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headgate.core.errors import ConfigError, EngineError
+
+CRASH = "HEADGATE_CRASH"
+"""``POINT:STEP`` or ``random:SEED``, either with ``:driver`` (Python only) or ``:group`` behind it (its
+process group, the JVM with it; the default)."""
+
+POINTS = ("after-intent", "before-manifest", "after-manifest", "after-sink")
+"""Where a driver can be made to die; between *after-manifest* and *after-sink* a step is committed
+and perhaps not delivered."""
+
+MIGRATION_POINTS = tuple(
+    f"migration-{what}"
+    for what in ("started", "held", "caught-up", "routed", "installed", "released")
+)
+"""Likewise, as a subscale of a migration passes; ``STEP`` counts from 0 how often that has happened."""
+
+_WITHIN_POINTS = 40
+"""``random:SEED`` dies at one of the first so many points that are reached."""
+
+
+class SlotFaults:
+    """What shall go wrong in one slot's work in one attempt of a step.
+
+    Parameters
+    ----------
+    faults : sequence of mapping
+        Each with ``kind`` and ``slot``; optionally ``step`` or ``from_step`` (default: every step),
+        ``attempts`` (the first so many attempts of a step, default 1) and ``groups`` (key groups
+        written before it strikes, default 1). Kinds: ``raise``; ``kill`` (SIGKILL to itself);
+        ``pause`` (SIGSTOP for ``ms``; afterwards it goes on, as a zombie if the step was retried);
+        ``slow`` (``us_per_row`` more for each row served, in every attempt). With ``trace`` (a path)
+        it notes what it does there.
+    slot, step, attempt : int
+    """
+
+    def __init__(
+        self, faults: Sequence[Mapping[str, Any]], slot: int, step: int, attempt: int
+    ) -> None:
+        self._mine = [f for f in faults if f["slot"] == slot and _in_step(f, step)]
+        self._strikes = [
+            f for f in self._mine if f["kind"] != "slow" and attempt <= f.get("attempts", 1)
+        ]
+        self._where = {"slot": slot, "step": step, "attempt": attempt}
+        self._groups = 0
+
+    @property
+    def on_group(self) -> Callable[[int], None] | None:
+        """What `serve` calls while a key group is half written; None where nothing shall happen."""
+        return self._strike if self._strikes else None
+
+    def _strike(self, group: int) -> None:
+        for fault in self._strikes:
+            if self._groups == fault.get("groups", 1):
+                self._do(fault, group)
+            elif self._groups > fault.get("groups", 1):
+                self._note(fault, "wrote on", group)
+        self._groups += 1
+
+    def _do(self, fault: Mapping[str, Any], group: int) -> None:
+        kind = fault["kind"]
+        self._note(fault, kind, group)
+        if kind == "raise":
+            msg = f"a test made slot {fault['slot']} fail while it wrote key group {group}."
+            raise EngineError(msg, transient=True)
+        if kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "pause":
+            _stop_self(fault["ms"])
+            self._note(fault, "resumed", group)
+
+    def _note(self, fault: Mapping[str, Any], what: str, group: int) -> None:
+        if "trace" not in fault:
+            return
+        note = {"what": what, "group": group, "pid": os.getpid(), "at_ms": time.time() * 1e3}
+        with open(fault["trace"], "a", encoding="utf-8") as file:
+            file.write(json.dumps(note | self._where) + "\n")
+
+    def dawdle(self, rows: int) -> None:
+        """Take the extra time for `rows` served."""
+        for fault in self._mine:
+            if fault["kind"] == "slow":
+                time.sleep(rows * fault["us_per_row"] * 1e-6)
+
+
+def _in_step(fault: Mapping[str, Any], step: int) -> bool:
+    return bool(fault.get("step", step) == step and step >= fault.get("from_step", 0))
+
+
+def _stop_self(duration_ms: float) -> None:
+    """Stop this process, and have another wake it."""
+    pid = os.getpid()
+    # the shell's own sleep, so that the helper is there before this process stands still
+    command = f"sleep {duration_ms / 1e3:.3f}; kill -CONT {pid}"
+    subprocess.Popen(["/bin/sh", "-c", command], start_new_session=True)
+    os.kill(pid, signal.SIGSTOP)
+
+
+_passed = 0
+
+
+def crash_point(point: str, step: int) -> None:
+    """Die with SIGKILL if `HEADGATE_CRASH` says to die here; otherwise nothing.
+
+    Parameters
+    ----------
+    point : str
+        One of `POINTS` or `MIGRATION_POINTS`.
+    step : int
+        Or the count, of a migration's point.
+    """
+    wanted = os.environ.get(CRASH)
+    if not wanted:
+        return
+    global _passed  # noqa: PLW0603 -- points are counted over the life of the driver
+    where, number, whom = _parsed(wanted)
+    _passed += point in POINTS
+    if where == "random":
+        here = point in POINTS and _passed == random.Random(number).randint(1, _WITHIN_POINTS)
+    else:
+        here = (where, number) == (point, step)
+    if here:
+        _die(whom)
+
+
+def _parsed(wanted: str) -> tuple[str, int, str]:
+    where, _, rest = wanted.partition(":")
+    number, _, whom = rest.partition(":")
+    if (
+        where not in (*POINTS, *MIGRATION_POINTS, "random")
+        or not number.isdecimal()
+        or whom not in ("", "driver", "group")
+    ):
+        msg = f"{CRASH}={wanted} is not POINT:STEP or random:SEED; points are {', '.join(POINTS)}."
+        raise ConfigError(msg)
+    return where, int(number), whom or "group"
+
+
+def _die(whom: str) -> None:
+    if whom == "group" and os.getpgrp() == os.getpid():
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)

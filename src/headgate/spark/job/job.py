@@ -1,0 +1,289 @@
+"""What a running job knows of itself between two batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.core.assignment import Assignment, spread
+from headgate.operators.aggregate import NEVER_US
+from headgate.operators.quota import timed_quota
+from headgate.spark.job.reports import Report
+from headgate.state.manifest import Manifest
+from headgate.state.ports import EMPTY_TOKEN
+
+Segment = list[Any]
+"""[file in the checkpoint's backlog, first row, rows, when it was deferred (ms)]."""
+
+
+@dataclass(frozen=True)
+class JobConfig:
+    """The settings of a job.
+
+    Attributes
+    ----------
+    name : str
+        The query's name.
+    key_groups : int
+        G, fixed in the checkpoint.
+    slots : int
+        Slots to start with.
+    slots_max : int
+        The most that `scale` takes.
+    budget_s : float or None
+        Time a slot may serve per batch; None serves everything, as plain Spark does.
+    mode : str
+        append, update or complete.
+    snapshot_every : int
+        Steps between two full sections of a key group. Chosen, not tuned.
+    attempts : int
+        Executions of a batch before the query fails.
+    preaggregate : str
+        auto, on or off: aggregation before the exchange.
+    keep_late : bool
+        Keep late records in the checkpoint, for `headgate verify`.
+    backlog_bytes_max : int
+        Above this a slot serves past its budget, so that the source buffers again.
+    backlog_age_max_s : float
+        Likewise for the oldest waiting record.
+    slot_rate : float or None
+        Experiment: records per wall second that a slot of an operator that reads the source serves.
+    delta_ms : float
+        Length of the time slots that the control loop counts in; 0 where there is none.
+    processor_limit_s : float
+        How long one call of a processor may take; 0 for any time.
+    migration : str
+        Strategy for changes of assignment, as `headgate.migration.registry.strategy` reads it; empty:
+        the default for each change.
+    faults : list of dict
+        What `headgate_lab.testing.faults` injects; empty outside tests.
+    """
+
+    name: str
+    key_groups: int = 128
+    slots: int = 2
+    slots_max: int = 128
+    budget_s: float | None = None
+    mode: str = "append"
+    snapshot_every: int = 32
+    attempts: int = 4
+    preaggregate: str = "auto"
+    keep_late: bool = False
+    backlog_bytes_max: int = 256 * 2**20
+    backlog_age_max_s: float = 60.0
+    slot_rate: float | None = None
+    delta_ms: float = 0.0
+    processor_limit_s: float = 0.0
+    migration: str = ""
+    faults: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class OperatorState:
+    """Where an operator's key groups stand; arrays have one entry per key group.
+
+    Attributes
+    ----------
+    assignment : Assignment
+    tokens : list of str
+        State of each group.
+    steps : list of int
+        Step whose manifest holds the group's newest section; -1 for none.
+    full_steps : list of int
+        Step of its newest full section; -1 for none.
+    emitted_us, due_us : list of int
+    rows : list of int
+        Entries in the group's table.
+    backlog : dict of int to list of Segment
+        Waiting records, oldest first.
+    rate_per_s : dict of int to float
+        Rows each slot serves per second of useful time; absent where nothing is known.
+    held : frozenset of int
+        Key groups that are not served at present because a migration has them; not written down,
+        since it follows from the migration.
+    """
+
+    assignment: Assignment
+    tokens: list[str]
+    steps: list[int]
+    full_steps: list[int]
+    emitted_us: list[int]
+    due_us: list[int]
+    rows: list[int]
+    backlog: dict[int, list[Segment]] = field(default_factory=dict)
+    rate_per_s: dict[int, float] = field(default_factory=dict)
+    held: frozenset[int] = frozenset()
+
+    @classmethod
+    def fresh(cls, slots: int, key_groups: int) -> OperatorState:
+        """Return the state of an operator that has seen nothing."""
+        return cls(
+            assignment=spread(slots, key_groups),
+            tokens=[EMPTY_TOKEN] * key_groups,
+            steps=[-1] * key_groups,
+            full_steps=[-1] * key_groups,
+            emitted_us=[0] * key_groups,
+            due_us=[int(NEVER_US)] * key_groups,
+            rows=[0] * key_groups,
+        )
+
+    @classmethod
+    def recovered(cls, manifest: Manifest, operator: str) -> OperatorState:
+        """Return the state that a manifest describes."""
+        facts = manifest.engine["operators"][operator]
+        given = manifest.assignments[operator]
+        heads = manifest.heads[operator]
+        return cls(
+            assignment=Assignment(tuple(given["slot_of"]), given["slots"], manifest.epoch),
+            tokens=list(heads.tokens),
+            steps=list(heads.steps),
+            full_steps=list(facts["full_steps"]),
+            emitted_us=list(facts["emitted_us"]),
+            due_us=list(facts["due_us"]),
+            rows=list(facts["rows"]),
+            backlog={int(g): list(s) for g, s in facts["backlog"].items()},
+            rate_per_s={int(s): float(r) for s, r in facts.get("rates", {}).items()},
+        )
+
+    def engine_facts(self) -> dict[str, Any]:
+        """Return what the manifest keeps beside heads and assignment."""
+        return {
+            "full_steps": self.full_steps,
+            "emitted_us": self.emitted_us,
+            "due_us": self.due_us,
+            "rows": self.rows,
+            "backlog": {str(g): s for g, s in self.backlog.items() if s},
+            "rates": {str(s): round(r, 1) for s, r in self.rate_per_s.items()},
+        }
+
+    def waiting_rows(self) -> int:
+        """Return how many rows wait in the backlog."""
+        return sum(segment[2] for segments in self.backlog.values() for segment in segments)
+
+    def apply(self, report: Report, step: int, now_ms: int) -> None:
+        """Take over what a committed slot task did."""
+        for group, (emitted_us, due_us, rows) in report.groups.items():
+            self.tokens[group] = report.token
+            self.steps[group] = step
+            if report.sections[group].full:
+                self.full_steps[group] = step
+            self.emitted_us[group] = emitted_us
+            self.due_us[group] = due_us
+            self.rows[group] = rows
+        for group, rows in report.taken.items():
+            self._advance(group, rows)
+        for group, (start, count) in report.segments.items():
+            assert report.waiting is not None
+            segment = [report.waiting.name, start, count, now_ms]
+            self.backlog.setdefault(group, []).append(segment)
+        for group in self.assignment.groups_of(report.slot):
+            idle = group not in report.groups and group not in self.backlog
+            if idle and group not in self.held:
+                # it had nothing to emit up to here, which is as good as having emitted it
+                self.emitted_us[group] = max(self.emitted_us[group], report.watermark_us)
+        self._learn_rate(report)
+
+    def nothing_due(self, watermark_us: int) -> None:
+        """Note that a batch without rows had nothing to do up to a watermark."""
+        for group in range(len(self.emitted_us)):
+            if group not in self.backlog and group not in self.held:
+                self.emitted_us[group] = max(self.emitted_us[group], watermark_us)
+
+    def _learn_rate(self, report: Report) -> None:
+        """Bring a slot's rate closer to what it just did: half way, or all the way from far off.
+
+        A slot that became ten times slower must not stretch more than one batch by it. A task has a
+        fixed cost, which varies; one that took hardly more says only that its rows were too few to
+        tell, so the rate is raised until they do, as long as others wait.
+        """
+        if report.served_rows == 0:
+            return
+        slot, useful_ms = report.slot, max(report.useful_ms, 0.1)
+        known = self.rate_per_s.get(slot, _INITIAL_RATE_PER_S)
+        if useful_ms < _TELLING_MS:
+            least = report.served_rows / useful_ms * 1e3
+            held_up = any(g in self.backlog for g in self.assignment.groups_of(slot))
+            raised = min(known * 1.5, _RATE_MAX_PER_S) if held_up else known
+            self.rate_per_s[slot] = max(least, raised)
+            return
+        rate = report.served_rows / (useful_ms - _FIXED_MS) * 1e3
+        near = known / 2 <= rate <= known * 2
+        self.rate_per_s[slot] = (known + rate) / 2 if near else rate
+
+    def assign(self, assignment: Assignment, survivors: Sequence[int | None] = ()) -> None:
+        """Take a new assignment; slots that stay keep their rate, new ones get a typical one.
+
+        Parameters
+        ----------
+        survivors : sequence of (int or None)
+            As `Change.survivors`; slots keep their numbers when it is empty.
+        """
+        self.assignment = assignment
+        known = sorted(self.rate_per_s.values())
+        if known:
+            typical = known[len(known) // 2]
+            before = survivors or range(assignment.slots)
+            self.rate_per_s = {
+                slot: self.rate_per_s.get(-1 if old is None else old, typical)
+                for slot, old in enumerate(before)
+            }
+
+    def _advance(self, group: int, rows: int) -> None:
+        """Move the cursor of a group's backlog past `rows` served rows."""
+        left = self.backlog[group]
+        while rows:
+            name, start, count, since = left[0]
+            served = min(rows, count)
+            rows -= served
+            left[:1] = [[name, start + served, count - served, since]] if served < count else []
+        if not left:
+            del self.backlog[group]
+
+    def limited(self, slot_rate: float, elapsed_s: float) -> list[int]:
+        """Return how many rows each slot may serve if all serve at one rate; see `timed_quota`.
+
+        Rows are records here, since nothing is aggregated before.
+        """
+        return [timed_quota(slot_rate, elapsed_s)] * self.assignment.slots
+
+    def quotas(self, config: JobConfig, cores: int, now_ms: int) -> list[int] | None:
+        """Return how many rows each slot may serve, or None for all."""
+        if config.budget_s is None:
+            return None
+        slots = self.assignment.slots
+        waves = -(-slots // max(cores, 1))
+        quotas = []
+        for slot in range(slots):
+            rate = self.rate_per_s.get(slot, _INITIAL_RATE_PER_S)
+            quota = max(1, int(rate * config.budget_s / waves))
+            if self._overdue(slot, config, now_ms):
+                quota = _EVERYTHING
+            quotas.append(quota)
+        return quotas
+
+    def _overdue(self, slot: int, config: JobConfig, now_ms: int) -> bool:
+        segments = [s for g in self.assignment.groups_of(slot) for s in self.backlog.get(g, ())]
+        rows = sum(segment[2] for segment in segments)
+        oldest = min((segment[3] for segment in segments), default=now_ms)
+        too_old = now_ms - oldest > config.backlog_age_max_s * 1e3
+        return too_old or rows * _ROW_BYTES > config.backlog_bytes_max
+
+
+_INITIAL_RATE_PER_S = 100_000.0
+"""Rows per second assumed of a slot that has served nothing yet. Chosen, not tuned."""
+
+_RATE_MAX_PER_S = 10_000_000.0
+"""No slot serves more; keeps the raising of a rate within bounds."""
+
+_FIXED_MS = 20.0
+"""What a task costs with hardly any rows: 5 to 30 ms were measured here."""
+
+_TELLING_MS = 50.0
+"""A task shorter than this is mostly fixed cost, so it says nothing against the known rate: a budget
+below it serves as many rows as fit into it. Chosen, not tuned."""
+
+_ROW_BYTES = 64
+"""A waiting row's size for the cap, which needs no exact figure."""
+
+_EVERYTHING = 2**62

@@ -1,0 +1,6 @@
+"""Spark's inside: every call into the JVM, or into PySpark's private modules, that has no public form.
+
+Belongs here: one function per thing that is asked of Spark's private classes, named for what it is
+good for and not for the class. Does not belong here: what an answer means to a query, any state of
+headgate's. A new minor version of Spark is a change in this room and nowhere else.
+"""

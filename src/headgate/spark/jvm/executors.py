@@ -1,0 +1,81 @@
+"""The executors of an application: which there are, asking for more, giving some back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from headgate.spark.jvm.gateway import Jvm, each, java_class, seq
+
+
+@dataclass(frozen=True, order=True)
+class Executor:
+    """A JVM process that runs tasks.
+
+    Attributes
+    ----------
+    id, host : str
+        As Spark names them.
+    cores : int
+        Tasks that it runs at once.
+    """
+
+    id: str
+    host: str
+    cores: int
+
+
+class ExecutorPool:
+    """The executors of one application, through Spark's developer interface.
+
+    Parameters
+    ----------
+    spark : SparkSession
+
+    Attributes
+    ----------
+    local : bool
+        Whether tasks run in the driver's own process, where nothing can be asked for.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._context: Jvm = spark.sparkContext._jsc.sc()
+        self.local = str(spark.sparkContext.master).startswith("local")
+
+    @property
+    def managed_by_spark(self) -> bool:
+        """Whether Spark's own dynamic allocation decides how many there are."""
+        return bool(self._context.conf().getBoolean("spark.dynamicAllocation.enabled", False))
+
+    @property
+    def configured(self) -> int | None:
+        """How many the user asked for; None where that was left to the cluster manager."""
+        number = self._context.conf().getInt("spark.executor.instances", 0)
+        return int(number) or None
+
+    @property
+    def cores(self) -> int:
+        """Cores that tasks can use at present."""
+        if self.local:
+            return int(self._spark.sparkContext.defaultParallelism)
+        return sum(one.cores for one in self.living())  # Spark's own figure is 2 at least
+
+    def living(self) -> list[Executor]:
+        """Return the registered executors, the driver left out, by id."""
+        found = (
+            Executor(str(one.id()), str(one.hostPort()).rpartition(":")[0], int(one.totalCores()))
+            for one in each(self._context.statusStore().executorList(True))
+        )
+        return sorted(one for one in found if one.id != "driver")
+
+    def request(self, total: int) -> bool:
+        """Ask the cluster manager for `total` executors in all; False if it takes no requests."""
+        nothing = java_class(self._spark, "scala.collection.immutable.Map$.MODULE$").empty()
+        return bool(self._context.requestTotalExecutors(total, 0, nothing))
+
+    def give_back(self, executors: Sequence[Executor]) -> bool:
+        """End these executors and ask for as many fewer; False if the cluster manager refused."""
+        return bool(self._context.killExecutors(seq(self._spark, [one.id for one in executors])))

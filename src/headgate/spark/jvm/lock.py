@@ -1,0 +1,83 @@
+"""One driver per checkpoint: a lock that the JVM holds.
+
+After ``kill -9`` of a Python driver its JVM lives on for a second or two, in which a sink job can still
+commit. A lock held by Python would be free at once; this one is free when the JVM is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from headgate.core.errors import CheckpointError
+from headgate.spark.jvm.gateway import Jvm, jvm
+from headgate.spark.jvm.life import JvmLife
+
+_FILE = "driver.lock"
+_held: set[str] = set()
+"""Locks that queries of this process hold."""
+
+_WAIT_S = 10.0
+"""A killed driver's JVM is given this long to go."""
+
+
+class CheckpointLock:
+    """Holds a checkpoint for this driver until `release`, or until the JVM ends."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self._path = root / _FILE
+        self._life = JvmLife(spark)
+        java = jvm(spark)
+        if not self._path.exists():
+            os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
+        mode = java.java.nio.file.StandardOpenOption.WRITE
+        if str(self._path) in _held:
+            # not even opened: closing a second channel would give up the first one's POSIX lock
+            raise CheckpointError(self._held_message())
+        gateway: Jvm = spark.sparkContext._gateway
+        options = gateway.new_array(java.java.nio.file.OpenOption, 1)
+        options[0] = mode
+        path = java.java.io.File(str(self._path)).toPath()
+        self._channel: Jvm = java.java.nio.channels.FileChannel.open(path, options)
+        deadline = time.monotonic() + _WAIT_S
+        while self._try_lock() is None:
+            if time.monotonic() > deadline:
+                self._channel.close()
+                raise CheckpointError(self._held_message())
+            time.sleep(0.1)
+        _held.add(str(self._path))
+        owner = {"host": socket.gethostname(), "pid": os.getpid()}
+        self._path.with_suffix(".owner").write_text(json.dumps(owner))
+
+    def _try_lock(self) -> Jvm | None:
+        try:
+            return self._channel.tryLock()
+        except Py4JJavaError as error:
+            if "OverlappingFileLock" in str(error):  # this JVM holds it: another query in here
+                return None
+            raise
+
+    def _held_message(self) -> str:
+        try:
+            owner = json.loads(self._path.with_suffix(".owner").read_text())
+        except (OSError, ValueError):
+            owner = {"host": "unknown", "pid": "unknown"}
+        return (
+            f"checkpoint {self._path.parent.parent} is held by driver {owner['host']} pid "
+            f"{owner['pid']}; stop it first, or use another checkpointLocation."
+        )
+
+    def release(self) -> None:
+        """Give the checkpoint up; a JVM that is gone has done so."""
+        _held.discard(str(self._path))
+        try:
+            self._channel.close()
+        except Exception as error:
+            if self._life.meaning(error) is None:
+                raise

@@ -1,0 +1,120 @@
+"""Plans that are made once: each batch only puts its rows under them.
+
+Planning a batch's job costs tens of milliseconds, whatever its rows, and comes out the same as long as
+slots and aggregation do. So the physical plan is kept, and for a batch only the scan at its bottom gets
+another RDD; what stands above the scan is copied, since Spark's nodes keep what they have run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from headgate.spark.jvm.gateway import (
+    Graft,
+    Jvm,
+    analysed,
+    class_name,
+    each,
+    internal_rows,
+    java_class,
+    jvm,
+    leaf,
+    no_rows,
+    of_rows,
+)
+
+Stage = Callable[[Jvm], Jvm]
+"""Makes an RDD of rows of another one."""
+
+_SCAN = "RDDScanExec"
+_PER_BATCH = ("CURRENT_LIKE", "PLAN_EXPRESSION")
+"""Patterns of expressions that Catalyst computes while it plans: such a plan is made for every batch."""
+
+
+class Planned:
+    """From rows to rows by a plan that is made once.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The plan; in the session that batches come with.
+    hole : plan node
+        Its leaf, where rows are put.
+    """
+
+    def __init__(self, frame: DataFrame, hole: Jvm) -> None:
+        spark = frame.sparkSession
+        self._spark = spark
+        self._hole = hole
+        plan = analysed(frame)
+        self._graft = Graft(spark, plan, hole)
+        self._copy: PhysicalCopy | None = None
+        if not _planned_per_batch(spark, plan):
+            self._copy = copy_of(spark, frame._jdf.queryExecution().executedPlan())
+
+    def rows(self, below: Jvm) -> Jvm:
+        """Return the RDD of rows that the plan makes of the RDD `below`."""
+        if self._copy is not None:
+            return self._copy.rows(below)
+        plan = self._graft.onto(leaf(self._spark, self._hole.output(), below))
+        return internal_rows(of_rows(self._spark, plan))
+
+
+class PhysicalCopy:
+    """A physical plan over one scan, copied for each RDD that it is run over.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    above : list of plan nodes
+        From the scan's parent up.
+    scan : plan node
+    """
+
+    def __init__(self, spark: SparkSession, above: list[Jvm], scan: Jvm) -> None:
+        self._above = above
+        self._scan = scan
+        self._conf = spark._jsparkSession.sessionState().conf()
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
+        fields = [scan.productElement(i) for i in range(scan.productArity())]
+        self._fields = gateway.new_array(jvm(spark).java.lang.Object, len(fields))
+        for i, field in enumerate(fields):
+            self._fields[i] = field
+        rdd = scan.rdd()
+        (self._rdd_at,) = (i for i, field in enumerate(fields) if rdd.equals(field))
+        self._nil = java_class(spark, "scala.collection.immutable.Nil$.MODULE$")
+        self._wrap = java_class(spark, "org.apache.spark.sql.execution.SQLExecutionRDD")
+
+    def rows(self, below: Jvm) -> Jvm:
+        """Return the RDD of rows that the plan makes of the RDD `below`."""
+        self._fields[self._rdd_at] = below
+        node = self._scan.makeCopy(self._fields)
+        for one in self._above:
+            node = one.withNewChildren(getattr(self._nil, "$colon$colon")(node))
+        return self._wrap(node.execute(), self._conf)
+
+
+def copy_of(spark: SparkSession, plan: Jvm) -> PhysicalCopy | None:
+    """Return a physical plan to be copied; None unless it is one line down to a scan of an RDD."""
+    above: list[Jvm] = []
+    while class_name(plan) != _SCAN:
+        children = list(each(plan.children()))
+        if len(children) != 1:
+            return None
+        above.insert(0, plan)
+        (plan,) = children
+    return PhysicalCopy(spark, above, plan)
+
+
+def hole_of(spark: SparkSession, schema: StructType) -> Jvm:
+    """Return a leaf without rows, to be replaced."""
+    return analysed(no_rows(spark, schema))
+
+
+def _planned_per_batch(spark: SparkSession, plan: Jvm) -> bool:
+    patterns = java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern")
+    return any(plan.containsPattern(getattr(patterns, name)()) for name in _PER_BATCH)

@@ -1,0 +1,92 @@
+"""What Spark's own logs say of a query: offsets, watermark, commits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pyspark.sql import SparkSession
+
+from headgate.core.errors import EngineError
+from headgate.spark.jvm.gateway import Jvm, each
+
+_STOP_WAIT_S = 10.0
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class BatchLog:
+    """What Spark noted when it began a batch.
+
+    Attributes
+    ----------
+    watermark_us : int
+    offsets : list of str
+        End offset of each source, tick excluded.
+    begun_ms : float
+        When it had asked the sources for their end offsets, ms since 1970.
+    """
+
+    watermark_us: int
+    offsets: list[str]
+    begun_ms: float
+
+
+class SparkLog:
+    """The logs of the query that this thread runs in, or of the last one it saw."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._execution: Jvm | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether Spark still counts the query as running."""
+        return bool(self._stream().isActive())
+
+    def refuse_batch(self) -> NoReturn:
+        """Raise, once Spark has stopped the query, what makes it forget the batch it has begun.
+
+        Returning would let Spark commit a batch that was never done. Spark takes an exception for the
+        effect of its own stop if the query is terminated and the text names an interrupt.
+        """
+        deadline = time.monotonic() + _STOP_WAIT_S
+        while self.active and time.monotonic() < deadline:
+            time.sleep(0.01)
+        msg = "py4j.protocol.Py4JJavaError: An error occurred while calling stop: "
+        raise EngineError(msg + "java.lang.InterruptedException")
+
+    def batch(self, batch_id: int) -> BatchLog:
+        """Return what Spark noted when it began a batch."""
+        log = self._stream().offsetLog().get(batch_id).get()
+        noted = log.metadataOpt().get()
+        watermark_us = int(noted.batchWatermarkMs()) * 1000
+        return BatchLog(watermark_us, _offsets(log), float(noted.batchTimestampMs()))
+
+    def offsets(self, batch_id: int) -> list[str] | None:
+        """Return each source's end offset, tick excluded; None where Spark has forgotten."""
+        found = self._stream().offsetLog().get(batch_id)
+        return _offsets(found.get()) if found.isDefined() else None
+
+    def next_watermark_us(self, batch_id: int) -> int | None:
+        """Return the watermark that Spark computed after a batch; None if it did not commit it."""
+        found = self._stream().commitLog().get(batch_id)
+        return int(found.get().nextBatchWatermarkMs()) * 1000 if found.isDefined() else None
+
+    def _stream(self) -> Jvm:
+        if self._execution is not None:
+            return self._execution
+        query_id = self._spark.sparkContext.getLocalProperty(_QUERY_ID)
+        if query_id is not None:
+            found: Any = self._spark._jsparkSession.streams().get(query_id)
+            self._execution = found.streamingQuery()
+        if self._execution is None:
+            msg = "Spark's stream is not known yet; it is once the first batch has begun."
+            raise EngineError(msg)
+        return self._execution
+
+
+def _offsets(log: Jvm) -> list[str]:
+    offsets = [o.get().json() if o.isDefined() else "" for o in each(log.offsets())]
+    return offsets[:-1]

@@ -1,0 +1,299 @@
+"""Spark's own streaming sinks, found as `DataStreamWriter` finds them and written to as a stream writes.
+
+A sink gets a step's rows with the query's id, the number of the output and the output mode, so that it
+truncates, replaces or skips as it does under plain Spark. What Spark refuses is refused at the start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark.core.rdd import _wrap_function
+from pyspark.errors import PySparkException
+from pyspark.serializers import AutoBatchedSerializer, CPickleSerializer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from headgate.core.errors import CheckpointError, ConfigError
+from headgate.spark.jvm.gateway import Jvm, java_class, jvm, of_rows, seq
+
+_CATALOG = "org.apache.spark.sql.connector.catalog"
+_WRITE = "org.apache.spark.sql.connector.write"
+_UPDATES = "org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend"
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Local properties in which sinks, and tasks of theirs, look for what they write."""
+_LOG = "_spark_metadata"
+"""Where Spark's file sink keeps which files are whole."""
+
+
+@contextmanager
+def refused(what: str) -> Iterator[None]:
+    """Turn what Spark has against a sink into one sentence.
+
+    Raises
+    ------
+    ConfigError
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        java = getattr(error, "java_exception", None)
+        text = str(error) if java is None else str(java.getMessage())
+        first = text.strip().splitlines()[0].removesuffix(".")
+        msg = f"{what} cannot be written to, as in Spark: {first}."
+        raise ConfigError(msg) from error
+
+
+def is_a(spark: SparkSession, found: Jvm, name: str) -> bool:
+    """Return whether a Java object is of the class or interface of that full name."""
+    return bool(is_instance_of(spark.sparkContext._gateway, found, name))
+
+
+def writes_streams(spark: SparkSession, table: Jvm) -> bool:
+    """Return whether a table of a newer source (DSv2) takes streams."""
+    return is_a(spark, table, f"{_CATALOG}.SupportsWrite") and can(spark, table, "STREAMING_WRITE")
+
+
+def can(spark: SparkSession, table: Jvm, capability: str) -> bool:
+    """Return whether a table has a capability, by its name."""
+    known = java_class(spark, f"{_CATALOG}.TableCapability")
+    return bool(table.capabilities().contains(getattr(known, capability)))
+
+
+class V1Sink:
+    """A sink of the older interface: Spark's file sink, and others such as Delta's."""
+
+    kind = "skip"
+    wants_empty = False
+    inside = False
+
+    def __init__(self, spark: SparkSession, sink: Jvm, checkpoint: Path, table: str | None) -> None:
+        self._spark = spark
+        self._sink = sink
+        self._query = _QueryId(checkpoint)
+        self._table = table
+
+    def begin(self) -> None:
+        """Nothing to make ready."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Write the step; one that is in the sink's log already is skipped."""
+        with _as_a_stream(self._spark, self._query, batch):
+            self._sink.addBatch(batch, frame._jdf)
+        if self._table is not None:
+            self._spark.catalog.refreshTable(self._table)
+
+
+class FileTableSink(V1Sink):
+    """The file sink of a table; its files and its log lie in the table's directory.
+
+    Spark's sink is made with the first output: it makes an empty log, which hides all other files.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        make: Callable[[], Jvm],
+        checkpoint: Path,
+        table: str,
+        path: str,
+    ) -> None:
+        super().__init__(spark, None, checkpoint, table)
+        self._make = make
+        self._path = path
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Write the step; one that is in the sink's log already is skipped.
+
+        Raises
+        ------
+        CheckpointError
+            The query has written to the table before, without such a log: with one, readers would see
+            no more of those files.
+        """
+        if self._sink is None:
+            if batch > 0 and not self._logged():
+                msg = (
+                    f"table {self._table} has no {_LOG} of what this query wrote to it before, so it was "
+                    "altered or filled by an older headgate; start with a new table and a new checkpoint."
+                )
+                raise CheckpointError(msg)
+            self._sink = self._make()
+        super().write(batch, frame)
+
+    def _logged(self) -> bool:
+        path = jvm(self._spark).org.apache.hadoop.fs.Path(self._path, _LOG)
+        conf = self._spark._jsparkSession.sessionState().newHadoopConf()
+        return bool(path.getFileSystem(conf).exists(path))
+
+
+class V2Sink:
+    """A table of a newer source (DSv2), written to as a micro-batch of a stream is."""
+
+    kind = "plain"
+    wants_empty = False
+    inside = False
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table: Jvm,
+        mode: str,
+        options: Mapping[str, str],
+        checkpoint: Path,
+        named: tuple[Jvm, Jvm] | None = None,
+    ) -> None:
+        self._spark = spark
+        self._mode = output_mode(spark, mode)
+        self._options = scala_map(spark, options)
+        self._query = _QueryId(checkpoint)
+        some = jvm(spark).scala.Option.apply
+        catalog, identifier = named or (None, None)
+        relations = java_class(
+            spark, "org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation$.MODULE$"
+        )
+        self._relation = relations.create(table, some(catalog), some(identifier))
+
+    def begin(self) -> None:
+        """Nothing to make ready."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Write the step as the stream's micro-batch of that number."""
+        plan = java_class(
+            self._spark,
+            "org.apache.spark.sql.execution.streaming.sources.WriteToMicroBatchDataSource",
+        )(
+            self._relation,
+            frame._jdf.queryExecution().analyzed(),
+            self._query.text,
+            self._options,
+            self._mode,
+            java_class(self._spark, "scala.None$.MODULE$"),
+        )
+        plan = plan.withNewBatchId(batch)
+        with _as_a_stream(self._spark, self._query, batch):
+            of_rows(frame.sparkSession, plan)._jdf.collect()
+
+
+@contextmanager
+def _as_a_stream(spark: SparkSession, query: _QueryId, batch: int) -> Iterator[None]:
+    """Say which output of which query is written, also where no batch of Spark's puts it out."""
+    context = spark.sparkContext
+    before = {key: context.getLocalProperty(key) for key in (_QUERY_ID, _BATCH_ID)}
+    context.setLocalProperty(_QUERY_ID, before[_QUERY_ID] or query.text)
+    context.setLocalProperty(_BATCH_ID, str(batch))
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            context.setLocalProperty(key, value)  # type: ignore[arg-type]
+
+
+class _QueryId:
+    """The id that Spark gave the query: in its checkpoint, from the first batch on."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint = checkpoint
+        self._text = ""
+
+    @property
+    def text(self) -> str:
+        if not self._text:
+            self._text = json.loads((self._checkpoint / "metadata").read_text("utf-8"))["id"]
+        return self._text
+
+
+def check_mode(
+    spark: SparkSession,
+    table: Jvm,
+    mode: str,
+    options: Mapping[str, str],
+    schema: Jvm,
+) -> None:
+    """Refuse a mode that a table does not take; Spark would say so in its first batch.
+
+    Raises
+    ------
+    ConfigError
+    """
+    needed = {"complete": f"{_WRITE}.SupportsTruncate", "update": _UPDATES}.get(mode)
+    if needed is None:
+        return
+    java = jvm(spark)
+    none = java.java.util.Optional.empty()
+    info = java_class(spark, f"{_WRITE}.LogicalWriteInfoImpl")(
+        "", schema, string_map(spark, options), none, none
+    )
+    if not is_a(spark, table.newWriteBuilder(info), needed):
+        msg = f'"{table.name()}" does not take {mode} mode, as in Spark; use another mode.'
+        raise ConfigError(msg)
+
+
+def v1_sink(
+    spark: SparkSession,
+    file_format: str,
+    mode: str,
+    options: Mapping[str, str],
+    partition_by: Sequence[str],
+    schema: Jvm,
+) -> Jvm:
+    """Return Spark's sink of the older interface for a format; what it has against it comes raised."""
+    java = jvm(spark)
+    none = java.scala.Option.empty()
+    source = java.org.apache.spark.sql.execution.datasources.DataSource(
+        spark._jsparkSession,
+        file_format,
+        seq(spark, []),
+        none,
+        seq(spark, partition_by),
+        none,
+        scala_map(spark, options),
+        none,
+        none,
+    )
+    return source.createSink(output_mode(spark, mode), schema)
+
+
+def row_table(spark: SparkSession, function: Any, schema: Jvm) -> Jvm:
+    """Return the table that gives each row to a user's function, as PySpark's ``foreach`` makes it."""
+    serializer = AutoBatchedSerializer(CPickleSerializer())  # type: ignore[no-untyped-call]
+    wrapped = _wrap_function(
+        spark.sparkContext,
+        DataStreamWriter._construct_foreach_function(function),
+        serializer,
+        serializer,
+    )
+    writer = java_class(
+        spark, "org.apache.spark.sql.execution.python.streaming.PythonForeachWriter"
+    )(wrapped, schema)
+    tables = "org.apache.spark.sql.execution.streaming.sources.ForeachWriterTable$.MODULE$"
+    # not used for a writer in Python; null would fit two methods
+    encoder = java_class(
+        spark, "org.apache.spark.sql.catalyst.encoders.ExpressionEncoder$.MODULE$"
+    ).apply(schema)
+    return java_class(spark, tables).apply(writer, encoder)
+
+
+def output_mode(spark: SparkSession, mode: str) -> Jvm:
+    """Return an output mode as the JVM has it."""
+    modes = java_class(spark, "org.apache.spark.sql.streaming.OutputMode")
+    return getattr(modes, mode.capitalize())()
+
+
+def scala_map(spark: SparkSession, items: Mapping[str, str]) -> Any:
+    """Return an immutable Scala Map of texts."""
+    return jvm(spark).PythonUtils.toScalaMap(dict(items))
+
+
+def string_map(spark: SparkSession, items: Mapping[str, str]) -> Any:
+    """Return options as newer sources take them: keys in any case."""
+    made = jvm(spark).java.util.HashMap()
+    for key, value in items.items():
+        made.put(key, value)
+    return jvm(spark).org.apache.spark.sql.util.CaseInsensitiveStringMap(made)

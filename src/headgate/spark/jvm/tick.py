@@ -1,0 +1,114 @@
+"""A source of nothing, once a second.
+
+``foreachBatch`` is not called while a source is quiet, so windows would stay open and backlog would
+wait for ever. The offset of this source moves once a second and brings no rows: Spark starts a batch,
+and neither watermark nor counts are touched. It is part of every query from its first start, since a
+source that comes later breaks a checkpoint, and its last source: what reads Spark's log leaves it out.
+
+It is Spark's own ``MemoryStream``, to which a thread of this process adds nothing: there is no Python
+process, and no clock that could be put back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.spark.jvm.gateway import Jvm, java_class, seq
+
+_EVERY_S = 1.0
+_STOP_WAIT_S = 5.0
+_NEVER = -1
+"""What a memory stream takes for no offset at all."""
+
+
+class Tick:
+    """The tick of one query.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The session that the query is started in.
+    checkpoint : Path
+        Of the query; its offsets are read, and those of an older headgate's tick rewritten, so the
+        checkpoint's lock must be held.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        The stream.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoint: Path) -> None:
+        streaming = "org.apache.spark.sql.execution.streaming.runtime"
+        made = java_class(spark, f"{streaming}.MemoryStream$.MODULE$")
+        numbers = java_class(spark, "org.apache.spark.sql.Encoders").LONG()
+        # no partition: a batch has not even an empty task for it
+        self._stream: Jvm = made.apply(spark._jsparkSession, 0, numbers)
+        # it lives in the JVM only; going on from the log, its offsets never go back
+        last = java_class(spark, f"{streaming}.LongOffset")(_last_offset(checkpoint / "offsets"))
+        getattr(self._stream, "currentOffset_$eq")(last)
+        self._nothing = seq(spark, [])
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.frame = DataFrame(self._stream.toDF(), spark)
+        self._tick()  # the first batch comes at once, whatever the sources have
+
+    def start(self) -> None:
+        """Tick once a second from now on; never called for a query that is to end by itself."""
+        # Spark 4.3 asks a memory stream for its newest offset under availableNow, too: it would not end
+        self._thread = threading.Thread(target=self._run, name="headgate-tick", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tick no more."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_WAIT_S)
+
+    def _run(self) -> None:
+        while not self._ended.wait(_EVERY_S):
+            try:
+                self._tick()
+            except (Py4JError, OSError):
+                return  # the JVM is gone, and the query with it
+
+    def _tick(self) -> None:
+        self._stream.addData(self._nothing)
+
+
+def _last_offset(log: Path) -> int:
+    """Return the tick's newest offset in Spark's log, in a form that a memory stream reads."""
+    names = [name for name in os.listdir(log) if name.isdigit()] if log.is_dir() else []
+    last = _NEVER
+    for name in sorted(names, key=int):
+        last = _offset_in(log / name)
+    return last
+
+
+def _offset_in(file: Path) -> int:
+    """Return the tick's offset in one file of the log; a tick of an older headgate becomes 0."""
+    others, _, mine = file.read_text().rpartition("\n")
+    if mine.isdigit():
+        return int(mine)
+    if not _is_python_tick(mine):
+        return _NEVER  # Spark says what is wrong with such a log
+    # in this order: without a checksum Spark reads the file as it is, with a wrong one it does not
+    (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+    rewritten = file.parent / f".{file.name}.tick.tmp"
+    rewritten.write_text(f"{others}\n0")
+    rewritten.replace(file)
+    return 0
+
+
+def _is_python_tick(text: str) -> bool:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and list(found) == ["tick"]

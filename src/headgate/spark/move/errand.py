@@ -1,0 +1,226 @@
+"""What a migration has done on a host, beside the batches: key groups brought there, or dropped.
+
+An errand is a small Spark job of its own with a task per host. It works under the rules of any slot
+task (token, lock, a new file rather than a foreign one), so a task that Spark has given up, or runs
+twice, harms nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.errors import HeadgateError
+from headgate.operators.build import Spec
+from headgate.spark.jvm.gateway import ArrowMap
+from headgate.spark.move.placement import pinned
+from headgate.spark.worker.slot import freeze_once
+from headgate.spark.worker.worker import checkpoint_at, operator_named, run_named, store_of
+from headgate.state.arena import ArenaStore
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.ports import EMPTY_TOKEN, Section
+
+ERRAND_PROPERTY = "headgate.errand"
+"""Local property that carries an errand's facts to its tasks."""
+
+_HOST = "reflect('org.apache.spark.util.Utils', 'localHostName')"
+"""The host of the executor, as Spark names it; nothing in a Python worker says it."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be done with one key group on a host.
+
+    Attributes
+    ----------
+    operator : str
+    group : int
+    token : str
+        State that the group is brought to; empty: its table is dropped.
+    step : int
+        Step whose manifest holds the newest section of that state.
+    """
+
+    operator: str
+    group: int
+    token: str = ""
+    step: int = -1
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of an order.
+
+    Attributes
+    ----------
+    order : Order
+    moved_bytes : int
+        Of the changelog sections that were applied.
+    problem : str
+        Why it could not be done; empty if it was.
+    """
+
+    order: Order
+    moved_bytes: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one task of an errand says.
+
+    Attributes
+    ----------
+    wished, host : str
+        Where it should have run, and where it did; elsewhere it does nothing.
+    arena : str
+        Of `host`.
+    done : tuple of Done
+        In the order of what was asked, as far as the time slice went.
+    """
+
+    wished: str
+    host: str
+    arena: str
+    done: tuple[Done, ...] = ()
+
+
+class Errands:
+    """Runs errands; from one thread at a time.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    specs : dict of str to Spec
+        By operator.
+    facts : dict
+        ``arena_root``, ``run_id`` and ``checkpoint``, as slot tasks get them.
+    name : str
+        Of the query, for the Spark UI.
+    """
+
+    def __init__(
+        self, spark: SparkSession, specs: dict[str, Spec], facts: dict[str, Any], name: str
+    ) -> None:
+        self._spark = spark
+        self._facts = facts
+        self._name = name
+        schema = T.StructType([T.StructField("answer", T.StringType())])
+        self._map = ArrowMap(_Errand(specs), schema)
+        self._frames: dict[tuple[str, ...], DataFrame] = {}
+
+    def run(self, work: dict[str, Sequence[Order]], slice_s: float) -> list[Answer]:
+        """Do what is asked of each host; returns when all tasks have ended.
+
+        Parameters
+        ----------
+        work : dict
+            By host.
+        slice_s : float
+            How long a task may hold a core that a slot could want; it ends after the key group that
+            it is at.
+
+        Raises
+        ------
+        Exception
+            Whatever Spark says of a job that failed.
+        """
+        hosts = tuple(sorted(work))
+        asked = {host: [asdict(order) for order in work[host]] for host in hosts}
+        context = self._spark.sparkContext
+        facts = self._facts | {"hosts": hosts, "work": asked, "slice_s": slice_s}
+        context.setLocalProperty(ERRAND_PROPERTY, json.dumps(facts))
+        count = sum(map(len, work.values()))
+        text = f"{self._name} migration: {count} key groups on {', '.join(hosts)}"
+        context.setLocalProperty("spark.job.description", text)
+        return [_answer(row.answer) for row in self._frame(hosts).collect()]
+
+    def _frame(self, hosts: tuple[str, ...]) -> DataFrame:
+        if hosts not in self._frames:
+            count = len(hosts)
+            rows = self._spark.range(0, count, 1, count)
+            self._frames[hosts] = self._map.apply(
+                pinned(rows, hosts).select("id", F.expr(_HOST).alias("host"))
+            )
+        return self._frames[hosts]
+
+
+def _answer(text: str) -> Answer:
+    found = json.loads(text)
+    done = (Done(Order(**one.pop("order")), **one) for one in found.pop("done"))
+    return Answer(**found, done=tuple(done))
+
+
+@dataclass(frozen=True)
+class _Errand:
+    """The function that `mapInArrow` runs: one row in, one answer out."""
+
+    specs: dict[str, Spec]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        facts = json.loads(context.getLocalProperty(ERRAND_PROPERTY) or "{}")
+        for batch in batches:
+            for index, host in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                answer = self._answer(facts, facts["hosts"][index], host)
+                yield pa.RecordBatch.from_pydict({"answer": [json.dumps(asdict(answer))]})
+        freeze_once()
+
+    def _answer(self, facts: dict[str, Any], wished: str, host: str) -> Answer:
+        run = run_named(facts["arena_root"], facts["run_id"])
+        if host != wished:
+            return Answer(wished, host, run.arena)
+        checkpoint = checkpoint_at(facts["checkpoint"], facts["run_id"])
+        until, done = time.monotonic() + facts["slice_s"], []
+        for asked in facts["work"][host]:
+            order = Order(**asked)
+            operator = operator_named(order.operator, self.specs[order.operator])
+            done.append(_do(order, store_of(run, order.operator, operator), checkpoint))
+            if time.monotonic() > until:
+                break
+        return Answer(wished, host, run.arena, tuple(done))
+
+
+def _do(order: Order, store: ArenaStore, checkpoint: Checkpoint) -> Done:
+    if not order.token:
+        store.forget(order.group)
+        return Done(order)
+    try:
+        return Done(order, _bring(order, store, checkpoint))
+    except (HeadgateError, OSError) as error:
+        return Done(order, problem=str(error))
+
+
+def _bring(order: Order, store: ArenaStore, checkpoint: Checkpoint) -> int:
+    """Bring a key group to its token and let go of it again; return the bytes that were applied."""
+    if order.token == EMPTY_TOKEN:
+        return 0
+    chain, applied = checkpoint.chain(order.operator, order.group, order.step), _Applied()
+
+    def sections(token: str) -> Sequence[Section]:
+        return applied.note(chain(token))
+
+    store.acquire(order.group, order.token, sections)
+    store.release(order.group)
+    return applied.byte_count
+
+
+@dataclass
+class _Applied:
+    """Counts the sections last asked for: what was asked for before them was of no use."""
+
+    byte_count: int = field(default=0)
+
+    def note(self, sections: Sequence[Section]) -> Sequence[Section]:
+        self.byte_count = sum(s.rows.nbytes + s.string_bytes.nbytes for s in sections)
+        return sections

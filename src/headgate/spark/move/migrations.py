@@ -1,0 +1,326 @@
+"""The migrations of a job: from what is wanted to what is in force, batch by batch.
+
+Where all slots share one host's memory, and no strategy was asked for, a change is a new assignment at
+the next boundary and nothing of this is used (STRETCH; see `Changes.take`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headgate.core.assignment import Assignment
+from headgate.core.errors import ConfigError
+from headgate.journal.hosts import MigrationStep
+from headgate.journal.schema import Event
+from headgate.migration.events import Cause, Requested
+from headgate.migration.protocol import Migration, assignment_of, plain
+from headgate.spark.job.changes import Changes, Wanted
+from headgate.spark.job.faults import crash_point
+from headgate.spark.job.job import OperatorState
+from headgate.spark.move.carrier import Carrier, Passed
+from headgate.spark.move.placement import Placement
+from headgate.spark.move.porter import Heads, Porter
+
+_HERE = "here"
+"""The one host of a job whose slots Spark does not place."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a running migration was asked for.
+
+    Attributes
+    ----------
+    before : Assignment
+        What held when it began.
+    wanted : Wanted
+    numbers : tuple of int
+        By slot of ``wanted.assignment``: the number that it has until the migration ends.
+    """
+
+    before: Assignment
+    wanted: Wanted
+    numbers: tuple[int, ...]
+
+    @property
+    def target(self) -> Assignment:
+        """What is wanted, with slots as they are numbered meanwhile."""
+        wanted = self.wanted.assignment
+        slot_of = tuple(self.numbers[slot] for slot in wanted.slot_of)
+        return Assignment(slot_of, max(self.numbers) + 1, wanted.epoch)
+
+    def to_dict(self) -> dict[str, Any]:
+        wanted = self.wanted
+        return {
+            "by": wanted.by,
+            "reason": wanted.reason,
+            "decided": wanted.decided,
+            "wanted": plain(wanted.assignment),
+            "before": plain(self.before),
+            "numbers": list(self.numbers),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> _Asked:
+        wanted = Wanted(
+            assignment_of(data["wanted"]), data["by"], data["reason"], (), data["decided"]
+        )
+        return cls(assignment_of(data["before"]), wanted, tuple(data["numbers"]))
+
+
+def _numbers(wanted: Wanted, slots_before: int) -> tuple[int, ...]:
+    """Return which number each slot has while state moves: a slot that stays keeps the one it had.
+
+    A policy that gives up slot 1 of three numbers slot 2 anew: it stays where it is all the same.
+    """
+    kept = [old for old in wanted.survivors if old is not None]
+    free = iter(n for n in range(slots_before + len(wanted.survivors)) if n not in kept)
+    return tuple(next(free) if old is None else old for old in wanted.survivors)
+
+
+@dataclass(frozen=True)
+class InForce:
+    """An operator's assignment changes with the batch that begins.
+
+    Attributes
+    ----------
+    before : Assignment
+        What held before this batch, or, when it is the last change, before the migration.
+    wanted : Wanted
+        With the assignment that is in force now.
+    final : bool
+        Whether the migration has reached its end.
+    moved_bytes : int
+    """
+
+    before: Assignment
+    wanted: Wanted
+    final: bool = False
+    moved_bytes: int = 0
+
+
+class Migrations:
+    """All that moves in a job.
+
+    Called by the batches' thread, between batches.
+
+    Parameters
+    ----------
+    states : mapping of str to OperatorState
+        Of operators whose key groups can be held; changes of others are in force at once.
+    changes : Changes
+    placements : mapping of str to Placement
+    porter : Porter
+    strategy : str
+        As `headgate.migration.registry.strategy` reads it; empty for the default.
+    write : callable
+        Appends an event to the journal.
+    """
+
+    def __init__(
+        self,
+        states: Mapping[str, OperatorState],
+        changes: Changes,
+        placements: Mapping[str, Placement],
+        porter: Porter,
+        strategy: str,
+        write: Callable[[Event], None],
+    ) -> None:
+        self._states = states
+        self._changes = changes
+        self._placements = placements
+        self._porter = porter
+        self._strategy = strategy
+        self._write = write
+        self._carriers: dict[str, Carrier] = {}
+        self._asked: dict[str, _Asked] = {}
+        self._step = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether a migration is under way."""
+        return bool(self._carriers)
+
+    def governs(self, operator: str) -> bool:
+        """Return whether changes of an operator are carried out here."""
+        if operator not in self._states:
+            return False
+        if operator in self._carriers or self._placements[operator].active:
+            return True
+        return self._strategy not in ("", "shared")
+
+    def to_dict(self, operator: str) -> dict[str, Any] | None:
+        """Return what the manifest carries of an operator's migration; None at rest."""
+        carrier = self._carriers.get(operator)
+        if carrier is None:
+            return None
+        return carrier.to_dict() | {"asked": self._asked[operator].to_dict()}
+
+    def restore(self, operator: str, data: Mapping[str, Any]) -> None:
+        """Go on with a migration that a manifest carries."""
+        carrier = Carrier.resumed(
+            operator, self._states[operator], self._porter, data, self._noting(operator)
+        )
+        self._asked[operator] = _Asked.from_dict(data["asked"])
+        self._carriers[operator] = carrier
+        self._changes.heads_for(operator, carrier.protocol.target)
+
+    # -- the boundary before a batch --------------------------------------------------------------
+
+    def begin(self, step: int) -> dict[str, InForce]:
+        """Pass the boundary before `step`; return the assignments that come into force with it."""
+        self._step = step
+        changed: dict[str, InForce] = {}
+        for name in self._states:
+            self._take_request(name)
+            if name in self._carriers and (found := self._pass(name, step)) is not None:
+                changed[name] = found
+        return changed
+
+    def committed(self, step: int) -> None:
+        """Take note that a batch is committed."""
+        if not self._carriers:
+            return
+        self._porter.committed(self._heads(step))
+        for carrier in self._carriers.values():
+            carrier.demand()
+
+    def stop(self) -> None:
+        """End what goes on in the background; the manifest knows how far it is."""
+        self._porter.stop()
+
+    def _take_request(self, operator: str) -> None:
+        wanted = self._changes.wanted(operator)
+        if wanted is None or not self._changes.pending or not self.governs(operator):
+            return
+        state, carrier = self._states[operator], self._carriers.get(operator)
+        before = self._asked[operator].before if carrier is not None else state.assignment
+        asked = _Asked(before, wanted, _numbers(wanted, state.assignment.slots))
+        hosts = self._hosts(operator, asked.target)
+        if hosts is None:
+            return  # they are being asked for
+        cause = Cause.POLICY if wanted.decided else Cause.HAND
+        request = Requested(asked.target, hosts, cause, strategy=self._strategy)
+        if carrier is not None and carrier.protocol.refusal(request) is not None:
+            return  # it waits for the end of the one under way
+        what = "requested" if carrier is None else "superseded"
+        if carrier is None:
+            protocol = Migration(state.assignment)
+            carrier = Carrier(operator, state, self._porter, protocol, self._noting(operator))
+            self._porter.committed(self._heads(self._step - 1))
+        self._changes.claim(operator, asked.target)
+        try:
+            carrier.request(request)
+        except ConfigError as error:
+            self._changes.ended(operator)
+            self._note(operator, "refused", why=str(error))
+            return
+        self._carriers[operator] = carrier
+        self._asked[operator] = asked
+        moved = state.assignment.moved(asked.target)
+        self._note(operator, what, groups=moved, strategy=str(carrier.protocol.strategy))
+
+    def _hosts(self, operator: str, *wanted: Assignment) -> tuple[str, ...] | None:
+        """Return the arena of each slot that is or will be; None while one is not known."""
+        known = [self._states[operator].assignment, *wanted]
+        if operator in self._carriers:
+            protocol = self._carriers[operator].protocol
+            known += [protocol.current, protocol.target, *protocol.superseded]
+        slots = max(assignment.slots for assignment in known)
+        placement = self._placements[operator]
+        names = placement.hosts_of(slots) if placement.active else []
+        if not names:
+            return (_HERE,) * slots
+        return self._porter.arenas(names) if self._porter.knows(names) else None
+
+    def _pass(self, operator: str, step: int) -> InForce | None:
+        carrier, state = self._carriers[operator], self._states[operator]
+        protocol, hosts = carrier.protocol, self._hosts(operator)
+        if hosts is None:
+            return None
+        before = state.assignment
+        owners = carrier.pass_boundary(step, hosts)
+        state.held = carrier.unserved()
+        if carrier.running:
+            if owners is None:
+                return None
+            least = min(protocol.current.slots, protocol.target.slots)
+            self._changes.put(operator, owners, max(least, max(owners) + 1))
+            slots = range(state.assignment.slots)
+            return self._in_force(operator, before, before.slots, slots)
+        return self._end(operator, carrier, before)
+
+    def _end(self, operator: str, carrier: Carrier, held: Assignment) -> InForce:
+        """Put the end of a migration in force: the assignment wanted, or the one it came from."""
+        asked, failed = self._asked[operator], carrier.protocol.failed
+        reached, numbers = carrier.protocol.current, tuple(range(carrier.protocol.current.slots))
+        if not failed:
+            reached, numbers = asked.wanted.assignment, asked.numbers
+            self._placements[operator].renumber(numbers)
+        if (held.slot_of, held.slots) != (reached.slot_of, reached.slots):
+            self._changes.put(operator, reached.slot_of, reached.slots, numbers)
+        carrier.end()
+        del self._carriers[operator]
+        self._changes.ended(operator)
+        self._note(operator, "failed" if failed else "finished", why=failed)
+        decided = asked.wanted.decided and not failed
+        found = self._in_force(operator, asked.before, held.slots, numbers)
+        wanted = replace(found.wanted, decided=decided)
+        return replace(found, wanted=wanted, final=True, moved_bytes=carrier.moved_bytes)
+
+    def _in_force(
+        self, operator: str, before: Assignment, slots_before: int, numbers: Sequence[int]
+    ) -> InForce:
+        now = self._states[operator].assignment
+        survivors = tuple(number if number < slots_before else None for number in numbers)
+        wanted = replace(self._asked[operator].wanted, assignment=now, survivors=survivors)
+        return InForce(before, wanted)
+
+    def _heads(self, step: int) -> Heads:
+        return Heads(step, {n: (tuple(s.tokens), tuple(s.steps)) for n, s in self._states.items()})
+
+    # -- the journal ------------------------------------------------------------------------------
+
+    def _noting(self, operator: str) -> Callable[[Passed], None]:
+        seen: Counter[str] = Counter()
+
+        def note(passed: Passed) -> None:
+            crash_point(f"migration-{passed.what.replace(' ', '-')}", seen[passed.what])
+            seen[passed.what] += 1
+            self._write(
+                MigrationStep(
+                    step=self._step,
+                    operator=operator,
+                    what=passed.what,
+                    subscale=passed.subscale,
+                    groups=passed.groups,
+                    source=passed.source,
+                    destination=passed.destination,
+                    bytes_moved=passed.moved_bytes,
+                )
+            )
+
+        return note
+
+    def _note(
+        self,
+        operator: str,
+        what: str,
+        *,
+        groups: tuple[int, ...] = (),
+        strategy: str = "",
+        why: str = "",
+    ) -> None:
+        self._write(
+            MigrationStep(
+                step=self._step,
+                operator=operator,
+                what=what,
+                groups=groups,
+                strategy=strategy,
+                why=why,
+            )
+        )

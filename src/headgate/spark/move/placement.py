@@ -1,0 +1,123 @@
+"""Slots that stay on their host, so that they find their key groups in its shared memory.
+
+Spark places a task where its input says. A partition-wise union of the routed rows with empty RDDs
+that carry location wishes says it for us: the wish twice, so that it outvotes the shuffle's own. The
+classes are private, so they are tried once at the start; without them, or on a single host, tasks go
+where Spark likes, and a slot on another host catches up from the changelog.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.spark.jvm.gateway import Jvm, java_class, seq
+
+_UNION = "org.apache.spark.rdd.SQLPartitioningAwareUnionRDD"
+_LOCALITY_WAIT = "spark.locality.wait"
+_FEWEST_HOSTS = 2
+_WAIT = "300ms"
+"""How long a task waits for a core of its host; Spark's 3 s would be a batch's whole budget."""
+
+
+class Placement:
+    """Wishes for the slots of one operator.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._host_of: dict[int, str] = {}
+        self._usable: bool | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether slots are placed: there are several hosts, and the private classes work.
+
+        Asked anew each time, since executors come and go; the classes are tried once.
+        """
+        return self._places(living_hosts(self._spark))
+
+    def _places(self, hosts: Sequence[str]) -> bool:
+        if len(hosts) < _FEWEST_HOSTS:
+            return False
+        if self._usable is None:
+            self._usable = self._works(hosts)
+        return self._usable
+
+    def hosts(self, slots: int) -> list[str]:
+        """Return the host to which each of `slots` slots is to be pinned; none: go where Spark likes."""
+        hosts = living_hosts(self._spark)
+        # a single host is noted, too: slots stay there when others come
+        wishes = self._wishes(slots, hosts)
+        return wishes if self._places(hosts) else []
+
+    def hosts_of(self, slots: int) -> list[str]:
+        """Return the host that each of `slots` slots is wished to; none if no host lives."""
+        return self._wishes(slots, living_hosts(self._spark))
+
+    def renumber(self, numbers: Sequence[int]) -> None:
+        """Let slot i take over the wish of the slot that was ``numbers[i]`` until now."""
+        known = self._host_of
+        self._host_of = {i: known[old] for i, old in enumerate(numbers) if old in known}
+
+    def _wishes(self, slots: int, hosts: Sequence[str]) -> list[str]:
+        """Return a living host per slot: the one it had, else the one with the fewest slots."""
+        if not hosts:
+            return []
+        # a slot that is gone keeps its wish: while slots move, some are asked for before they are used
+        kept = {s: h for s, h in self._host_of.items() if h in hosts}
+        load = Counter(host for slot, host in kept.items() if slot < slots)
+        for slot in range(slots):
+            if slot not in kept:
+                kept[slot] = min(hosts, key=lambda host: (load[host], host))
+                load[kept[slot]] += 1
+        self._host_of = kept
+        return [kept[slot] for slot in range(slots)]
+
+    def _works(self, hosts: Sequence[str]) -> bool:
+        try:
+            pinned(self._spark.range(0, 1, 1, 1), hosts[:1]).count()
+            conf = self._spark.sparkContext._jsc.sc().conf()
+            if not conf.contains(_LOCALITY_WAIT):
+                conf.set(_LOCALITY_WAIT, _WAIT)
+        except (Py4JError, TypeError):
+            return False
+        return True
+
+
+def living_hosts(spark: SparkSession) -> list[str]:
+    """Return the hosts of living executors, sorted, the driver's own left out; none if Spark is local."""
+    if str(spark.sparkContext.master).startswith("local"):
+        return []
+    context: Jvm = spark.sparkContext._jsc.sc()
+    driver: str = context.conf().get("spark.driver.host")
+    port: str = context.conf().get("spark.driver.port")
+    infos = context.statusTracker().getExecutorInfos()
+    living = {i.host() for i in infos if (i.host(), str(i.port())) != (driver, port)}
+    return sorted(living - {driver}) or sorted(living)
+
+
+def pinned(frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
+    """Return `frame`, partition i of which wishes to run on ``hosts[i]``."""
+    spark = frame.sparkSession
+    together = pinned_rows(spark, frame._jdf.queryExecution().toRdd(), hosts)
+    made = spark._jsparkSession.internalCreateDataFrame(together, frame._jdf.schema(), False)
+    return DataFrame(made, spark)
+
+
+def pinned_rows(spark: SparkSession, rows: Jvm, hosts: Sequence[str]) -> Jvm:
+    """Return the RDD `rows`, partition i of which wishes to run on ``hosts[i]``."""
+    context: Jvm = spark.sparkContext._jsc.sc()
+    tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
+    pair = java_class(spark, "scala.Tuple2")
+    wishes = [pair(str(i), seq(spark, [host])) for i, host in enumerate(hosts)]
+    empty = context.makeRDD(seq(spark, wishes), tag).sample(False, 0.0, 1)
+    union = java_class(spark, _UNION)
+    return union(context, seq(spark, [empty, empty, rows]), len(hosts), tag)

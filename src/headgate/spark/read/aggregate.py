@@ -1,0 +1,284 @@
+"""Reading one Aggregate node: its key, its time, its functions, what it puts out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.errors import UnsupportedQuery
+from headgate.operators.spec import NO_TIME_US, AggregateSpec, TimeKey
+from headgate.spark.jvm.gateway import (
+    Jvm,
+    alias,
+    analysed,
+    class_name,
+    column,
+    data_type,
+    each,
+    known_not_null,
+    of_rows,
+    project,
+    replace_leaf,
+    template,
+)
+from headgate.spark.read import types
+from headgate.spark.read.expressions import (
+    SESSION_WINDOW,
+    WATERMARK,
+    WAY_OUT,
+    calls_aggregate,
+    mentions_inside,
+    seconds,
+    sql_text,
+)
+from headgate.spark.read.functions import AggregateFunctions
+from headgate.spark.read.plan import Operator, Routed, raw_schema
+from headgate.spark.read.windows import (
+    check_window,
+    find_window,
+    session_gap_us,
+    time_column_of,
+    window_numbers,
+)
+
+if TYPE_CHECKING:
+    from headgate.spark.read.logical import QueryReader
+
+
+class AggregateReader:
+    """Reads one Aggregate node."""
+
+    def __init__(
+        self, reader: QueryReader, aggregate: Jvm, child: Jvm, upstream: Operator | None
+    ) -> None:
+        self.reader = reader
+        self.spark = reader.spark
+        self.aggregate = aggregate
+        self.child = child
+        self.upstream = upstream
+        self.grouping = list(each(aggregate.groupingExpressions()))
+        self.output = list(each(aggregate.aggregateExpressions()))
+
+    def read(self) -> Operator:
+        """Return the operator that the node becomes."""
+        time_index, time, slice_start = self._time_key()
+        keys: list[Routed] = []
+        spans: list[tuple[int, int]] = []
+        for index, expression in enumerate(self.grouping):
+            start = len(keys)
+            if index != time_index:
+                keys += self._key(expression, start)
+            spans.append((start, len(keys)))
+        functions = AggregateFunctions(self)
+        if time is not None and time.session:
+            functions.add_end(F.unix_micros(self._column(time_index).getField("end")))
+        for expression in self.output:
+            functions.collect(expression)
+        spec = AggregateSpec(
+            keys=tuple(k.leaf for k in keys),
+            time=time,
+            aggregates=tuple(functions.aggregates),
+            mode=self.reader.mode,
+        )
+        placeholder, output_plan = self._output_plan(spec, functions, spans, time_index)
+        return Operator(
+            id=f"aggregate-{len(self.reader.operators)}",
+            what=self._what(time, time_index),
+            level=0 if self.upstream is None else self.upstream.level + 1,
+            upstream=self.upstream,
+            spec=spec,
+            input_plan=self.child,
+            keys=keys,
+            values=functions.values,
+            slice_start=slice_start,
+            output_plan=output_plan,
+            placeholder=placeholder,
+            raw_schema=raw_schema(spec, functions.values),
+            key_names=[sql_text(e) for e in self.grouping],
+            time_output=self._position(time_index),
+            arrival=self._arrival(),
+        )
+
+    def _column(self, index: int) -> Column:
+        return column(self.spark, self.grouping[index])
+
+    def _position(self, time_index: int) -> int | None:
+        if time_index < 0:
+            return None
+        time = self.grouping[time_index]
+        found = [i for i, e in enumerate(self.output) if e.toAttribute().semanticEquals(time)]
+        return found[0] if found else None
+
+    def _what(self, time: TimeKey | None, time_index: int) -> str:
+        names = [sql_text(e) for i, e in enumerate(self.grouping) if i != time_index]
+        text = f"Aggregate keys {', '.join(names) or '(none)'}"
+        if time is not None and time.size_us:
+            what = "session with a gap of" if time.session else "window"
+            text += f"; {what} {seconds(time.size_us)}"
+            if time.sliced:
+                text += f" / {seconds(time.advance_us)} as slices of {seconds(time.slice_us)}"
+        elif time is not None:
+            text += f"; time {sql_text(self.grouping[time_index])}"
+        calls = [sql_text(e) for e in self.output if calls_aggregate(e)]
+        return text + f"; {', '.join(calls)}"
+
+    def _key(self, expression: Jvm, start: int) -> list[Routed]:
+        value = column(self.spark, expression)
+        found = types.leaves(data_type(expression.dataType()), value, f"key {sql_text(expression)}")
+        return [
+            Routed(f"k{start + i}", leaf, types.normalised(leaf, part))
+            for i, (leaf, part) in enumerate(found)
+        ]
+
+    def _arrival(self) -> Column | None:
+        return None if self.upstream is not None else self.reader.arrived(each(self.child.output()))
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def _time_key(self) -> tuple[int, TimeKey | None, Column | None]:
+        """Find the grouping expression that is time: (index or -1, time, slice start)."""
+        for index, expression in enumerate(self.grouping):
+            if class_name(expression) != "AttributeReference":
+                continue
+            expires = expression.metadata().contains(WATERMARK)
+            kind = data_type(expression.dataType())
+            if isinstance(kind, T.StructType) and kind.names == ["start", "end"]:
+                found = self._window(expression, expires)
+                if found is not None:
+                    return index, *found
+            elif isinstance(kind, T.TimestampType) and expires:
+                time_us = F.unix_micros(column(self.spark, expression))
+                return index, TimeKey(0, 1, 0), F.coalesce(time_us, F.lit(NO_TIME_US))
+        return -1, None, None
+
+    def _window(self, attribute: Jvm, expires: bool) -> tuple[TimeKey, Column] | None:
+        start = F.unix_micros(column(self.spark, attribute).getField("start"))
+        if attribute.metadata().contains(SESSION_WINDOW):
+            gap_us = session_gap_us(self.spark, self.child, attribute)
+            return TimeKey(gap_us, gap_us, expires=expires, session=True), start
+        if self.upstream is not None:
+            # a window that an operator below put out: it is grouped by, not cut again
+            time = self.upstream.spec.time
+            if time is not None and time.size_us and self._passes(attribute):
+                whole = TimeKey(time.size_us, time.size_us, time.offset_us, expires)
+                return whole, start
+        found = find_window(self.child, attribute)
+        if found is None:
+            if expires:
+                msg = (
+                    f"cannot find how the window {attribute.name()} was made; group by F.window(...) "
+                    f"itself, {WAY_OUT}."
+                )
+                raise UnsupportedQuery(msg)
+            return None
+        node, expression = found
+        size, advance, offset = window_numbers(expression)
+        time_column = time_column_of(expression)
+        check_window(self.spark, node, expression, time_column, (size, advance, offset))
+        if class_name(node) != "Expand":
+            return TimeKey(size, size, offset, expires), start
+        time = TimeKey(size, advance, offset, expires)
+        if self._only_passed_on(node, attribute):
+            self.child = self._cut_into_slices(node, attribute, time_column, time)
+            return time, start
+        # somebody looks into the window below: keep it whole, a record then counts once per window
+        return TimeKey(size, size, offset, expires), start
+
+    def _passes(self, attribute: Jvm) -> bool:
+        wanted = attribute.exprId()
+        upstream = self.upstream
+        return upstream is not None and any(
+            a.exprId().equals(wanted) for a in each(upstream.output_plan.output())
+        )
+
+    def _only_passed_on(self, expand: Jvm, attribute: Jvm) -> bool:
+        """Whether nothing between `expand` and the Aggregate computes with the window, or renames it."""
+        wanted = attribute.exprId()
+        if not any(out.exprId().equals(wanted) for out in each(expand.output())):
+            return False
+        for expression in [*self.grouping, *self.output]:
+            if mentions_inside(expression, wanted):
+                return False
+        plan = self.child
+        while not plan.equals(expand):
+            made_by_window = class_name(plan) == "Filter" and plan.child().equals(expand)
+            if not made_by_window:
+                for expression in each(plan.expressions()):
+                    if mentions_inside(expression, wanted):
+                        return False
+            plan = next(each(plan.children()))
+        return True
+
+    def _cut_into_slices(self, expand: Jvm, attribute: Jvm, time_column: Jvm, time: TimeKey) -> Jvm:
+        """Replace the expansion into windows by one slice per record."""
+        below = expand.child()
+        micros = f"{time.slice_us} microseconds"
+        offset = f"{time.offset_us % time.slice_us} microseconds"
+        window = F.window(column(self.spark, time_column), micros, micros, offset)
+        sliced = of_rows(self.spark, below).select("*", window.alias("window"))
+        made = analysed(sliced)
+        slice_attribute = list(each(made.output()))[-1]
+        outputs = []
+        for out in each(expand.output()):
+            if out.exprId().equals(attribute.exprId()):
+                named = alias(
+                    self.spark, slice_attribute, out.name(), out.exprId(), attribute.metadata()
+                )
+                outputs.append(named)
+            else:
+                outputs.append(out)
+        replacement = project(self.spark, outputs, made)
+        return replace_leaf(self.spark, self.child, expand, replacement)
+
+    # -- what comes out ---------------------------------------------------------------------------
+
+    def _output_plan(
+        self,
+        spec: AggregateSpec,
+        functions: AggregateFunctions,
+        spans: list[tuple[int, int]],
+        time_index: int,
+    ) -> tuple[Jvm, Jvm]:
+        raw = template(self.spark, raw_schema(spec, functions.values))
+        placeholder = analysed(raw)
+        typed = []
+        for index, expression in enumerate(self.grouping):
+            kind = data_type(expression.dataType())
+            if index == time_index:
+                value = _time_value(spec.time, kind)
+            else:
+                start, stop = spans[index]
+                value = types.rebuild(kind, [F.col(f"k{i}") for i in range(start, stop)])
+            typed.append(self._typed(value, f"g{index}", expression.nullable()))
+        for buffer in functions.buffers:
+            typed.append(self._typed(buffer.value(), buffer.name, buffer.nullable))
+        frame = raw.select(*typed)
+        made = analysed(frame)
+        attributes = {a.name(): a for a in each(made.output())}
+        replacements = [(e, attributes[f"g{i}"]) for i, e in enumerate(self.grouping)]
+        outputs = []
+        for expression in self.output:
+            new = functions.results(expression, replacements, attributes)
+            if class_name(new) not in ("Alias",) or not new.exprId().equals(expression.exprId()):
+                named = expression.toAttribute()
+                new = alias(self.spark, new, named.name(), expression.exprId(), named.metadata())
+            outputs.append(new)
+        return placeholder, project(self.spark, outputs, made)
+
+    def _typed(self, value: Column, name: str, nullable: bool) -> Column:
+        return (value if nullable else known_not_null(value)).alias(name)
+
+
+def _time_value(time: TimeKey | None, kind: T.DataType) -> Column:
+    assert time is not None
+    end = F.call_function("timestamp_micros", F.col("t"))
+    if not isinstance(kind, T.StructType):
+        return F.when(F.col("t") != F.lit(NO_TIME_US), end)
+    # a session's first value is its start
+    start_us = F.col("v0") if time.session else F.col("t") - F.lit(time.size_us)
+    start = F.call_function("timestamp_micros", start_us)
+    # nullable unless the user's plan says otherwise, which `_typed` then declares
+    return F.when(F.col("t").isNotNull(), F.struct(start.alias("start"), end.alias("end")))

@@ -1,0 +1,187 @@
+"""A join's condition taken apart: equalities, comparisons, what looks at one side only, and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+from headgate.spark.jvm.gateway import Jvm, class_name, data_type, each, java_class, jvm, seq
+from headgate.spark.read.expressions import sql_text
+
+_OPS = {
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+}
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_COMPARABLE = (
+    T.ByteType,
+    T.ShortType,
+    T.IntegerType,
+    T.LongType,
+    T.DateType,
+    T.TimestampType,
+    T.FloatType,
+    T.DoubleType,
+)
+_GREATEST = 2**63 - 1
+_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+
+
+@dataclass
+class Condition:
+    """The conjuncts of a join's condition; each is in one list.
+
+    Attributes
+    ----------
+    keys : list of (left expression, right expression, bool)
+        Equalities; True where null equals null.
+    comparisons : list of (left expression, op, right expression)
+        Of numbers, dates or timestamps.
+    said : list of str
+        What became comparisons, for people.
+    sides : (list of expression, list of expression)
+        Conjuncts that look at the left, at the right side only.
+    rest : list of expression
+    """
+
+    keys: list[tuple[Jvm, Jvm, bool]] = field(default_factory=list)
+    comparisons: list[tuple[Jvm, str, Jvm]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    sides: tuple[list[Jvm], list[Jvm]] = field(default_factory=lambda: ([], []))
+    rest: list[Jvm] = field(default_factory=list)
+
+
+class ConditionReader:
+    """Takes the condition of one Join node apart."""
+
+    def __init__(self, spark: SparkSession, join: Jvm) -> None:
+        self.spark = spark
+        self._sides = (join.left().outputSet(), join.right().outputSet())
+        found = join.condition()
+        self.whole: Jvm | None = _plain(spark, found.get()) if found.isDefined() else None
+
+    def read(self) -> Condition:
+        """Return the conjuncts."""
+        condition = Condition()
+        for conjunct in _conjuncts(self.whole):
+            self._add(condition, conjunct)
+        return condition
+
+    def _add(self, condition: Condition, conjunct: Jvm) -> None:
+        side = self._side(conjunct)
+        if side is not None:
+            condition.sides[side].append(conjunct)
+            return
+        name = class_name(conjunct)
+        if name in ("EqualTo", "EqualNullSafe"):
+            pair = self._pair(conjunct)
+            if pair is not None:
+                condition.keys.append((pair[0], pair[1], name == "EqualNullSafe"))
+                return
+        if name in _OPS:
+            pair = self._pair(conjunct)
+            if pair is not None and isinstance(data_type(pair[0].dataType()), _COMPARABLE):
+                op = _OPS[name] if not pair[2] else _TURNED[_OPS[name]]
+                condition.comparisons.append((pair[0], op, pair[1]))
+                condition.said.append(f"{sql_text(pair[0])} {op} {sql_text(pair[1])}")
+                return
+            if self._distance(condition, conjunct):
+                return
+        condition.rest.append(conjunct)
+
+    def _side(self, expression: Jvm) -> int | None:
+        """Return the side that all of an expression looks at; a constant is the left side's."""
+        references = expression.references()
+        found = [i for i, side in enumerate(self._sides) if references.subsetOf(side)]
+        return found[0] if found else None
+
+    def _pair(self, comparison: Jvm) -> tuple[Jvm, Jvm, bool] | None:
+        """Return what a comparison compares, the left stream's first, and whether that turned it."""
+        first, second = each(comparison.children())
+        sides = self._side(first), self._side(second)
+        if sides == (0, 1):
+            return first, second, False
+        return (second, first, True) if sides == (1, 0) else None
+
+    def _distance(self, condition: Condition, comparison: Jvm) -> bool:
+        """Add ``abs(left - right) <= number`` as two comparisons; only whole numbers do not round.
+
+        A number below 0 is left alone: nothing is as close as that.
+        """
+        first, second = each(comparison.children())
+        op = _OPS[class_name(comparison)]
+        if op in (">", ">="):
+            first, second, op = second, first, _TURNED[op]
+        whole = isinstance(data_type(first.dataType()), _WHOLE)
+        if class_name(first) != "Abs" or not whole or not second.foldable():
+            return False
+        between = next(each(first.children()))
+        if class_name(between) != "Subtract":
+            return False
+        pair = self._pair(between)
+        if pair is None:
+            return False
+        width = second.eval(None)
+        width = width - 1 if op == "<" and width is not None else width
+        if width is None or width < 0:
+            return False
+        left, right = (self._wide(part) for part in pair[:2])
+        condition.comparisons.append((left, "<=", self._plus(right, width)))
+        condition.comparisons.append((self._plus(left, width), ">=", right))
+        condition.said.append(f"abs({sql_text(pair[0])} - {sql_text(pair[1])}) <= {width}")
+        return True
+
+    def _plus(self, expression: Jvm, number: int) -> Jvm:
+        """Return ``expression + number``, at most the greatest long: a sum beyond it would overflow."""
+        expressions = jvm(self.spark).org.apache.spark.sql.catalyst.expressions
+        parse = self.spark._jsparkSession.sessionState().sqlParser().parseExpression
+        most = parse(f"{_GREATEST - number}L")
+        # null stays null, which `least` would not do
+        least = expressions.If(expressions.GreaterThan(expression, most), most, expression)
+        return expressions.Add(least, parse(f"{number}L"))
+
+    def _wide(self, expression: Jvm) -> Jvm:
+        if isinstance(data_type(expression.dataType()), T.LongType):
+            return expression
+        cast = java_class(self.spark, "org.apache.spark.sql.catalyst.expressions.Cast$.MODULE$")
+        kind = java_class(self.spark, "org.apache.spark.sql.types.LongType$.MODULE$")
+        return cast.apply(expression, kind, True)
+
+
+def _conjuncts(expression: Jvm | None) -> Iterator[Jvm]:
+    if expression is None:
+        return
+    if class_name(expression) == "And":
+        for child in each(expression.children()):
+            yield from _conjuncts(child)
+    else:
+        yield expression
+
+
+def _plain(spark: SparkSession, expression: Jvm) -> Jvm:
+    """Return an expression with ``between`` and the like written out."""
+    name = class_name(expression)
+    if name == "Between":
+        return _plain(spark, expression.replacement())
+    if name == "With":
+        known = {d.id().toString(): d.child() for d in each(expression.defs())}
+        return _plain(spark, _inlined(spark, expression.child(), known))
+    children = list(each(expression.children()))
+    if not children:
+        return expression
+    return expression.withNewChildren(seq(spark, [_plain(spark, c) for c in children]))
+
+
+def _inlined(spark: SparkSession, expression: Jvm, known: dict[str, Jvm]) -> Jvm:
+    if class_name(expression) == "CommonExpressionRef":
+        return known.get(expression.id().toString(), expression)
+    children = list(each(expression.children()))
+    if not children:
+        return expression
+    replaced = [_inlined(spark, child, known) for child in children]
+    return expression.withNewChildren(seq(spark, replaced))

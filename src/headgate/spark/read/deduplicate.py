@@ -1,0 +1,127 @@
+"""Reading one ``dropDuplicates`` node, or ``WithinWatermark``: keys, and how long they last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkTypeError
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from headgate.core.errors import UnsupportedQuery
+from headgate.operators.deduplicate import DeduplicateSpec
+from headgate.operators.spec import TimeKey
+from headgate.spark.jvm.gateway import (
+    Jvm,
+    alias,
+    analysed,
+    class_name,
+    column,
+    data_type,
+    each,
+    known_not_null,
+    of_rows,
+    project,
+    template,
+)
+from headgate.spark.read import types
+from headgate.spark.read.expressions import WATERMARK, WAY_OUT, event_time_us, seconds
+from headgate.spark.read.plan import Operator, Passed, Routed
+
+if TYPE_CHECKING:
+    from headgate.spark.read.logical import QueryReader
+
+NODES = ("Deduplicate", "DeduplicateWithinWatermark")
+
+
+class DeduplicateReader:
+    """Reads one node."""
+
+    def __init__(
+        self, reader: QueryReader, node: Jvm, child: Jvm, upstream: Operator | None
+    ) -> None:
+        self.reader = reader
+        self.spark = reader.spark
+        self.node = node
+        self.child = child
+        self.upstream = upstream
+        self.inputs = list(each(child.output()))
+
+    def read(self) -> Operator:
+        """Return the operator that the node becomes."""
+        names = [a.name() for a in each(self.node.keys())]
+        keys = self._keys()
+        schema = T.StructType(
+            [T.StructField(f"v{i}", data_type(a.dataType())) for i, a in enumerate(self.inputs)]
+        )
+        time_us, keep_us = self._time()
+        placeholder = analysed(template(self.spark, schema))
+        spec = DeduplicateSpec(
+            keys=tuple(key.leaf for key in keys),
+            outputs=self._arrow(schema),
+            time=None if time_us is None else TimeKey(0, 1),
+            keep_us=keep_us,
+            mode=self.reader.mode,
+        )
+        kept = "for ever" if keep_us is None else f"until the watermark is {seconds(keep_us)} past"
+        return Operator(
+            id=f"deduplicate-{len(self.reader.operators)}",
+            what=f"{class_name(self.node)} keys {', '.join(names)}; remembered {kept}",
+            level=0 if self.upstream is None else self.upstream.level + 1,
+            upstream=self.upstream,
+            spec=spec,
+            input_plan=self.child,
+            keys=keys,
+            values=[Passed(f"v{i}", column(self.spark, a)) for i, a in enumerate(self.inputs)],
+            slice_start=time_us,
+            output_plan=self._output_plan(placeholder),
+            placeholder=placeholder,
+            raw_schema=schema,
+            key_names=names,
+            arrival=self._arrival(),
+        )
+
+    def _keys(self) -> list[Routed]:
+        keys: list[Routed] = []
+        for attribute in each(self.node.keys()):
+            value, what = column(self.spark, attribute), f"key {attribute.name()}"
+            for found, part in types.leaves(data_type(attribute.dataType()), value, what):
+                keys.append(Routed(f"k{len(keys)}", found, types.normalised(found, part)))
+        return keys
+
+    def _time(self) -> tuple[Column | None, int | None]:
+        """Return the event time of a record (us), and how long its key is remembered after it."""
+        times = [a for a in self.inputs if a.metadata().contains(WATERMARK)]
+        if not times:
+            return None, None
+        time_us = event_time_us(self.spark, times[0])
+        if class_name(self.node) == "DeduplicateWithinWatermark":
+            return time_us, times[0].metadata().getLong(WATERMARK) * 1000
+        is_key = any(a.exprId().equals(times[0].exprId()) for a in each(self.node.keys()))
+        return time_us, 0 if is_key else None
+
+    def _arrow(self, schema: T.StructType) -> object:
+        try:
+            return to_arrow_schema(schema, timezone="UTC")
+        except PySparkTypeError as error:
+            msg = f"cannot pass on a column of this stream ({error}); select fewer, {WAY_OUT}."
+            raise UnsupportedQuery(msg) from error
+
+    def _output_plan(self, placeholder: Jvm) -> Jvm:
+        typed = []
+        for index, attribute in enumerate(self.inputs):
+            value = F.col(f"v{index}")
+            typed.append(
+                (value if attribute.nullable() else known_not_null(value)).alias(f"o{index}")
+            )
+        made = analysed(of_rows(self.spark, placeholder).select(*typed))
+        outputs = [
+            alias(self.spark, new, old.name(), old.exprId(), old.metadata())
+            for new, old in zip(each(made.output()), self.inputs, strict=True)
+        ]
+        return project(self.spark, outputs, made)
+
+    def _arrival(self) -> Column | None:
+        return None if self.upstream is not None else self.reader.arrived(self.inputs)

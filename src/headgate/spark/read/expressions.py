@@ -1,0 +1,69 @@
+"""Small questions about Catalyst expressions."""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.operators.spec import NO_TIME_US
+from headgate.spark.jvm.gateway import Jvm, class_name, column, data_type, each, seq
+
+WATERMARK = "spark.watermarkDelayMs"
+"""Metadata key of a column that carries event time under a watermark."""
+
+SESSION_WINDOW = "spark.sessionWindow"
+"""Metadata key of a column that ``F.session_window`` made."""
+
+WAY_OUT = 'or .fallback("spark") to run the whole query as plain Spark'
+
+
+def substitute(spark: SparkSession, expression: Jvm, pairs: list[tuple[Jvm, Jvm]]) -> Jvm:
+    """Return `expression` with attributes replaced, given as (expression id, new) pairs."""
+    if class_name(expression) == "AttributeReference":
+        for expr_id, new in pairs:
+            if expression.exprId().equals(expr_id):
+                return new
+        return expression
+    children = list(each(expression.children()))
+    if not children:
+        return expression
+    return expression.withNewChildren(seq(spark, [substitute(spark, c, pairs) for c in children]))
+
+
+def sql_text(expression: Jvm) -> str:
+    """Return an expression as SQL for a message, without ids and quotes."""
+    try:
+        text = expression.sql()
+    except Exception:  # some expressions have no SQL form; the plan's text will do
+        text = expression.toString()
+    return re.sub(r"#[0-9]+L?|`", "", text)
+
+
+def seconds(micros: int) -> str:
+    """Return microseconds as seconds, for people."""
+    return f"{micros / 1e6:g} s"
+
+
+def event_time_us(spark: SparkSession, attribute: Jvm) -> Column:
+    """Return a column under a watermark as Spark compares it: a time, or the end of a window; in us."""
+    time = column(spark, attribute)
+    if isinstance(data_type(attribute.dataType()), T.StructType):
+        time = time.getField("end")
+    return F.coalesce(F.unix_micros(time), F.lit(NO_TIME_US))
+
+
+def calls_aggregate(expression: Jvm) -> bool:
+    """Return whether an aggregate function stands inside `expression`."""
+    return class_name(expression) == "AggregateExpression" or any(
+        calls_aggregate(c) for c in each(expression.children())
+    )
+
+
+def mentions_inside(expression: Jvm, expr_id: Jvm) -> bool:
+    """Whether `expression` computes with an attribute, instead of being it."""
+    if class_name(expression) == "AttributeReference":
+        return False
+    return any(a.exprId().equals(expr_id) for a in each(expression.references().toSeq()))

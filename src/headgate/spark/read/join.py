@@ -1,0 +1,361 @@
+"""Reading one stream-stream Join node: keys, comparisons, what is kept, and for how long.
+
+Both sides become one stream of routed rows that say which side they are of, so that everything else
+(exchange, backlog, state, commit) is as for any operator. What of the condition looks at one side only
+is worked out below, in Catalyst; of an inner join the slots may leave a part to Catalyst above, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.errors import UnsupportedQuery
+from headgate.operators.aggregate import NEVER_US
+from headgate.operators.join.operator import EXPIRY, FIRST_LEAF, MAY_MATCH, SIDE
+from headgate.operators.join.spec import LEFT, RIGHT, Comparison, JoinKind, JoinSpec
+from headgate.operators.spec import NO_TIME_US, Kind, Leaf, TimeKey
+from headgate.spark.jvm.gateway import (
+    Jvm,
+    alias,
+    analysed,
+    class_name,
+    column,
+    data_type,
+    each,
+    jvm,
+    known_not_null,
+    of_rows,
+    project,
+    template,
+)
+from headgate.spark.read import types
+from headgate.spark.read.conditions import Condition, ConditionReader
+from headgate.spark.read.expressions import (
+    WATERMARK,
+    WAY_OUT,
+    event_time_us,
+    seconds,
+    sql_text,
+)
+from headgate.spark.read.plan import Operator, Routed
+
+if TYPE_CHECKING:
+    from headgate.spark.read.logical import QueryReader
+
+_KINDS = {
+    "INNER": JoinKind.INNER,
+    "CROSS": JoinKind.INNER,
+    "LEFT OUTER": JoinKind.LEFT_OUTER,
+    "RIGHT OUTER": JoinKind.RIGHT_OUTER,
+    "FULL OUTER": JoinKind.FULL_OUTER,
+    "LEFT SEMI": JoinKind.LEFT_SEMI,
+}
+_SOME_WATERMARK_MS = 2**40
+"""Any watermark will do to learn by how much a side's state lags behind it."""
+
+
+def is_stream_join(plan: Jvm) -> bool:
+    """Return whether a node joins two streams."""
+    return class_name(plan) == "Join" and all(c.isStreaming() for c in each(plan.children()))
+
+
+@dataclass
+class _Side:
+    """One side of the join.
+
+    Attributes
+    ----------
+    plan : plan node
+    attributes : list of attribute
+        What comes out of it.
+    leaves : list of (Leaf, Column)
+        Those of `attributes`, then those that are only compared.
+    spans : list of (int, int)
+        Leaves of each attribute.
+    event_time : attribute or None
+    lag_us : int or None
+        A record is removed when the watermark has passed its time by this; None: never.
+    expiry_us : Column
+    """
+
+    plan: Jvm
+    attributes: list[Jvm]
+    leaves: list[tuple[Leaf, Column]]
+    spans: list[tuple[int, int]]
+    event_time: Jvm | None
+    lag_us: int | None = None
+    expiry_us: Column | None = None
+
+
+class JoinReader:
+    """Reads one node.
+
+    Parameters
+    ----------
+    reader : QueryReader
+    node : plan node
+    used : set of str
+        Expression ids that something above the join refers to; nothing else is kept.
+    """
+
+    def __init__(self, reader: QueryReader, node: Jvm, used: set[str]) -> None:
+        self.reader = reader
+        self.spark = reader.spark
+        self.node = node
+        self._conditions = ConditionReader(self.spark, node)
+        self.condition: Condition = self._conditions.read()
+        self.kind = self._kind()
+        for expression in self.condition.rest:
+            used |= {a.exprId().toString() for a in each(expression.references().toSeq())}
+        self.sides = [self._side(node.left(), LEFT, used), self._side(node.right(), RIGHT, used)]
+
+    def _kind(self) -> JoinKind:
+        name = self.node.joinType().sql()
+        if name not in _KINDS:
+            msg = f"cannot run a {name.lower()} join of two streams elastically; use another, {WAY_OUT}."
+            raise UnsupportedQuery(msg)
+        kind = _KINDS[name]
+        if kind is not JoinKind.INNER and self.condition.rest:
+            msg = (
+                f"cannot run a {name.lower()} join on {sql_text(self.condition.rest[0])[:80]}: compare a "
+                f"number or a time of one stream with one of the other, {WAY_OUT}."
+            )
+            raise UnsupportedQuery(msg)
+        if kind is not JoinKind.INNER and not self.condition.keys:
+            msg = (
+                f"cannot run a {name.lower()} join without an equality; add one, or make it an inner "
+                "join."
+            )
+            raise UnsupportedQuery(msg)
+        return kind
+
+    def _side(self, plan: Jvm, side: int, used: set[str]) -> _Side:
+        attributes = [a for a in each(plan.output()) if a.exprId().toString() in used]
+        if self.kind is JoinKind.LEFT_SEMI and side == RIGHT:
+            attributes = []
+        leaves: list[tuple[Leaf, Column]] = []
+        spans = []
+        for attribute in attributes:
+            value, what = column(self.spark, attribute), f"column {attribute.name()}"
+            found = types.leaves(data_type(attribute.dataType()), value, what)
+            spans.append((len(leaves), len(leaves) + len(found)))
+            leaves += found
+        times = [a for a in each(plan.output()) if a.metadata().contains(WATERMARK)]
+        return _Side(plan, attributes, leaves, spans, times[0] if times else None)
+
+    def read(self) -> Operator:
+        """Return the operator that the node becomes."""
+        if not any(side.leaves for side in self.sides):
+            msg = f"cannot join two streams and keep no column of them; select one, {WAY_OUT}."
+            raise UnsupportedQuery(msg)
+        put_out = (len(self.sides[LEFT].leaves), len(self.sides[RIGHT].leaves))
+        comparisons = self._comparisons()
+        keys, key_leaves = self._keys()
+        self._expiries()
+        left, right = self.sides
+        timed = any(side.event_time is not None for side in self.sides)
+        lags = [side.lag_us for side in self.sides]
+        spec = JoinSpec(
+            keys=tuple(key_leaves),
+            sides=(tuple(x for x, _ in left.leaves), tuple(x for x, _ in right.leaves)),
+            put_out=put_out,
+            kind=self.kind,
+            comparisons=comparisons,
+            time=TimeKey(0, 1) if timed else None,
+            holds_us=None if None in lags else -max(lag for lag in lags if lag is not None),
+            mode=self.reader.mode,
+        )
+        together = self._side_frame(LEFT, keys, timed).unionByName(
+            self._side_frame(RIGHT, keys, timed)
+        )
+        leaves = [Leaf(Kind.INTEGER)] * FIRST_LEAF + [*spec.sides[LEFT], *spec.sides[RIGHT]]
+        raw = self._raw_schema(spec)
+        placeholder = analysed(template(self.spark, raw))
+        return Operator(
+            id=f"join-{len(self.reader.operators)}",
+            what=self._what(),
+            level=0,
+            upstream=None,
+            spec=spec,
+            input_plan=analysed(together),
+            keys=[Routed(f"k{i}", x, F.col(f"k{i}")) for i, x in enumerate(key_leaves)],
+            values=[Routed(f"v{i}", x, F.col(f"v{i}")) for i, x in enumerate(leaves)],
+            slice_start=F.col("t") if timed else None,
+            output_plan=self._output_plan(placeholder),
+            placeholder=placeholder,
+            raw_schema=raw,
+            key_names=[f"{sql_text(a)} = {sql_text(b)}" for a, b, _ in self.condition.keys],
+            arrival=F.col("arrival") if "arrival" in together.columns else None,
+        )
+
+    def _what(self) -> str:
+        keys = ", ".join(f"{sql_text(a)} = {sql_text(b)}" for a, b, _ in self.condition.keys)
+        text = f"Join {self.kind.name.lower().replace('_', ' ')} "
+        if keys:
+            text += f"on {keys}"
+        else:
+            text += "without an equality: every slot sees every record, one stores it"
+        text += "".join(f"; {said}" for said in self.condition.said)
+        for name, side in zip(("left", "right"), self.sides, strict=True):
+            lag = side.lag_us
+            text += f"; {name} kept " + ("for ever" if lag is None else f"for {seconds(lag)}")
+        if self.condition.rest:
+            text += f"; Catalyst checks {', '.join(sql_text(x)[:60] for x in self.condition.rest)}"
+        return text
+
+    def _comparisons(self) -> tuple[Comparison, ...]:
+        """Return the comparisons over leaves; what is only compared becomes a leaf of its own."""
+        found = []
+        for left, op, right in self.condition.comparisons:
+            found.append(Comparison(self._leaf(LEFT, left), self._leaf(RIGHT, right), op))
+        return tuple(found)
+
+    def _leaf(self, at: int, expression: Jvm) -> int:
+        side = self.sides[at]
+        for attribute, (start, stop) in zip(side.attributes, side.spans, strict=True):
+            if stop - start == 1 and attribute.semanticEquals(expression):
+                return start
+        kind, value = data_type(expression.dataType()), column(self.spark, expression)
+        ((leaf, part),) = types.leaves(kind, value, sql_text(expression))
+        side.leaves.append((leaf, part))
+        return len(side.leaves) - 1
+
+    def _keys(self) -> tuple[tuple[list[Column], list[Column]], list[Leaf]]:
+        """Return the key columns of each side, and their leaves."""
+        columns: tuple[list[Column], list[Column]] = ([], [])
+        leaves: list[Leaf] = []
+        for left, right, _ in self.condition.keys:
+            for side, expression in enumerate((left, right)):
+                kind, value = data_type(expression.dataType()), column(self.spark, expression)
+                found = types.leaves(kind, value, f"key {sql_text(expression)}")
+                columns[side].extend(types.normalised(leaf, part) for leaf, part in found)
+                if side == LEFT:
+                    leaves += [leaf for leaf, _ in found]
+        return columns, leaves
+
+    # -- how long a record is kept ------------------------------------------------------------------
+
+    def _expiries(self) -> None:
+        """Work out when a record of each side can meet none any more, as Spark does."""
+        in_key = self._watermarked_key()
+        for at, side in enumerate(self.sides):
+            if in_key is not None:
+                expression = self.condition.keys[in_key][at]
+                side.lag_us, side.expiry_us = 0, event_time_us(self.spark, expression)
+            elif side.event_time is not None:
+                lag_us = self._lag_us(side, self.sides[1 - at])
+                if lag_us is not None:
+                    side.lag_us = lag_us
+                    time_us = event_time_us(self.spark, side.event_time)
+                    side.expiry_us = time_us + F.lit(lag_us)
+
+    def _watermarked_key(self) -> int | None:
+        """Return the first key that is event time; the left side is asked first."""
+        pairs: list[tuple[Jvm, Jvm]] = [(left, right) for left, right, _ in self.condition.keys]
+        for at in (LEFT, RIGHT):
+            for index, pair in enumerate(pairs):
+                named = class_name(pair[at]) == "AttributeReference"
+                if named and pair[at].metadata().contains(WATERMARK):
+                    return index
+        return None
+
+    def _lag_us(self, side: _Side, other: _Side) -> int | None:
+        """Ask Spark how far a side's state lags behind the watermark, by the time range."""
+        java = jvm(self.spark)
+        helper = getattr(
+            getattr(java.org.apache.spark.sql.catalyst.analysis, "StreamingJoinHelper$"), "MODULE$"
+        )
+        some = java.scala.Option.apply
+        found = helper.getStateValueWatermark(
+            side.plan.outputSet(),
+            other.plan.outputSet(),
+            some(self._conditions.whole),
+            some(_SOME_WATERMARK_MS),
+        )
+        return (_SOME_WATERMARK_MS - int(found.get())) * 1000 if found.isDefined() else None
+
+    # -- what comes in, what goes out ---------------------------------------------------------------
+
+    def _side_frame(
+        self, at: int, keys: tuple[list[Column], list[Column]], timed: bool
+    ) -> DataFrame:
+        """Return one side's routed columns, with nulls for the other's."""
+        side = self.sides[at]
+        may = self._may_match(at)
+        values = {SIDE: F.lit(at).cast("bigint"), MAY_MATCH: may.cast("int").cast("bigint")}
+        never = F.lit(int(NEVER_US))
+        values[EXPIRY] = never if side.expiry_us is None else F.coalesce(side.expiry_us, never)
+        number = FIRST_LEAF
+        for other in (LEFT, RIGHT):
+            for leaf, part in self.sides[other].leaves:
+                nothing = F.lit(None).cast(types.spark_type(leaf))
+                values[number] = part if other == at else nothing
+                number += 1
+        columns = [value.alias(f"k{i}") for i, value in enumerate(keys[at])]
+        columns += [value.alias(f"v{i}") for i, value in sorted(values.items())]
+        if timed:
+            time = side.event_time
+            time_us = F.lit(NO_TIME_US) if time is None else event_time_us(self.spark, time)
+            columns.append(time_us.alias("t"))
+        arrived = self.reader.arrived(each(side.plan.output()))
+        if arrived is not None:
+            columns.append(arrived.alias("arrival"))
+        frame = of_rows(self.spark, side.plan)
+        if at not in self.kind.padded:
+            frame = frame.where(may)
+        return frame.select(*columns)
+
+    def _may_match(self, at: int) -> Column:
+        """Return whether a record can match at all, by what its own side says of it."""
+        needs = [column(self.spark, e) for e in self.condition.sides[at]]
+        if at == RIGHT:
+            # what looks at no side stands with the left one, and holds for both
+            needs += [
+                column(self.spark, e)
+                for e in self.condition.sides[LEFT]
+                if e.references().isEmpty()
+            ]
+        for key in self.condition.keys:
+            if not key[2]:
+                needs.append(column(self.spark, key[at]).isNotNull())
+        for comparison in self.condition.comparisons:
+            needs.append(column(self.spark, comparison[0 if at == LEFT else 2]).isNotNull())
+        return F.coalesce(reduce(lambda a, b: a & b, needs, F.lit(True)), F.lit(False))
+
+    def _raw_schema(self, spec: JoinSpec) -> T.StructType:
+        left, right = spec.sides
+        leaves = [*left[: spec.put_out[LEFT]], *right[: spec.put_out[RIGHT]]]
+        return T.StructType(
+            [T.StructField(f"v{i}", types.spark_type(x)) for i, x in enumerate(leaves)]
+        )
+
+    def _output_plan(self, placeholder: Jvm) -> Jvm:
+        """Return what the Join puts out, as far as it is used, and what is left of its condition."""
+        declared = {a.exprId().toString(): a for a in each(self.node.output())}
+        typed: list[Column] = []
+        named, first = [], 0
+        for side in self.sides:
+            for attribute, (start, stop) in zip(side.attributes, side.spans, strict=True):
+                parts = [F.col(f"v{first + i}") for i in range(start, stop)]
+                value = types.rebuild(data_type(attribute.dataType()), parts)
+                out = declared[attribute.exprId().toString()]
+                value = value if out.nullable() else known_not_null(value)
+                typed.append(value.alias(f"o{len(typed)}"))
+                named.append(out)
+            first += max((stop for _, stop in side.spans), default=0)
+        made = analysed(of_rows(self.spark, placeholder).select(*typed))
+        outputs = [
+            alias(self.spark, new, old.name(), old.exprId(), old.metadata())
+            for new, old in zip(each(made.output()), named, strict=True)
+        ]
+        plan = project(self.spark, outputs, made)
+        logical = jvm(self.spark).org.apache.spark.sql.catalyst.plans.logical
+        for expression in self.condition.rest:
+            plan = logical.Filter(expression, plan)
+        return plan

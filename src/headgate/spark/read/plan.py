@@ -1,0 +1,176 @@
+"""A query as headgate runs it: operators, and what Catalyst keeps around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column
+from pyspark.sql import types as T
+
+from headgate.operators.aggregate import NEVER_US
+from headgate.operators.build import Spec
+from headgate.operators.join.spec import JoinSpec
+from headgate.operators.spec import AggregateSpec, Leaf, OutputMode
+from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.read import types
+
+
+@dataclass(frozen=True)
+class Routed:
+    """One column of routed input: its short name, its leaf, its expression over the input plan.
+
+    Attributes
+    ----------
+    name : str
+        ``k0 ..``, ``v0 ..``.
+    leaf : Leaf
+    value : Column
+        For a value: the record's own buffer.
+    """
+
+    name: str
+    leaf: Leaf
+    value: Column
+
+
+@dataclass(frozen=True)
+class Passed:
+    """One column of routed input that a processor takes as it is: ``v0 ..``, and its expression."""
+
+    name: str
+    value: Column
+
+
+@dataclass(frozen=True)
+class InitialState:
+    """The initial state of a processor: a batch that joins the first step.
+
+    Attributes
+    ----------
+    plan : plan node
+    keys : list of Routed
+    values : list of Passed
+        ``i0 ..``
+    """
+
+    plan: Jvm
+    keys: list[Routed]
+    values: list[Passed]
+
+
+@dataclass
+class Operator:
+    """One stateful operator of a query.
+
+    Attributes
+    ----------
+    id : str
+        ``aggregate-0``, ``join-0`` ..., counted from the source upwards.
+    what : str
+        For people: keys, window, aggregates.
+    level : int
+        Operators of level n read what level n - 1 put out.
+    upstream : Operator or None
+        None for an operator that reads the source.
+    spec : Spec
+    input_plan : plan node
+        What the operator reads (a window already cut into slices). Its leaf is
+        ``upstream.placeholder`` where there is an upstream operator.
+    keys : list of Routed
+    values : list of Routed, for a processor of Passed
+    slice_start : Column or None
+        Microseconds.
+    output_plan : plan node
+        What the operator puts out, as a plan over ``placeholder``.
+    placeholder : plan node
+        Stands for what the slots put out: an aggregate's merged buffers, ``k0 ..``, ``t``, ``v0 ..``; a
+        processor's rows.
+    raw_schema : StructType
+        Spark's schema of what the slots put out.
+    key_names : list of str
+        The grouping expressions as SQL.
+    time_output : int or None
+        Position of the time among what the Aggregate puts out, if it is there.
+    arrival : Column or None
+        When a record arrived, as a timestamp expression over the input.
+    initial : InitialState or None
+        A processor's.
+    """
+
+    id: str
+    what: str
+    level: int
+    upstream: Operator | None
+    spec: Spec
+    input_plan: Jvm
+    keys: list[Routed]
+    values: Sequence[Routed | Passed]
+    slice_start: Column | None
+    output_plan: Jvm
+    placeholder: Jvm
+    raw_schema: T.StructType
+    key_names: list[str] = field(default_factory=list)
+    time_output: int | None = None
+    arrival: Column | None = None
+    initial: InitialState | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether every slot gets every record, and one of them stores it."""
+        return isinstance(self.spec, JoinSpec) and self.spec.shared
+
+    @property
+    def behind_us(self) -> int:
+        """How far its watermark is behind the job's: a join below puts out older records, too."""
+        if self.upstream is None:
+            return 0
+        spec = self.upstream.spec
+        holds_us = spec.holds_us if isinstance(spec, JoinSpec) else 0
+        return self.upstream.behind_us + (int(NEVER_US) // 2 if holds_us is None else -holds_us)
+
+
+@dataclass
+class Query:
+    """A query as headgate runs it.
+
+    Attributes
+    ----------
+    operators : list of Operator
+        From the source upwards; empty for a stateless query.
+    plan : plan node
+        What the user wrote above the last operators, over their placeholders.
+    schema : StructType
+        What the user's query puts out.
+    mode : OutputMode
+    notes : list of str
+        What stays in Catalyst, for `explain`.
+    """
+
+    operators: list[Operator]
+    plan: Jvm
+    schema: T.StructType
+    mode: OutputMode
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def chains(self) -> list[list[Operator]]:
+        """Operators in chains, each from the source to the query's output."""
+        feeding = {id(x.upstream) for x in self.operators}
+        chains = []
+        for last in self.operators:
+            if id(last) in feeding:
+                continue
+            chain = [last]
+            while chain[0].upstream is not None:
+                chain.insert(0, chain[0].upstream)
+            chains.append(chain)
+        return chains
+
+
+def raw_schema(spec: AggregateSpec, values: list[Routed]) -> T.StructType:
+    """Return the schema of merged buffers: key leaves, time, value leaves."""
+    fields = [T.StructField(f"k{i}", types.spark_type(x)) for i, x in enumerate(spec.keys)]
+    if spec.time is not None:
+        fields.append(T.StructField("t", T.LongType()))
+    return T.StructType(fields + [T.StructField(v.name, types.spark_type(v.leaf)) for v in values])

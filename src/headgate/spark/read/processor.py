@@ -1,0 +1,239 @@
+"""Reading one ``transformWithState`` node: its key, its processor, its times, what it puts out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.util import PythonEvalType
+
+from headgate.core.errors import UnsupportedQuery
+from headgate.operators.processor import Processor, ProcessorSpec, TimeMode
+from headgate.operators.spec import NO_TIME_US
+from headgate.spark.jvm.gateway import (
+    Jvm,
+    analysed,
+    column,
+    data_type,
+    each,
+    leaf,
+    of_rows,
+    template,
+)
+from headgate.spark.read import types
+from headgate.spark.read.declaration import declared
+from headgate.spark.read.expressions import WATERMARK, WAY_OUT
+from headgate.spark.read.plan import InitialState, Operator, Passed, Routed
+from headgate.spark.worker.arrow_processor import ArrowProcessor
+from headgate.spark.worker.pandas_processor import PandasProcessor
+from headgate.spark.worker.user_processor import RowProcessor
+
+if TYPE_CHECKING:
+    from headgate.spark.read.logical import QueryReader
+
+NODE = "TransformWithStateInPySpark"
+
+_TIME_MODES = {
+    "NoTime": TimeMode.NONE,
+    "ProcessingTime": TimeMode.PROCESSING,
+    "EventTime": TimeMode.EVENT,
+}
+_PANDAS = (
+    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF,
+    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_INIT_STATE_UDF,
+)
+
+
+class ProcessorReader:
+    """Reads one node."""
+
+    def __init__(self, reader: QueryReader, node: Jvm, upstream: Operator | None = None) -> None:
+        self.reader = reader
+        self.upstream = upstream
+        self.spark = reader.spark
+        self.node = node
+        self.child = node.child()
+        self.grouping = list(each(node.leftAttributes()))
+        self.inputs = {a.name(): a for a in each(self.child.output())}
+        self.zone = self.spark.conf.get("spark.sql.session.timeZone")
+        self.time_mode = _TIME_MODES[node.timeMode().toString()]
+
+    def read(self) -> Operator:
+        """Return the operator that the node becomes."""
+        user = processor_of(self.node)
+        outputs = _struct(each(self.node.output()))
+        processor = self._processor(user, outputs)
+        names = [attribute.name() for attribute in self.grouping]
+        keys = self._keys(processor, self.grouping, user)
+        if isinstance(user, ArrowProcessor) and user.keys.names != names:
+            raise UnsupportedQuery(_other_keys(user, names))
+        event_time = self._event_time()
+        spec = ProcessorSpec(
+            keys=tuple(key.leaf for key in keys),
+            outputs=to_arrow_schema(outputs, timezone="UTC"),
+            processor=processor,
+            name=type(user).__name__,
+            mode=self.reader.mode,
+            time_mode=self.time_mode,
+            filters=event_time is not None,
+        )
+        placeholder = self._placeholder(outputs)
+        return Operator(
+            id=f"processor-{len(self.reader.operators)}",
+            what=f"{type(user).__name__} keys {', '.join(names)}",
+            level=0 if self.upstream is None else self.upstream.level + 1,
+            upstream=self.upstream,
+            spec=spec,
+            input_plan=self.child,
+            keys=keys,
+            values=self._values(processor.inputs, each(self.child.output()), "v", user),
+            slice_start=event_time,
+            output_plan=placeholder,
+            placeholder=placeholder,
+            raw_schema=T.StructType(
+                [T.StructField(f"v{i}", x.dataType) for i, x in enumerate(outputs)]
+            ),
+            key_names=names,
+            arrival=self._arrival(),
+            initial=self._initial(processor, user),
+        )
+
+    def _processor(self, user: object, outputs: T.StructType) -> Processor:
+        """Return the user's processor in the form that slots call."""
+        name = type(user).__name__
+        pandas = self.node.functionExpr().evalType() in _PANDAS
+        if isinstance(user, ArrowProcessor):
+            missing = [a for a in ("keys", "inputs") if not hasattr(user, a)]
+            if missing:
+                msg = f"{name} declares no {' and no '.join(missing)}; see hg.ArrowProcessor."
+                raise UnsupportedQuery(msg)
+            if pandas:
+                msg = f"cannot run {name} with pandas: it takes Arrow; use transformWithState."
+                raise UnsupportedQuery(msg)
+            return user
+        if not isinstance(user, StatefulProcessor):
+            msg = f"cannot run {name} elastically: it is no StatefulProcessor, {WAY_OUT}."
+            raise UnsupportedQuery(msg)
+        given: dict[str, Any] = {
+            "processor": user,
+            "keys": self._arrow(_struct(self.grouping)),
+            "inputs": self._arrow(_struct(each(self.child.output()))),
+            "initial": self._arrow(_struct(each(self.node.initialState().output()))),
+            "outputs": to_arrow_schema(outputs, timezone="UTC"),
+            "states": declared(user, self.time_mode),
+            "mode": self.time_mode,
+        }
+        if not self.node.hasInitialState():
+            given["initial"] = to_arrow_schema(T.StructType([]))
+        if not pandas:
+            return RowProcessor(**given)
+        return PandasProcessor(**given, returns=outputs, settings=PandasProcessor.read(self.spark))
+
+    def _arrow(self, schema: T.StructType) -> Any:
+        """Return the schema that rows of `schema` have in a slot."""
+        return to_arrow_schema(schema, timezone=self.zone)
+
+    def _keys(self, processor: Processor, grouping: list[Jvm], user: object) -> list[Routed]:
+        if len(processor.keys) != len(grouping):
+            raise UnsupportedQuery(_other_keys(processor, [a.name() for a in grouping]))
+        keys = []
+        for index, attribute in enumerate(grouping):
+            kind, what = data_type(attribute.dataType()), f"key {attribute.name()}"
+            if isinstance(kind, T.StructType):
+                msg = f"cannot group a processor by the struct {attribute.name()}; use its fields."
+                raise UnsupportedQuery(msg)
+            ((found, part),) = types.leaves(kind, column(self.spark, attribute), what)
+            keys.append(Routed(f"k{index}", found, types.normalised(found, part)))
+        return keys
+
+    def _values(self, wanted: Any, output: Any, prefix: str, user: object) -> list[Passed]:
+        """Return the columns that a processor reads, by name, or all of them if it is the user's own."""
+        attributes = list(output)
+        if not isinstance(user, ArrowProcessor):
+            # names need not be distinct there
+            return [Passed(f"{prefix}{i}", column(self.spark, a)) for i, a in enumerate(attributes)]
+        there = {a.name(): a for a in attributes}
+        values = []
+        for index, name in enumerate(wanted.names):
+            if name not in there:
+                msg = (
+                    f'{type(user).__name__} reads column "{name}", which the stream lacks; it has '
+                    f"{', '.join(there)}."
+                )
+                raise UnsupportedQuery(msg)
+            values.append(Passed(f"{prefix}{index}", column(self.spark, there[name])))
+        return values
+
+    def _initial(self, processor: Processor, user: object) -> InitialState | None:
+        node = self.node
+        if not node.hasInitialState():
+            return None
+        keys = self._keys(processor, list(each(node.rightAttributes())), user)
+        output = each(node.initialState().output())
+        return InitialState(
+            node.initialState(), keys, self._values(processor.initial, output, "i", user)
+        )
+
+    def _event_time(self) -> Column | None:
+        """Return a record's event time in microseconds, where late records are dropped: as Spark."""
+        if self.time_mode is not TimeMode.EVENT:
+            return None
+        for attribute in each(self.child.output()):
+            if attribute.metadata().contains(WATERMARK):
+                value = column(self.spark, attribute)
+                if isinstance(data_type(attribute.dataType()), T.StructType):
+                    value = value.getField("end")
+                return F.coalesce(F.unix_micros(value), F.lit(NO_TIME_US))
+        return None
+
+    def _placeholder(self, outputs: T.StructType) -> Jvm:
+        """Return a leaf with the very attributes that the node puts out."""
+        empty = of_rows(self.spark, analysed(template(self.spark, outputs)))
+        return leaf(self.spark, self.node.output(), empty._jdf.queryExecution().toRdd())
+
+    def _arrival(self) -> Column | None:
+        return None if self.upstream is not None else self.reader.arrived(self.inputs.values())
+
+
+def _other_keys(processor: Processor, grouping: list[str]) -> str:
+    declared = ", ".join(processor.keys.names)
+    grouped = ", ".join(grouping)
+    return (
+        f"{type(processor).__name__} declares the keys {declared}, the query groups by {grouped}; "
+        "make them agree."
+    )
+
+
+def _struct(attributes: Any) -> T.StructType:
+    return T.StructType([T.StructField(a.name(), data_type(a.dataType())) for a in attributes])
+
+
+def processor_of(node: Jvm) -> object:
+    """Return the object that was given to ``transformWithState``.
+
+    The plan holds it as PySpark pickled it in this very process; nothing else is ever unpickled here.
+
+    Raises
+    ------
+    UnsupportedQuery
+        It is too large to be in the plan.
+    """
+    command = node.functionExpr().func().command()
+    packed = bytes(command.toArray(command.elemTag()))
+    serializer: Any = CPickleSerializer()
+    try:
+        found = serializer.loads(packed)
+    except PySparkRuntimeError as error:  # what is large PySpark has broadcast and let go of
+        msg = (
+            "cannot run a processor that takes more than 1 MB with all that it holds; let it read what "
+            f"is large from a file when it is called, {WAY_OUT}."
+        )
+        raise UnsupportedQuery(msg) from error
+    function, _ = found
+    return function.__self__._stateful_processor

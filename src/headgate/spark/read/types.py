@@ -1,0 +1,112 @@
+"""Spark types as leaves of a row, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.errors import UnsupportedQuery
+from headgate.operators.spec import Kind, Leaf
+from headgate.spark.jvm.gateway import known_not_null
+
+_INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+
+
+def leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Leaf, Column]]:
+    """Return the leaves that carry `value` and the expression of each.
+
+    A struct becomes one leaf that says whether it is there, and those of its fields.
+
+    Parameters
+    ----------
+    data_type : DataType
+    value : Column
+    what : str
+        What the value is, for the message.
+
+    Raises
+    ------
+    UnsupportedQuery
+        The type has no fixed-width form.
+    """
+    if isinstance(data_type, _INTEGERS):
+        return [(Leaf(Kind.INTEGER), value.cast("bigint"))]
+    if isinstance(data_type, T.BooleanType):
+        return [(Leaf(Kind.INTEGER), value.cast("int").cast("bigint"))]
+    if isinstance(data_type, T.DateType):
+        return [(Leaf(Kind.INTEGER), F.unix_date(value).cast("bigint"))]
+    if isinstance(data_type, T.TimestampType):
+        return [(Leaf(Kind.INTEGER), F.unix_micros(value))]
+    if isinstance(data_type, T.FloatType | T.DoubleType):
+        return [(Leaf(Kind.FLOAT), value.cast("double"))]
+    if isinstance(data_type, T.DecimalType):
+        leaf = Leaf(Kind.DECIMAL, data_type.scale)
+        return [(leaf, value.cast(T.DecimalType(38, data_type.scale)))]
+    if isinstance(data_type, T.BinaryType) or _plain_string(data_type):
+        return [(Leaf(Kind.BYTES), value.cast("binary"))]
+    if isinstance(data_type, T.StructType):
+        found = [(Leaf(Kind.INTEGER), F.when(value.isNotNull(), F.lit(1).cast("bigint")))]
+        for field in data_type.fields:
+            found += leaves(field.dataType, value.getField(field.name), f"{what}.{field.name}")
+        return found
+    msg = (
+        f"cannot keep {what} of type {data_type.simpleString()} in elastic state; supported: numbers, "
+        "booleans, dates, timestamps, strings with the default collation, binary, and structs of "
+        'those. Cast it, or .fallback("spark") to run the whole query as plain Spark.'
+    )
+    raise UnsupportedQuery(msg)
+
+
+def _plain_string(data_type: T.DataType) -> bool:
+    if not isinstance(data_type, T.StringType):
+        return False
+    return getattr(data_type, "collation", "UTF8_BINARY") == "UTF8_BINARY"
+
+
+def rebuild(data_type: T.DataType, parts: Sequence[Column]) -> Column:
+    """Return the value that `leaves` took apart; `parts` has one Column per leaf."""
+    value = parts[0]
+    if isinstance(data_type, T.BooleanType):
+        return value.cast("int").cast("boolean")
+    if isinstance(data_type, T.DateType):
+        return F.call_function("date_from_unix_date", value.cast("int"))
+    if isinstance(data_type, T.TimestampType):
+        return F.call_function("timestamp_micros", value)
+    if isinstance(data_type, T.StructType):
+        fields, at = [], 1
+        for field in data_type.fields:
+            width = leaf_count(field.dataType)
+            part = rebuild(field.dataType, parts[at : at + width])
+            declared = part if field.nullable else known_not_null(part)
+            fields.append(declared.alias(field.name))
+            at += width
+        return F.when(value.isNotNull(), F.struct(*fields))
+    return value.cast(data_type)
+
+
+def leaf_count(data_type: T.DataType) -> int:
+    """Return how many leaves `leaves` gives for a type."""
+    if isinstance(data_type, T.StructType):
+        return 1 + sum(leaf_count(field.dataType) for field in data_type.fields)
+    return 1
+
+
+def normalised(leaf: Leaf, value: Column) -> Column:
+    """Return a key leaf as Spark groups it: one NaN, one zero."""
+    if leaf.kind is not Kind.FLOAT:
+        return value
+    zero, nan = F.lit(0.0), F.lit(float("nan"))
+    return F.when(F.isnan(value), nan).when(value == zero, zero).otherwise(value)
+
+
+def spark_type(leaf: Leaf) -> T.DataType:
+    """Return the Spark type of a leaf's expression."""
+    return {
+        Kind.INTEGER: T.LongType(),
+        Kind.FLOAT: T.DoubleType(),
+        Kind.DECIMAL: T.DecimalType(38, leaf.scale),
+        Kind.BYTES: T.BinaryType(),
+    }[leaf.kind]

@@ -1,0 +1,146 @@
+"""Reading a time window back from the expressions that Spark made of ``F.window``."""
+
+from __future__ import annotations
+
+import re
+
+from py4j.java_gateway import get_field
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from headgate.core.errors import UnsupportedQuery
+from headgate.spark.jvm.gateway import Jvm, analysed, class_name, column, each, of_rows
+from headgate.spark.read.expressions import WAY_OUT, sql_text
+
+
+def find_window(plan: Jvm, attribute: Jvm) -> tuple[Jvm, Jvm] | None:
+    """Return (node, expression) that made a window struct: a Project or an Expand.
+
+    On the way down the window may have been given another name.
+    """
+    wanted = attribute.exprId()
+    while True:
+        name = class_name(plan)
+        if name == "Project":
+            for expression in each(plan.projectList()):
+                made = class_name(expression) == "Alias" and expression.exprId().equals(wanted)
+                if made and "precisetimestampconversion" in expression.toString():
+                    return plan, expression.child()
+                if made and class_name(expression.child()) == "AttributeReference":
+                    wanted = expression.child().exprId()
+                    break
+        if name == "Expand":
+            for position, out in enumerate(each(plan.output())):
+                if out.exprId().equals(wanted):
+                    first = next(each(plan.projections()))
+                    expression = list(each(first))[position]
+                    if "precisetimestampconversion" in expression.toString():
+                        return plan, expression
+        children = list(each(plan.children()))
+        if len(children) != 1:
+            return None
+        plan = children[0]
+
+
+def session_gap_us(spark: SparkSession, plan: Jvm, attribute: Jvm) -> int:
+    """Return the gap of the session window that made `attribute`, in microseconds.
+
+    Raises
+    ------
+    UnsupportedQuery
+        It is not the same for all records.
+    """
+    found = find_window(plan, attribute)
+    # the end of the struct, since the user's own time may be a sum, too
+    interval = None if found is None else _added_interval(list(each(found[1].children()))[-1])
+    if interval is None or not interval.foldable():
+        msg = (
+            "cannot run a session window whose gap differs from record to record; give it a fixed gap, "
+            f"{WAY_OUT}."
+        )
+        raise UnsupportedQuery(msg)
+    value = interval.eval(None)
+    months, days, micros = (get_field(value, n) for n in ("months", "days", "microseconds"))
+    if months or days * _DAY_US + micros <= 0:
+        msg = f"cannot run a session window with a gap of {value.toString()}; give it in days or less."
+        raise UnsupportedQuery(msg)
+    return int(days * _DAY_US + micros)
+
+
+def _added_interval(expression: Jvm) -> Jvm | None:
+    """Return what is added to a time in `expression`, of several sums by the outermost."""
+    if class_name(expression) in ("TimestampAddInterval", "TimeAdd"):
+        return list(each(expression.children()))[1]
+    for child in each(expression.children()):
+        found = _added_interval(child)
+        if found is not None:
+            return found
+    return None
+
+
+_DAY_US = 86_400_000_000
+
+_NUMBERS = re.compile(
+    r"- (?P<offset>-?\d+)\) % (?P<advance>\d+)\).*\+ (?P<size>\d+)\), LongType, \w+\)\)*$"
+)
+
+
+def window_numbers(expression: Jvm) -> tuple[int, int, int]:
+    """Return (size, advance, offset) in microseconds, read off Spark's own window expression."""
+    found = _NUMBERS.search(expression.toString())
+    if found is None:
+        msg = f"cannot read the window {sql_text(expression)[:80]}; use F.window(...), {WAY_OUT}."
+        raise UnsupportedQuery(msg)
+    return int(found["size"]), int(found["advance"]), int(found["offset"])
+
+
+def time_column_of(expression: Jvm) -> Jvm:
+    """Return the innermost timestamp of a window expression."""
+    found = None
+    node = expression
+    while True:
+        if class_name(node) == "PreciseTimestampConversion":
+            found = node.child()
+        children = [c for c in each(node.children()) if class_name(c) != "Literal"]
+        if not children or class_name(node) == "AttributeReference":
+            break
+        node = children[0]
+    if found is None:
+        msg = f"cannot read the window {sql_text(expression)[:80]}; use F.window(...), {WAY_OUT}."
+        raise UnsupportedQuery(msg)
+    return found
+
+
+def check_window(
+    spark: SparkSession, node: Jvm, expression: Jvm, time_column: Jvm, numbers: tuple[int, int, int]
+) -> None:
+    """Make the window anew from what was read and compare: the reader must never guess."""
+    size, advance, offset = numbers
+    below = of_rows(spark, next(each(node.children())))
+    window = F.window(
+        column(spark, time_column),
+        f"{size} microseconds",
+        f"{advance} microseconds",
+        f"{offset} microseconds",
+    )
+    made = analysed(below.select("*", window.alias("window")))
+    found = _first_window(made)
+    strip = re.compile(r"#[0-9]+L?")
+    if found is None or strip.sub("", found) != strip.sub("", expression.toString()):
+        msg = f"cannot read the window {sql_text(expression)[:80]}; use F.window(...), {WAY_OUT}."
+        raise UnsupportedQuery(msg)
+
+
+def _first_window(plan: Jvm) -> str | None:
+    for attribute in each(plan.output()):
+        if attribute.name() == "window":
+            found = find_window(plan, attribute)
+            if found is None:
+                continue
+            text: str = found[1].toString()
+            return text
+    for child in each(plan.children()):
+        text_below = _first_window(child)
+        if text_below is not None:
+            return text_below
+    return None

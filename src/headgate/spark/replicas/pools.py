@@ -1,0 +1,225 @@
+"""The pool of one stage between two batches: who is active, what waits, what was measured."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from headgate.control.estimators.grouping import load_aware, round_robin
+from headgate.control.estimators.service_time import ServiceTime
+from headgate.control.replicas import OperatorInterval, ReplicaPool
+from headgate.operators.quota import timed_quota
+from headgate.spark.replicas.task import ReplicaReport
+
+Segment = list[Any]
+"""[file in the checkpoint's backlog, first row, rows]."""
+
+_PATTERN_ROWS = 512
+"""The longest order of replicas that a batch's plan carries. Chosen, not tuned."""
+
+_GOLDEN = 0.618
+
+
+def stride(count: int, replicas: int) -> int:
+    """Return how far apart in an order of `count` entries the partitions of a batch begin.
+
+    About the golden section, so that any number of partitions begins all over the order, and without a
+    divisor in common with `count` and `replicas`: where all began alike, a batch of many small
+    partitions would go to the first replicas alone.
+    """
+    return next(n for n in itertools.count(round(_GOLDEN * count)) if gcd(n, count * replicas) == 1)
+
+
+@dataclass(frozen=True)
+class PoolConfig:
+    """How pools run on Spark.
+
+    Attributes
+    ----------
+    least, most, start : int
+        Active replicas of each stage; `most` is the pool.
+    interval_s : float
+        td: time between two decisions, rounded up to whole batches.
+    box_s : float or None
+        Time a replica may serve per batch; what exceeds it waits with this replica. None serves all.
+    replica_rate : float or None
+        Experiment: rows that a replica serves per second of wall time.
+    restart_s : float
+        How long a policy that restarts the job stops it.
+    attempts : int
+        Executions of a batch before the query fails.
+    """
+
+    least: int
+    most: int
+    start: int
+    interval_s: float = 10.0
+    box_s: float | None = None
+    replica_rate: float | None = None
+    restart_s: float = 5.0
+    attempts: int = 4
+
+
+@dataclass
+class PoolState:
+    """One stage's pool.
+
+    Attributes
+    ----------
+    pool : ReplicaPool
+    backlog : dict of int to list of Segment
+        What each replica holds, oldest first; also of inactive ones.
+    received, processed, useful_s : float
+        Since the interval began.
+    event : ServiceTime or None
+        None until something was measured.
+    """
+
+    pool: ReplicaPool
+    backlog: dict[int, list[Segment]] = field(default_factory=dict)
+    received: float = 0.0
+    processed: float = 0.0
+    useful_s: float = 0.0
+    event: ServiceTime | None = None
+    _expected: int = 0
+    _cursor: int = 0
+
+    @classmethod
+    def fresh(cls, config: PoolConfig) -> PoolState:
+        """Return a pool that has seen nothing."""
+        return cls(ReplicaPool(tuple(j < config.start for j in range(config.most))))
+
+    @classmethod
+    def recovered(cls, config: PoolConfig, facts: Mapping[str, Any]) -> PoolState:
+        """Return the pool that a manifest describes; its size may have changed."""
+        backlog = {int(j): [list(s) for s in segments] for j, segments in facts["backlog"].items()}
+        size = max(config.most, max(backlog, default=-1) + 1)
+        was = set(facts["active"])
+        active = [j in was for j in range(size)]
+        if not any(active):
+            active[0] = True
+        pool = ReplicaPool(tuple(active))
+        state = cls(pool, backlog)
+        state.resize(min(max(len(was), config.least), config.most))
+        return state
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the manifest keeps."""
+        return {
+            "active": self.active,
+            "backlog": {str(j): segments for j, segments in self.backlog.items() if segments},
+        }
+
+    @property
+    def active(self) -> list[int]:
+        """The active replicas, ascending."""
+        return [j for j, active in enumerate(self.pool.active) if active]
+
+    @property
+    def lanes(self) -> list[int]:
+        """The replicas that have a task in the next batch: active ones, and those that hold rows."""
+        return [j for j, active in enumerate(self.pool.active) if active or self.backlog.get(j)]
+
+    def queued(self) -> list[int]:
+        """Return the rows that wait at each replica."""
+        return [
+            sum(rows for _, _, rows in self.backlog.get(j, ()))
+            for j in range(len(self.pool.active))
+        ]
+
+    def resize(self, wanted: int) -> None:
+        """Have `wanted` replicas active from the next batch on; the others serve what they hold."""
+        self.pool = self.pool.resized(wanted, self.queued())
+
+    def forget(self) -> int:
+        """Drop what waits, as a restart does; return how many rows."""
+        lost = sum(self.queued())
+        self.backlog.clear()
+        return lost
+
+    def order(self, config: PoolConfig, rows: int | None = None) -> list[int]:
+        """Return the lanes that the rows of the next batch go to, one after another.
+
+        Parameters
+        ----------
+        config : PoolConfig
+        rows : int or None
+            Rows of the batch; None where that is not known, then as many as in the last one.
+
+        References
+        ----------
+        PSPS IV-A, Algorithm 1, for all rows at once. Differs: the load is what waits at a replica
+        now, not what it processed in the last interval; it starts anew in each batch. An order of at
+        most `_PATTERN_ROWS` stands for longer batches, and repeats.
+        """
+        active, lanes = self.active, self.lanes
+        expected = max(self._expected if rows is None else rows, len(active))
+        count = min(expected, _PATTERN_ROWS)
+        event_s = self.event.event_s if self.event is not None else 0.0
+        if event_s > 0.0:
+            waiting = np.array(self.queued(), dtype=np.float64)[active]
+            load = waiting * event_s / config.interval_s
+            step = event_s / config.interval_s * expected / count
+            found = load_aware(count, load, step, self._cursor % len(active))
+        else:
+            found = round_robin(count, len(active), self._cursor % len(active))
+        self._cursor += 1
+        lane_of = {replica: lane for lane, replica in enumerate(lanes)}
+        return [lane_of[active[j]] for j in found.replica.tolist()]
+
+    def quotas(self, config: PoolConfig, elapsed_s: float) -> list[int | None]:
+        """Return how many rows the replica of each lane may serve; None for all."""
+        if config.replica_rate is None:
+            return [None] * len(self.lanes)
+        return [timed_quota(config.replica_rate, elapsed_s)] * len(self.lanes)
+
+    def apply(self, reports: Sequence[ReplicaReport], lanes: Sequence[int]) -> None:
+        """Take over what a committed batch did; `lanes` as they were in it."""
+        for report in reports:
+            replica = lanes[report.lane]
+            self._advance(replica, report.taken)
+            if report.waiting is not None:
+                segment = [report.waiting.name, 0, report.waiting_rows]
+                self.backlog.setdefault(replica, []).append(segment)
+        self._expected = sum(report.arrived for report in reports)
+        self.received += self._expected
+        self.processed += sum(report.served for report in reports)
+        self.useful_s += sum(report.useful_s for report in reports)
+
+    def _advance(self, replica: int, rows: int) -> None:
+        segments = self.backlog.get(replica, [])
+        while rows:
+            name, start, count = segments[0]
+            served = min(rows, count)
+            rows -= served
+            segments[:1] = [[name, start + served, count - served]] if served < count else []
+        if not segments:
+            self.backlog.pop(replica, None)
+
+    def interval(self, config: PoolConfig, parent: str | None) -> OperatorInterval | None:
+        """Return what the stage did since the last call, None while the time of a row is unknown."""
+        if config.replica_rate is not None:
+            self.event = ServiceTime(1.0 / config.replica_rate)
+        elif self.event is not None:
+            self.event.observe(self.processed, self.useful_s)
+        elif self.processed and self.useful_s > 0.0:
+            self.event = ServiceTime(self.useful_s / self.processed)
+        received, processed = self.received, self.processed
+        self.received = self.processed = self.useful_s = 0.0
+        if self.event is None:
+            return None
+        return OperatorInterval(
+            active=len(self.active),
+            pool=config.most,
+            least=config.least,
+            event_s=self.event.event_s,
+            processed=processed,
+            received={} if parent is None else {parent: received},
+            from_source=received if parent is None else 0.0,
+            queued=float(sum(self.queued())),
+        )

@@ -1,0 +1,257 @@
+"""What runs in a Python worker: one replica's work in one batch."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark import TaskContext
+
+from headgate.journal.histogram import Sparse, counts_of, sparse_of
+from headgate.spark.job.reports import Payload
+from headgate.spark.worker.slot import payload, read_table
+from headgate.state.checkpoint import Checkpoint
+
+Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What ``mapInArrow`` takes."""
+
+F64 = npt.NDArray[np.float64]
+
+ARRIVED, LANE = "headgate_arrived_ms", "headgate_lane"
+"""Columns behind the user's own, taken off before the function sees a row."""
+
+FACTS_PROPERTY = "headgate.replicas."
+"""Local property (with the stage's id behind it) that carries a batch's facts to its tasks."""
+
+_CHUNK_ROWS = 1024
+"""The most rows that the function is given at once. Chosen, not tuned."""
+
+
+@dataclass(frozen=True)
+class ReplicaReport:
+    """What one execution of a replica's task did.
+
+    Attributes
+    ----------
+    step, attempt : int
+    operator : str
+    lane : int
+        Which of the batch's lanes.
+    token : str
+        Of this execution.
+    taken : int
+        Rows served from the replica's backlog, oldest first.
+    arrived, served, waiting_rows : int
+        Rows that came with the batch; that were served; that came and now wait.
+    output, waiting : Payload or None
+    output_rows : int
+    useful_s : float
+        Time in the user's function.
+    histogram : Sparse
+        Of the latencies of the rows served.
+    latency_sum_ms : float
+    """
+
+    step: int
+    attempt: int
+    operator: str
+    lane: int
+    token: str
+    taken: int
+    arrived: int
+    served: int
+    waiting_rows: int
+    output: Payload | None
+    waiting: Payload | None
+    output_rows: int
+    useful_s: float
+    histogram: Sparse
+    latency_sum_ms: float
+
+
+@dataclass(frozen=True)
+class ReplicaTask:
+    """The function that `mapInArrow` runs for a stage; the same object for every batch.
+
+    Attributes
+    ----------
+    operator : str
+    function : callable
+        The user's.
+    sender : object
+        The report channel's sending end.
+    """
+
+    operator: str
+    function: Function
+    sender: Any
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Serve this task's replica; the rows go into the report, not down the plan."""
+        context = TaskContext.get()
+        assert context is not None
+        facts = json.loads(context.getLocalProperty(FACTS_PROPERTY + self.operator) or "{}")
+        lane = context.partitionId()
+        checkpoint = Checkpoint(facts["checkpoint"])
+        arriving = [batch.drop_columns([LANE]) for batch in batches if batch.num_rows]
+        waiting = _backlog(checkpoint, facts["backlog"][lane], facts["crc32"])
+        feed = Feed(waiting, arriving, facts["quotas"][lane], facts["box_s"], facts["now_ms"])
+        outputs = [batch for batch in self.function(feed) if batch.num_rows]
+        left = feed.finish()
+        latency_ms = feed.latency_ms
+        report = ReplicaReport(
+            step=facts["step"],
+            attempt=facts["attempt"],
+            operator=self.operator,
+            lane=lane,
+            token=uuid.uuid4().hex,
+            taken=min(feed.served, sum(b.num_rows for b in waiting)),
+            arrived=sum(b.num_rows for b in arriving),
+            served=feed.served,
+            waiting_rows=sum(b.num_rows for b in left),
+            output=_kept(checkpoint, "output", outputs),
+            waiting=_kept(checkpoint, "backlog", left, inline=False),
+            output_rows=sum(b.num_rows for b in outputs),
+            useful_s=feed.useful_s,
+            histogram=sparse_of(counts_of(latency_ms, np.ones(len(latency_ms)))),
+            latency_sum_ms=float(latency_ms.sum()),
+        )
+        self.sender.add([report])
+        return iter(())
+
+
+class Feed:
+    """The rows that a function is given: first what waited, then what came, until time is up.
+
+    Parameters
+    ----------
+    backlog, arriving : list of RecordBatch
+        The last column is `ARRIVED`.
+    quota : int or None
+        The most rows to hand out.
+    box_s : float or None
+        How long to hand out rows from the first time on that it is asked for some, in seconds: what
+        the function sets up before does not count, or it might never be given a row.
+    now_ms : float
+        For rows that do not say when they arrived.
+
+    Attributes
+    ----------
+    served : int
+        Rows handed out.
+    """
+
+    def __init__(
+        self,
+        backlog: list[pa.RecordBatch],
+        arriving: list[pa.RecordBatch],
+        quota: int | None,
+        box_s: float | None,
+        now_ms: float,
+    ) -> None:
+        self._batches = [*backlog, *arriving]
+        self._backlog = len(backlog)
+        self._quota = quota
+        self._box_s = box_s
+        self._now_ms = now_ms
+        self._began_s = time.perf_counter()
+        self._asked_s: float | None = None
+        self._given: pa.RecordBatch | None = None
+        self._latencies: list[F64] = []
+        self._at = self._row = 0
+        self._stopped = False
+        self.served = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        """Return some more rows; those handed out before are served now."""
+        self._settle()
+        if self._at == len(self._batches):
+            raise StopIteration
+        if self._full():
+            self._stopped = True
+            raise StopIteration
+        batch = self._batches[self._at]
+        rows = min(_CHUNK_ROWS, batch.num_rows - self._row)
+        if self._quota is not None:
+            rows = min(rows, self._quota - self.served)
+        given = batch.slice(self._row, rows)
+        self._row += rows
+        self.served += rows
+        if self._row == batch.num_rows:
+            self._at, self._row = self._at + 1, 0
+        self._given = given
+        return given.drop_columns([ARRIVED])
+
+    def _full(self) -> bool:
+        if self._quota is not None and self.served >= self._quota:
+            return True
+        now_s = time.perf_counter()
+        self._asked_s = now_s if self._asked_s is None else self._asked_s
+        return self._box_s is not None and now_s - self._asked_s >= self._box_s
+
+    def _settle(self) -> None:
+        """Note the latency of the rows handed out last: the function is done with them."""
+        if self._given is None:
+            return
+        arrived_ms = self._given.column(ARRIVED).fill_null(self._now_ms).to_numpy()
+        self._latencies.append(np.maximum(time.time() * 1e3 - arrived_ms, 0.0))
+        self._given = None
+
+    def finish(self) -> list[pa.RecordBatch]:
+        """Return what came and was not handed out; nothing where the function wanted no more.
+
+        What waited before and still does stays where it is kept.
+        """
+        self._settle()
+        self.useful_s = time.perf_counter() - self._began_s
+        if not self._stopped:
+            self.served = sum(batch.num_rows for batch in self._batches)
+            return []
+        left = []
+        for number in range(max(self._at, self._backlog), len(self._batches)):
+            rest = self._batches[number].slice(self._row if number == self._at else 0)
+            arrived = rest.column(ARRIVED).fill_null(self._now_ms)
+            left.append(rest.set_column(rest.num_columns - 1, ARRIVED, arrived))
+        return left
+
+    @property
+    def latency_ms(self) -> F64:
+        """From arrival to the end of the function's work, ms, of the rows handed out."""
+        return np.concatenate([np.zeros(0), *self._latencies])
+
+
+def _backlog(
+    checkpoint: Checkpoint, segments: list[list[Any]], crc32: Mapping[str, int]
+) -> list[pa.RecordBatch]:
+    """Return waiting rows, oldest first, from (file, first row, rows); CheckpointError if damaged."""
+    return [
+        batch
+        for name, start, rows in segments
+        for batch in read_table(checkpoint.read_file("backlog", name, crc32=crc32[name]))
+        .slice(start, rows)
+        .to_batches()
+    ]
+
+
+def _kept(
+    checkpoint: Checkpoint, kind: str, batches: list[pa.RecordBatch], *, inline: bool = True
+) -> Payload | None:
+    """Keep rows in the report, or in a file of the checkpoint."""
+    if not batches:
+        return None
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return payload(checkpoint, kind, uuid.uuid4().hex, stream.getvalue(), inline=inline)

@@ -1,0 +1,122 @@
+"""What the methods of `hg.writeStream` are given, refused in one sentence where it makes no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import IllegalArgumentException
+from pyspark.sql import SparkSession
+
+from headgate.control import registry
+from headgate.control.policy import Policy
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError
+from headgate.core.slo import Slo, parse_slo
+from headgate.spark.jvm.gateway import jvm
+
+
+def require(fits: bool, what: str, value: object, allowed: str) -> None:
+    """Raise ConfigError unless a setting fits."""
+    if not fits:
+        msg = f"{what}={value!r} is not allowed; use {allowed}."
+        raise ConfigError(msg)
+
+
+def text(what: str, value: Any, allowed: str) -> str:
+    """Return `value`, which must be a text."""
+    require(isinstance(value, str) and bool(value.strip()), what, value, allowed)
+    found: str = value
+    return found
+
+
+def whole(what: str, value: object, least: int, more: str = "") -> int:
+    """Return `value`, which must be a whole number, at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        allowed = f"a whole number of {least} or more {more}".strip()
+        msg = f"{what}={value!r} is out of range; use {allowed}."
+        raise ConfigError(msg)
+    return value
+
+
+def check_policy(policy: object, parameters: Mapping[str, object]) -> None:
+    """Raise ConfigError unless these are what a policy is set by."""
+    if not isinstance(policy, str):
+        if not callable(getattr(policy, "decide", None)):
+            msg = (
+                f'policy={policy!r} is not allowed; use a name such as "streamswitch", or a policy.'
+            )
+            raise ConfigError(msg)
+        if parameters:
+            msg = (
+                f"policy parameter {next(iter(parameters))} goes with a policy's name only; give it to "
+                "the policy itself."
+            )
+            raise ConfigError(msg)
+    for name, value in parameters.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        require(number, f"policy parameter {name}", value, "a number")
+
+
+def check_slots(least: object, most: object, start: object) -> None:
+    """Raise ConfigError unless these are numbers of slots, least <= start <= most as far as given."""
+    numbers = [whole("slots min", least, 1)]
+    for name, value in (("start", start), ("max", most)):
+        if value != "auto":
+            numbers.append(whole(f"slots {name}", value, 1, 'or "auto"'))
+    if numbers != sorted(numbers):
+        msg = f"slots min={least}, start={start}, max={most} are not 1 <= min <= start <= max."
+        raise ConfigError(msg)
+
+
+def check_interval(spark: SparkSession, interval: object, another: bool) -> None:
+    """Raise ConfigError unless Spark reads `interval` as a trigger's, and none of `another` kind is."""
+    if another:
+        msg = "trigger() has two kinds; use processingTime=... or availableNow=True."
+        raise ConfigError(msg)
+    allowed = 'an interval in Spark\'s words, such as "1 second" or "500 milliseconds"'
+    triggers = jvm(spark).org.apache.spark.sql.streaming.Trigger
+    try:
+        triggers.ProcessingTime(text("trigger processingTime", interval, allowed))
+    except (IllegalArgumentException, Py4JError):
+        msg = f'trigger processingTime="{interval}" is not allowed; use {allowed}.'
+        raise ConfigError(msg) from None
+
+
+def check_key_groups(count: object) -> None:
+    """Raise ConfigError unless this is a number of key groups."""
+    if whole("keyGroups", count, 1) >= 2**15:
+        msg = f"keyGroups={count} is out of range; use 1 to {2**15 - 1}."
+        raise ConfigError(msg)
+
+
+def check_budget(budget: object) -> None:
+    """Raise ConfigError unless this is a slot's time budget."""
+    if budget is not None and budget != "auto":
+        allowed = 'a number with its unit, such as "800 ms", or "auto", or None'
+        parse_duration_s(text("budget", budget, allowed))
+
+
+def slo(value: object) -> Slo:
+    """Return the SLO that a text, or an SLO, stands for."""
+    if isinstance(value, Slo):
+        return value
+    return parse_slo(text("slo", value, 'a text such as "mean < 1 s over 1 s"'))
+
+
+def check_function(function: object) -> None:
+    """Raise ConfigError unless this can be called for a batch."""
+    allowed = "a function of a DataFrame and a number"
+    require(callable(function), "foreachBatch", function, allowed)
+
+
+def policy_of(name: str, parameters: Mapping[str, float]) -> Policy:
+    """Return the policy of a name and parameters."""
+    return registry.policy(call(name, parameters))
+
+
+def call(name: str, parameters: Mapping[str, float]) -> str:
+    """Return a policy as the registry reads it."""
+    arguments = ", ".join(f"{key}={value:g}" for key, value in parameters.items())
+    return f"{name}({arguments})" if arguments else name

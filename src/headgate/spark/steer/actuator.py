@@ -1,0 +1,47 @@
+"""Carries the control loop's decisions out: at the next batch boundary, unless somebody was faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headgate.control.decision import Change
+from headgate.core.assignment import Assignment
+from headgate.spark.job.changes import Changes, Wanted
+
+
+class SparkActuator:
+    """Asks for what a policy decided.
+
+    Parameters
+    ----------
+    changes : Changes
+        Of the job.
+    by : str
+        The policy's name, for the journal.
+    reason : callable
+        Returns why, for the journal: the reason of the decision being carried out.
+    refused : callable
+        Called with the operator whose change was not taken: a user asked for something meanwhile.
+    """
+
+    def __init__(
+        self,
+        changes: Changes,
+        by: str,
+        reason: Callable[[], str],
+        refused: Callable[[str], None],
+    ) -> None:
+        self._changes = changes
+        self._by = by
+        self._reason = reason
+        self._refused = refused
+
+    def assignment(self, operator: str) -> Assignment:
+        """Return the assignment in force."""
+        return self._changes.assignment()[operator]
+
+    def apply(self, operator: str, change: Change) -> None:
+        """Ask for `change` from the next boundary on."""
+        wanted = Wanted(change.assignment, self._by, self._reason(), change.survivors, decided=True)
+        if not self._changes.propose(operator, wanted):
+            self._refused(operator)

@@ -1,0 +1,186 @@
+"""What people ask of a running query, by its handle or by control files, carried out and written down."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from headgate.core.assignment import Assignment, spread
+from headgate.core.errors import CheckpointError, ConfigError, HeadgateError
+from headgate.core.slo import parse_slo
+from headgate.journal import reader
+from headgate.journal.schema import AssignmentChange, ControlAct, Event, Start
+from headgate.loop import steering
+from headgate.spark.job.changes import Changes
+from headgate.spark.steer.control import Controller
+from headgate.state.control import Command, ControlFiles, checked_until_s
+
+FREEZE = "HEADGATE_FREEZE"
+"""Environment variable: ``1`` starts a query frozen."""
+
+
+class Commands:
+    """Carries commands out.
+
+    Parameters
+    ----------
+    files : ControlFiles
+    changes : Changes
+    controller : Controller or None
+        None where the query has no SLO.
+    write : callable
+        Appends an event to the journal.
+    journal : path
+        Where past assignments are looked up.
+    set_budget : callable
+        Takes the budget that follows from new SLOs, in seconds.
+    """
+
+    def __init__(
+        self,
+        files: ControlFiles,
+        changes: Changes,
+        controller: Controller | None,
+        write: Callable[[Event], None],
+        journal: Path,
+        set_budget: Callable[[float | None], None],
+    ) -> None:
+        self._files = files
+        self._changes = changes
+        self._controller = controller
+        self._write = write
+        self._journal = journal
+        self._set_budget = set_budget
+        self._answered: set[str] = set()
+        self._acts: Mapping[str, Callable[[Command], str]] = {
+            "freeze": self._freeze,
+            "thaw": self._thaw,
+            "scale": self._scale,
+            "rollback": self._rollback,
+            "slo": self._slo,
+        }
+
+    def restore(self) -> None:
+        """At the start: freeze if an earlier run was frozen, or the environment says so."""
+        until_s: float | None = None
+        try:
+            until_s = self._files.frozen_until_s()
+        except CheckpointError as error:
+            aside = self._files.set_frozen_aside()
+            self._refuse("freeze", f"{error} It was set aside as {aside}." if aside else str(error))
+        if os.environ.get(FREEZE) == "1":
+            self.do(Command("freeze", FREEZE, "set in the environment at the start"))
+        elif until_s is not None:
+            self._hold(until_s)
+
+    def poll(self) -> None:
+        """Carry out what control files ask for; called at each batch, also a quiet one."""
+        pending = self._files.pending()
+        self._answered &= {asked.id for asked in pending}
+        for asked in pending:
+            if asked.id in self._answered:
+                continue  # its answer could not be written
+            self._answered.add(asked.id)
+            if asked.command is None:
+                self._refuse("request", asked.problem)
+                with contextlib.suppress(HeadgateError):
+                    self._files.refuse(asked.id, asked.problem)
+                continue
+            refused: str | None = None
+            try:
+                self.do(asked.command)
+            except HeadgateError as error:
+                refused = str(error)
+            with contextlib.suppress(HeadgateError):
+                self._files.done(asked.id, refused)
+
+    def do(self, command: Command) -> None:
+        """Carry a command out, and write it down with who asked and why.
+
+        Raises
+        ------
+        HeadgateError
+            It is refused; the journal says so, too.
+        """
+        try:
+            detail = self._acts[command.act](command)
+        except HeadgateError as error:
+            self._note(command, "", str(error))
+            raise
+        self._note(command, detail, None)
+
+    def _refuse(self, act: str, why: str) -> None:
+        """Write down that a control file could not be read."""
+        self._write(ControlAct(act, "a control file", refused=why))
+
+    def _note(self, command: Command, detail: str, refused: str | None) -> None:
+        self._write(ControlAct(command.act, command.by, command.reason, detail, refused))
+
+    def _freeze(self, command: Command) -> str:
+        until_s = checked_until_s(command.arguments.get("until_s"))
+        self._files.freeze(until_s)
+        self._hold(math.inf if until_s is None else until_s)
+        return "until thawed" if until_s is None else f"until {until_s:.0f} s since 1970"
+
+    def _hold(self, until_s: float) -> None:
+        self._changes.freeze(until_s)
+        if self._controller is not None:
+            self._controller.freeze(until_s)
+
+    def _thaw(self, command: Command) -> str:
+        self._files.thaw()
+        self._changes.thaw()
+        if self._controller is not None:
+            self._controller.thaw()
+        return ""
+
+    def _scale(self, command: Command) -> str:
+        slots = _whole(command.arguments, "slots")
+        operator = command.arguments.get("operator")
+        changes = self._changes
+        changes.check_operator(operator)
+        partitioning = command.arguments.get("partitioning", "minimal")
+        wanted = changes.scaled(slots, operator, partitioning)
+        changes.ask(wanted, command.by, command.reason)
+        return f"{slots} slots" + (f" of {operator}" if operator else "")
+
+    def _slo(self, command: Command) -> str:
+        if self._controller is None:
+            msg = "this query was started without an SLO; restart it with .slo(...)."
+            raise ConfigError(msg)
+        slos = [parse_slo(s) if isinstance(s, str) else s for s in command.arguments["slos"]]
+        self._controller.judge_by(slos)
+        self._set_budget(steering.budget_s(slos))
+        return "; ".join(str(slo) for slo in slos)
+
+    def _rollback(self, command: Command) -> str:
+        epoch = _whole(command.arguments, "epoch")
+        past = () if self._changes.knows(epoch) else self._journalled()
+        before = self._changes.at(epoch, past)
+        self._changes.ask(before, command.by, command.reason or f"back to epoch {epoch}")
+        slots = ", ".join(f"{name} {a.slots}" for name, a in before.items())
+        return f"to epoch {epoch}: {slots} slots"
+
+    def _journalled(self) -> Iterator[tuple[int, dict[str, Assignment]]]:
+        """Look past assignments up; a journal may be long, so only when one is asked for."""
+        first = True
+        for event in reader.read(self._journal):
+            if isinstance(event, Start) and first:
+                first = False
+                begun = spread(event.slots, event.key_groups)
+                yield 0, {one.id: begun for one in event.operators}
+            elif isinstance(event, AssignmentChange) and event.slot_of:
+                held = Assignment(event.slot_of, event.slots_after, event.epoch)
+                yield event.epoch, {event.operator: held}
+
+
+def _whole(arguments: Mapping[str, Any], name: str) -> int:
+    value = arguments.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        msg = f"{name}={value!r} is not a whole number."
+        raise ConfigError(msg)
+    return value

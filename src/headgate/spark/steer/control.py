@@ -1,0 +1,378 @@
+"""The control loop of a job on Spark, beside its batches.
+
+The batches' thread only says what happened; counting, examining and deciding are done in a thread of
+their own, after each batch. So no batch ever waits for the loop.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.control.estimators.examiner import Examiner
+from headgate.control.policy import Policy
+from headgate.control.sample import Sample
+from headgate.core.assignment import spread
+from headgate.core.errors import ConfigError
+from headgate.core.slo import END_TO_END, Slo
+from headgate.journal.schema import Decided, Event, SloState
+from headgate.loop import steering
+from headgate.loop.batch_floor import BatchFloor
+from headgate.loop.loop import ControlLoop, State
+from headgate.spark.job.changes import Changes, Wanted
+from headgate.spark.job.job import JobConfig, OperatorState
+from headgate.spark.job.reports import Report
+from headgate.spark.steer.actuator import SparkActuator
+from headgate.spark.steer.decisions import DecisionWriter
+from headgate.spark.steer.metrics import SparkMetrics
+from headgate.spark.steer.success import SuccessRate
+from headgate.spark.steer.useful import UsefulTime
+
+DELTA_S = 0.1
+"""Length of the time slots that records are counted in: StreamSwitch 6."""
+
+_STOP_WAIT_S = 5.0
+_WORST = (State.UNREACHABLE, State.NOT_READY, State.CHANGING, State.STEADY)
+"""States of operators, the one to show first."""
+
+
+@dataclass(frozen=True)
+class ControlConfig:
+    """What the control loop of a job is asked for.
+
+    Attributes
+    ----------
+    slos : tuple of Slo
+    policy : Policy
+    slots_min, slots_max : int
+    advise : bool
+        Decide and write down, and change nothing.
+    floor_s : float or None
+        Experiment: the latency floor in place of the measured one.
+    """
+
+    slos: tuple[Slo, ...]
+    policy: Policy
+    slots_min: int = 1
+    slots_max: int = 1
+    advise: bool = False
+    floor_s: float | None = None
+
+
+@dataclass
+class _Spent:
+    """What the loop took since the last batch line."""
+
+    cpu_s: float = 0.0
+    cycles: int = 0
+
+
+class Controller:
+    """Steers a running job towards its SLO.
+
+    `assigned`, `committed` and `quiet` are called by the batches' thread, in order; they return at
+    once. Everything else happens in the controller's own thread, from `start` to `stop`.
+
+    Parameters
+    ----------
+    config : ControlConfig
+    job : JobConfig
+    states : mapping of str to OperatorState
+        Sources first; read here, while nothing runs yet.
+    changes : Changes
+    write : callable
+        Appends an event to the journal.
+    budget_s : callable
+        Returns the time that a slot may serve per batch at present, or None.
+    cores : int
+    parents : mapping of str to tuple of str
+        As `Observation.parents`.
+    """
+
+    def __init__(
+        self,
+        config: ControlConfig,
+        job: JobConfig,
+        states: Mapping[str, OperatorState],
+        changes: Changes,
+        write: Callable[[Event], None],
+        *,
+        budget_s: Callable[[], float | None],
+        cores: int,
+        parents: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        self._config = config
+        self._began_s = time.monotonic()
+        self._changes = changes
+        self._names = list(states)
+        self._targets = steering.targets_of(config.slos, self._names)
+        self._metrics = SparkMetrics(DELTA_S, time.time() * 1e3)
+        for name, target in self._targets.items():
+            state = states[name]
+            limited = job.slot_rate if not parents.get(name) else None
+            self._metrics.add_operator(
+                name,
+                state.assignment,
+                _waiting(state),
+                UsefulTime(limited, budget_s, cores),
+                _judge(target.slo, job.key_groups, first=not parents.get(name)),
+            )
+        self._writer = DecisionWriter(write, config.policy.name)
+        writer = self._writer
+        actuator = SparkActuator(changes, config.policy.name, lambda: writer.reason, self._refused)
+        self._loop = ControlLoop(
+            config.policy,
+            self._metrics,
+            actuator,
+            self._writer,
+            steering.settings_of(
+                self._targets, slots_min=config.slots_min, slots_max=config.slots_max
+            ),
+            delta_s=DELTA_S,
+            parents={name: parents.get(name, ()) for name in self._targets},
+            end_to_end_s=steering.end_to_end_s(config.slos, list(states)),
+        )
+        self._loop.advise(config.advise)
+        # those that read other operators wait for no batch: the loop measures them
+        self._first = [name for name in self._targets if not parents.get(name)]
+        self._floor = BatchFloor()
+        self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="headgate-control", daemon=True)
+        self._due = False
+        self._failed = ""
+        self._warned = False
+        self._spent = _Spent()
+        self._state = self._measured()
+
+    # -- the batches' side ------------------------------------------------------------------------
+
+    def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
+        """Take note that the step about to begin runs under a new assignment.
+
+        Not `final`: it is on the way to the one that was wanted.
+        """
+        at_ms = time.time() * 1e3
+        self._events.put(lambda: self._on_assigned(operator, wanted, at_ms, final=final))
+
+    def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
+        """Take note of a committed step; parameters as of `SparkMetrics.committed`."""
+        self._events.put(lambda: self._on_committed(reports, started_ms, horizon_ms))
+
+    def quiet(self, horizon_ms: float) -> None:
+        """Take note that nothing arrived until `horizon_ms`, and nothing is left to do."""
+        self._events.put(lambda: self._on_quiet(horizon_ms))
+
+    def bound_ms(self, operator: str) -> float:
+        """Return the latency that an operator's records are counted against; 0 for none."""
+        target = self._targets.get(operator)
+        if target is None or target.slo.statistic == "mean":
+            return 0.0
+        return target.slo.bound * 1e3
+
+    def state(self) -> SloState:
+        """Return how the job stands to its SLO, and what the loop took since the last call."""
+        spent, self._spent = self._spent, _Spent()
+        return replace(self._state, loop_ms=round(spent.cpu_s * 1e3, 3), cycles=spent.cycles)
+
+    # -- the user's side --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to work on what is told; the loop's kernels are compiled before."""
+        _warm()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Work off what was told, and end."""
+        self._events.put(None)
+        self._thread.join(_STOP_WAIT_S)
+
+    def freeze(self, until_s: float) -> None:
+        """Decide nothing before `until_s`, seconds since 1970."""
+        self._events.put(lambda: self._loop.freeze(self._now_s() + until_s - time.time()))
+
+    def thaw(self) -> None:
+        """Decide again."""
+        self._events.put(self._loop.thaw)
+
+    def judge_by(self, slos: Sequence[Slo]) -> None:
+        """Steer by other SLOs from the next cycle on.
+
+        Raises
+        ------
+        ConfigError
+            They are about other operators than before, or about no latency.
+        """
+        targets = steering.targets_of(slos, self._names)
+        if set(targets) != set(self._targets):
+            msg = (
+                "an SLO may change its bound and window while a query runs, not the operators it is "
+                f"about; this one is about {', '.join(self._targets)}."
+            )
+            raise ConfigError(msg)
+        end_to_end_s = steering.end_to_end_s(slos, self._names)
+        self._events.put(lambda: self._on_slos(targets, end_to_end_s))
+
+    def decisions(self) -> list[Decided]:
+        """Return the last decisions, oldest first."""
+        return list(self._writer.kept)
+
+    # -- the controller's own thread --------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (event := self._events.get()) is not None:
+            began_s = time.thread_time()
+            self._guarded(event)
+            if self._due and self._events.empty():
+                self._due = False
+                self._guarded(self._cycle)
+                self._spent.cycles += 1
+            self._spent.cpu_s += time.thread_time() - began_s
+        self._state = self._measured()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do `work`; a loop that fails must not end the query, which runs without it."""
+        try:
+            work()
+        except Exception as error:
+            why = f"the control loop failed: {type(error).__name__}: {error}"
+            if why != self._failed:
+                self._failed = why
+                self._writer.not_ready("", why)
+
+    def _on_assigned(self, operator: str, wanted: Wanted, at_ms: float, *, final: bool) -> None:
+        if operator not in self._targets:
+            return
+        self._metrics.assigned(operator, wanted.assignment, wanted.survivors, at_ms)
+        if not final:
+            return
+        if wanted.decided:
+            self._loop.applied(operator, self._now_s())
+        elif self._loop.state(operator) is State.CHANGING:
+            self._loop.abandoned(operator)  # a user was faster
+
+    def _on_committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
+        self._metrics.committed(reports, started_ms, horizon_ms)
+        self._measure_floor(reports, started_ms)
+        self._due = True
+
+    def _measure_floor(self, reports: list[Report], started_ms: float) -> None:
+        first = [r for r in reports if r.operator in self._first]
+        records = sum(count for r in first for _, count in r.histogram)
+        latency_ms = sum(r.latency_sum_ms for r in first)
+        self._floor.add(
+            started_ms,
+            latency_ms / records / 1e3 if records else None,
+            max((r.useful_ms for r in reports), default=0.0) / 1e3,
+            any(r.waiting_records or r.taken for r in first),
+        )
+        given_s = self._config.floor_s
+        floor_s = self._floor.value_s if given_s is None else given_s
+        for name in self._first:
+            self._configure(name, floor_s)
+
+    def _on_slos(self, targets: dict[str, steering.Target], end_to_end_s: float | None) -> None:
+        self._targets = targets
+        self._loop.bound_end_to_end(end_to_end_s)
+        for name, target in targets.items():
+            if (success := self._metrics.success(name)) is not None:
+                success.judge_by(target.slo)
+            self._configure(name, self._loop.settings(name).floor_s)
+
+    def _configure(self, operator: str, floor_s: float | None) -> None:
+        """Hold an operator to its target; `floor_s` is None where the loop measures it."""
+        target, known_s = self._targets[operator], floor_s or 0.0
+        settings = replace(
+            self._loop.settings(operator),
+            bound_s=target.mean_bound_s(known_s),
+            window_s=target.slo.window_s,
+            alert_s=target.alert_s(known_s),
+            floor_s=floor_s,
+        )
+        self._loop.configure(operator, settings)
+
+    def _on_quiet(self, horizon_ms: float) -> None:
+        self._metrics.known_until(horizon_ms)
+        self._due = True
+
+    def _cycle(self) -> None:
+        self._loop.cycle(self._now_s())
+        self._state = self._measured()
+        if self._state.state == State.UNREACHABLE and not self._warned:
+            self._warned = True
+            self._warn()
+
+    def _warn(self) -> None:
+        """Say once that no number of slots can keep an SLO."""
+        for name, target in self._targets.items():
+            if self._loop.state(name) is State.UNREACHABLE:
+                floor_ms = self._loop.floor_s(name) * 1e3
+                warnings.warn(
+                    f'SLO "{target.slo}" is below two floors of this query: {name} takes '
+                    f"{floor_ms:.0f} ms even with next to nothing to do. Relax it to at least "
+                    f"{2 * floor_ms:.0f} ms, or pass .advise().",
+                    stacklevel=2,
+                )
+
+    def _refused(self, operator: str) -> None:
+        self._loop.abandoned(operator)
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def _measured(self) -> SloState:
+        """Return how the job stands to its SLO."""
+        judged = {name: self._metrics.success(name) for name in self._targets}
+        rates = {name: rate for name, rate in judged.items() if rate and rate.windows.any()}
+        shares = np.concatenate([r.shares() for r in rates.values()]) if rates else np.zeros(0)
+        worst = min(((*r.worst(), name) for name, r in rates.items()), default=None)
+        states = {self._loop.state(name) for name in self._targets}
+        return SloState(
+            state=str(next(s for s in _WORST if s in states)),
+            frozen=self._changes.frozen,
+            success=round(float(shares.mean()), 6) if len(shares) else None,
+            success_worst=round(worst[0], 6) if worst else None,
+            worst_group=worst[1] if worst and len(rates[worst[2]].windows) > 1 else None,
+            worst_operator=worst[2] if worst else None,
+            windows=sum(int(r.windows.sum()) for r in rates.values()),
+            windows_empty=sum(r.empty for r in rates.values()),
+            wanted=max(target.slo.success for target in self._targets.values()),
+            bound_ms=round(min(t.slo.bound for t in self._targets.values()) * 1e3, 3),
+            floor_ms=round(max(self._loop.floor_s(name) for name in self._targets) * 1e3, 3),
+            loop_ms=0.0,
+            cycles=0,
+        )
+
+
+def _judge(slo: Slo, key_groups: int, *, first: bool) -> SuccessRate | None:
+    """Return what judges an operator; None for one that an end-to-end SLO adds next to nothing at.
+
+    A chain of operators is one Spark job: what reads another operator is served in the same batch.
+    So all that a record waits for is in the latency of the operator that reads the source.
+    """
+    if slo.scope == END_TO_END and not first:
+        return None
+    return SuccessRate(slo, key_groups, DELTA_S)
+
+
+def _waiting(state: OperatorState) -> npt.NDArray[np.float64]:
+    """Return the rows that an earlier run left waiting, per key group."""
+    waiting = np.zeros(state.assignment.key_groups)
+    for group, segments in state.backlog.items():
+        waiting[group] = sum(segment[2] for segment in segments)
+    return waiting
+
+
+def _warm() -> None:
+    """Run an examiner once: compiling in the midst of batches would hold all threads up."""
+    examiner = Examiner(1, DELTA_S, DELTA_S)
+    for tick in (1, 2, 3):
+        count, nothing = np.full(1, float(tick)), np.zeros(1)
+        examiner.add(Sample(tick, spread(1, 1), (0,), count, count, nothing + DELTA_S))
+    examiner.view(bound_s=1.0, alert_s=DELTA_S)

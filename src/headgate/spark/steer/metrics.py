@@ -1,0 +1,286 @@
+"""From the committed reports of slots to the control loop's samples: who arrived, who was served, when.
+
+Only what a step committed is counted, so that retries and doubled tasks change nothing. A sample of
+a time slot is given away when all of it is known: all that Spark had read when a batch began has
+arrived by then, and nothing but the batches after it will be served later. So a batch that takes
+long holds the samples back; it never looks like a source that fell silent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.control.sample import Sample
+from headgate.core.assignment import Assignment
+from headgate.operators.counts import Binned
+from headgate.spark.job.reports import Report
+from headgate.spark.steer.success import SuccessRate
+from headgate.spark.steer.useful import UsefulTime
+
+F64 = npt.NDArray[np.float64]
+
+_HISTORY_TICKS = 1200
+"""Time slots that may lie open at once: older arrivals count in the oldest, and a longer pause leaves
+a gap. Chosen, not tuned: two minutes at the default of 100 ms."""
+
+
+@dataclass
+class Cell:
+    """One operator in one time slot that lies open.
+
+    Attributes
+    ----------
+    arrived, completed, latency_ms, within : float64[G]
+        Records that arrived, that were completed, the sum of the latter's latencies, and how many of
+        them were within the bound.
+    useful_s : dict of int to float
+        By slot.
+    """
+
+    arrived: F64
+    completed: F64
+    latency_ms: F64
+    within: F64
+    useful_s: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """An assignment, and who the slots are.
+
+    Attributes
+    ----------
+    assignment : Assignment
+    slot_ids : tuple of int
+    from_tick : int
+        First time slot that it holds in.
+    """
+
+    assignment: Assignment
+    slot_ids: tuple[int, ...]
+    from_tick: int
+
+
+class OperatorCounters:
+    """Counters of one operator, from reports to samples.
+
+    Parameters
+    ----------
+    assignment : Assignment
+    waiting : float64[G]
+        Rows that an earlier run left in the backlog; they arrived before the first time slot.
+    first_tick : int
+        Number of the time slot (since the Unix epoch) that becomes tick 1.
+    """
+
+    def __init__(self, assignment: Assignment, waiting: F64, first_tick: int) -> None:
+        self._origin = first_tick - 1
+        self._told = first_tick - 1
+        self._arrived = waiting.astype(np.float64)
+        self._completed = np.zeros(len(waiting))
+        self._open: dict[int, Cell] = {}
+        self._next_id = assignment.slots
+        self._mapped = [Mapped(assignment, tuple(range(assignment.slots)), first_tick)]
+
+    @property
+    def slot_ids(self) -> tuple[int, ...]:
+        """Identities of the slots that are."""
+        return self._mapped[-1].slot_ids
+
+    def assign(
+        self, assignment: Assignment, survivors: Sequence[int | None], from_tick: int
+    ) -> None:
+        """Take note of a new assignment that holds from `from_tick` on.
+
+        Parameters
+        ----------
+        survivors : sequence of (int or None)
+            As `Change.survivors`.
+        """
+        ids = []
+        for survivor in survivors:
+            if survivor is None:
+                ids.append(self._next_id)
+                self._next_id += 1
+            else:
+                ids.append(self.slot_ids[survivor])
+        self._mapped.append(Mapped(assignment, tuple(ids), from_tick))
+
+    def add(self, report: Report, useful_s: float) -> None:
+        """Count what a slot task did.
+
+        Parameters
+        ----------
+        useful_s : float
+            Useful time of the task, spread over its completions.
+        """
+        assert report.counts is not None
+        arrivals, completions = report.counts.arrivals, report.counts.completions
+        for tick, rows in self._by_tick(arrivals):
+            cell = self._cell(tick)
+            np.add.at(cell.arrived, arrivals.group[rows], arrivals.records[rows])
+        total = float(completions.records.sum())
+        for tick, rows in self._by_tick(completions):
+            cell = self._cell(tick)
+            groups, records = completions.group[rows], completions.records[rows]
+            np.add.at(cell.completed, groups, records)
+            np.add.at(cell.latency_ms, groups, completions.latency_ms[rows])
+            np.add.at(cell.within, groups, completions.within[rows])
+            share = useful_s * float(records.sum()) / total
+            cell.useful_s[report.slot] = cell.useful_s.get(report.slot, 0.0) + share
+
+    def until(self, tick: int) -> list[tuple[Sample, Cell]]:
+        """Return the samples of all time slots up to `tick` that were not given away yet."""
+        found = []
+        if tick - self._told > _HISTORY_TICKS:
+            self._skip_to(tick - _HISTORY_TICKS)
+        for now in range(self._told + 1, tick + 1):
+            cell = self._open.pop(now, None) or self._empty()
+            self._arrived = self._arrived + cell.arrived
+            self._completed = self._completed + cell.completed
+            # what was left by an earlier run may stand for more records than rows
+            self._arrived = np.maximum(self._arrived, self._completed)
+            mapped = self._mapped_in(now)
+            found.append((self._sample(now, mapped, cell), cell))
+            self._told = now
+        return found
+
+    def _sample(self, tick: int, mapped: Mapped, cell: Cell) -> Sample:
+        useful_s = np.zeros(mapped.assignment.slots)
+        for slot, spent_s in cell.useful_s.items():
+            if slot < len(useful_s):
+                useful_s[slot] = spent_s
+        return Sample(
+            tick - self._origin,
+            mapped.assignment,
+            mapped.slot_ids,
+            self._arrived,
+            self._completed,
+            useful_s,
+        )
+
+    def _mapped_in(self, tick: int) -> Mapped:
+        while len(self._mapped) > 1 and self._mapped[1].from_tick <= tick:
+            self._mapped.pop(0)
+        return self._mapped[0]
+
+    def _skip_to(self, tick: int) -> None:
+        """Count what lies before `tick` in `tick` itself, and leave the time slots out."""
+        late = [t for t in self._open if t < tick]
+        self._told = tick - 1
+        for old in late:
+            cell, into = self._open.pop(old), self._cell(tick)
+            into.arrived += cell.arrived
+            into.completed += cell.completed
+            into.latency_ms += cell.latency_ms
+            into.within += cell.within
+
+    def _by_tick(self, binned: Binned) -> Iterable[tuple[int, npt.NDArray[np.int64]]]:
+        if not len(binned.tick):
+            return ()
+        order = np.argsort(binned.tick, kind="stable")
+        ticks, starts = np.unique(binned.tick[order], return_index=True)
+        return zip(ticks.tolist(), np.split(order, starts[1:]), strict=True)
+
+    def _cell(self, tick: int) -> Cell:
+        return self._open.setdefault(max(tick, self._told + 1), self._empty())
+
+    def _empty(self) -> Cell:
+        return Cell(*np.zeros((4, len(self._arrived))))
+
+
+@dataclass
+class _Metered:
+    """What is kept of one operator."""
+
+    counters: OperatorCounters
+    useful: UsefulTime
+    success: SuccessRate | None
+    samples: list[Sample] = field(default_factory=list)
+
+
+class SparkMetrics:
+    """The metrics source of a job on Spark.
+
+    Used by one thread, which is told in order of what the job did.
+
+    Parameters
+    ----------
+    delta_s : float
+        Length of a tick; ticks begin at multiples of it since 1970.
+    started_ms : float
+        Tick 1 is the first that ends after it.
+    """
+
+    def __init__(self, delta_s: float, started_ms: float) -> None:
+        self._delta_ms = delta_s * 1e3
+        self._first_tick = math.floor(started_ms / self._delta_ms) + 1
+        self._operators: dict[str, _Metered] = {}
+
+    def add_operator(
+        self,
+        name: str,
+        assignment: Assignment,
+        waiting: F64,
+        useful: UsefulTime,
+        success: SuccessRate | None,
+    ) -> None:
+        """Count an operator from now on; parameters as of `OperatorCounters`."""
+        counters = OperatorCounters(assignment, waiting, self._first_tick)
+        self._operators[name] = _Metered(counters, useful, success)
+
+    def success(self, operator: str) -> SuccessRate | None:
+        """Return how often the operator met its SLO; None where it is not judged by itself."""
+        return self._operators[operator].success
+
+    def assigned(
+        self,
+        operator: str,
+        assignment: Assignment,
+        survivors: Sequence[int | None],
+        at_ms: float,
+    ) -> None:
+        """Take note of a new assignment, in force from the step that began at `at_ms` on."""
+        metered = self._operators[operator]
+        metered.counters.assign(assignment, survivors, math.ceil(at_ms / self._delta_ms))
+        metered.useful.renumber(survivors)
+
+    def committed(self, reports: Sequence[Report], started_ms: float, horizon_ms: float) -> None:
+        """Count a committed step.
+
+        Parameters
+        ----------
+        reports : sequence of Report
+            A consistent set: one per operator and slot.
+        started_ms : float
+            When the step began.
+        horizon_ms : float
+            All records that arrived until then are in this step or in an earlier one.
+        """
+        for name, metered in self._operators.items():
+            mine = [r for r in reports if r.operator == name and r.counts is not None]
+            spent_s = metered.useful.add(mine, started_ms, len(mine))
+            for report, useful_s in zip(mine, spent_s, strict=True):
+                metered.counters.add(report, useful_s)
+        self.known_until(horizon_ms)
+
+    def known_until(self, horizon_ms: float) -> None:
+        """Give away what is known completely: the time slots up to `horizon_ms`."""
+        tick = math.floor(horizon_ms / self._delta_ms)
+        for metered in self._operators.values():
+            for sample, cell in metered.counters.until(tick):
+                metered.samples.append(sample)
+                if metered.success is not None:
+                    metered.success.add(cell.completed, cell.latency_ms, cell.within)
+
+    def collect(self) -> Mapping[str, Sequence[Sample]]:
+        """Return the samples of each operator since the last call, oldest first."""
+        found = {name: metered.samples for name, metered in self._operators.items()}
+        for metered in self._operators.values():
+            metered.samples = []
+        return found

@@ -1,0 +1,61 @@
+"""The start of a streaming query whose sources may need Python processes of their own.
+
+Spark gives such a process 10 s to appear, which a busy machine may not have, and ends the query when it
+does not: that query has read and written nothing, and can be started again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headgate.spark.jvm.gateway import analysed, class_name, each
+from headgate.spark.worker.failure import is_lost_worker
+
+_STARTS = 3
+_POLL_S = 0.05
+_WAIT_S = 60.0
+"""A source may take long to say where it begins; whether its process is there is known by then."""
+
+_READ = ("Waiting", "Processing")
+"""How Spark's status begins once the sources have answered."""
+
+
+def begin(
+    start: Callable[[], StreamingQuery], frame: DataFrame, begun: Callable[[], bool]
+) -> StreamingQuery:
+    """Start a query; again if Spark gave up waiting for the Python process of a source.
+
+    Parameters
+    ----------
+    start : callable
+        Starts it.
+    frame : DataFrame
+        What it reads. Without a Python source nothing is waited for.
+    begun : callable
+        Whether a batch has begun.
+    """
+    inner = start()
+    if not reads_python(frame):
+        return inner
+    for _ in range(_STARTS - 1):
+        until_s = time.monotonic() + _WAIT_S
+        while inner.isActive and not begun() and time.monotonic() < until_s:
+            if str(inner.status["message"]).startswith(_READ):
+                return inner
+            time.sleep(_POLL_S)
+        failure = None if inner.isActive else inner.exception()
+        if failure is None or begun() or not is_lost_worker(failure):
+            return inner
+        inner = start()
+    return inner
+
+
+def reads_python(frame: DataFrame) -> bool:
+    """Whether a source of a streaming DataFrame is a Python data source."""
+    leaves = each(analysed(frame).collectLeaves())
+    streams = [leaf for leaf in leaves if class_name(leaf) == "StreamingRelationV2"]
+    return any(class_name(stream.table()) == "PythonTable" for stream in streams)

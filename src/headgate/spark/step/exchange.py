@@ -1,0 +1,234 @@
+"""Routing: from a query's input to rows that know their key group, and on to the slots.
+
+The routed columns of an operator are ``g`` (key group), ``t`` (slice start), ``k0 ..``, ``v0 ..``, ``n``
+(records) and ``a0``, ``a1`` (arrival of the first and last record, ms); in the streaming query they carry
+their operator's prefix, since all chains share one source read.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.assignment import Assignment
+from headgate.core.errors import UnsupportedQuery
+from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
+from headgate.spark.job.columns import INITIAL, MARKER_TO, MARKER_TOKEN, MARKER_US
+from headgate.spark.jvm.gateway import (
+    Jvm,
+    analysed,
+    class_name,
+    column,
+    each,
+    internal_rows,
+    jvm,
+    leaf,
+    of_rows,
+    project,
+    seq,
+    template,
+)
+from headgate.spark.read.plan import Operator, Query
+from headgate.spark.read.wording import wording
+
+_COPY_FOR = "copy_for"
+"""Column of the slot that a copy of a shared record is for."""
+
+MARKERS = T.StructType(
+    [
+        T.StructField(MARKER_TO, T.IntegerType()),
+        T.StructField(MARKER_TOKEN, T.StringType()),
+        T.StructField(MARKER_US, T.LongType()),
+    ]
+)
+"""Columns of a marker row, which tells the next operator's slot `m_to` that an upstream slot is done."""
+
+
+def routed_columns(operator: Operator, key_groups: int) -> dict[str, Column]:
+    """Return the routed columns of `operator` over its input."""
+    columns = {GROUP: _group(operator, key_groups)}
+    if operator.slice_start is not None:
+        columns[TIME] = operator.slice_start
+    columns |= {routed.name: routed.value for routed in [*operator.keys, *operator.values]}
+    columns[RECORDS] = F.lit(1).cast("bigint")
+    if operator.arrival is not None:
+        arrived = F.unix_micros(operator.arrival) / F.lit(1000.0)
+        columns |= {ARRIVED_FIRST: arrived, ARRIVED_LAST: arrived}
+    return columns
+
+
+def _group(operator: Operator, key_groups: int) -> Column:
+    """Return the key group: by the key, or by the window where that is the whole key."""
+    by = [routed.value for routed in operator.keys]
+    time = operator.spec.time
+    if not by and operator.slice_start is not None and time is not None:
+        by = [] if time.sliced or time.session else [operator.slice_start]
+    if not by:
+        return F.lit(0)
+    return _group_of(by, key_groups)
+
+
+def _group_of(by: list[Column], key_groups: int) -> Column:
+    return F.pmod(F.xxhash64(*by), F.lit(key_groups)).cast("int")
+
+
+def streaming_input(spark: SparkSession, query: Query, key_groups: int) -> DataFrame:
+    """Return the streaming DataFrame of a query's routed rows; of the user's own without operators."""
+    if not query.operators:
+        return of_rows(spark, query.plan)
+    frames = []
+    for chain in query.chains:
+        first = chain[0]
+        columns = routed_columns(first, key_groups)
+        prefix = f"{first.id}:" if len(query.chains) > 1 else ""
+        named = [value.alias(prefix + name) for name, value in columns.items()]
+        frames.append(of_rows(spark, first.input_plan).select(*named))
+    together = frames[0]
+    for frame in frames[1:]:
+        together = together.unionByName(frame, allowMissingColumns=True)
+    return together
+
+
+def with_ticks(frame: DataFrame, ticks: DataFrame) -> DataFrame:
+    """Return a streaming DataFrame of which a batch begins at every tick, with rows or without."""
+    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
+    return frame.unionByName(ticks.select(*nothing))
+
+
+def with_initial(frame: DataFrame, operator: Operator, key_groups: int) -> DataFrame:
+    """Return the first step's routed rows and, marked, those of the operator's initial state."""
+    initial = operator.initial
+    if initial is None:
+        return frame
+    columns = {GROUP: _group_of([key.value for key in initial.keys], key_groups)}
+    columns |= {key.name: key.value for key in initial.keys}
+    columns |= {passed.name: passed.value for passed in initial.values}
+    columns[INITIAL] = F.lit(True)
+    rows = of_rows(frame.sparkSession, initial.plan)
+    rows = rows.select(*(value.alias(name) for name, value in columns.items()))
+    return frame.unionByName(rows, allowMissingColumns=True)
+
+
+def chain_input(batch: DataFrame, operator: Operator, *, alone: bool) -> DataFrame:
+    """Return the rows of a batch that belong to a chain's first operator, without prefix.
+
+    Parameters
+    ----------
+    alone : bool
+        The query has one chain: all rows are its, and names have no prefix.
+    """
+    if alone:
+        return batch
+    prefix = f"{operator.id}:"
+    mine = [name for name in batch.columns if name.startswith(prefix)]
+    columns = [F.col(f"`{name}`").alias(name.removeprefix(prefix)) for name in mine]
+    return batch.where(F.col(f"`{prefix}{GROUP}`").isNotNull()).select(*columns)
+
+
+def slot_column(assignment: Assignment) -> Column:
+    """Return the slot of a row's key group."""
+    slots = ",".join(str(s) for s in assignment.slot_of)
+    return F.expr(f"element_at(array({slots}), {GROUP} + 1)")
+
+
+def to_slots(frame: DataFrame, assignment: Assignment, *, shared: bool = False) -> DataFrame:
+    """Return `frame` with one partition per slot; marker rows go where they say.
+
+    Parameters
+    ----------
+    shared : bool
+        Every slot gets every record; it counts as one where it is stored, as none elsewhere.
+    """
+    if shared:
+        # any group may store it; drawn by place and content, so that equal records spread, too
+        drawn = F.xxhash64(F.monotonically_increasing_id(), *frame.columns)
+        group = F.pmod(drawn, F.lit(len(assignment.slot_of))).cast("int")
+        slots = F.array(*[F.lit(slot) for slot in range(assignment.slots)])
+        copies = frame.withColumn(GROUP, group).withColumn(_COPY_FOR, F.explode(slots))
+        stored = slot_column(assignment) == F.col(_COPY_FOR)
+        copies = copies.withColumn(RECORDS, F.when(stored, F.col(RECORDS)).otherwise(F.lit(0)))
+        return copies.repartitionById(assignment.slots, _COPY_FOR).drop(_COPY_FOR)
+    target = slot_column(assignment)
+    if MARKER_TO in frame.columns:
+        target = F.coalesce(F.col(MARKER_TO), target)
+    return frame.repartitionById(assignment.slots, target)
+
+
+class Relay:
+    """From what the slots of an operator put out to the routed input of the next operator.
+
+    What the user wrote between the two runs in Catalyst. Marker rows pass through it untouched, in
+    the same plan: a second path would run the upstream slots a second time.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    operator : Operator
+        The one downstream.
+    key_groups : int
+
+    Attributes
+    ----------
+    hole : plan node
+        Leaf of `plan`, where the rows of the slots upstream are put.
+    plan : plan node
+        From them to the routed columns.
+    """
+
+    def __init__(self, spark: SparkSession, operator: Operator, key_groups: int) -> None:
+        upstream = operator.upstream
+        assert upstream is not None
+        empty = analysed(template(spark, MARKERS))
+        markers = list(each(empty.output()))
+        attributes = seq(spark, [*each(upstream.placeholder.output()), *markers])
+        hole = leaf(spark, attributes, internal_rows(of_rows(spark, empty)))
+        plan = _with_markers(spark, operator.input_plan, upstream.placeholder, hole, markers)
+        marker = column(spark, markers[0]).isNotNull()
+        columns = []
+        for name, value in routed_columns(operator, key_groups).items():
+            # nothing of the user's is computed for a marker: with nulls it could fail
+            columns.append(F.when(~marker, value).alias(name))
+        kept = [column(spark, m).alias(m.name()) for m in markers]
+        routed = of_rows(spark, plan).select(*columns, *kept)
+        self.plan = analysed(routed)
+        self.hole = hole
+
+
+def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: list[Jvm]) -> Jvm:
+    """Return `plan` over the leaf `new`, letting marker rows and columns through."""
+    if plan.equals(old):
+        return new
+    (child,) = list(each(plan.children()))
+    below = _with_markers(spark, child, old, new, markers)
+    name = class_name(plan)
+    if name == "Project":
+        mine = [_unless_marker(spark, e, markers[0]) for e in each(plan.projectList())]
+        return project(spark, [*mine, *markers], below)
+    if name == "Filter":
+        expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
+        passes = expressions.Or(expressions.IsNotNull(markers[0]), plan.condition())
+        return jvm(spark).org.apache.spark.sql.catalyst.plans.logical.Filter(passes, below)
+    if name in ("SubqueryAlias", "View", "ResolvedHint"):
+        return below
+    return _refuse_between(plan)
+
+
+def _unless_marker(spark: SparkSession, expression: Jvm, marker: Jvm) -> Jvm:
+    """Return a named expression that is null, not computed, in marker rows."""
+    if class_name(expression) != "Alias":
+        return expression
+    expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
+    child = expression.child()
+    literals = getattr(getattr(expressions, "Literal$"), "MODULE$")
+    nothing = literals.create(None, child.dataType())
+    guarded = expressions.If(expressions.IsNotNull(marker), nothing, child)
+    return expression.withNewChildren(seq(spark, [guarded]))
+
+
+def _refuse_between(plan: Jvm) -> Jvm:
+    msg = (
+        f"cannot keep {wording(plan).name} between two elastic aggregates; supported there: select, "
+        'withColumn and where. Or .fallback("spark") to run the whole query as plain Spark.'
+    )
+    raise UnsupportedQuery(msg)

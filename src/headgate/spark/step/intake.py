@@ -1,0 +1,112 @@
+"""Where a query's batches come from: the streaming query beneath it, and batches without rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from headgate.spark.jvm.arrowbatches import fit_arrow_batches
+from headgate.spark.jvm.gateway import java_class, no_rows
+from headgate.spark.jvm.logfiles import forget_raw_files
+from headgate.spark.jvm.tick import Tick
+from headgate.spark.read.plan import Query
+from headgate.spark.step.exchange import streaming_input, with_ticks
+from headgate.spark.step.unfold import Unfolding, unfolding
+
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+
+
+class Intake:
+    """The input of a query's batches.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The session that the query was started in.
+    query : Query
+    key_groups : int
+    checkpoint : Path
+        Of the query; its lock is held.
+
+    Attributes
+    ----------
+    unfolding : Unfolding or None
+        What of the input is made in the batch.
+    stream : DataFrame
+        The streaming DataFrame whose batches are taken.
+    tick : Tick or None
+        What begins a batch where the sources are quiet; a query without operators has nothing to do then.
+    """
+
+    def __init__(
+        self, spark: SparkSession, query: Query, key_groups: int, checkpoint: Path
+    ) -> None:
+        self.unfolding: Unfolding | None = unfolding(spark, query, key_groups)
+        if self.unfolding is None:
+            self.stream = streaming_input(spark, query, key_groups)
+        else:
+            self.stream = self.unfolding.stream()
+        self.tick = Tick(spark, checkpoint) if query.operators else None
+        if self.tick is not None:
+            self.stream = with_ticks(self.stream, self.tick.frame)
+        self._schema = self.stream.schema
+        self._session: SparkSession | None = None
+
+    def settle_in(self, batch: DataFrame, into_slots: Iterable[StructType]) -> None:
+        """Take the session that batches come with: Spark's clone of the user's, the query's own.
+
+        Parameters
+        ----------
+        batch : DataFrame
+        into_slots : iterable of StructType
+            Of all rows that slots will get.
+        """
+        if self._session is None:
+            self._session = _prepared(batch.sparkSession)
+            forget_raw_files(self._session)
+            fit_arrow_batches(self._session, into_slots)
+
+    def enter(self) -> None:
+        """Make the batches' session that of this thread: one of Spark's own threads has it already."""
+        assert self._session is not None
+        sessions = java_class(self._session, "org.apache.spark.sql.classic.SparkSession")
+        sessions.setActiveSession(self._session._jsparkSession)
+
+    def start_ticking(self) -> None:
+        """Begin a batch every second from now on."""
+        if self.tick is not None:
+            self.tick.start()
+
+    def close(self) -> None:
+        """Begin no batch any more."""
+        if self.tick is not None:
+            self.tick.stop()
+
+    def nothing(self) -> DataFrame:
+        """Return a batch without rows."""
+        assert self._session is not None
+        return no_rows(self._session, self._schema)
+
+    def look_through(self, batch: DataFrame) -> None:
+        """Read a batch that is not computed again, and keep nothing of it.
+
+        Spark takes its next watermark from the rows it sees pass. Unread, those of this batch would
+        never count: what is due by them would come out late, or never where no rows follow.
+        """
+        batch._jdf.queryExecution().toRdd().count()
+
+    def rehearsal(self) -> DataFrame:
+        """Return a batch without rows before there was any, in a session of its own."""
+        spark = self.stream.sparkSession
+        clone = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+        return no_rows(_prepared(clone), self._schema)
+
+
+def _prepared(session: SparkSession) -> SparkSession:
+    # an adaptive plan runs its stages while it is being made: slots would run before their facts are
+    # known, and in jobs of their own
+    session.conf.set(_ADAPTIVE, "false")
+    return session

@@ -1,0 +1,179 @@
+"""From what the slots put out, kept in the checkpoint, to the DataFrame that the sink gets.
+
+The sink never sees a plan that contains a slot task: a second action on it, or a sort, would run the
+slots twice. It gets committed bytes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from headgate.core.errors import CheckpointError
+from headgate.spark.job.reports import Payload
+from headgate.spark.jvm.gateway import (
+    Jvm,
+    internal_rows,
+    leaf,
+    no_rows,
+    of_rows,
+    replace_leaf,
+)
+from headgate.spark.jvm.planned import Planned
+from headgate.spark.read.plan import Query
+from headgate.spark.worker.slot import read_table
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.manifest import FileEntry, Manifest
+
+
+class Reported(Protocol):
+    """What of a task's report says what it put out."""
+
+    @property
+    def operator(self) -> str:
+        """The operator's id."""
+
+    @property
+    def token(self) -> str:
+        """Of this execution."""
+
+    @property
+    def output(self) -> Payload | None:
+        """The rows."""
+
+    @property
+    def output_rows(self) -> int:
+        """How many."""
+
+
+@dataclass
+class Outputs:
+    """The output of one step.
+
+    Attributes
+    ----------
+    entries : list of dict
+        As the manifest keeps them: operator, rows, and ``inline`` (a payload) or ``file``.
+    inline : dict of str to bytes
+        Payloads by name.
+    """
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    inline: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows that the slots put out."""
+        return sum(entry["rows"] for entry in self.entries)
+
+    def add(
+        self, report: Reported, payloads: dict[str, bytes], files: dict[str, FileEntry]
+    ) -> None:
+        """Add a slot's output to the manifest in the making."""
+        payload = report.output
+        assert payload is not None
+        entry: dict[str, Any] = {"operator": report.operator, "rows": report.output_rows}
+        if payload.data is not None:
+            entry["inline"] = f"output-{report.token}"
+            payloads[entry["inline"]] = payload.data
+        else:
+            entry["file"] = payload.name
+            name = f"output/{payload.name}"
+            files[name] = FileEntry(name, payload.length, payload.crc32)
+        self.entries.append(entry)
+
+    @classmethod
+    def read(cls, manifest: Manifest) -> Outputs:
+        """Return the outputs that a manifest names."""
+        entries = [dict(entry) for entry in manifest.engine["outputs"]]
+        by_name = {f.name: f for f in manifest.files}
+        for entry in entries:
+            if "file" in entry:
+                known = by_name[f"output/{entry['file']}"]
+                entry.setdefault("crc32", known.crc32)
+        return cls(entries, dict(manifest.payloads))
+
+
+@dataclass(frozen=True)
+class _ReadOutput:
+    """Reads output files of the checkpoint on the executors."""
+
+    checkpoint: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        checkpoint = Checkpoint(self.checkpoint)
+        for batch in batches:
+            for row in batch.to_pylist():
+                data = row["data"]
+                if data is None:
+                    data = checkpoint.read_file("output", row["file"])
+                    if zlib.crc32(data) != row["crc32"]:
+                        msg = (
+                            f"output file {row['file']} was altered; see headgate inspect --verify."
+                        )
+                        raise CheckpointError(msg)
+                yield from read_table(data).to_batches()
+
+
+class Results:
+    """Makes the user's result rows of what the slots put out; the plan above them is made once."""
+
+    def __init__(self, spark: SparkSession, query: Query) -> None:
+        self._spark = spark
+        self._last = [chain[-1] for chain in query.chains]
+        self._plan = query.plan
+        self._planned: Planned | None = None
+
+    def straight(self, rows: Jvm) -> Jvm:
+        """Return the RDD of the results made of `rows`, of the slots of a query of one chain."""
+        if self._planned is None:
+            (last,) = self._last
+            empty = internal_rows(no_rows(self._spark, last.raw_schema))
+            hole = leaf(self._spark, last.placeholder.output(), empty)
+            plan = replace_leaf(self._spark, self._plan, last.placeholder, hole)
+            self._planned = Planned(of_rows(self._spark, plan), hole)
+        return self._planned.rows(rows)
+
+    def stored(self, outputs: Outputs, checkpoint: Checkpoint) -> DataFrame:
+        """Return the result rows of a committed step."""
+        parts = []
+        for last in self._last:
+            mine = [e for e in outputs.entries if e["operator"] == last.id]
+            frame = raw_frame(self._spark, last.raw_schema, mine, outputs.inline, checkpoint)
+            parts.append(internal_rows(frame))
+        if len(parts) == 1:
+            rows = self.straight(parts[0])
+            return of_rows(self._spark, leaf(self._spark, self._plan.output(), rows))
+        plan = self._plan
+        for last, rows in zip(self._last, parts, strict=True):
+            made = leaf(self._spark, last.placeholder.output(), rows)
+            plan = replace_leaf(self._spark, plan, last.placeholder, made)
+        return of_rows(self._spark, plan)
+
+
+def raw_frame(
+    spark: SparkSession,
+    schema: T.StructType,
+    entries: list[dict[str, Any]],
+    inline: dict[str, bytes],
+    checkpoint: Checkpoint,
+) -> DataFrame:
+    """Return the rows of a committed step's outputs."""
+    if not entries:
+        return spark.createDataFrame([], schema)
+    if all("inline" in entry for entry in entries):
+        tables = [read_table(inline[entry["inline"]]) for entry in entries]
+        return spark.createDataFrame(pa.concat_tables(tables), schema)
+    rows = [
+        (i, entry.get("file"), inline.get(entry.get("inline", "")), entry.get("crc32"))
+        for i, entry in enumerate(entries)
+    ]
+    files = spark.createDataFrame(rows, "i int, file string, data binary, crc32 bigint")
+    reader = _ReadOutput(str(checkpoint.path))
+    return files.repartitionById(len(rows), "i").mapInArrow(reader, T.StructType(schema.fields))

@@ -1,0 +1,282 @@
+"""What Spark's progress lacks of a query that runs in slots, put where everybody looks for it.
+
+To Spark a query is a stateless one with a source more, the tick, and a ``foreachBatch`` sink. What slots
+did in a batch is known to the driver before Spark makes the batch's progress. A listener of ours, the
+first of the session, puts it into that very object: so the listeners behind it have it, and
+``spark.streams``, the metrics and the UI, which keep the same object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headgate.journal.schema import Batch
+from headgate.spark.jvm.gateway import Jvm, java_class, jvm
+
+_KEPT = "spark.sql.streaming.numRecentProgressUpdates"
+_TOTALS = ("numInputRows", "inputRowsPerSecond", "processedRowsPerSecond")
+_OF_BATCH = (
+    "numRowsUpdated",
+    "allUpdatesTimeMs",
+    "numRowsRemoved",
+    "allRemovalsTimeMs",
+    "commitTimeMs",
+    "numRowsDroppedByWatermark",
+)
+"""What of a stateful operator is about one batch; the rest holds until the next one."""
+
+_FIELDS = ("stateOperators", "sources", "sink")
+_PLAIN_NAMES = {
+    "FunctionSink": "ForeachBatchSink",
+    "ConsoleSink": "ConsoleTable",
+    "NoopSink": "NoopTable",
+}
+_NOTHING_DONE = Batch(-1, -1, 0, 0, 0.0, {}, 0, 0, 0, 0, 0, 0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Done:
+    """What was done in one of Spark's batches; a batch may have several steps."""
+
+    batch: int
+    operators: tuple[Mapping[str, Any], ...]
+    own: Batch
+    emitted: int | None
+
+    def and_then(self, other: _Done) -> _Done:
+        """Return this and a later step of the same batch together."""
+        mine = {one["operatorName"]: one for one in self.operators}
+        operators = tuple(
+            {**new, **{key: new[key] + mine[new["operatorName"]][key] for key in _OF_BATCH}}
+            for new in other.operators
+        )
+        counted = ("duration_ms", "arrived", "served", "emitted", "late", "changelog_bytes")
+        together = {key: getattr(self.own, key) + getattr(other.own, key) for key in counted}
+        emitted = None if other.emitted is None else (self.emitted or 0) + other.emitted
+        return _Done(other.batch, operators, dataclasses.replace(other.own, **together), emitted)
+
+    def quiet(self, batch: int) -> _Done:
+        """Return what holds after a later batch in which nothing was done."""
+        nothing = dict.fromkeys(_OF_BATCH, 0)
+        own = dataclasses.replace(
+            _NOTHING_DONE,
+            step=self.own.step,
+            spark_batch=batch,
+            epoch=self.own.epoch,
+            slots=self.own.slots,
+            backlog=self.own.backlog,
+            backlog_bytes=self.own.backlog_bytes,
+            watermark_us=self.own.watermark_us,
+            state_rows=self.own.state_rows,
+            state_bytes=self.own.state_bytes,
+            slo=self.own.slo,
+        )
+        emitted = None if self.emitted is None else 0
+        return _Done(batch, tuple({**one, **nothing} for one in self.operators), own, emitted)
+
+
+class Progress:
+    """The figures of a query's last batches, by Spark's number of the batch; for all threads.
+
+    Attributes
+    ----------
+    sink : str
+        What a progress calls the sink.
+    """
+
+    def __init__(self) -> None:
+        self.sink = ""
+        self._lock = threading.Lock()
+        self._done: deque[_Done] = deque(maxlen=100)
+        self._sources = 0
+
+    def begin(
+        self,
+        spark: SparkSession,
+        sink: object,
+        operators: Sequence[Mapping[str, Any]] = (),
+        *,
+        counted: bool = True,
+    ) -> None:
+        """Take note of a query that starts.
+
+        Parameters
+        ----------
+        spark : SparkSession
+        sink : Sink
+        operators : sequence
+            The state that it starts with, in the form of Spark's ``stateOperators``.
+        counted : bool
+            Whether somebody counts the rows that it puts out.
+        """
+        self.sink = sink_name(sink)
+        kept = max(1, int(spark.conf.get(_KEPT, "100") or 100))
+        before = _Done(-1, tuple(operators), _NOTHING_DONE, 0 if counted else None)
+        self._done = deque([before], maxlen=kept + 1)
+
+    def add(
+        self, own: Batch, operators: Sequence[Mapping[str, Any]], *, emitted: int | None
+    ) -> None:
+        """Take note of a step; `emitted` is None where nobody counted the rows."""
+        done = _Done(own.spark_batch, tuple(operators), own, emitted)
+        with self._lock:
+            if self._done and self._done[-1].batch == done.batch:
+                done = self._done.pop().and_then(done)
+            self._done.append(done)
+
+    def _of(self, batch: int) -> _Done:
+        """Return what was done in a batch: nothing, where no step was noted."""
+        with self._lock:
+            before = [done for done in self._done if done.batch <= batch]
+        if not before:
+            return _Done(batch, (), _NOTHING_DONE, None)
+        return before[-1] if before[-1].batch == batch else before[-1].quiet(batch)
+
+    def own(self, batch: int) -> dict[str, Any]:
+        """Return headgate's own figures of a batch; empty before there was any."""
+        own = self._of(batch).own
+        return dataclasses.asdict(own) if own.step >= 0 else {}
+
+    def filled(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a progress with what its batch did, and without the tick, which is the last source.
+
+        Parameters
+        ----------
+        found : mapping
+            As Spark writes a progress in JSON; it may have been completed before.
+        """
+        done = self._of(found["batchId"])
+        sources = list(found["sources"])
+        # all of a query's progress lists all of its sources, until it is completed
+        self._sources = max(self._sources, len(sources))
+        if len(sources) == self._sources:
+            sources = sources[:-1]
+        totals = {
+            key: sum(source[key] for source in sources if key in source)
+            for key in _TOTALS
+            if any(key in source for source in sources)
+        }
+        sink = {**found["sink"], "description": self.sink}
+        if done.emitted is not None:
+            sink["numOutputRows"] = done.emitted
+        rest = {key: value for key, value in found.items() if key not in _TOTALS}
+        operators = [dict(one) for one in done.operators]
+        return {**rest, **totals, "stateOperators": operators, "sources": sources, "sink": sink}
+
+
+def sink_name(sink: Any) -> str:
+    """Return what plain Spark's progress would call a sink."""
+    of_spark = getattr(sink, "_sink", None)
+    if of_spark is not None:
+        return str(of_spark.toString())
+    name = type(sink).__name__
+    target = getattr(sink, "_target", None)
+    if target is not None:
+        return f"{getattr(sink, '_format', None) or 'table'}[{target}]"
+    return _PLAIN_NAMES.get(name, getattr(sink, "_format", None) or name)
+
+
+class _Completing:
+    """A listener that completes the progress of headgate's queries, before others see it.
+
+    One for all queries of a session, from the start of the first to the end of the last: each event is
+    a call from the JVM into Python.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._queries: dict[str, Progress] = {}
+        self._lock = threading.Lock()
+        self._module = java_class(
+            spark, "org.apache.spark.sql.streaming.StreamingQueryProgress$.MODULE$"
+        )
+        self._fields: list[Jvm] = []
+        self._streams: Jvm = spark._jsparkSession.streams()
+        self._listener: Jvm = jvm(spark).PythonStreamingQueryListenerWrapper(self)
+
+    def follow(self, run: str, progress: Progress) -> None:
+        """Complete the progress of a run from now on, until it ends."""
+        with self._lock:
+            first = not self._queries
+            self._queries[run] = progress
+        if first:
+            self._streams.addListener(self._listener)
+            self._go_first()
+
+    def _go_first(self) -> None:
+        """Be told before the listeners that were there already."""
+        field = self._streams.getClass().getDeclaredField("listenerBus")
+        field.setAccessible(True)
+        bus = field.get(self._streams)
+        told = getattr(bus, "org$apache$spark$util$ListenerBus$$listenersPlusTimers")()
+        last = len(told) - 1
+        ours = told[last]
+        del told[last]
+        told.insert(0, ours)
+
+    # -- as the JVM calls it ----------------------------------------------------------------------
+
+    def onQueryStarted(self, event: Jvm) -> None:
+        """Do nothing."""
+
+    def onQueryIdle(self, event: Jvm) -> None:
+        """Do nothing."""
+
+    def onQueryProgress(self, event: Jvm) -> None:
+        """Complete the progress, if it is of a query of ours."""
+        progress = event.progress()
+        found = json.loads(progress.json())
+        figures = self._queries.get(found["runId"])
+        if figures is None:
+            return
+        # what was observed is left as it is, and is not read back from JSON
+        filled = figures.filled(found) | {"observedMetrics": {}}
+        complete = self._module.fromJson(json.dumps(filled))
+        if not self._fields:
+            java = progress.getClass()
+            self._fields = [java.getDeclaredField(name) for name in _FIELDS]
+            for field in self._fields:
+                field.setAccessible(True)
+        for field in self._fields:
+            field.set(progress, field.get(complete))
+
+    def onQueryTerminated(self, event: Jvm) -> None:
+        """Forget the query; this is the last that is told of it."""
+        with self._lock:
+            known = self._queries.pop(str(event.runId().toString()), None) is not None
+            last = known and not self._queries
+        if last:
+            self._streams.removeListener(self._listener)
+
+    class Java:
+        """What Py4J makes of it."""
+
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+
+_sessions: dict[tuple[int, str], _Completing] = {}
+"""By gateway and session of the JVM."""
+
+
+def complete_events(spark: SparkSession, inner: StreamingQuery, progress: Progress) -> None:
+    """Have Spark's own events, and its metrics, tell what a query's slots did.
+
+    Where the JVM does not let its progress be completed, events stay as Spark makes them: a query never
+    ends for that.
+    """
+    with contextlib.suppress(Exception):
+        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        key = (id(spark.sparkContext._gateway), str(spark._jsparkSession.sessionUUID()))
+        if key not in _sessions:
+            _sessions[key] = _Completing(spark)
+        _sessions[key].follow(str(inner.runId), progress)

@@ -1,0 +1,81 @@
+"""Whether Spark's log and headgate's newest manifest speak of the same history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headgate.core.errors import CheckpointError
+from headgate.spark.jvm.sparklog import SparkLog
+from headgate.state.manifest import Manifest
+
+
+def check_same_data(path: Path, latest: Manifest, batch_id: int, sources: list[str]) -> None:
+    """Refuse a batch that bears the committed one's number and covers other data.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if sources != latest.engine["sources"]:
+        msg = (
+            f"Spark's log has other data for batch {batch_id} than headgate's manifest; the "
+            f"checkpoint {path} was altered. Restore it from a copy, or use a new one."
+        )
+        raise CheckpointError(msg)
+
+
+def check_begins(path: Path, batch_id: int) -> None:
+    """Refuse to go on from Spark's log where headgate has no state at all.
+
+    The first batch of a query always leaves a manifest, before Spark commits it.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if batch_id > 0:
+        msg = (
+            f"Spark's log begins batch {batch_id}, and headgate has no manifest of any before it; the "
+            f"checkpoint {path} lost its state. Restore it from a copy, or use a new one."
+        )
+        raise CheckpointError(msg)
+
+
+def check_has_state(path: Path) -> None:
+    """Refuse a checkpoint in which Spark committed batches and headgate has no manifest, before a start.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    try:
+        committed = [
+            int(entry.name) for entry in (path / "commits").iterdir() if entry.name.isdecimal()
+        ]
+    except FileNotFoundError:
+        return
+    check_begins(path, max(committed, default=-1) + 1)
+
+
+def check_continues(path: Path, latest: Manifest, batch_id: int, log: SparkLog) -> None:
+    """Refuse a Spark checkpoint that went on without us, or that was put back.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if batch_id < latest.spark_batch:
+        msg = (
+            f"Spark's log begins batch {batch_id}, headgate's state is of batch "
+            f"{latest.spark_batch}; the checkpoint {path} was altered. Restore it from a copy, or "
+            "use a new one."
+        )
+        raise CheckpointError(msg)
+    for missing in range(latest.spark_batch + 1, batch_id):
+        offsets = log.offsets(missing)
+        if offsets is not None and offsets != latest.engine["sources"]:
+            msg = (
+                f"Spark's log has batch {missing} with data that no manifest of headgate covers; "
+                f"the checkpoint {path} was altered. Restore it from a copy."
+            )
+            raise CheckpointError(msg)

@@ -1,0 +1,443 @@
+"""Where results go, and what each sink does with a step it has seen before.
+
+========  ==============================================================================
+replace   writing a step again replaces it
+skip      a step that was written is skipped
+plain     a step may be there twice after a crash between the sink and Spark's commit
+========  ==============================================================================
+
+A step's output is the same bytes each time it is delivered, so *skip* loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.core.errors import ConfigError
+from headgate.spark.jvm import sparksinks
+from headgate.spark.jvm.gateway import Jvm, each, jvm, of_rows, seq
+
+FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
+
+ONE_TIME = ("memory", "console", "noop")
+"""Formats that Spark runs without a checkpoint, as it does ``foreach`` and ``foreachBatch``."""
+
+
+class Sink(Protocol):
+    """Takes the output of steps, in order; may be given a step again."""
+
+    kind: str
+    """replace, skip or plain."""
+    wants_empty: bool
+    """Whether steps without output are delivered too."""
+    inside: bool
+    """Whether rows need only be computed, by the very job that computes their step."""
+
+    def begin(self) -> None:
+        """Make ready: the checkpoint is held, and the query starts."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Write one step's rows."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a writer's results go, in the words of PySpark's ``DataStreamWriter``.
+
+    Attributes
+    ----------
+    file_format, name, table : str or None
+    mode : str
+    partition_by, cluster_by : list of str
+    options : mapping of str to str
+        All but headgate's own.
+    function : callable or None
+        For ``foreachBatch``.
+    checkpoint : Path
+        The query's.
+    row_function : callable, object or None
+        For ``foreach``.
+    """
+
+    file_format: str | None
+    mode: str
+    name: str | None
+    table: str | None
+    partition_by: list[str]
+    options: Mapping[str, str]
+    function: Callable[[DataFrame, int], None] | None
+    checkpoint: Path
+    row_function: Any = None
+    cluster_by: list[str] = field(default_factory=list)
+
+
+def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
+    """Return the sink of a target; `plan` is that of the results.
+
+    A table that is not there is made, as Spark's writer makes it.
+
+    Raises
+    ------
+    ConfigError
+        The format needs a name or a path, or does not take the mode, a column or an option.
+    """
+    name = (target.file_format or "").lower()
+    if target.cluster_by and target.partition_by:
+        msg = "clusterBy and partitionBy exclude each other, as in Spark; leave one out."
+        raise ConfigError(msg)
+    target = replace(
+        target,
+        partition_by=_columns(spark, target.partition_by, plan, "partitionBy"),
+        cluster_by=_columns(spark, target.cluster_by, plan, "clusterBy"),
+    )
+    if target.table is not None:
+        return _TableFinder(spark, target, plan).sink()
+    if target.function is not None:
+        _refuse_partitions(target, "foreachBatch")
+        return FunctionSink(target.function)
+    if target.row_function is not None:
+        _refuse_partitions(target, "foreach")
+        table = sparksinks.row_table(spark, target.row_function, plan.schema())
+        return _table_sink(spark, table, target, plan)
+    if name == "console":
+        return ConsoleSink({k.lower(): v for k, v in target.options.items()})
+    if name == "noop":
+        return NoopSink()
+    if name == "memory":
+        _refuse_partitions(target, "memory")
+        if target.name is None:
+            msg = 'format "memory" needs a table name; add .queryName(...).'
+            raise ConfigError(msg)
+        return MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
+    return _format_sink(spark, target, plan)
+
+
+def _refuse_partitions(target: Target, what: str) -> None:
+    if target.partition_by:
+        msg = f'"{what}" takes no partitionBy, as in Spark; leave it out.'
+        raise ConfigError(msg)
+
+
+def _columns(spark: SparkSession, names: list[str], plan: Jvm, what: str) -> list[str]:
+    """Return columns as the result spells them."""
+    have = list(plan.schema().fieldNames())
+    exact = spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+    found = []
+    for name in names:
+        same = [h for h in have if h == name or (not exact and h.lower() == name.lower())]
+        if not same:
+            msg = f'{what} names "{name}", which the result does not have; use one of {", ".join(have)}.'
+            raise ConfigError(msg)
+        found.append(same[0])
+    return found
+
+
+def _format_sink(
+    spark: SparkSession, target: Target, plan: Jvm, table: tuple[str, str] | None = None
+) -> Sink:
+    """Return the sink of a format; `table` is a table's name and directory."""
+    java, name = jvm(spark), target.file_format or _default_format(spark)
+    what = f'format "{name}"'
+    if name.lower() == "hive":
+        msg = f"{what} is for tables only, as in Spark; use toTable."
+        raise ConfigError(msg)
+    if name.lower() in FILE_FORMATS:
+        require_path(target.options, name)
+        if target.mode != "append":
+            msg = f"{what} takes append mode only, as in Spark; got {target.mode}."
+            raise ConfigError(msg)
+    datasources = java.org.apache.spark.sql.execution.datasources
+    conf = spark._jsparkSession.sessionState().conf()
+    with sparksinks.refused(what):
+        found = datasources.DataSource.lookupDataSource(name, conf)
+        provider = found.newInstance()
+        disabled = [one.strip() for one in str(conf.disabledV2StreamingWriters()).split(",")]
+        older = found.getCanonicalName() in disabled or sparksinks.is_a(
+            spark, provider, "org.apache.spark.sql.execution.datasources.v2.FileDataSourceV2"
+        )
+        made = None if older else _provided(spark, provider, name, target, plan)
+    if made is not None and sparksinks.writes_streams(spark, made):
+        return _table_sink(spark, made, target, plan)
+    v1 = ("sources.StreamSinkProvider", "execution.datasources.FileFormat")
+    streams = [sparksinks.is_a(spark, provider, f"org.apache.spark.sql.{one}") for one in v1]
+    if not (older or any(streams)):
+        return _batch_sink(spark, provider, made, target)
+    options = dict(target.options)
+    if target.cluster_by:
+        utils = datasources.DataSourceUtils
+        encoded = utils.encodePartitioningColumns(seq(spark, target.cluster_by))
+        options[utils.CLUSTERING_COLUMNS_KEY()] = encoded
+
+    def made_v1() -> Jvm:
+        return sparksinks.v1_sink(
+            spark, name, target.mode, options, target.partition_by, plan.schema()
+        )
+
+    if table is not None and (older or streams[1]):
+        return sparksinks.FileTableSink(spark, made_v1, target.checkpoint, *table)
+    with sparksinks.refused(what):
+        sink = made_v1()
+    return sparksinks.V1Sink(spark, sink, target.checkpoint, table[0] if table else None)
+
+
+def _provided(
+    spark: SparkSession, provider: Jvm, name: str, target: Target, plan: Jvm
+) -> Jvm | None:
+    """Return the table that a newer source (DSv2) gives, None of an older one."""
+    if not sparksinks.is_a(spark, provider, "org.apache.spark.sql.connector.catalog.TableProvider"):
+        return None
+    java = jvm(spark)
+    utils = java.org.apache.spark.sql.execution.datasources.v2.DataSourceV2Utils
+    conf = spark._jsparkSession.sessionState().conf()
+    python = "org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2"
+    if sparksinks.is_a(spark, provider, python):
+        provider.setShortName(name)
+    of_session = utils.extractSessionConfigs(provider, conf)
+    given = {key.lower() for key in target.options}
+    keys = [pair._1() for pair in each(of_session)]
+    options = {k: of_session.apply(k) for k in keys if k.lower() not in given} | dict(
+        target.options
+    )
+    try:
+        outside = provider.supportsExternalMetadata()
+    except Py4JError:  # not of its own: the interface says no
+        outside = False
+    schema = plan.schema() if outside else None
+    return utils.getTableFromProvider(
+        provider, sparksinks.string_map(spark, options), java.scala.Option.apply(schema)
+    )
+
+
+def _table_sink(
+    spark: SparkSession,
+    table: Jvm,
+    target: Target,
+    plan: Jvm,
+    named: tuple[Jvm, Jvm] | None = None,
+) -> Sink:
+    sparksinks.check_mode(spark, table, target.mode, target.options, plan.schema())
+    return sparksinks.V2Sink(spark, table, target.mode, target.options, target.checkpoint, named)
+
+
+def _batch_sink(spark: SparkSession, provider: Jvm, table: Jvm | None, target: Target) -> Sink:
+    """Return a sink that appends by a batch writer: more than Spark does with such a format."""
+    older = "org.apache.spark.sql.sources.CreatableRelationProvider"
+    able = sparksinks.is_a(spark, provider, older)
+    if table is not None:
+        able = able or sparksinks.can(spark, table, "BATCH_WRITE")
+    if not able:
+        msg = f'format "{target.file_format}" cannot be written to, as in Spark; use another one.'
+        raise ConfigError(msg)
+    if target.mode != "append":
+        msg = (
+            f'format "{target.file_format}" has no streaming writer in Spark, and headgate only appends '
+            f"to it; got {target.mode} mode, for which foreachBatch is the way."
+        )
+        raise ConfigError(msg)
+    own = ("checkpointlocation", "queryname")
+    options = {k: v for k, v in target.options.items() if k.lower() not in own}
+    return WriterSink(str(target.file_format), target.partition_by, options)
+
+
+class _TableFinder:
+    """Finds the sink of ``toTable``, step by step as Spark's writer does."""
+
+    def __init__(self, spark: SparkSession, target: Target, plan: Jvm) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._format = target.file_format or _default_format(spark)
+        self._target = replace(target, file_format=self._format)
+        self._name = str(target.table)
+
+    def sink(self) -> Sink:
+        """Return the sink of the table, which is made if it is not there."""
+        spark, state = self._spark, self._spark._jsparkSession.sessionState()
+        with sparksinks.refused(f"table {self._name}"):
+            parts = state.sqlParser().parseMultipartIdentifier(self._name)
+            quoted = ".".join(_quoted(part) for part in each(parts))
+            if state.catalog().isTempView(parts):
+                msg = f"table {self._name} is a temporary view; name a table."
+                raise ConfigError(msg)
+            found = state.analyzer().CatalogAndIdentifier().unapply(parts).get()
+            catalog, identifier = found._1(), found._2()
+            if not catalog.tableExists(identifier):
+                spark.sql(self._create(quoted))
+            table = catalog.loadTable(identifier)
+        if sparksinks.writes_streams(spark, table):
+            return _table_sink(spark, table, self._target, self._plan, (catalog, identifier))
+        older = ("V1Table", "V2TableWithV1Fallback")
+        known = "org.apache.spark.sql.connector.catalog."
+        if not any(sparksinks.is_a(spark, table, known + one) for one in older):
+            msg = f"table {self._name} takes no streams, as in Spark; use foreachBatch."
+            raise ConfigError(msg)
+        return self._files(table.v1Table(), quoted)
+
+    def _files(self, table: Jvm, quoted: str) -> Sink:
+        """Return the sink of a table of files."""
+        if str(table.tableType().name()) == "VIEW":
+            msg = f"table {self._name} is a view; name a table."
+            raise ConfigError(msg)
+        provider = str(table.provider().get())
+        if provider != self._format:
+            msg = (
+                f'table {self._name} is of format "{provider}", the query writes "{self._format}"; add '
+                f'.format("{provider}").'
+            )
+            raise ConfigError(msg)
+        path = str(jvm(self._spark).org.apache.hadoop.fs.Path(table.location()).toString())
+        others = {k: v for k, v in self._target.options.items() if k.lower() != "path"}
+        target = replace(self._target, options=others | {"path": path})
+        return _format_sink(self._spark, target, self._plan, (quoted, path))
+
+    def _create(self, quoted: str) -> str:
+        """Return what makes the table: columns that may be null, and nothing else of the options."""
+        target = self._target
+        made = f"CREATE TABLE {quoted} ({self._plan.schema().asNullable().toDDL()}) USING {self._format}"
+        for words, names in (
+            ("PARTITIONED BY", target.partition_by),
+            ("CLUSTER BY", target.cluster_by),
+        ):
+            if names:
+                made += f" {words} ({', '.join(_quoted(name) for name in names)})"
+        path = {k.lower(): v for k, v in target.options.items()}.get("path")
+        if path is not None:
+            escaped = path.replace("\\", "\\\\").replace("'", "\\'")
+            made += f" LOCATION '{escaped}'"
+        return made
+
+
+def _quoted(name: str) -> str:
+    """Return a name as SQL takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _default_format(spark: SparkSession) -> str:
+    return str(spark.conf.get("spark.sql.sources.default"))
+
+
+class NoopSink:
+    """Spark's ``noop``: every row is computed and none is kept."""
+
+    kind = "replace"
+    wants_empty = False
+    inside = True
+
+    def begin(self) -> None:
+        """Nothing to make ready."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Compute the rows."""
+        frame.write.format("noop").mode("overwrite").save()
+
+
+class MemorySink:
+    """A table of the query's name in this session, as Spark's memory sink."""
+
+    kind = "skip"
+    wants_empty = False
+    inside = False
+
+    def __init__(self, spark: SparkSession, name: str, schema_plan: DataFrame, mode: str) -> None:
+        java = jvm(spark)
+        with sparksinks.refused(f'format "memory" with the query\'s name "{name}"'):
+            spark._jsparkSession.sessionState().sqlParser().parseTableIdentifier(name)
+        self._sink: Jvm = java.org.apache.spark.sql.execution.streaming.sources.MemorySink()
+        self._complete = mode == "complete"
+        output = schema_plan._jdf.queryExecution().analyzed().output()
+        plan = java.org.apache.spark.sql.execution.streaming.sources.MemoryPlan(self._sink, output)
+        self._name, self._rows = name, of_rows(spark, plan)
+
+    def begin(self) -> None:
+        """Put the table in the place of one of that name."""
+        self._rows.createOrReplaceTempView(self._name)
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Add the step's rows (complete mode: put them in place of all others)."""
+        self._sink.write(batch, self._complete, frame._jdf.collect())
+
+
+class ConsoleSink:
+    """Prints each step, as Spark's console sink."""
+
+    kind = "plain"
+    wants_empty = False
+    inside = False
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        rows, truncate = options.get("numrows", "20"), options.get("truncate", "true").lower()
+        try:
+            self._rows = int(rows)
+        except ValueError:
+            msg = f'option numRows="{rows}" of format "console" is no whole number; use one such as 20.'
+            raise ConfigError(msg) from None
+        if truncate not in ("true", "false"):
+            msg = f'option truncate="{truncate}" of format "console" is out of range; use true or false.'
+            raise ConfigError(msg)
+        self._truncate = truncate == "true"
+
+    def begin(self) -> None:
+        """Nothing to make ready."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Print the step's rows."""
+        line = "-" * 43
+        print(f"{line}\nBatch: {batch}\n{line}")
+        frame.show(self._rows, self._truncate)
+
+
+class FunctionSink:
+    """The user's own function, called as Spark's ``foreachBatch`` calls it."""
+
+    kind = "plain"
+    wants_empty = False
+    inside = False
+
+    def __init__(self, function: Callable[[DataFrame, int], None]) -> None:
+        self._function = function
+
+    def begin(self) -> None:
+        """Nothing to make ready."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Call the function with the step's rows; a step that comes again has the same id."""
+        self._function(frame, batch)
+
+
+class WriterSink:
+    """A batch writer, appended to: for formats that have no streaming writer, such as JDBC."""
+
+    kind = "plain"
+    wants_empty = False
+    inside = False
+
+    def __init__(
+        self, file_format: str, partition_by: list[str], options: Mapping[str, str]
+    ) -> None:
+        self._format = file_format
+        self._partition_by = partition_by
+        self._options = options
+
+    def begin(self) -> None:
+        """Nothing to make ready."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Append the step's rows."""
+        writer = frame.write.mode("append").format(self._format).options(**self._options)
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        writer.save()
+
+
+def require_path(options: Mapping[str, str], file_format: str) -> str:
+    """Return the ``path`` option, which file sinks need."""
+    path = {key.lower(): value for key, value in options.items()}.get("path")
+    if not path:
+        msg = f'format "{file_format}" needs a place to write to; add .option("path", ...).'
+        raise ConfigError(msg)
+    return path

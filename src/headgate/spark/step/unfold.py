@@ -1,0 +1,114 @@
+"""What multiplies rows (`explode`, `rollup`, windows kept whole), made in the batch and not before it.
+
+Spark hands the rows of a ``foreachBatch`` on one by one. What a query explodes before that boundary
+crosses it copy by copy, to be merged again right behind; exploded behind it, a record crosses once, and
+Spark's generated code explodes and aggregates in one loop.
+"""
+
+from __future__ import annotations
+
+from itertools import compress
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate.spark.jvm.gateway import (
+    Jvm,
+    analysed,
+    class_name,
+    column,
+    data_type,
+    each,
+    internal_rows,
+    java_class,
+    leaf,
+    of_rows,
+    replace_leaf,
+    seq,
+    template,
+)
+from headgate.spark.read.logical import attributes_used
+from headgate.spark.read.plan import Operator, Query
+from headgate.spark.step.exchange import routed_columns
+
+_MULTIPLIES = ("Generate", "Expand")
+_MOVABLE = (*_MULTIPLIES, "Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
+_BOUND_TO_THE_STREAM = ("CURRENT_LIKE", "PYTHON_UDF", "PLAN_EXPRESSION")
+"""What Catalyst replaces or runs per micro-batch, as Spark's names of tree patterns."""
+
+
+class Unfolding:
+    """The part of an operator's input that is made in the batch.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    operator : Operator
+        Reads the source.
+    below : plan node
+        What of its input plan the streaming query runs.
+    key_groups : int
+
+    Attributes
+    ----------
+    used : list of str
+        Names of the columns of `below` that something above it needs.
+    hole : plan node
+        Leaf of `plan`, where a batch's rows are put.
+    plan : plan node
+        From them to the routed columns.
+    """
+
+    def __init__(
+        self, spark: SparkSession, operator: Operator, below: Jvm, key_groups: int
+    ) -> None:
+        self._spark, self._below = spark, below
+        columns = routed_columns(operator, key_groups)
+        named = [value.alias(name) for name, value in columns.items()]
+        # what is not used crosses as null
+        self._attributes = [a.withNullability(True) for a in each(below.output())]
+        nothing = internal_rows(template(spark, of_rows(spark, below).schema))
+        self.hole = leaf(spark, seq(spark, self._attributes), nothing)
+        plan = replace_leaf(spark, operator.input_plan, below, self.hole)
+        routed = of_rows(spark, plan).select(*named)
+        self.plan = analysed(routed)
+        ids = attributes_used(routed._jdf.queryExecution().optimizedPlan(), self.hole)
+        self._crosses = [a.exprId().toString() in ids for a in self._attributes]
+        self.used = [a.name() for a in compress(self._attributes, self._crosses)]
+
+    def stream(self) -> DataFrame:
+        """Return what the streaming query runs; columns are named by position."""
+        values = []
+        for attribute, crosses in zip(self._attributes, self._crosses, strict=True):
+            nothing = F.lit(None).cast(data_type(attribute.dataType()))
+            values.append(column(self._spark, attribute) if crosses else nothing)
+        named = [value.alias(f"c{i}") for i, value in enumerate(values)]
+        return of_rows(self._spark, self._below).select(*named)
+
+
+def unfolding(spark: SparkSession, query: Query, key_groups: int) -> Unfolding | None:
+    """Return what of a query's input is better made in the batch; None if nothing is.
+
+    Chains that share one read of the source share what it puts out, so there it stays as it is.
+    """
+    chains = query.chains
+    if len(chains) != 1:
+        return None
+    first = chains[0][0]
+    below = _lowest_multiplied(spark, first.input_plan)
+    return None if below is None else Unfolding(spark, first, below, key_groups)
+
+
+def _lowest_multiplied(spark: SparkSession, plan: Jvm) -> Jvm | None:
+    """Return what stands below the lowest node that multiplies rows and can move, with all above it."""
+    patterns = java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern")
+    bound = [getattr(patterns, name)() for name in _BOUND_TO_THE_STREAM]
+    found = None
+    while class_name(plan) in _MOVABLE:
+        for expression in each(plan.expressions()):
+            if not expression.deterministic() or any(map(expression.containsPattern, bound)):
+                return found
+        multiplies = class_name(plan) in _MULTIPLIES
+        (plan,) = list(each(plan.children()))
+        found = plan if multiplies else found
+    return found

@@ -1,0 +1,219 @@
+"""Comparing what a job put out with Spark's own batch answer on the same input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.errors import CheckpointError, HeadgateError
+from headgate.journal.reader import read as read_journal
+from headgate.journal.schema import Batch
+from headgate.spark.jvm.gateway import Jvm, analysed, class_name, each, of_rows, seq
+from headgate.spark.read.logical import read
+from headgate.spark.read.plan import Query
+from headgate.spark.workloads.sources import BUILT_IN
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.manifest import Manifest
+
+
+class BatchSession:
+    """A session whose ``readStream`` reads the same source as a batch, up to where the job came.
+
+    Everything else is the session's own, so the user's function runs unchanged.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    until : list of (str or None)
+        End offset (JSON) of each source that takes an ``until`` option, in the order of the query.
+    """
+
+    def __init__(self, spark: SparkSession, until: list[str | None]) -> None:
+        self._spark = spark
+        self._until = list(until)
+
+    @property
+    def readStream(self) -> Any:
+        """A batch reader in place of the streaming reader; the next one is of the next source."""
+        until = self._until[0] if self._until else None
+        if len(self._until) > 1:
+            self._until.pop(0)
+        return _BatchReader(self._spark, until)
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the session's."""
+        return getattr(self._spark, name)
+
+
+class _BatchReader:
+    def __init__(self, spark: SparkSession, until: str | None) -> None:
+        self._reader = spark.read
+        self._until = until
+        self._source = "parquet"
+
+    def format(self, source: str) -> _BatchReader:
+        self._reader, self._source = self._reader.format(source), source
+        if source in BUILT_IN and self._until is not None:
+            self._reader = self._reader.option("until", self._until)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._reader, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = found(*args, **kwargs)
+            except AnalysisException as error:
+                if "is not a valid Spark SQL Data Source" not in str(error):
+                    raise
+                msg = (
+                    f'source "{self._source}" cannot be read a second time, so its answer cannot be '
+                    "verified; read files, Kafka or headgate's own sources."
+                )
+                raise HeadgateError(msg) from error
+            if isinstance(result, DataFrame):
+                return result
+            self._reader = result
+            return self
+
+        return call
+
+
+def verify(
+    spark: SparkSession,
+    build: Callable[..., DataFrame],
+    *,
+    checkpoint: str,
+    output: DataFrame,
+    options: Mapping[str, Any] | None = None,
+    mode: str = "append",
+    reference: Callable[..., DataFrame] | None = None,
+) -> dict[str, Any]:
+    """Compare a stopped job's output with the batch answer of the same function.
+
+    Parameters
+    ----------
+    build : callable
+        ``build(spark, **options)`` gives the query; it reads through ``spark.readStream``.
+    checkpoint : str
+    output : DataFrame
+        Everything the job's sink holds.
+    options : mapping, optional
+        For `build`.
+    mode : str
+        Output mode of the job; append is compared where windows are closed.
+    reference : callable, optional
+        Gives the expected rows, as `build` gives the query; default: `build` itself, so that the
+        expected rows are Spark's batch answer.
+
+    Returns
+    -------
+    dict
+        verified, rows_compared, missing, extra, dropped {late, null_keys}.
+
+    Notes
+    -----
+    Records that were late are in the batch answer and not in the output, so a run that dropped any
+    does not verify; `dropped` says how many.
+    """
+    store = Checkpoint(checkpoint)
+    latest = store.latest()
+    late, last_batch = _journalled(store.root / "journal.jsonl")
+    if last_batch is None:
+        msg = f"checkpoint {checkpoint} holds no batch yet; let the job run first."
+        raise CheckpointError(msg)
+    # a stateless query has no manifest; what it wrote is what its journal says
+    until = last_batch if latest is None else latest.spark_batch
+    session = BatchSession(spark, end_offsets(Path(checkpoint), until))
+    expected = (reference or build)(session, **dict(options or {}))
+    if mode == "append" and latest is not None:
+        query = read(build(spark, **dict(options or {})), mode)
+        expected = closed(expected, query, latest)
+    return compare(expected, output) | {"dropped": {"late": late, "null_keys": 0}}
+
+
+def end_offsets(location: Path, batch: int) -> list[str | None]:
+    """Return the end offsets of a Spark batch, as JSON, by source."""
+    path = location / "offsets" / str(batch)
+    if not path.exists():
+        return [None]
+    # the format's version, Spark's metadata, then one line per source
+    _, _, *sources = path.read_text().splitlines()
+    return [None if source == "-" else source for source in sources]
+
+
+def _journalled(journal: Path) -> tuple[int, int | None]:
+    """Return how many records were late, and Spark's number of the last batch."""
+    late, last = 0, None
+    for event in read_journal(journal):
+        if isinstance(event, Batch):
+            late += event.late
+            last = event.spark_batch
+    return late, last
+
+
+def closed(batch: DataFrame, query: Query, latest: Manifest) -> DataFrame:
+    """Return a batch query with only the windows that the job had closed.
+
+    Parameters
+    ----------
+    batch : DataFrame
+        The batch form of `query`.
+    query : Query
+        The streaming form, as headgate reads it.
+    latest : Manifest
+        The job's last manifest: every key group knows up to where it has emitted.
+    """
+    spark = batch.sparkSession
+    last = [chain[-1] for chain in query.chains]
+    facts = latest.engine["operators"]
+    bounds = [(op.time_output, min(facts[op.id]["emitted_us"])) for op in last]
+    return of_rows(spark, _closed(spark, analysed(batch), iter(bounds)))
+
+
+def _closed(spark: SparkSession, plan: Jvm, bounds: Iterator[tuple[int | None, int]]) -> Jvm:
+    if class_name(plan) == "Aggregate":
+        position, watermark_us = next(bounds)
+        if position is None:
+            return plan
+        frame = of_rows(spark, plan)
+        field = frame.schema.fields[position]
+        time = F.col(f"`{field.name}`")
+        end = time.getField("end") if isinstance(field.dataType, T.StructType) else time
+        return analysed(frame.where(F.unix_micros(end) <= watermark_us))
+    children = [_closed(spark, child, bounds) for child in each(plan.children())]
+    return plan.withNewChildren(seq(spark, children)) if children else plan
+
+
+def compare(expected: DataFrame, output: DataFrame) -> dict[str, Any]:
+    """Compare two DataFrames as bags of rows, and their column names and types."""
+    if _shape(expected.schema) != _shape(output.schema):
+        msg = (
+            f"the output has columns {output.schema.simpleString()}, the batch answer "
+            f"{expected.schema.simpleString()}; it was written by another query."
+        )
+        raise HeadgateError(msg)
+    expected, output = expected.persist(), output.persist()
+    try:
+        missing = expected.exceptAll(output).count()
+        extra = output.exceptAll(expected).count()
+        rows = expected.count()
+    finally:
+        expected.unpersist()
+        output.unpersist()
+    return {
+        "verified": missing == 0 and extra == 0 and rows > 0,
+        "rows_compared": rows,
+        "missing": missing,
+        "extra": extra,
+    }
+
+
+def _shape(schema: T.StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]

@@ -1,0 +1,131 @@
+"""The processor of ``transformWithStateInPandas``: its frames made and read by PySpark's own functions.
+
+Imported in Python workers; pandas is, by PySpark, only where such a processor runs.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+# private: a test of each minor release of Spark covers them
+from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+
+from headgate.core.errors import ProcessorError
+from headgate.operators.leaves import one_batch
+from headgate.operators.processor import Keyed
+from headgate.spark.worker.user_processor import RowProcessor
+
+_SETTINGS = {
+    "timezone": "spark.sql.session.timeZone",
+    "prefer_int_ext_dtype": "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype",
+    "safecheck": "spark.sql.execution.pandas.convertToArrowArraySafely",
+    "assign_cols_by_name": "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName",
+    "int_to_decimal_coercion_enabled": (
+        "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
+    ),
+}
+"""Spark's settings that say how frames are made and read."""
+
+_ON = {"assign_cols_by_name"}
+"""Those that are on unless switched off."""
+
+
+@dataclass
+class PandasProcessor(RowProcessor):
+    """The processor of ``transformWithStateInPandas``: frames in, frames out.
+
+    Attributes
+    ----------
+    returns : StructType
+        What it puts out.
+    settings : dict
+        See `read`.
+    """
+
+    returns: T.StructType = field(default_factory=T.StructType)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def read(spark: SparkSession) -> dict[str, Any]:
+        """Return Spark's settings that say how frames are made and read."""
+        found: dict[str, Any] = {}
+        for name, key in _SETTINGS.items():
+            if name == "timezone":
+                found[name] = spark.conf.get(key)
+            else:
+                found[name] = spark.conf.get(key, "true" if name in _ON else "false") == "true"
+        return found
+
+    def _given(self, keyed: Keyed, keys: int) -> Callable[[int], Iterator[Any]]:
+        """Return a function from a key's position to its one frame.
+
+        It is made of the key's rows, as Spark makes it: integers are of 64 bits, and what is null for
+        another key does not change its types.
+        """
+        frame = self._frame(keyed.rows)
+        names, rows = list(frame.columns), list(frame.itertuples(index=False, name=None))
+        starts = keyed.starts(keys).tolist()
+
+        def frames(key: int) -> Iterator[Any]:
+            start, stop = starts[key], starts[key + 1]
+            self._place = f"its {stop - start} records"
+            yield type(frame)(rows[start:stop], columns=names)
+
+        return frames
+
+    def _key_values(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        return list(self._frame(keys).itertuples(index=False, name=None))
+
+    def _timer_keys(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """Return keys as Spark gives them with a timer: not as pandas has them, and without a zone."""
+        columns = [map(_without_zone, column.to_pylist()) for column in keys.columns]
+        return list(zip(*columns, strict=True))
+
+    def _frame(self, rows: pa.RecordBatch) -> Any:
+        given = self.settings
+        series = ArrowBatchTransformer.to_pandas(
+            rows, timezone=given["timezone"], prefer_int_ext_dtype=given["prefer_int_ext_dtype"]
+        )
+        frame = series[0].to_frame(rows.schema.names[0])
+        for name, column in zip(rows.schema.names[1:], series[1:], strict=True):
+            frame[name] = column
+        return frame
+
+    def _kept(self, row: Any) -> Any:
+        return row.copy() if hasattr(row, "iloc") else row
+
+    def _output(self, found: list[Any]) -> pa.RecordBatch:
+        given, batches = self.settings, []
+        for number, frame in enumerate(found):
+            try:
+                batch = PandasToArrowConversion.convert(
+                    [frame],
+                    T.StructType([T.StructField("_0", self.returns)]),
+                    timezone=given["timezone"],
+                    safecheck=given["safecheck"],
+                    arrow_cast=True,
+                    assign_cols_by_name=given["assign_cols_by_name"],
+                    int_to_decimal_coercion_enabled=given["int_to_decimal_coercion_enabled"],
+                )
+            except (PySparkException, pa.ArrowException, AttributeError, TypeError, ValueError):
+                msg = (
+                    f"frame {number + 1} of {len(found)} that {self.name} put out does not fit its "
+                    f"output schema {self.returns.simpleString()}."
+                )
+                raise ProcessorError(msg) from None
+            batches.append(pa.RecordBatch.from_struct_array(batch.column(0)))
+        if not batches:
+            return pa.RecordBatch.from_pylist([], schema=self.outputs)
+        return one_batch(batches)
+
+
+def _without_zone(value: Any) -> Any:
+    return value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value

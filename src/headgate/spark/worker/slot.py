@@ -1,0 +1,353 @@
+"""What runs in a Python worker: one slot's work in one batch."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import time
+import uuid
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from headgate.journal.histogram import counts_of, sparse_of
+from headgate.operators.aggregate import NEVER_US
+from headgate.operators.build import Operator, Spec
+from headgate.operators.process import ProcessorOperator
+from headgate.operators.serve import (
+    GROUP,
+    RECORDS,
+    GroupState,
+    Request,
+    Served,
+    serve,
+    stamped,
+)
+from headgate.spark.job.columns import INITIAL, MARKER_TO, MARKER_TOKEN, MARKER_US
+from headgate.spark.job.faults import SlotFaults
+from headgate.spark.job.reports import Payload, Report
+from headgate.spark.worker.failure import located
+from headgate.spark.worker.worker import checkpoint_at, operator_named, run_named, store_of
+from headgate.state import changelog
+from headgate.state.checkpoint import Checkpoint, due_for_snapshot
+from headgate.state.ports import Chain
+
+STEP_PROPERTY = "headgate.step."
+"""Local property (with the operator's id behind it) that carries a step's facts to its tasks."""
+
+INLINE_BYTES = 256 * 1024
+"""Up to here bytes travel in the report, and the driver writes one bundle for all slots."""
+
+_frozen = False
+
+
+@dataclass(frozen=True)
+class SlotTask:
+    """The function that `mapInArrow` runs; the same object for every batch of a query.
+
+    Attributes
+    ----------
+    operator : str
+    spec : Spec
+    sender : object
+        The report channel's sending end.
+    next_operator : str or None
+        The operator that reads what this one puts out; None for a chain's last.
+    into_sink : bool
+        True where the sink is written by this very job, so that nothing is kept for it.
+    """
+
+    operator: str
+    spec: Spec
+    sender: Any
+    next_operator: str | None = None
+    into_sink: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Serve this task's slot."""
+        started = time.perf_counter()
+        context = TaskContext.get()
+        assert context is not None
+        facts = Facts(json.loads(context.getLocalProperty(STEP_PROPERTY + self.operator) or "{}"))
+        slot = context.partitionId()
+        operator = operator_named(self.operator, self.spec)
+        arrived = list(batches)
+        read = time.perf_counter()
+        arriving, consumed, watermark_us = _split_markers(arrived, operator, facts)
+        token = uuid.uuid4().hex
+        run = run_named(facts.arena_root, facts.run_id)
+        store = store_of(run, self.operator, operator)
+        checkpoint = checkpoint_at(facts.checkpoint, facts.run_id)
+        faults = SlotFaults(facts.faults, slot, facts.step, facts.attempt)
+        request = facts.request(slot, token, watermark_us, checkpoint, self.operator)
+        backlog = facts.backlog(slot, checkpoint)
+        if facts.delta_ms:
+            # what has come from another operator has come just now
+            arriving = stamped(arriving, facts.arrived_ms if not consumed else time.time() * 1e3)
+        arriving, initial = _split_initial(arriving, operator)
+        with located(f"{self.operator}, slot {slot}, step {facts.step}"):
+            served = serve(
+                operator,
+                store,
+                request,
+                arriving,
+                backlog,
+                initial=initial,
+                on_group=faults.on_group,
+            )
+        faults.dawdle(served.served_rows)
+        done = time.perf_counter()
+        report = _report(self, facts, slot, request, consumed, served, checkpoint)
+        phases = {
+            "read": (read - started) * 1e3,
+            "serve": (done - read) * 1e3,
+            "log": (time.perf_counter() - done) * 1e3,
+        }
+        useful_ms = (time.perf_counter() - read) * 1e3
+        self.sender.add([_timed(report, useful_ms, phases)])
+        freeze_once()
+        if self.next_operator is not None:
+            yield _downstream(served, token, facts.next_slots)
+        elif self.into_sink and served.output.num_rows:
+            yield served.output
+
+
+class Facts:
+    """What the driver tells the tasks of one operator in one attempt of a step."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self._facts = facts
+        self.step: int = facts["step"]
+        self.attempt: int = facts["attempt"]
+        self.arena_root: str | None = facts["arena_root"]
+        self.run_id: str = facts["run_id"]
+        self.checkpoint: str = facts["checkpoint"]
+        self.watermark_us: int = facts["watermark_us"]
+        self.next_slots: int = facts["next_slots"]
+        self.keep_late: bool = facts["keep_late"]
+        self.faults: list[dict[str, Any]] = facts["faults"]
+        self.delta_ms: float = facts["delta_ms"]
+        self.arrived_ms: float = facts["arrived_ms"]
+
+    def groups_of(self, slot: int) -> list[int]:
+        """Return the key groups of a slot."""
+        return [g for g, s in enumerate(self._facts["slot_of"]) if s == slot]
+
+    def request(
+        self, slot: int, token: str, watermark_us: int, checkpoint: Checkpoint, operator: str
+    ) -> Request:
+        """Return what is asked of `slot`."""
+        facts = self._facts
+        tokens, steps = facts["tokens"], facts["steps"]
+        emitted, due, fresh = facts["emitted_us"], facts["due_us"], facts["full_steps"]
+        every, held = facts["snapshot_every"], frozenset(facts["held"])
+        groups = {
+            g: GroupState(
+                tokens[g],
+                emitted[g],
+                due[g],
+                # a group whose newest section is a full one has nothing to gain from another
+                snapshot=(
+                    g not in held and steps[g] > fresh[g] and due_for_snapshot(g, self.step, every)
+                ),
+            )
+            for g in self.groups_of(slot)
+        }
+        quotas = facts["quotas"]
+
+        def chain(group: int) -> Chain:
+            return checkpoint.chain(operator, group, steps[group])
+
+        quota = quotas[slot] if quotas else None
+        return Request(
+            token,
+            watermark_us,
+            groups,
+            chain,
+            quota,
+            turn=self.step,
+            delta_ms=self.delta_ms,
+            bound_ms=facts["bound_ms"],
+            timestamp_ms=facts["timestamp_ms"],
+            time_limit_s=facts["time_limit_s"],
+            held=held & groups.keys(),
+        )
+
+    def backlog(self, slot: int, checkpoint: Checkpoint) -> pa.Table | None:
+        """Return the records that wait for the slot's groups that are served, oldest first per group.
+
+        Raises
+        ------
+        CheckpointError    A file they wait in is damaged.
+        """
+        waiting: dict[str, list[list[Any]]] = self._facts["backlog"]
+        parts = []
+        read: dict[str, pa.Table] = {}  # a file holds segments of many groups
+        held = frozenset(self._facts["held"])
+        for group in self.groups_of(slot):
+            if group in held:
+                continue
+            for name, start, count, _ in waiting.get(str(group), ()):
+                if name not in read:
+                    crc32 = self._facts["waiting_crc32"][name]
+                    read[name] = read_table(checkpoint.read_file("backlog", name, crc32=crc32))
+                parts.append(read[name].slice(start, count))
+        if not parts:
+            return None
+        return pa.concat_tables(parts, promote_options="default")
+
+
+def _split_markers(
+    batches: list[pa.RecordBatch], operator: Operator, facts: Facts
+) -> tuple[pa.Table, tuple[str, ...], int]:
+    """Return (records, tokens of the upstream slots, the operator's watermark)."""
+    if not batches:
+        return _no_records(operator), (), facts.watermark_us
+    table = pa.Table.from_batches(batches).combine_chunks()
+    if MARKER_TO not in table.column_names:
+        return table, (), facts.watermark_us
+    is_marker = table.column(MARKER_TO).is_valid()
+    markers = table.filter(is_marker)
+    tokens = tuple(sorted(markers.column(MARKER_TOKEN).to_pylist()))
+    watermark_us = min([facts.watermark_us, *markers.column(MARKER_US).to_pylist()])
+    records = table.filter(table.column(MARKER_TO).is_null()).combine_chunks()
+    records = records.drop_columns([MARKER_TO, MARKER_TOKEN, MARKER_US])
+    return records, tokens, watermark_us
+
+
+def _split_initial(arriving: pa.Table, operator: Operator) -> tuple[pa.Table, pa.Table | None]:
+    """Return (records, initial state), each with its own columns."""
+    if INITIAL not in arriving.column_names or not isinstance(operator, ProcessorOperator):
+        return arriving, None
+    own = [*operator.initial_schema().names, GROUP]
+    initial = arriving.filter(arriving.column(INITIAL).is_valid()).select(own)
+    records = arriving.filter(arriving.column(INITIAL).is_null())
+    others = [n for n in own if n[0] == "i"]
+    return records.drop_columns([INITIAL, *others]), initial
+
+
+def _no_records(operator: Operator) -> pa.Table:
+    fields = [pa.field(GROUP, pa.int32()), *operator.input_schema(), pa.field(RECORDS, pa.int64())]
+    return pa.schema(fields).empty_table()
+
+
+def _downstream(served: Served, token: str, next_slots: int) -> pa.RecordBatch:
+    """Return what a slot put out, and a marker for every slot of the next operator."""
+    rows, total = served.output.num_rows, served.output.num_rows + next_slots
+    nothing = np.arange(total) < rows
+    columns = [
+        pa.concat_arrays([column, pa.nulls(next_slots, column.type)])
+        for column in served.output.columns
+    ]
+    names = list(served.output.schema.names)
+    to = np.concatenate([np.zeros(rows, np.int32), np.arange(next_slots, dtype=np.int32)])
+    columns.append(pa.array(to, mask=nothing))
+    columns.append(pa.array([None] * rows + [token] * next_slots, pa.string()))
+    columns.append(pa.array(np.full(total, served.holds_us), mask=nothing))
+    names += [MARKER_TO, MARKER_TOKEN, MARKER_US]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _report(
+    task: SlotTask,
+    facts: Facts,
+    slot: int,
+    request: Request,
+    consumed: tuple[str, ...],
+    served: Served,
+    checkpoint: Checkpoint,
+) -> Report:
+    token = request.token
+    blob, refs = changelog.encode(served.sections) if served.sections else (b"", {})
+    keeps_output = task.next_operator is None and not task.into_sink
+    late = pa.concat_tables([served.late, served.partly_late]) if facts.keep_late else None
+    waiting_groups = served.waiting.column(GROUP).to_numpy()
+    groups, starts, counts = np.unique(waiting_groups, return_index=True, return_counts=True)
+    latency, weights = served.latency
+    return Report(
+        step=facts.step,
+        attempt=facts.attempt,
+        operator=task.operator,
+        slot=slot,
+        token=token,
+        consumed=consumed,
+        groups={g: (d.emitted_us, d.due_us, d.rows) for g, d in served.groups.items()},
+        sections=refs,
+        changelog=payload(checkpoint, "changelog", token, blob) if blob else None,
+        output=_table_payload(checkpoint, "output", token, served.output) if keeps_output else None,
+        waiting=_table_payload(checkpoint, "backlog", token, served.waiting, inline=False),
+        late=_table_payload(checkpoint, "late", token, late, inline=False),
+        output_rows=served.output.num_rows,
+        late_rows=served.late.num_rows,
+        segments={int(g): (int(s), int(c)) for g, s, c in zip(groups, starts, counts, strict=True)},
+        taken=served.taken,
+        arrived=served.arrived_records,
+        served=served.served_records,
+        late_records=served.late_records,
+        waiting_records=int(served.waiting.column(RECORDS).to_numpy().sum()),
+        served_rows=served.served_rows,
+        touched_rows=served.touched_rows,
+        served_by_group=served.served_by_group,
+        histogram=sparse_of(counts_of(latency, weights)) if len(latency) else (),
+        latency_sum_ms=float((latency * weights).sum()),
+        latency_max_ms=float(latency.max()) if len(latency) else 0.0,
+        watermark_us=request.watermark_us,
+        holds_us=served.holds_us,
+        useful_ms=0.0,
+        counts=served.counts,
+    )
+
+
+def _timed(report: Report, useful_ms: float, phases_ms: dict[str, float]) -> Report:
+    return replace(report, useful_ms=useful_ms, phases_ms=phases_ms)
+
+
+def payload(
+    checkpoint: Checkpoint, kind: str, token: str, data: bytes, *, inline: bool = True
+) -> Payload:
+    """Return bytes as a report carries them: themselves, or the name of the file they went to."""
+    crc32 = zlib.crc32(data)
+    if inline and len(data) < INLINE_BYTES:
+        return Payload(data, None, len(data), crc32)
+    checkpoint.write_file(kind, token, data)
+    return Payload(None, token, len(data), crc32)
+
+
+def _table_payload(
+    checkpoint: Checkpoint,
+    kind: str,
+    token: str,
+    table: pa.Table | pa.RecordBatch | None,
+    *,
+    inline: bool = True,
+) -> Payload | None:
+    if table is None or table.num_rows == 0:
+        return None
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write(table)
+    return payload(checkpoint, kind, token, stream.getvalue(), inline=inline)
+
+
+def read_table(data: bytes) -> pa.Table:
+    """Return the table that a slot task wrote."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()
+
+
+def freeze_once() -> None:
+    """Take what is loaded out of the collector's sight: Spark's daemon collects after every task."""
+    global _frozen  # noqa: PLW0603 -- once per worker process
+    if not _frozen:
+        gc.collect()
+        gc.freeze()
+        _frozen = True
+
+
+__all__ = ["NEVER_US", "Facts", "SlotTask", "payload", "read_table"]

@@ -1,0 +1,224 @@
+"""A PySpark ``StatefulProcessor``, unchanged, as a processor of many keys per call.
+
+What Spark does with one is done here, in the same order: ``init`` before the first key of a task,
+``handleInitialState`` in the first batch, ``handleInputRows`` per key with all its rows,
+``handleExpiredTimer`` after the rows, ``close`` at the end; the object is made anew for every task.
+Imported in Python workers.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    TimerValues,
+)
+
+from headgate.core.errors import ProcessorError
+from headgate.operators.failure import FAILURES, explained
+from headgate.operators.processor import Keyed, State, TimeMode, Timers, Variable
+from headgate.spark.worker.state_handle import SlotHandle, column_of, values_of
+from headgate.spark.worker.state_values import copied
+
+
+@dataclass
+class RowProcessor:
+    """The processor of ``transformWithState``: rows in, rows out.
+
+    Attributes
+    ----------
+    processor : StatefulProcessor
+        The user's.
+    keys, inputs, initial : pyarrow.Schema
+        The grouping columns; all columns of the stream; all columns of the initial state.
+    outputs : pyarrow.Schema
+    states : mapping of str to tuple
+        What ``init`` declares, as `Variable` takes it after its name.
+    mode : TimeMode
+    """
+
+    processor: StatefulProcessor
+    keys: pa.Schema
+    inputs: pa.Schema
+    initial: pa.Schema
+    outputs: pa.Schema
+    states: Mapping[str, tuple[Any, ...]]
+    mode: TimeMode
+    _handle: SlotHandle | None = field(default=None, init=False, repr=False)
+    _place: str = field(default="", init=False, repr=False)
+
+    @cached_property
+    def _nested(self) -> bool:
+        return any(pa.types.is_nested(kind) for kind in self.outputs.types)
+
+    @property
+    def name(self) -> str:
+        """The class of the user's processor."""
+        return type(self.processor).__name__
+
+    def handleInitial(
+        self, keys: pa.RecordBatch, initial: Keyed, state: State, timers: Timers
+    ) -> None:
+        """Call ``handleInitialState`` for every row of the initial state."""
+        user = self.processor.handleInitialState
+
+        def one(key: Any, rows: Iterator[Any], times: TimerValues) -> Iterable[Any]:
+            for row in rows:
+                user(key, row, times)
+            return ()
+
+        rows = self._given(initial, keys.num_rows)
+        self._each(self._key_values(keys), rows, state, timers, one, "handleInitialState")
+
+    def handleBatch(
+        self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
+    ) -> pa.RecordBatch:
+        """Call ``handleInputRows`` for every key."""
+        if keys.num_rows == 0:
+            return pa.RecordBatch.from_pylist([], schema=self.outputs)
+        user = self.processor.handleInputRows
+        rows = self._given(batch, keys.num_rows)
+        return self._each(self._key_values(keys), rows, state, timers, user, "handleInputRows")
+
+    def handleExpired(
+        self, keys: pa.RecordBatch, expired: Keyed, state: State, timers: Timers
+    ) -> pa.RecordBatch:
+        """Call ``handleExpiredTimer`` for every timer."""
+        user, row = self.processor.handleExpiredTimer, Row(*self.keys.names)
+        handle, starts = self._opened(), expired.starts(keys.num_rows).tolist()
+        at_all_ms = expired.rows.column(0).to_pylist()
+
+        def one(key: Any, rows: Iterator[Any], times: TimerValues) -> Iterable[Any]:
+            for at_ms in rows:
+                info = ExpiredTimerInfo(at_ms)
+                # Spark gives the names here
+                yield from user(key=key, timerValues=times, expiredTimerInfo=info)
+                handle.deleteTimer(at_ms)
+
+        def rows(number: int) -> Iterator[int]:
+            return iter(at_all_ms[starts[number] : starts[number + 1]])
+
+        named = [row(*values) for values in self._timer_keys(keys)]
+        return self._each(named, rows, state, timers, one, "handleExpiredTimer")
+
+    def close(self) -> None:
+        """Call the user's ``close``, if there was an ``init``."""
+        if self._handle is not None:
+            self._handle = None
+            self.processor.close()
+
+    # -- rows, which `PandasProcessor` has in another form ------------------------------------------
+
+    def _given(self, keyed: Keyed, keys: int) -> Callable[[int], Iterator[Any]]:
+        """Return a function from a key's position to its rows."""
+        kind = row_class(keyed.rows.schema.names)
+        values = list(zip(*(column.to_pylist() for column in keyed.rows.columns), strict=True))
+        starts = keyed.starts(keys).tolist()
+        new = tuple.__new__
+
+        def rows(key: int) -> Iterator[Any]:
+            first = starts[key]
+            for number in range(first, starts[key + 1]):
+                self._place = f"record {number - first + 1} of {starts[key + 1] - first}"
+                yield new(kind, values[number])
+
+        return rows
+
+    def _key_values(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        return list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
+
+    def _timer_keys(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """Return keys as Spark gives them with a timer: as it reads state, so times have no zone."""
+        return list(zip(*map(values_of, keys.columns), strict=True))
+
+    def _kept(self, row: Any) -> Any:
+        """Return a row that was put out as it is now: its lists may change before all are there."""
+        return copied(row) if self._nested else row
+
+    def _output(self, found: list[Any]) -> pa.RecordBatch:
+        """Return rows that the user put out as a batch, by the names of their fields."""
+        try:
+            return _of_rows(found, self.outputs, f"the output of {self.name}")
+        except (AttributeError, TypeError):
+            kinds = sorted({type(row).__name__ for row in found if not hasattr(row, "__fields__")})
+            what = f"a {kinds[0]}" if kinds else "rows without names"
+            msg = (
+                f"{self.name} put out {what}; it must put out Row({', '.join(self.outputs.names)})."
+            )
+            raise ProcessorError(msg) from None
+
+    # -- calls --------------------------------------------------------------------------------------
+
+    def _each(
+        self,
+        keys: Sequence[tuple[Any, ...]],
+        rows: Callable[[int], Iterator[Any]],
+        state: State,
+        timers: Timers,
+        call: Callable[..., Iterable[Any]],
+        what: str,
+    ) -> pa.RecordBatch:
+        """Make a call per key and return what came out of all of them."""
+        handle = self._opened()
+        handle.begin(state)
+        watermarks_ms = timers.watermark_ms.tolist()
+        found: list[Any] = []
+        number = 0
+        try:
+            for number, key in enumerate(keys):
+                handle.turn(number)
+                self._place = "no record"
+                times = TimerValues(timers.timestamp_ms, watermarks_ms[number])
+                found.extend(map(self._kept, call(key, rows(number), times)))
+        except FAILURES as error:
+            where = f"{what}, at {self._place} of key {number + 1} of {len(keys)}"
+            raise explained(error, where) from None
+        handle.finish(state)
+        return self._output(found)
+
+    def _opened(self) -> SlotHandle:
+        if self._handle is None:
+            variables = tuple(Variable(name, *self.states[name]) for name in sorted(self.states))
+            self._handle = SlotHandle(variables, self.mode)
+            self.processor.init(self._handle)
+        return self._handle
+
+
+def row_class(names: list[str]) -> type[Row]:
+    """Return PySpark's Row with these columns, whose values are looked up by name without a search.
+
+    A name that a Row has for something else (``count``) stays that, as in PySpark.
+    """
+    # The class has to live for as long as it is read: a collected one has an empty dictionary.
+    places = [f"c{i}" for i in range(len(names))]
+    getters: Any = namedtuple("_Getters", places)  # type: ignore[misc]
+    members: dict[str, Any] = {
+        name: vars(getters)[places[i]]
+        for i, name in reversed(list(enumerate(names)))
+        if not hasattr(Row, name)
+    }
+    return type("Row", (Row,), {**members, "__fields__": Row(*names)})
+
+
+def _of_rows(rows: list[Any], schema: pa.Schema, what: str) -> pa.RecordBatch:
+    """Return named rows as a batch; a name that is missing is null, others are ignored, as in Spark."""
+    if not rows:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    names = list(rows[0].__fields__)
+    nested = any(pa.types.is_nested(column.type) for column in schema)
+    if nested or any(row.__fields__ != rows[0].__fields__ for row in rows):
+        dictionaries = [row.asDict(True) for row in rows]
+        values = {n: [row.get(n) for row in dictionaries] for n in schema.names}
+    else:
+        values = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    nothing = [None] * len(rows)
+    columns = [column_of(values.get(f.name, nothing), f, what, zoned=False) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
