@@ -16,6 +16,7 @@ from headgate.migration.protocol import Migration
 from headgate.spark.job.job import OperatorState
 from headgate.spark.move.carrier import Carrier
 from headgate.spark.move.porter import Urgency
+from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.writer import Writer
 
 GROUPS = 12
@@ -130,9 +131,11 @@ def test_however_many_records_wait_the_slot_serves_its_other_groups_so_that_a_bo
     job.state.backlog[0] = [["file", 0, 100_000, 0]]
     assert job.boundary() == {0}
     writer = Writer.__new__(Writer)
+    writer.settings = QuerySettings()
     with pytest.raises(ConfigError, match=r"deferred=3.*lie in the checkpoint"):
         writer.migration("subscale(deferred=3)")
-    assert writer.migration("subscale(scheduling=false)")._migration == "subscale(scheduling=false)"
+    strategy = "subscale(scheduling=false)"
+    assert writer.migration(strategy).settings.migration == strategy
 
 
 def test_a_group_is_not_routed_while_its_copy_lags_by_more_than_a_batch():

@@ -20,6 +20,7 @@ from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
 from headgate.spark.job.reports import Payload, Report
 from headgate.spark.query import Query
+from headgate.spark.settings.query_settings import QuerySettings, SlotRange
 from headgate.spark.worker.failure import QueryFailed
 
 UTILITY = Utility(1.0, (Intent(Metric.JUICE, 0.5),))
@@ -51,17 +52,15 @@ class Job:
     """A writer whose query starts once `go` is set."""
 
     def __init__(self, name="job", *, queries=(), go=None):
-        self._name, self._policy, self._replica_policy, self._fallback = name, None, None, "error"
-        self._slos, self._slots = (parse_slo("juice >= 0.5 over 1 min"),), (1, 8, 1)
+        self.settings = QuerySettings(
+            name=name, slos=(parse_slo("juice >= 0.5 over 1 min"),), slots=SlotRange(1, 8, 1)
+        )
+        self.df = self  # what a fleet hands on to whoever starts a query
         self.queries, self.started, self.starting = list(queries), [], threading.Event()
-        self.go, self._trigger = go, {}
+        self.go = go
 
-    def policy(self, name):
-        return self
-
-    def slo(self, *slos):
-        self._slos = slos
-        return self
+    def told(self, **settings):
+        self.settings = dataclasses.replace(self.settings, **settings)
 
     def start(self):
         self.starting.set()
@@ -69,6 +68,11 @@ class Job:
             assert self.go.wait(30)
         self.started.append(self.queries.pop(0) if self.queries else Running())
         return self.started[-1]
+
+
+@pytest.fixture(autouse=True)
+def _starts_without_spark(monkeypatch):
+    monkeypatch.setattr(fleets, "start", lambda job, settings, watch: job.start())
 
 
 class Watching:
@@ -292,14 +296,14 @@ def test_a_writer_keeps_its_slos_and_can_be_added_again():
     for _ in range(2):
         fleet.add(job)
         fleet.remove("job")
-    assert len(job._slos) == 1
+    assert len(job.settings.slos) == 1
 
 
 def test_what_has_no_slots_to_give_is_refused():
     fleet = fleet_of(round_s=60.0)
     pools, plain = Job(), Job()
-    pools._replica_policy = SimpleNamespace(name="psps(naive)")
-    plain._fallback = "spark"
+    pools.told(replica_policy=SimpleNamespace(name="psps(naive)"))
+    plain.told(fallback="spark")
     with pytest.raises(ConfigError, match=r"has the policy psps\(naive\).* leave out \.policy\(\)"):
         fleet.add(pools)
     with pytest.raises(ConfigError, match=r"plain Spark.*leave out \.fallback"):
@@ -316,7 +320,7 @@ def test_what_has_no_slots_to_give_is_refused():
 @pytest.mark.parametrize("every", ["5 minutes", "interval 5 seconds", "10 seconds"])
 def test_a_job_that_would_keep_the_fleet_waiting_for_its_statistics_is_refused(every):
     fleet, job = fleet_of(round_s=10.0), Job()
-    job._trigger = {"processingTime": every}
+    job.told(trigger={"processingTime": every})
     if every == "5 minutes":
         with pytest.raises(ConfigError, match=r"a batch every 300 s.* over 60 s; use a shorter"):
             fleet.add(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -138,9 +139,24 @@ def test_an_option_that_may_not_be_that_is_refused_when_it_is_set(key: str) -> N
 def test_the_writer_takes_options_in_any_case_and_as_what_they_are(spark: SparkSession) -> None:
     made = hg.writeStream(rate(spark)).option("HEADGATE.keeplate", True)
     made = made.options(**{"headgate.attempts": 7, "headgate.backlog.bytesMax": "1 MiB"})
-    assert own.KEEP_LATE.of(made._options) is True
-    assert own.ATTEMPTS.of(made._options) == 7
-    assert own.BACKLOG_BYTES_MAX.of(made._options) == 2**20
-    assert own.ATTEMPTS.of(made.option("headgate.attempts", None)._options) == 4
+    assert own.KEEP_LATE.of(made.settings.options) is True
+    assert own.ATTEMPTS.of(made.settings.options) == 7
+    assert own.BACKLOG_BYTES_MAX.of(made.settings.options) == 2**20
+    assert own.ATTEMPTS.of(made.option("headgate.attempts", None).settings.options) == 4
     with pytest.raises(ConfigError, match=r'headgate.attempts="0" is not allowed; use a whole'):
         made.option("headgate.attempts", 0)
+
+
+def test_settings_that_somebody_holds_are_not_changed_by_the_writers_next_methods(
+    spark: SparkSession,
+) -> None:
+    made = hg.writeStream(rate(spark)).queryName("a").option("path", "first").slots(start=2)
+    held = made.settings
+    again = made.queryName("b").option("path", "second").slots(start=3).trigger(availableNow=True)
+    assert again is made
+    assert (held.name, held.options, held.slots.start) == ("a", {"path": "first"}, 2)
+    assert not held.trigger
+    now = made.settings
+    assert (now.name, now.options, now.slots.start) == ("b", {"path": "second"}, 3)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        now.name = "c"  # type: ignore[misc]

@@ -35,6 +35,7 @@ from headgate_lab.bench.common import (
     require,
     spark_env,
 )
+from headgate_lab.testing import faults
 
 SLOW = 0
 """The slow slot."""
@@ -195,7 +196,7 @@ def _measure(
     if budget:
         writer = writer.budget(chosen.budget)
     if us_per_row:
-        writer._faults = [{"kind": "slow", "slot": SLOW, "us_per_row": us_per_row}]
+        faults.inject(writer, faults.slow(SLOW, us_per_row))
     query = writer.start()
     recorder = query._driver.recorder
     record = recorder.batch

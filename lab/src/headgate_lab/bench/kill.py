@@ -45,6 +45,7 @@ from headgate_lab.bench.common import (
     require,
     spark_env,
 )
+from headgate_lab.testing import faults
 
 BETWEEN = "between manifest and sink"
 AT_RANDOM = "at random"
@@ -385,7 +386,7 @@ def _live(spark: SparkSession, chosen: KillParameters, work: Path) -> None:
     """Run until killed."""
     options = _options(chosen) | {"batch_rows": str(chosen.batch_rows)}
     writer = _writer(spark, chosen, work, options).budget(chosen.budget)
-    writer._faults = [{"kind": "slow", "slot": 0, "us_per_row": chosen.us_per_row}]
+    faults.inject(writer, faults.slow(0, chosen.us_per_row))
     query = writer.trigger(processingTime="0 seconds").start()
     print(_READY, flush=True)
     store = Checkpoint(work / "checkpoint")

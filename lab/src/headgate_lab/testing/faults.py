@@ -11,14 +11,17 @@ is half written. A planned fault that never struck tested nothing, so look for i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
+
+from headgate.spark.settings.query_settings import QuerySettings
 
 Fault = dict[str, Any]
 
 
 class _TakesFaults(Protocol):
-    _faults: list[dict[str, Any]]
+    settings: QuerySettings
 
 
 def raise_in(*, slot: int, step: int, attempts: int = 1, operator: str | None = None) -> Fault:
@@ -55,7 +58,7 @@ def slow(slot: int, us_per_row: float, *, from_step: int = 0, operator: str | No
 
 def inject(writer: _TakesFaults, *faults: Fault) -> None:
     """Make the query that `writer` will start suffer `faults`."""
-    writer._faults = list(faults)
+    writer.settings = replace(writer.settings, faults=faults)
 
 
 def _fault(kind: str, slot: int, operator: str | None, **fields: Any) -> Fault:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 import warnings
@@ -12,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from headgate.control.fleet_registry import fleet_policy
 from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
 from headgate.control.limits import check_range
+from headgate.control.policies.static import Static
 from headgate.core.errors import ConfigError, EngineError, EngineGone, nearest
 from headgate.core.intents import utility_of
 from headgate.core.utility import Shape, Utility
@@ -33,6 +33,8 @@ from headgate.spark.fleet.probe import Probe
 from headgate.spark.fleet.seen import every_s, measured, seen
 from headgate.spark.jvm.life import asked
 from headgate.spark.query import Query
+from headgate.spark.settings.query_settings import QuerySettings
+from headgate.spark.start import start
 from headgate.spark.writer import Writer
 
 WINDOW_ROUNDS = 6
@@ -82,7 +84,8 @@ class FleetLimits:
 class _Prepared:
     """A job that was added before the fleet was started."""
 
-    writer: Writer
+    df: DataFrame
+    settings: QuerySettings
     probe: Probe
     utility: Utility
 
@@ -260,14 +263,15 @@ class Fleet:
         self._note(member, why)
 
     def _taken_over(
-        self, given: Writer, priority: float, utility: Shape | None
+        self, writer: Writer, priority: float, utility: Shape | None
     ) -> tuple[str, _Prepared]:
         """Return a job's name, and the job with the fleet in charge of its slots.
 
         Of its SLOs the query keeps the latencies, to report on them: it is steered by none. The
         user's writer stays as it is.
         """
-        name, policy = given._name, given._replica_policy or given._policy
+        given = writer.settings
+        name, policy = given.name, given.replica_policy or given.policy
         if name is None:
             msg = 'a job of a fleet needs a name; add .queryName("counts") to its writer.'
             raise ConfigError(msg)
@@ -277,10 +281,10 @@ class Fleet:
                 "out .policy()."
             )
             raise ConfigError(msg)
-        if given._fallback != "error":
+        if given.fallback != "error":
             msg = f'job "{name}" may become plain Spark, which has no slots; leave out .fallback().'
             raise ConfigError(msg)
-        window_s, rhythm_s = WINDOW_ROUNDS * self.limits.round_s, every_s(given._trigger)
+        window_s, rhythm_s = WINDOW_ROUNDS * self.limits.round_s, every_s(given.trigger)
         if rhythm_s >= window_s:
             # Between its batches nothing would be known of it, and without that nothing is decided.
             msg = (
@@ -288,12 +292,11 @@ class Fleet:
                 f"{window_s:g} s; use a shorter trigger, or a longer round."
             )
             raise ConfigError(msg)
-        probe = Probe(window_s, given._slots[0])
-        worth = utility_of(given._slos, priority, utility)
-        writer = copy.copy(given)
-        writer.policy("static").slo(*(slo for slo in given._slos if slo.is_latency))
-        writer._watch = probe.around
-        return name, _Prepared(writer, probe, worth)
+        probe = Probe(window_s, given.slots.min)
+        worth = utility_of(given.slos, priority, utility)
+        latencies = tuple(slo for slo in given.slos if slo.is_latency)
+        settings = replace(given, policy=Static(), slos=latencies)
+        return name, _Prepared(writer.df, settings, probe, worth)
 
     def _get(self, name: str) -> Member:
         with self._lock:
@@ -336,7 +339,7 @@ class Fleet:
 
     def _started(self, name: str, prepared: _Prepared) -> Member:
         """Return a job whose query was just started."""
-        query = self._in_pool(name, prepared.writer)
+        query = self._in_pool(name, prepared)
         try:
             if not query.assignment():
                 msg = f'job "{name}" has no stateful operator, so a fleet has no slots to give it.'
@@ -350,13 +353,13 @@ class Fleet:
         self._note(member, "submitted")
         return member
 
-    def _in_pool(self, name: str, writer: Writer) -> Query:
+    def _in_pool(self, name: str, prepared: _Prepared) -> Query:
         """Start a query whose thread inherits the pool from the thread that starts it."""
         with asked(self._spark):
             before = self._context.getLocalProperty(_POOL)
             self._context.setLocalProperty(_POOL, name)
             try:
-                return writer.start()
+                return start(prepared.df, prepared.settings, prepared.probe.around)
             finally:
                 self._context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]
 
@@ -544,7 +547,7 @@ class Fleet:
         """Return the slots that jobs not started yet will begin with, as far as that is known."""
         with self._lock:
             coming = {n: p for n, p in self._starting.items() if n not in self._members}
-            firsts = [one.writer._slots[2] for one in (self._prepared | coming).values()]
+            firsts = [one.settings.slots.start for one in (self._prepared | coming).values()]
         return sum(min(4, self._cores) if first == "auto" else int(first) for first in firsts)
 
     def _too_many(self) -> bool:

@@ -1,0 +1,149 @@
+"""What a query's settings come to in its session: job, limits, checkpoint, sink, Spark's own writer."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from headgate.core.errors import ConfigError
+from headgate.spark.cluster import session as sessions
+from headgate.spark.cluster.location import Place, place
+from headgate.spark.job.job import JobConfig
+from headgate.spark.read.plan import Query as Plan
+from headgate.spark.settings import options as own
+from headgate.spark.settings.query_settings import QuerySettings
+from headgate.spark.steer.control import DELTA_S
+from headgate.spark.step import sinks
+
+
+def cores_of(spark: SparkSession) -> int:
+    """Return the cores granted."""
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def job_config(settings: QuerySettings, cores: int) -> JobConfig:
+    """Return the settings of a job on so many cores.
+
+    Raises
+    ------
+    ConfigError
+        Numbers of slots are not in order, or exceed the key groups.
+    """
+    least, most, start = settings.slots
+    most_slots = settings.key_groups if most == "auto" else int(most)
+    if most_slots > settings.key_groups:
+        msg = f"slots max={most_slots} exceeds the {settings.key_groups} key groups; use at most that."
+        raise ConfigError(msg)
+    first = max(min(4, cores, most_slots), least) if start == "auto" else int(start)
+    if not 1 <= least <= first <= most_slots:
+        msg = (
+            f"slots min={least}, start={first}, max={most_slots} are not 1 <= min <= start <= max."
+        )
+        raise ConfigError(msg)
+    options = settings.options
+    rate = own.SLOT_RATE.of(options)
+    return JobConfig(
+        name=settings.name or "headgate",
+        key_groups=settings.key_groups,
+        slots=first,
+        slots_max=most_slots,
+        budget_s=settings.budget_s,
+        mode=settings.mode,
+        snapshot_every=own.SNAPSHOT_EVERY.of(options),
+        attempts=own.ATTEMPTS.of(options),
+        # what a slot at a fixed rate serves is counted in records, so rows must be records
+        preaggregate="off" if rate else own.PREAGGREGATE.of(options),
+        keep_late=own.KEEP_LATE.of(options),
+        backlog_bytes_max=own.BACKLOG_BYTES_MAX.of(options),
+        backlog_age_max_s=own.BACKLOG_AGE_MAX.of(options),
+        slot_rate=rate,
+        delta_ms=DELTA_S * 1e3 if settings.slos else 0.0,
+        processor_limit_s=own.TIME_LIMIT.of(options) or 0.0,
+        migration=settings.migration,
+        faults=[dict(fault) for fault in settings.faults],
+    )
+
+
+def limits(settings: QuerySettings, job: JobConfig, cores: int) -> dict[str, Any]:
+    """Return what a policy is held to, as fields of `ControlConfig`."""
+    least, most, _ = settings.slots
+    at_most = job.slots_max
+    if most == "auto" and job.slot_rate is None:
+        at_most = max(job.slots, min(cores, job.slots_max))
+    floor_s = own.FLOOR.of(settings.options)
+    return {"slots_min": least, "slots_max": at_most, "floor_s": floor_s}
+
+
+def parameters(settings: QuerySettings, job: JobConfig, cores: int) -> dict[str, Any]:
+    """Return what the journal's header says of the settings."""
+    found = dataclasses.asdict(job) | (limits(settings, job, cores) if settings.slos else {})
+    policy = settings.policy.name if settings.policy is not None else "streamswitch"
+    return found | {
+        "slo": [str(slo) for slo in settings.slos],
+        "advise": settings.advise,
+        "policy": policy if settings.slos else "static",
+        "cores": cores,
+        "trigger": dict(settings.trigger),
+        "format": settings.format,
+    }
+
+
+def checkpoint_place(spark: SparkSession, settings: QuerySettings) -> Place:
+    """Return where the checkpoint lies."""
+    options = {key.lower(): value for key, value in settings.options.items()}  # as Spark reads them
+    asked = options.get("checkpointlocation")
+    calls = settings.function is not None or settings.row_function is not None
+    one_time = calls or (settings.format or "").lower() in sinks.ONE_TIME
+    found = place(spark, asked, settings.name, one_time=one_time)
+    sessions.check(spark, str(found.path))
+    return found
+
+
+def sink(spark: SparkSession, settings: QuerySettings, plan: Plan, where: Place) -> sinks.Sink:
+    """Return where the rows of `plan` go."""
+    options = settings.sink_options
+    if settings.name:
+        options["queryName"] = settings.name  # as Spark's writer, and some sinks read it
+    target = sinks.Target(
+        file_format=settings.format,
+        mode=settings.mode,
+        name=settings.name,
+        table=settings.table,
+        partition_by=list(settings.partition_by),
+        options=options,
+        function=settings.function,
+        checkpoint=where.path,
+        row_function=settings.row_function,
+        cluster_by=list(settings.cluster_by),
+    )
+    return sinks.sink_of(spark, target, plan.plan)
+
+
+def inner_writer(frame: DataFrame, settings: QuerySettings, where: Place) -> DataStreamWriter:
+    """Return Spark's writer of the query that brings the batches."""
+    writer = frame.writeStream.option("checkpointLocation", where.uri)
+    writer = writer.queryName(settings.name) if settings.name else writer
+    return writer.trigger(**settings.trigger) if settings.trigger else writer
+
+
+def plain_writer(df: DataFrame, settings: QuerySettings) -> DataStreamWriter:
+    """Return Spark's writer of the whole query, as if headgate were not there."""
+    writer = df.writeStream.outputMode(settings.mode).options(**settings.sink_options)
+    if settings.format:
+        writer = writer.format(settings.format)
+    if settings.partition_by:
+        writer = writer.partitionBy(*settings.partition_by)
+    if settings.cluster_by:
+        writer = writer.clusterBy(*settings.cluster_by)
+    if settings.name:
+        writer = writer.queryName(settings.name)
+    if settings.trigger:
+        writer = writer.trigger(**settings.trigger)
+    if settings.function is not None:
+        writer = writer.foreachBatch(settings.function)
+    if settings.row_function is not None:
+        writer = writer.foreach(settings.row_function)
+    return writer

@@ -1,0 +1,99 @@
+"""What one query was told, as a value: read by the start of a query, by a fleet and by benches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame
+
+from headgate.control.policy import Policy
+from headgate.control.replicas import ReplicaPolicy
+from headgate.core.duration import parse_duration_s
+from headgate.core.slo import Slo
+from headgate.loop import steering
+from headgate.spark.settings import options as own
+
+_ENDS = {"availableNow", "once"}
+"""Triggers that end the query once it has read what there is."""
+
+
+class SlotRange(NamedTuple):
+    """How many slots a query may have; as `Writer.slots`."""
+
+    min: int = 1
+    max: int | str = "auto"
+    start: int | str = "auto"
+
+
+@dataclass(frozen=True)
+class QuerySettings:
+    """Everything that `hg.writeStream` was told about a query, checked one by one as it was told.
+
+    A writer makes a new one with each of its methods, so whoever holds one may keep it. What depends
+    on the session, such as "auto", is decided when the query starts.
+
+    Attributes
+    ----------
+    format, mode, name, table : str or None
+        Format and output mode of the sink, the query's name, and the table it writes to.
+    partition_by, cluster_by : tuple of str
+    trigger : mapping
+        As PySpark's ``trigger`` takes it; empty for Spark's default.
+    options : mapping of str to str
+        The sink's and headgate's own, see `headgate.spark.settings.options`.
+    function, row_function : callable or None
+        Of ``foreachBatch`` and ``foreach``.
+    slots : SlotRange
+    key_groups : int
+    budget : str or None
+        A duration, "auto", or None for none.
+    slos : tuple of Slo
+    policy : Policy or None
+        None for the default.
+    replica_policy : ReplicaPolicy or None
+        Runs the query's stages on pools of replicas.
+    advise : bool
+    fallback : str
+        *error* or *spark*.
+    migration : str
+        Empty for the default of each change.
+    faults : tuple of mapping
+        What `headgate_lab.testing.faults` injects; empty outside tests and benches.
+    """
+
+    format: str | None = None
+    mode: str = "append"
+    name: str | None = None
+    table: str | None = None
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    trigger: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    function: Callable[[DataFrame, int], None] | None = None
+    row_function: Any = None
+    slots: SlotRange = field(default_factory=SlotRange)
+    key_groups: int = 128
+    budget: str | None = "auto"
+    slos: tuple[Slo, ...] = ()
+    policy: Policy | None = None
+    replica_policy: ReplicaPolicy | None = None
+    advise: bool = False
+    fallback: str = "error"
+    migration: str = ""
+    faults: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def sink_options(self) -> dict[str, str]:
+        """The options that are Spark's."""
+        return {key: value for key, value in self.options.items() if not own.is_own(key)}
+
+    @property
+    def budget_s(self) -> float | None:
+        """How long a slot may serve per batch, in seconds; None for any time."""
+        if self.budget is None or self.trigger.keys() & _ENDS:
+            return None
+        if self.budget == "auto":
+            return steering.budget_s(self.slos)
+        return parse_duration_s(self.budget)
