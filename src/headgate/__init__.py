@@ -25,6 +25,7 @@ _WHERE = {
     "ConfigError": "headgate.core.errors",
     "Fleet": "headgate.spark.fleet.fleet",
     "HeadgateError": "headgate.core.errors",
+    "Policy": "headgate.control.policy",
     "Query": "headgate.spark.query",
     "Slo": "headgate.core.slo",
     "UnsupportedQuery": "headgate.core.errors",
@@ -43,6 +44,7 @@ __all__ = [
     "ConfigError",
     "Fleet",
     "HeadgateError",
+    "Policy",
     "Query",
     "Slo",
     "UnsupportedQuery",
@@ -71,6 +73,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from headgate.control.policy import Policy
     from headgate.core.errors import CheckpointError, ConfigError, HeadgateError, UnsupportedQuery
     from headgate.core.slo import Slo
     from headgate.scenario.inspection import inspect

@@ -41,6 +41,18 @@ PUBLIC = {
     "writeStream",
 }
 
+# What `headgate.control` gives to a policy of one's own, beside `hg.Policy`.
+POLICYS_NAMES = {
+    "NOTHING",
+    "Change",
+    "Decision",
+    "Observation",
+    "OperatorView",
+    "arrival_rate",
+    "mean_service_rate",
+    "scaled",
+}
+
 
 def declared(tree: ast.Module) -> list[str] | None:
     """Return the literal `__all__` of a module, or None where it has none."""
@@ -79,6 +91,14 @@ def test_public_names_are_few_and_agreed() -> None:
 
     assert len(headgate.__all__) <= PUBLIC_MAX
     assert set(headgate.__all__) - PUBLIC == set()
+
+
+def test_what_a_policy_of_ones_own_imports_is_little_and_in_its_page() -> None:
+    from headgate import control
+
+    assert set(control.__all__) == POLICYS_NAMES
+    page = (SOURCE.parents[1] / "docs" / "own-policy.md").read_text(encoding="utf-8")
+    assert {name for name in POLICYS_NAMES if f"`{name}" not in page} == set()
 
 
 def test_every_public_name_can_be_had() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from headgate.control.decision import Change, Decision, Kind
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
-from headgate.control.policy import Policy
+from headgate.control.policy import Policy, asked
 from headgate.control.projection import F64, projected_latency_s
 from headgate.control.rescaling import arrival_rate, mean_latency_s, mean_service_rate, rescaled
 from headgate.core.assignment import Assignment
@@ -271,7 +271,7 @@ class Freezable(Decorator):
         """Return what the policy inside wants, unless frozen."""
         if observation.time_s < self._until_s:
             return Decision(reason="Frozen by hand.", rule="frozen")
-        return self._policy.decide(observation)
+        return asked(self._policy, observation)
 
 
 class AdviseOnly(Decorator):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.control.fleet_view import FleetPolicy
+from headgate.control.installed import FLEET_POLICIES, installed
 from headgate.control.policies.henge import Goal, Henge, HengeParameters
 from headgate.control.policies.shares import EqualShares, FirstCome, Unmanaged
 from headgate.control.policies.unified_fleet import UnifiedFleet, UnifiedFleetParameters
@@ -104,7 +105,7 @@ _POLICIES: Mapping[str, _Make] = {
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the fleet policies."""
+    """Return the names of headgate's own fleet policies."""
     return tuple(_POLICIES)
 
 
@@ -114,10 +115,15 @@ def check(name: str, goal: str = Goal.TOTAL) -> None:
     Raises
     ------
     ConfigError
-        There is no such policy or goal, or only Henge has that goal.
+        There is no such policy or goal, only Henge has that goal, or what another distribution
+        brings cannot be loaded.
     """
-    if name not in _POLICIES:
-        hint = nearest(name, _POLICIES) or f"; known: {', '.join(_POLICIES)}"
+    others = {} if name in _POLICIES else installed(FLEET_POLICIES)
+    if name in others:
+        others[name].load()
+    elif name not in _POLICIES:
+        known = [*_POLICIES, *others]
+        hint = nearest(name, known) or f"; known: {', '.join(known)}"
         msg = f'unknown fleet policy "{name}"{hint}.'
         raise ConfigError(msg)
     if goal not in list(Goal):
@@ -136,7 +142,7 @@ def fleet_policy(
     Parameters
     ----------
     name : str
-        One of `names`.
+        One of `names`, or one that another distribution brings (`headgate.control.installed`).
     round_s : float
         Time between two rounds, in seconds.
     observe_s : float, optional
@@ -150,4 +156,15 @@ def fleet_policy(
         As `check`.
     """
     check(name, goal)
-    return _POLICIES[name](round_s, observe_s, Goal(goal))
+    if name in _POLICIES:
+        return _POLICIES[name](round_s, observe_s, Goal(goal))
+    plugin = installed(FLEET_POLICIES)[name]
+    make = plugin.load()
+    with plugin.blamed("made"):
+        made: FleetPolicy = make(round_s=round_s)
+        if not (callable(getattr(made, "decide", None)) and isinstance(made.name, str)):
+            msg = (
+                f"{plugin} has no method decide, or no text called name; repair that distribution."
+            )
+            raise ConfigError(msg)
+    return made

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import abstractmethod
+from typing import Protocol, cast
 
 from headgate.control.decision import Change, Decision
 from headgate.control.observation import Observation
+from headgate.core.errors import ConfigError
+from headgate.core.input import shown
+
+_ASKED = ("decide", "applied", "slot_failed")
 
 
 class Policy(Protocol):
@@ -13,13 +18,16 @@ class Policy(Protocol):
 
     `decide` is called once per control cycle with what is valid: an operator whose counters are not,
     or that has a change under way, is left out of the observation. The other two methods are told
-    what became of a decision.
+    what became of a decision. A class of your own that names this one as its base needs `decide`
+    only; see docs/own-policy.md.
     """
 
     @property
     def name(self) -> str:
         """Name and main parameters, as figures print it: ``streamswitch(0.2)``."""
+        return type(self).__name__.lower()
 
+    @abstractmethod
     def decide(self, observation: Observation) -> Decision:
         """Return what is wanted now; an empty decision for nothing."""
 
@@ -28,3 +36,48 @@ class Policy(Protocol):
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
         """Take note that a slot failed and was replaced under the newest assignment."""
+
+
+def checked(made: object, what: str) -> Policy:
+    """Return an object that somebody else made, which must have all that a policy has.
+
+    Parameters
+    ----------
+    made : object
+    what : str
+        What it is, for messages: ``the policy``.
+
+    Raises
+    ------
+    ConfigError
+        It is a class, or lacks a method or its name.
+    """
+    if isinstance(made, type):
+        msg = f"{what} is the class {made.__name__}; give an object of it: {made.__name__}()."
+        raise ConfigError(msg)
+    kind = type(made).__name__
+    lacks = [f"method {name}" for name in _ASKED if not callable(getattr(made, name, None))]
+    if not isinstance(getattr(made, "name", None), str):
+        lacks.append("text called name")
+    if lacks:
+        msg = f"{what}, of type {kind}, has no {lacks[0]}; derive {kind} from hg.Policy."
+        raise ConfigError(msg)
+    return cast(Policy, made)
+
+
+def asked(policy: Policy, observation: Observation) -> Decision:
+    """Return what `policy` decides.
+
+    Raises
+    ------
+    ConfigError
+        It returned something else than a decision.
+    """
+    found: object = policy.decide(observation)
+    if isinstance(found, Decision):
+        return found
+    msg = (
+        f"the policy {policy.name} returned {shown(repr(found), 60)}; decide must return a Decision, "
+        "NOTHING where it wants none."
+    )
+    raise ConfigError(msg)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from headgate.control.estimators.forecast import daily_blend
+from headgate.control.installed import POLICIES, installed
 from headgate.control.policies.dabs import Dabs
 from headgate.control.policies.dhalion import Dhalion
 from headgate.control.policies.drs import Drs, DrsBalanced
@@ -18,13 +19,14 @@ from headgate.control.policies.streamswitch import StreamSwitch
 from headgate.control.policies.threshold import Threshold
 from headgate.control.policies.unified import Unified
 from headgate.control.policies.unified_pools import UnifiedPools
-from headgate.control.policy import Policy
+from headgate.control.policy import Policy, checked
 from headgate.control.replicas import ReplicaPolicy
 from headgate.core.call import Call
 from headgate.core.errors import ConfigError
 from headgate.core.input import finite, shown
 
 Made = TypeVar("Made")
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 _POLICIES: Mapping[str, Callable[..., Policy]] = {
     "dhalion": Dhalion,
@@ -57,12 +59,15 @@ _REPLICA_POLICIES: Mapping[str, Callable[..., ReplicaPolicy]] = {
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the policies, in alphabetical order."""
+    """Return the names of headgate's own policies, in alphabetical order."""
     return tuple(_POLICIES)
 
 
 def policy(text: str) -> Policy:
     """Return the policy that `text` names, with the parameters that it gives.
+
+    What other distributions bring (`headgate.control.installed`) has names likewise; one that headgate
+    has itself is headgate's.
 
     Parameters
     ----------
@@ -73,22 +78,28 @@ def policy(text: str) -> Policy:
     Raises
     ------
     ConfigError
-        No policy or parameter has that name, a value is no number or out of range, or `text` is
-        not written like a call.
+        No policy or parameter has that name, a value is no number or out of range, `text` is not
+        written like a call, or what another distribution brings does not work.
     """
     if is_replica_policy(text):
-        name = text.partition("(")[0].strip()
         msg = (
-            f"policy {name} steers pools of replicas of a stateless query's stages, not slots; give "
-            f"it to such a query with .policy, and here one of {', '.join(_POLICIES)}."
+            f"policy {_name(text)} steers pools of replicas of a stateless query's stages, not slots; "
+            f"give it to such a query with .policy, and here one of {', '.join(_POLICIES)}."
         )
         raise ConfigError(msg)
-    return _made(text, _POLICIES, "streamswitch(0.2)")
+    others = {} if _name(text) in _POLICIES else installed(POLICIES)
+    call = Call.parse(text, "policy", [*_POLICIES, *others], "streamswitch(0.2)")
+    if call.name not in others:
+        return _made(call, _POLICIES[call.name])
+    plugin = others[call.name]
+    make = plugin.load()
+    with plugin.blamed("made"):
+        return checked(_made(call, make), str(plugin))
 
 
 def is_replica_policy(text: str) -> bool:
     """Return whether `text` names a policy over pools of replicas."""
-    return text.partition("(")[0].strip() in _REPLICA_POLICIES
+    return _name(text) in _REPLICA_POLICIES
 
 
 def replica_policy(text: str) -> ReplicaPolicy:
@@ -99,15 +110,19 @@ def replica_policy(text: str) -> ReplicaPolicy:
     ConfigError
         As `policy`.
     """
-    return _made(text, _REPLICA_POLICIES, "psps")
+    call = Call.parse(text, "policy", _REPLICA_POLICIES, "psps")
+    return _made(call, _REPLICA_POLICIES[call.name])
 
 
-def _made(text: str, known: Mapping[str, Callable[..., Made]], example: str) -> Made:
-    call = Call.parse(text, "policy", known, example)
-    make = known[call.name]
+def _name(text: str) -> str:
+    return text.partition("(")[0].strip()
+
+
+def _made(call: Call, make: Callable[..., Made]) -> Made:
     types = {
         parameter.name: int if "int" in str(parameter.annotation) else float
         for parameter in inspect.signature(make).parameters.values()
+        if parameter.kind in _BY_NAME
     }
     values = call.values(list(types))
     return make(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from headgate.control.decision import Change, Kind
+from headgate.control.decision import NOTHING, Change, Decision, Kind
 from headgate.control.observation import Observation, OperatorView
 from headgate.core.assignment import rescale
 
@@ -31,6 +32,37 @@ def rescaled(view: OperatorView, slots: float) -> Change | None:
         return None
     survivors = tuple(slot if slot < view.slots else None for slot in range(wanted))
     return Change(Kind.RESCALE, rescale(view.assignment, wanted), survivors)
+
+
+def scaled(
+    observation: Observation,
+    slots: Mapping[str, float],
+    reason: str,
+    rule: str = "scale",
+    numbers: Mapping[str, float] | None = None,
+) -> Decision:
+    """Return the decision that operators have about so many evenly loaded slots each.
+
+    Parameters
+    ----------
+    observation : Observation
+    slots : mapping of str to float
+        Wanted numbers, by operator of the observation; as `rescaled` takes them.
+    reason, rule, numbers
+        As of `Decision`.
+
+    Returns
+    -------
+    Decision
+        Empty where every operator has its number already.
+    """
+    operators = observation.operators
+    changes = {
+        name: change
+        for name, wanted in slots.items()
+        if (change := rescaled(operators[name], wanted)) is not None
+    }
+    return Decision(changes, reason, rule, numbers or {}) if changes else NOTHING
 
 
 def mean_service_rate(view: OperatorView) -> float:

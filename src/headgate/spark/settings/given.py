@@ -10,7 +10,7 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from headgate.control import registry
-from headgate.control.policy import Policy
+from headgate.control.policy import Policy, checked
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
 from headgate.core.slo import Slo, parse_slo
@@ -43,7 +43,7 @@ def whole(what: str, value: object, least: int, more: str = "") -> int:
 def check_policy(policy: object, parameters: Mapping[str, object]) -> None:
     """Raise ConfigError unless these are what a policy is set by."""
     if not isinstance(policy, str):
-        if not callable(getattr(policy, "decide", None)):
+        if not hasattr(policy, "decide"):
             msg = (
                 f'policy={policy!r} is not allowed; use a name such as "streamswitch", or a policy.'
             )
@@ -54,6 +54,7 @@ def check_policy(policy: object, parameters: Mapping[str, object]) -> None:
                 "the policy itself."
             )
             raise ConfigError(msg)
+        checked(policy, "the policy")
     for name, value in parameters.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         require(number, f"policy parameter {name}", value, "a number")
