@@ -19,7 +19,9 @@ from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Intent, Metric, Utility
 from headgate.journal import AssignmentChange, FleetDecided, FleetJobChanged, FleetRound, read
+from headgate.spark.fleet import fleet as fleets
 from headgate.spark.fleet.member import Member, State, _reason
+from headgate.spark.settings.query_settings import QuerySettings, SlotRange
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -248,15 +250,9 @@ class Starting:
 
     def __init__(self, *failures):
         self.failures, self.starts = list(failures), []
-        self._name, self._policy, self._replica_policy = "late", None, None
-        self._fallback, self._slots, self._trigger = "error", (1, 8, 1), {}
-        self._slos = (parse_slo("juice >= 0.5 over 1 min"),)
-
-    def policy(self, name):
-        return self
-
-    def slo(self, *slos):
-        return self
+        slos = (parse_slo("juice >= 0.5 over 1 min"),)
+        self.settings = QuerySettings(name="late", slos=slos, slots=SlotRange(1, 8, 1))
+        self.df = self  # what a fleet hands on to whoever starts a query
 
     def start(self):
         self.starts.append("one more")
@@ -277,7 +273,8 @@ LATE = RuntimeError("terminated with exception: Python worker failed to connect 
     ("failures", "starts"),
     [((), 1), ((LATE,), 2), ((LATE,) * 5, 3), ((ValueError("the column is gone"),), 1)],
 )
-def test_a_job_whose_python_workers_come_too_late_is_started_again(failures, starts):
+def test_a_job_whose_python_workers_come_too_late_is_started_again(monkeypatch, failures, starts):
+    monkeypatch.setattr(fleets, "start", lambda job, settings, watch: job.start())
     fleet, writer = stubs(), Starting(*failures)
     fleet.add(writer)
     fleet._start("late")

@@ -83,7 +83,7 @@ def place(spark: SparkSession, given: str | None, name: str | None, *, one_time:
         f"the query's state lies in {made} and goes when the query ends; add "
         '.option("checkpointLocation", ...) to start again from it.'
     )
-    warnings.warn(text, stacklevel=5)
+    warnings.warn(text, stacklevel=6)
     return Place(made, temporary=True)
 
 

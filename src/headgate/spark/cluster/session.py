@@ -287,7 +287,7 @@ def check(spark: SparkSession, location: str) -> None:
     said = advice(spark, location)
     if said is not None and "advice" not in _told:
         _told.add("advice")
-        warnings.warn(said, stacklevel=5)
+        warnings.warn(said, stacklevel=6)
 
 
 def advice(spark: SparkSession, location: str) -> str | None:
