@@ -144,6 +144,8 @@ class Writer(SparkWriter):
     def policy(self, policy: str | Policy, **parameters: float) -> Writer:
         """Set who decides about slots: a name as ``"streamswitch"``, or a policy of your own.
 
+        A name may be one that an installed package brings; see docs/own-policy.md.
+
         The default is ``"streamswitch"`` with an SLO, and ``"static"`` without. ``"psps"``,
         ``"unified-pools"`` and ``"dabs"`` run the ``mapInArrow`` stages of a stateless query on pools
         of replicas.
