@@ -13,28 +13,27 @@ from headgate.core.errors import CheckpointError
 from headgate.spark.job.job import OperatorState
 from headgate.spark.job.reports import Payload, Report
 from headgate.spark.step.commit import StepFacts, next_manifest
-from headgate.spark.worker.slot import Facts, _table_payload
+from headgate.spark.worker.facts import SlotFacts
+from headgate.spark.worker.payloads import table_payload
 from headgate.state.checkpoint import Checkpoint
 
-_UNUSED = (
-    "step attempt arena_root run_id checkpoint watermark_us next_slots keep_late faults delta_ms "
-    "arrived_ms"
-)
 
-
-def facts(**given: Any) -> Facts:
-    return Facts(dict.fromkeys(_UNUSED.split()) | {"held": []} | given)
+def facts(**given: Any) -> SlotFacts:
+    """Return what a slot is told, as it comes over to its task."""
+    unused = dict.fromkeys(field.name for field in dataclasses.fields(SlotFacts))
+    told = SlotFacts(**(unused | {"held": []} | given))  # type: ignore[arg-type]
+    return SlotFacts.from_json(told.to_json())
 
 
 def test_waiting_records_of_a_damaged_file_are_not_served(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path))
     checkpoint.open({})
     table = pa.table({"k": list(range(100))})
-    kept = _table_payload(checkpoint, "backlog", "waits", table, inline=False)
+    kept = table_payload(checkpoint, "backlog", "waits", table, inline=False)
     assert kept is not None
     waiting = {"0": [["waits", 10, 2, 0.0]], "1": [["waits", 50, 1, 0.0]]}
     told = facts(slot_of=[0, 1], backlog=waiting, waiting_crc32={"waits": kept.crc32})
-    got = told.backlog(0, checkpoint)
+    got = told.waiting(0, checkpoint)
     assert got is not None
     assert got["k"].to_pylist() == [10, 11]
 
@@ -44,7 +43,7 @@ def test_waiting_records_of_a_damaged_file_are_not_served(tmp_path: Path) -> Non
     file.chmod(0o600)
     file.write_bytes(bytes(data))
     with pytest.raises(CheckpointError, match="checksum does not match"):
-        told.backlog(0, checkpoint)
+        told.waiting(0, checkpoint)
 
 
 def test_of_late_records_a_manifest_names_the_newest_files_only():

@@ -167,9 +167,8 @@ def test_a_change_that_waits_for_executors_is_not_pending_and_is_taken_when_they
     None
 ):
     states = {"one": OperatorState.fresh(1, 8)}
-    changes = Changes(states, 8)
     there = [False]
-    changes.ready = lambda slots: there[0] or slots < 3
+    changes = Changes(states, 8, lambda slots: there[0] or slots < 3)
     changes.ask({"one": spread(3, 8)}, "user")
     assert not changes.pending
     assert changes.take() == {}

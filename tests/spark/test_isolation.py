@@ -79,9 +79,9 @@ class Run:
         self.query = writer.start()
         record = self.query._driver.recorder.batch
 
-        def batch(driver, manifest, reports, *rest, **named):
-            self.reports[manifest.step] = list(reports)
-            record(driver, manifest, reports, *rest, **named)
+        def batch(outcome, *rest):
+            self.reports[outcome.step] = list(outcome.reports)
+            record(outcome, *rest)
 
         self.query._driver.recorder.batch = batch
         started.set()

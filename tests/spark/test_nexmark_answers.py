@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import headgate as hg
-from headgate.spark.worker.slot import read_table
+from headgate.spark.worker.payloads import read_table
 from headgate.spark.workloads import sources
 from headgate.spark.workloads.queries import q5, q7
 from headgate.state.checkpoint import Checkpoint

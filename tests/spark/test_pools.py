@@ -19,11 +19,12 @@ from headgate.journal.reader import read
 from headgate.report.live import event_text
 from headgate.report.run import Run
 from headgate.report.why import why, why_lines
-from headgate.spark.job.reports import Payload
-from headgate.spark.replicas.pools import PoolConfig, PoolState, stride
-from headgate.spark.replicas.record import PoolRecorder
-from headgate.spark.replicas.start import pool_config
-from headgate.spark.replicas.task import ARRIVED, Feed, ReplicaReport, _backlog, _kept
+from headgate.spark.configured import pool_config
+from headgate.spark.job.pools import PoolConfig, PoolState, stride
+from headgate.spark.job.reports import Payload, ReplicaReport
+from headgate.spark.step.outcome import Outcome
+from headgate.spark.step.pool_record import PoolRecorder
+from headgate.spark.worker.replica import ARRIVED, Feed, _backlog, _kept
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 
@@ -233,21 +234,13 @@ def test_a_journal_says_how_many_replicas_there_were_and_why(tmp_path: Path) -> 
     """Two replicas at the start, three decided after a batch, and in force in the next one."""
     state = PoolState.fresh(CONFIG)
     recorder = PoolRecorder(tmp_path / "journal.jsonl", "psps(naive)")
-    recorder.start("j", "tweets", {"map-0": state}, None, {})
+    recorder.started("j", "tweets", {"map-0": state}, None, {})
 
     def committed(step: int, now_s: float) -> None:
         reports = [report(0, arrived=10), report(1, arrived=10, waiting=4)]
         state.apply(reports, [0, 1])
-        recorder.batch(
-            manifest(step),
-            {"map-0": state},
-            {"map-0": reports},
-            [0, 1],
-            emitted=16,
-            attempts=1,
-            took_ms=5.0,
-            now_s=now_s,
-        )
+        outcome = Outcome(manifest(step), reports, {"slots": 5.0}, attempts=1, emitted=16)
+        recorder.batch(outcome, {"map-0": state}, [0, 1], now_s)
 
     committed(0, 1.0)
     seen = state.interval(CONFIG, None)

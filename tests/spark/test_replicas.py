@@ -13,14 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import headgate as hg
 from headgate.core.errors import ConfigError, UnsupportedQuery
 from headgate.journal.reader import locate, read
-from headgate.journal.schema import Restart, Start, Stop
+from headgate.journal.schema import Restart, Retry, Start, Stop
 from headgate.report.summary import summary
 from headgate.report.why import why
-from headgate.spark.replicas import driver as drivers
+from headgate.spark.jvm import sparklog
+from headgate.spark.step import machine
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -122,11 +124,55 @@ def test_a_failure_between_commit_and_sink_repeats_the_same_rows(spark, tmp_path
             failed.append(step)
             raise ConfigError("planned")
 
-    monkeypatch.setattr(drivers, "crash_point", crash)
+    monkeypatch.setattr(machine, "crash_point", crash)
     query = pooled(df, tmp_path).trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException, match="planned"):
         query.awaitTermination()
     assert failed
+    pooled(df, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    assert put_out(spark, tmp_path, "w") == Counter(2 * v for v in range(ROWS))
+
+
+def test_a_log_of_spark_that_went_on_without_headgate_is_refused(spark, tmp_path):
+    df = source(spark, tmp_path).mapInArrow(doubled, "w long")
+    pooled(df, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    # as if the last batch had been done without headgate: Spark's log has it
+    max((tmp_path / "checkpoint" / "headgate" / "manifests").iterdir()).unlink()
+    pq.write_table(pa.table({"v": [ROWS]}), tmp_path / "in" / "later.parquet")
+    query = pooled(df, tmp_path).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match=r"batch 5 .* that no manifest of headgate"):
+        query.awaitTermination()
+
+
+def test_what_fails_each_time_is_not_tried_again(spark, tmp_path):
+    df = source(spark, tmp_path, files=1).selectExpr("1 div (v - 7) as v")
+    query = pooled(df.mapInArrow(doubled, "w long"), tmp_path).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="DIVIDE_BY_ZERO"):
+        query.awaitTermination()
+    assert not [event for event in read(query.journal) if isinstance(event, Retry)]
+
+
+def test_an_interrupt_while_a_query_starts_leaves_neither_query_nor_lock(
+    spark, tmp_path, monkeypatch
+):
+    begun = []
+    start = DataStreamWriter.start
+
+    def interrupted(made):
+        begun.append(start(made))
+        raise KeyboardInterrupt
+
+    df = source(spark, tmp_path).mapInArrow(doubled, "w long")
+    monkeypatch.setattr(sparklog, "_STOP_WAIT_S", 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(DataStreamWriter, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pooled(df, tmp_path).start()
+    try:
+        with pytest.raises(StreamingQueryException):
+            begun[0].awaitTermination(20)
+    finally:
+        begun[0].stop()
     pooled(df, tmp_path).trigger(availableNow=True).start().awaitTermination()
     assert put_out(spark, tmp_path, "w") == Counter(2 * v for v in range(ROWS))
 

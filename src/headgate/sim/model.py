@@ -145,7 +145,7 @@ class MicroBatch:
 
     References
     ----------
-    `headgate.spark.step.driver` and `.job`, `headgate.operators.serve`. Differs: a task's fixed
+    `headgate.spark.step.stateful` and `.job`, `headgate.operators.serve`. Differs: a task's fixed
     cost is known exactly when its slot's rate is learned, so a short task tells as much as a long
     one; backlog is not capped by bytes; a record's service does not depend on its batch's size.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,6 +13,7 @@ from headgate.core.errors import ConfigError
 from headgate.spark.cluster import session as sessions
 from headgate.spark.cluster.location import Place, place
 from headgate.spark.job.job import JobConfig
+from headgate.spark.job.pools import PoolConfig
 from headgate.spark.read.plan import Query as Plan
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
@@ -147,3 +149,45 @@ def plain_writer(df: DataFrame, settings: QuerySettings) -> DataStreamWriter:
     if settings.row_function is not None:
         writer = writer.foreach(settings.row_function)
     return writer
+
+
+def pool_config(
+    spark: SparkSession,
+    slots: tuple[int, int | str, int | str],
+    options: Mapping[str, str],
+    box_s: float | None,
+) -> PoolConfig:
+    """Return the settings of pools.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    slots : tuple
+        Least, most and first number of replicas; most is "auto" for the cores granted, at least 4,
+        first is "auto" for the least.
+    options : mapping
+        The writer's.
+    box_s : float or None
+        Time a replica may serve per batch.
+
+    Raises
+    ------
+    ConfigError
+        The numbers are not ascending, or an option is no duration.
+    """
+    least, most, first = slots
+    size = max(4, spark.sparkContext.defaultParallelism) if most == "auto" else int(most)
+    start_with = least if first == "auto" else int(first)
+    if not 1 <= least <= start_with <= size:
+        msg = f"slots min={least}, start={start_with}, max={size} are not 1 <= min <= start <= max."
+        raise ConfigError(msg)
+    return PoolConfig(
+        least=least,
+        most=size,
+        start=start_with,
+        interval_s=own.REPLICAS_INTERVAL.of(options),
+        box_s=box_s,
+        replica_rate=own.SLOT_RATE.of(options),
+        restart_s=own.REPLICAS_RESTART.of(options),
+        attempts=own.ATTEMPTS.of(options),
+    )

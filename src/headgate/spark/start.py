@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -13,30 +14,31 @@ from headgate.core.errors import ConfigError, UnsupportedQuery
 from headgate.operators.spec import OutputMode
 from headgate.spark import configured
 from headgate.spark.cluster.allocation import follow_slots
-from headgate.spark.cluster.location import check_seen
 from headgate.spark.job.job import JobConfig
-from headgate.spark.job.ports import Observer
-from headgate.spark.jvm.lock import CheckpointLock
-from headgate.spark.jvm.logfiles import raw_local_files
+from headgate.spark.job.ports import NoObserver, Observer, Ports
+from headgate.spark.launch import giving_back, launched, opened
+from headgate.spark.pool_query import PoolQuery
 from headgate.spark.query import Query
 from headgate.spark.read.logical import read
 from headgate.spark.read.plan import Query as Plan
-from headgate.spark.replicas import start as replicas
-from headgate.spark.replicas.reading import read_pipeline
+from headgate.spark.read.stages import read_pipeline
 from headgate.spark.settings import given
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.steer.commands import Commands
 from headgate.spark.steer.control import ControlConfig, Controller
-from headgate.spark.step.begin import begin
-from headgate.spark.step.driver import BatchDriver
+from headgate.spark.step.live import LiveJob
+from headgate.spark.step.machine import StepMachine
+from headgate.spark.step.pool_loop import PoolLoop
+from headgate.spark.step.pool_record import PoolRecorder
+from headgate.spark.step.pools import PoolWork
 from headgate.spark.step.record import Recorder
+from headgate.spark.step.stateful import StatefulWork
 from headgate.spark.step.warmup import warm_workers
 from headgate.state.arena import arena_root, open_run, sweep
-from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import ControlFiles
 
-Watch = Callable[[Observer | None, BatchDriver], Observer | None]
+Watch = Callable[[Observer | None, LiveJob], Observer | None]
 """From a query's own control loop to what is told about its batches, with that loop inside."""
 
 
@@ -91,22 +93,32 @@ def _start_pools(df: DataFrame, settings: QuerySettings, policy: ReplicaPolicy) 
     spark = df.sparkSession
     pipeline = read_pipeline(df, policy.name, own.ARRIVAL.of(settings.options))
     plan = Plan([], pipeline.plan, df.schema, OutputMode.APPEND)
-    config = replicas.pool_config(spark, settings.slots, settings.options, settings.budget_s)
-    with ExitStack() as undo:
+    config = configured.pool_config(spark, settings.slots, settings.options, settings.budget_s)
+    identity = {"stages": {stage.id: stage.raw_schema.jsonValue() for stage in pipeline.stages}}
+    with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
         where = configured.checkpoint_place(spark, settings)
         undo.callback(where.leave, failed=False)
-        pooled = replicas.start(
-            df,
-            pipeline,
-            config,
-            policy,
-            configured.sink(spark, settings, plan, where),
-            place=where,
-            name=settings.name,
-            trigger=dict(settings.trigger),
-        )
+        sink = configured.sink(spark, settings, plan, where)
+        checkpoint, uuid, lock = opened(spark, where, identity, undo)
+        sink.begin()
+        latest = checkpoint.latest()
+        recorder = PoolRecorder(checkpoint.root / "journal.jsonl", policy.name)
+        loop = PoolLoop([s.id for s in pipeline.stages], config, policy, latest, recorder)
+        work = PoolWork(spark, pipeline, loop, checkpoint, uuid, sink)
+        machine = StepMachine(spark, work, checkpoint, latest, sink, Ports())
+        undo.callback(machine.close)
+        warm_workers(spark, [])
+        parameters = {"policy": policy.name, "checkpoint": str(where.path), **asdict(config)}
+        name = settings.name or pipeline.stages[-1].id
+        recorder.started(uuid, name, work.states, latest, parameters)
+        recorder.progress.begin(spark, sink)
+        machine.redeliver_drained()
+        writer = configured.inner_writer(work.intake.stream, settings, where)
+        finite = "availableNow" in settings.trigger
+        inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
-    return pooled
+    release = giving_back(inner, where, lock.release, machine.close)
+    return PoolQuery(inner, machine, work, finite=finite, release=release)
 
 
 def _start_slots(df: DataFrame, settings: QuerySettings, plan: Plan, watch: Watch) -> Query:
@@ -118,68 +130,58 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: Plan, watch: Watc
         where = configured.checkpoint_place(spark, settings)
         undo.callback(where.leave, failed=False)
         sink = configured.sink(spark, settings, plan, where)
-        checkpoint = Checkpoint(where.path)
-        job = checkpoint.open(_identity(plan, config))
-        check_seen(spark, checkpoint.root / "identity.json")
-        lock = CheckpointLock(spark, checkpoint.root)
-        undo.callback(lock.release)
+        checkpoint, uuid, lock = opened(spark, where, _identity(plan, config), undo)
         root = arena_root()
         sweep(root)
         run = open_run(root)
         undo.callback(run.close)
         sink.begin()
-        recorder = Recorder(checkpoint.root / "journal.jsonl")
-        driver = BatchDriver(spark, plan, config, checkpoint, job, run, sink, recorder)
-        undo.callback(driver.close)
-        frame = driver.intake.stream
-        controller = _controller(settings, plan, driver, recorder, cores)
-        driver.observer = watch(controller, driver)
+        latest = checkpoint.latest()
+        recorder = Recorder(checkpoint.root / "journal.jsonl", plan)
+        specs = [op.spec for op in plan.operators]
+        choice = own.EXECUTORS.of(settings.options)
+        executors = follow_slots(spark, specs, run.run_id, recorder.write, choice)
+        undo.callback(executors.leave)
+        job = LiveJob.begin(plan, config, latest, executors, recorder)
+        controller = _controller(settings, job, cores)
         commands = Commands(
             ControlFiles(checkpoint.root),
-            driver.changes,
+            job.changes,
             controller,
             recorder.write,
             recorder.path,
-            driver.set_budget if settings.budget == "auto" else lambda _: None,
+            job.set_budget if settings.budget == "auto" else lambda _: None,
         )
-        driver.commands = commands
-        driver.rehearse()
-        warm_workers(spark, [op.spec for op in plan.operators])
-        leave_executors = follow_slots(
-            spark, driver, recorder.write, own.EXECUTORS.of(settings.options)
-        )
-        undo.callback(leave_executors)
+        ports = Ports(watch(controller, job) or NoObserver(), commands, executors)
+        work = StatefulWork(spark, job, checkpoint, uuid, run, sink, ports)
+        machine = StepMachine(spark, work, checkpoint, latest, sink, ports)
+        undo.callback(machine.close)
+        work.rehearse()
+        warm_workers(spark, specs)
         parameters = configured.parameters(settings, config, cores)
-        recorder.start(driver, own.WORKLOAD.of(settings.options), parameters)
-        driver.redeliver_drained()
+        workload = own.WORKLOAD.of(settings.options)
+        recorder.started(uuid, config, job.states, latest, parameters, workload=workload)
+        held = recorder.operators(job.states, [])
+        recorder.progress.begin(spark, sink, held, counted=bool(held))
+        machine.redeliver_drained()
         if controller is not None:
             controller.start()
             undo.callback(controller.stop)
         commands.restore()
-        writer = configured.inner_writer(frame, settings, where).foreachBatch(driver.process)
-        undo.callback(driver.give_up)  # in case Spark has started the query all the same
-        with raw_local_files(spark):
-            inner = begin(writer.start, frame, lambda: driver.batches_begun > 0)
-        if "availableNow" not in settings.trigger:
-            driver.intake.start_ticking()
+        writer = configured.inner_writer(work.intake.stream, settings, where)
+        finite = "availableNow" in settings.trigger
+        inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
-
-    def release() -> None:
-        with ExitStack() as held:  # what one cannot give back does not keep the others
-            held.callback(lambda: where.leave(failed=inner.exception() is not None))
-            for give_back in (run.close, run.end, leave_executors, lock.release, driver.close):
-                held.callback(give_back)
-
-    finite = "availableNow" in settings.trigger
-    return Query(inner, driver, controller, commands, finite=finite, release=release)
+    release = giving_back(
+        inner, where, run.close, run.end, executors.leave, lock.release, machine.close
+    )
+    return Query(inner, machine, work, controller, commands, finite=finite, release=release)
 
 
-def _controller(
-    settings: QuerySettings, plan: Plan, driver: BatchDriver, recorder: Recorder, cores: int
-) -> Controller | None:
+def _controller(settings: QuerySettings, job: LiveJob, cores: int) -> Controller | None:
     """Return what steers the query; None without an SLO or without operators."""
-    policy = settings.policy
-    if not settings.slos or not plan.operators:
+    policy, operators = settings.policy, job.query.operators
+    if not settings.slos or not operators:
         if policy is not None and policy.name != "static":
             msg = (
                 f"policy {policy.name} has nothing to steer by; add .slo(...) to a query with a "
@@ -187,21 +189,20 @@ def _controller(
             )
             raise ConfigError(msg)
         return None
-    job = driver.config
     config = ControlConfig(
         settings.slos,
         policy or given.policy_of("streamswitch", {}),
         advise=settings.advise,
-        **configured.limits(settings, job, cores),
+        **configured.limits(settings, job.config, cores),
     )
-    parents = {op.id: (op.upstream.id,) for op in plan.operators if op.upstream is not None}
+    parents = {op.id: (op.upstream.id,) for op in operators if op.upstream is not None}
     return Controller(
         config,
-        job,
-        driver.states,
-        driver.changes,
-        recorder.write,
-        budget_s=lambda: driver.config.budget_s,
+        job.config,
+        job.states,
+        job.changes,
+        job.recorder.write,
+        budget_s=lambda: job.config.budget_s,
         cores=cores,
         parents=parents,
     )

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from headgate.journal import histogram
 from headgate.spark.cluster.session import session
 from headgate.spark.job.reports import Report
+from headgate.spark.step.outcome import Outcome
 from headgate.spark.workloads import sources
 from headgate.workloads.nexmark import NexmarkConfig
 from headgate_lab.bench.common import (
@@ -204,14 +205,14 @@ def _measure(
     from_s = time.monotonic() + chosen.warmup_s
     last_s = time.monotonic()
 
-    def batch(driver: Any, manifest: Any, reports: list[Report], *rest: Any, **named: Any) -> None:
+    def batch(outcome: Outcome[Report], *rest: Any) -> None:
         nonlocal last_s
         now_s = time.monotonic()
         if now_s >= from_s:
-            seen.add(reports)
+            seen.add(outcome.reports)
             seen.batches_ms.append((now_s - last_s) * 1e3)
         last_s = now_s
-        record(driver, manifest, reports, *rest, **named)
+        record(outcome, *rest)
 
     recorder.batch = batch
     if query.awaitTermination(chosen.warmup_s + seconds):

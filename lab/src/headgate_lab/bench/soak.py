@@ -32,6 +32,9 @@ from pyspark.sql import functions as F
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
 from headgate.spark.cluster.session import session
+from headgate.spark.job.ports import NoObserver
+from headgate.spark.job.reports import Report
+from headgate.spark.start import start
 from headgate_lab.bench.common import (
     child,
     machine,
@@ -187,6 +190,17 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": samples}
 
 
+class _AfterStep(NoObserver):
+    """An observer that calls a function after each step; the queries here have no loop of their own."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
+        """Call it."""
+        self._call()
+
+
 class _Job:
     """A query whose steps are counted, and whose slots change after each where that is wanted.
 
@@ -210,12 +224,13 @@ class _Job:
             if self.query is None or not self.query.isActive:
                 require(time.monotonic() < deadline, "the query does not come to its first step")
                 self.starts += 1
-                self.query = self._writer.start()
-                self.query._driver.after_step = self._after
+                self.query = start(
+                    self._writer.df, self._writer.settings, lambda *_: _AfterStep(self._after)
+                )
 
     def _after(self) -> None:
         self.steps += 1
-        if self._slots is not None:
+        if self._slots is not None and self.query is not None:
             self.query.scale(next(self._slots))
         self._stepped.set()
 

@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
 from headgate.core.errors import ConfigError
 from headgate.journal.schema import Event
+from headgate.operators.build import Spec
 from headgate.spark.cluster.following import ExecutorFollower, Needs
+from headgate.spark.job.ports import Executors, SameExecutors
 from headgate.spark.jvm.executors import ExecutorPool
-from headgate.spark.step.driver import BatchDriver
 from headgate.spark.step.warmup import warm_workers
 
 _needs: dict[str, Needs] = {}
 """What the queries of each application of this process need together."""
 
 
+class Following(Executors, Protocol):
+    """Executors that know when a query has ended."""
+
+    def leave(self) -> None:
+        """Take note that it has, so that what only it needed goes."""
+
+
 def follow_slots(
-    spark: SparkSession, driver: BatchDriver, write: Callable[[Event], None], choice: str
-) -> Callable[[], None]:
+    spark: SparkSession,
+    specs: Sequence[Spec],
+    run: str,
+    write: Callable[[Event], None],
+    choice: str,
+) -> Following:
     """Let executors follow the slots of a query that is about to start.
 
     Nothing is asked for in ``local`` mode, nor where Spark's dynamic allocation decides.
 
     Parameters
     ----------
+    spark : SparkSession
+    specs : sequence of Spec
+        Of the query's operators.
+    run : str
+        Unique within the application.
+    write : callable
+        Appends an event to the journal.
     choice : str
         ``follow``, or ``keep`` for leaving executors alone.
-
-    Returns
-    -------
-    callable
-        Call it when the query has ended.
 
     Raises
     ------
@@ -43,21 +58,35 @@ def follow_slots(
         msg = f'headgate.executors="{choice}" is not known; use follow or keep.'
         raise ConfigError(msg)
     pool = ExecutorPool(spark)
-    if choice == "keep" or pool.local or pool.managed_by_spark or not driver.states:
-        return lambda: None
-
-    def grown() -> None:
-        warm_workers(spark, [op.spec for op in driver.query.operators])
-        driver.set_cores(pool.cores)
-
+    cores = max(1, int(spark.sparkContext.defaultParallelism))
+    if choice == "keep" or pool.local or pool.managed_by_spark or not specs:
+        return SameExecutors(cores)
     needs = _needs.setdefault(str(spark.sparkContext.applicationId), Needs(pool.configured))
-    follower = ExecutorFollower(pool, needs, driver.run.run_id, write, grown)
+    return _Followed(spark, specs, pool, needs, run, write, cores)
 
-    def after_step() -> None:
-        follower.settled(
-            max(driver.slots_in_use(name) for name in driver.states), driver.hosts_in_use
-        )
 
-    driver.changes.ready = follower.ready
-    driver.after_step = after_step
-    return follower.leave
+class _Followed:
+    """Executors that follow a query's slots."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        specs: Sequence[Spec],
+        pool: ExecutorPool,
+        needs: Needs,
+        run: str,
+        write: Callable[[Event], None],
+        cores: int,
+    ) -> None:
+        self._spark = spark
+        self._specs = specs
+        self._pool = pool
+        self._follower = ExecutorFollower(pool, needs, run, write, self._grown)
+        self.cores = cores
+        self.ready = self._follower.ready
+        self.settled = self._follower.settled
+        self.leave = self._follower.leave
+
+    def _grown(self) -> None:
+        warm_workers(self._spark, self._specs)
+        self.cores = max(1, self._pool.cores)

@@ -16,7 +16,7 @@ from headgate.journal.schema import SloState
 from headgate.spark.job.changes import Wanted
 from headgate.spark.job.ports import Observer
 from headgate.spark.job.reports import Report
-from headgate.spark.step.driver import BatchDriver
+from headgate.spark.step.live import LiveJob
 
 _TWO = 2
 _LEAST_S = 1e-3
@@ -75,11 +75,11 @@ class Probe:
         self._changed_s: dict[str, float] = {}
         self._idle = False
         self._inner: Observer | None = None
-        self._driver: BatchDriver | None = None
+        self._job: LiveJob | None = None
 
-    def around(self, inner: Observer | None, driver: BatchDriver) -> Probe:
+    def around(self, inner: Observer | None, job: LiveJob) -> Probe:
         """Begin to listen to a query whose own observer is `inner`."""
-        self._inner, self._driver = inner, driver
+        self._inner, self._job = inner, job
         self._since_s = time.monotonic()
         return self
 
@@ -95,13 +95,13 @@ class Probe:
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
         """Take note of a committed step."""
-        assert self._driver is not None
-        batch = self._driver.recorder.last
+        assert self._job is not None
+        batch = self._job.recorder.last
         phases_s = {} if batch is None else {k: ms / 1e3 for k, ms in batch.phases_ms.items()}
         after_s = phases_s.get("manifest", 0.0) + phases_s.get("sink", 0.0)
         runnable_s = _runnable_s(reports, phases_s.get("slots", 0.0))
         # Here, in the thread that changes them.
-        states = self._driver.states.items()
+        states = self._job.states.items()
         waiting = {name: state.waiting_rows() for name, state in states}
         rates = {name: sum(state.rate_per_s.values()) for name, state in states}
         # What slots put out would else stay in memory for the whole window.
@@ -148,14 +148,14 @@ class Probe:
 
     def operators(self) -> dict[str, FleetOperator]:
         """Return each operator's slots, and how busy the busiest of them was."""
-        driver = self._driver
-        assert driver is not None
+        job = self._job
+        assert job is not None
         steps, _, _ = self._recent()
         now_s = time.monotonic()
         found = {}
-        for operator in driver.query.operators:
-            name, slots = operator.id, driver.states[operator.id].assignment.slots
-            rate = driver.config.slot_rate if operator.upstream is None else None
+        for operator in job.query.operators:
+            name, slots = operator.id, job.states[operator.id].assignment.slots
+            rate = job.config.slot_rate if operator.upstream is None else None
             since_s = max(self._since_s, self._changed_s.get(name, 0.0), now_s - self._window_s)
             busy_s: dict[int, float] = {}
             for step in steps:
@@ -171,7 +171,7 @@ class Probe:
                 capacity=operator_capacity(busy_s.values(), max(now_s - since_s, _LEAST_S)),
                 backlog_s=waiting / served_per_s if served_per_s else 0.0,
                 slots_min=self._slots_min,
-                slots_max=driver.config.slots_max,
+                slots_max=job.config.slots_max,
             )
         return found
 
@@ -203,8 +203,8 @@ class Probe:
             return steps, max(length_s, _LEAST_S), self._idle
 
     def _first(self) -> set[str]:
-        assert self._driver is not None
-        return {op.id for op in self._driver.query.operators if op.upstream is None}
+        assert self._job is not None
+        return {op.id for op in self._job.query.operators if op.upstream is None}
 
     def _value(self, intent: Intent, steps: Sequence[_Step], length_s: float) -> float:
         if intent.metric is Metric.JUICE:
@@ -226,9 +226,9 @@ class Probe:
 
     def _flows(self, steps: Sequence[_Step]) -> list[Flow]:
         """Return what went along each edge; a source feeds each operator that reads none."""
-        assert self._driver is not None
+        assert self._job is not None
         flows = []
-        for operator in self._driver.query.operators:
+        for operator in self._job.query.operators:
             mine = [r for s in steps for r in s.reports if r.operator == operator.id]
             parent = (
                 f"source of {operator.id}" if operator.upstream is None else operator.upstream.id

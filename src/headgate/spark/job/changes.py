@@ -50,22 +50,24 @@ class Changes:
         By operator; changed by `take` only.
     slots_max : int
         The most slots that may be asked for.
-
-    Attributes
-    ----------
     ready : callable
         Given the slots that a change needs, returns whether it may come into force; it waits
         otherwise. By default it always may.
     """
 
-    def __init__(self, states: Mapping[str, OperatorState], slots_max: int) -> None:
+    def __init__(
+        self,
+        states: Mapping[str, OperatorState],
+        slots_max: int,
+        ready: Callable[[int], bool] = lambda slots: True,
+    ) -> None:
         self._states = states
         self._slots_max = slots_max
         self._lock = threading.RLock()
         self._wanted: dict[str, Wanted] = {}
         self._frozen_until_s: float | None = None
         self._held: dict[int, dict[str, Assignment]] = {}
-        self.ready: Callable[[int], bool] = lambda slots: True
+        self._ready = ready
         self._heading: dict[str, Assignment] = {}
         self.remember(self.epoch, {name: s.assignment for name, s in states.items()})
 
@@ -225,7 +227,7 @@ class Changes:
         """Return whether something is wanted, and does not wait for executors."""
         if not self._wanted:
             return False
-        return self.ready(max(self.newest(name).slots for name in self._states))
+        return self._ready(max(self.newest(name).slots for name in self._states))
 
     def wanted(self, operator: str) -> Wanted | None:
         """Return what is wanted of an operator, and neither in force, under way nor waiting."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from headgate.journal.schema import SloState
@@ -36,3 +38,71 @@ class Observer(Protocol):
 
     def state(self) -> SloState | None:
         """Return what the next batch line says of the SLO; None where there is none."""
+
+
+class Executors(Protocol):
+    """What runs the slots."""
+
+    @property
+    def cores(self) -> int:
+        """How many slots run at a time."""
+
+    def ready(self, slots: int) -> bool:
+        """Return whether a change to `slots` may come into force."""
+
+    def settled(self, slots: int, hosts: Callable[[], Collection[str]]) -> None:
+        """Take note that a step was committed with `slots` slots, which are on `hosts` by wish."""
+
+
+class NoCommands:
+    """Nobody asks for anything; a `Commands`."""
+
+    def poll(self) -> None:
+        """Do nothing."""
+
+
+class NoObserver:
+    """Nobody watches; an `Observer`."""
+
+    def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
+        """Do nothing."""
+
+    def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
+        """Do nothing."""
+
+    def quiet(self, horizon_ms: float) -> None:
+        """Do nothing."""
+
+    def bound_ms(self, operator: str) -> float:
+        """Return that nothing is counted."""
+        return 0.0
+
+    def state(self) -> SloState | None:
+        """Return that there is no SLO."""
+        return None
+
+
+@dataclass(frozen=True)
+class SameExecutors:
+    """Executors that slots do not change; an `Executors`."""
+
+    cores: int = 1
+
+    def ready(self, slots: int) -> bool:
+        """Return True: nothing more will come."""
+        return True
+
+    def settled(self, slots: int, hosts: Callable[[], Collection[str]]) -> None:
+        """Do nothing."""
+
+    def leave(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Those who watch and steer one job; by default nobody does."""
+
+    observer: Observer = field(default_factory=NoObserver)
+    commands: Commands = field(default_factory=NoCommands)
+    executors: Executors = field(default_factory=SameExecutors)

@@ -13,6 +13,7 @@ from pyspark import SparkContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from headgate.core.errors import EngineError
+from headgate.journal.histogram import Sparse
 from headgate.operators.counts import Counts
 from headgate.state.changelog import SectionRef
 
@@ -104,6 +105,48 @@ class Report:
     useful_ms: float
     phases_ms: dict[str, float] = field(default_factory=dict)
     counts: Counts | None = None
+
+
+@dataclass(frozen=True)
+class ReplicaReport:
+    """What one execution of a replica's task did.
+
+    Attributes
+    ----------
+    step, attempt : int
+    operator : str
+    lane : int
+        Which of the batch's lanes.
+    token : str
+        Of this execution.
+    taken : int
+        Rows served from the replica's backlog, oldest first.
+    arrived, served, waiting_rows : int
+        Rows that came with the batch; that were served; that came and now wait.
+    output, waiting : Payload or None
+    output_rows : int
+    useful_s : float
+        Time in the user's function.
+    histogram : Sparse
+        Of the latencies of the rows served.
+    latency_sum_ms : float
+    """
+
+    step: int
+    attempt: int
+    operator: str
+    lane: int
+    token: str
+    taken: int
+    arrived: int
+    served: int
+    waiting_rows: int
+    output: Payload | None
+    waiting: Payload | None
+    output_rows: int
+    useful_s: float
+    histogram: Sparse
+    latency_sum_ms: float
 
 
 class Tagged(Protocol):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.core.assignment import Assignment
-from headgate.spark.job.job import OperatorState
+from headgate.spark.job.job import OperatorState, Segment
+from headgate.spark.job.pools import PoolState
 from headgate.spark.job.reports import Report
+from headgate.spark.step.begun import Begun
 from headgate.spark.step.output import Outputs
 from headgate.state.manifest import BlobEntry, FileEntry, Heads, Manifest, SectionEntry
 
@@ -39,6 +41,20 @@ class StepFacts:
     sources: list[str] | None
     drain: bool
     wants_empty: bool
+
+    @classmethod
+    def of(cls, begun: Begun, job: str, *, epoch: int, wants_empty: bool) -> StepFacts:
+        """Return those of a step that was begun."""
+        return cls(
+            job=job,
+            step=begun.number,
+            spark_batch=begun.spark_batch,
+            epoch=epoch,
+            watermark_us=begun.watermark_us,
+            sources=begun.sources,
+            drain=begun.drain,
+            wants_empty=wants_empty,
+        )
 
 
 LATE_FILES_KEPT = 256
@@ -75,9 +91,8 @@ def next_manifest(
     for report in reports:
         _add(parts, report, states[report.operator])
         states[report.operator].apply(report, facts.step, now_ms)
-    parts.files |= _older_backlog(states, parts.files, latest)
-    delivered = bool(parts.outputs.rows) or facts.wants_empty
-    before: int = latest.engine["sink_batch"] if latest else -1
+    segments = [s for state in states.values() for mine in state.backlog.values() for s in mine]
+    parts.files |= _older_backlog(segments, parts.files, latest)
     return Manifest(
         job=facts.job,
         step=facts.step,
@@ -98,8 +113,7 @@ def next_manifest(
                 for name, s in states.items()
             },
             "outputs": parts.outputs.entries,
-            # Spark's file sink wants its batches numbered without gaps, so only deliveries count
-            "sink_batch": before + 1 if delivered else before,
+            "sink_batch": _sink_batch(facts, parts.outputs, latest),
             "sources": facts.sources,
             "late": parts.late[-LATE_FILES_KEPT:],
             "drain": facts.drain,
@@ -109,9 +123,69 @@ def next_manifest(
     )
 
 
+def pool_manifest(
+    facts: StepFacts,
+    states: Mapping[str, PoolState],
+    outputs: Outputs,
+    files: Mapping[str, FileEntry],
+    payloads: Mapping[str, bytes],
+    latest: Manifest | None,
+    *,
+    lost: int,
+) -> Manifest:
+    """Return the manifest of a step of pools, whose `states` are where the step leaves them.
+
+    Parameters
+    ----------
+    facts : StepFacts
+    states : mapping of str to PoolState
+        By stage.
+    outputs : Outputs
+        Of the last stage.
+    files, payloads : mapping
+        What the step's tasks have written; inner stages' payloads are left out.
+    latest : Manifest or None
+    lost : int
+        Rows lost in restarts since the start.
+    """
+    segments = [s for state in states.values() for mine in state.backlog.values() for s in mine]
+    kept = {entry["inline"] for entry in outputs.entries if "inline" in entry}
+    older = _older_backlog(segments, files, latest)
+    return Manifest(
+        job=facts.job,
+        step=facts.step,
+        spark_batch=facts.spark_batch,
+        epoch=facts.epoch,
+        assignments={},
+        watermarks={},
+        heads={},
+        sections={},
+        files=tuple((older | dict(files)).values()),
+        engine={
+            "pools": {name: state.facts() for name, state in states.items()},
+            "outputs": outputs.entries,
+            "sink_batch": _sink_batch(facts, outputs, latest),
+            "sources": facts.sources,
+            "rest": facts.drain,
+            "lost": lost,
+        },
+        previous=latest.digest if latest else None,
+        payloads={name: data for name, data in payloads.items() if name in kept},
+    )
+
+
 def assigned(assignment: Assignment) -> dict[str, Any]:
     """Return an assignment as the manifest keeps it."""
     return {"slots": assignment.slots, "slot_of": list(assignment.slot_of)}
+
+
+def _sink_batch(facts: StepFacts, outputs: Outputs, latest: Manifest | None) -> int:
+    """Return the sink's number of a step.
+
+    Spark's file sink wants its batches numbered without gaps, so only deliveries count.
+    """
+    before: int = latest.engine["sink_batch"] if latest else -1
+    return before + 1 if outputs.rows or facts.wants_empty else before
 
 
 def _add(parts: _Parts, report: Report, state: OperatorState) -> None:
@@ -135,16 +209,9 @@ def _add(parts: _Parts, report: Report, state: OperatorState) -> None:
 
 
 def _older_backlog(
-    states: Mapping[str, OperatorState],
-    known: Mapping[str, FileEntry],
-    latest: Manifest | None,
+    segments: Iterable[Segment], known: Mapping[str, FileEntry], latest: Manifest | None
 ) -> dict[str, FileEntry]:
     """Return the entries of older backlog files in which records still wait."""
-    waiting = {
-        f"backlog/{segment[0]}"
-        for state in states.values()
-        for segments in state.backlog.values()
-        for segment in segments
-    }
+    waiting = {f"backlog/{segment[0]}" for segment in segments}
     before = {f.name: f for f in (latest.files if latest else ())}
     return {name: before[name] for name in sorted(waiting - set(known)) if name in before}

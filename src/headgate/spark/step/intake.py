@@ -12,9 +12,7 @@ from headgate.spark.jvm.arrowbatches import fit_arrow_batches
 from headgate.spark.jvm.gateway import java_class, no_rows
 from headgate.spark.jvm.logfiles import forget_raw_files
 from headgate.spark.jvm.tick import Tick
-from headgate.spark.read.plan import Query
-from headgate.spark.step.exchange import streaming_input, with_ticks
-from headgate.spark.step.unfold import Unfolding, unfolding
+from headgate.spark.step.exchange import with_ticks
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 
@@ -24,50 +22,44 @@ class Intake:
 
     Parameters
     ----------
-    spark : SparkSession
-        The session that the query was started in.
-    query : Query
-    key_groups : int
+    stream : DataFrame
+        The streaming DataFrame whose batches are taken, of the session that the query was started in.
     checkpoint : Path
         Of the query; its lock is held.
+    ticks : bool
+        Whether there may be something to do where the sources are quiet.
 
     Attributes
     ----------
-    unfolding : Unfolding or None
-        What of the input is made in the batch.
     stream : DataFrame
-        The streaming DataFrame whose batches are taken.
+        With the ticks.
     tick : Tick or None
-        What begins a batch where the sources are quiet; a query without operators has nothing to do then.
+        What begins a batch where the sources are quiet.
     """
 
-    def __init__(
-        self, spark: SparkSession, query: Query, key_groups: int, checkpoint: Path
-    ) -> None:
-        self.unfolding: Unfolding | None = unfolding(spark, query, key_groups)
-        if self.unfolding is None:
-            self.stream = streaming_input(spark, query, key_groups)
-        else:
-            self.stream = self.unfolding.stream()
-        self.tick = Tick(spark, checkpoint) if query.operators else None
-        if self.tick is not None:
-            self.stream = with_ticks(self.stream, self.tick.frame)
+    def __init__(self, stream: DataFrame, checkpoint: Path, *, ticks: bool) -> None:
+        self.tick = Tick(stream.sparkSession, checkpoint) if ticks else None
+        self.stream = stream if self.tick is None else with_ticks(stream, self.tick.frame)
         self._schema = self.stream.schema
         self._session: SparkSession | None = None
 
-    def settle_in(self, batch: DataFrame, into_slots: Iterable[StructType]) -> None:
+    def settle_in(
+        self, batch: DataFrame, into_slots: Iterable[StructType] | None = None
+    ) -> SparkSession:
         """Take the session that batches come with: Spark's clone of the user's, the query's own.
 
         Parameters
         ----------
         batch : DataFrame
-        into_slots : iterable of StructType
-            Of all rows that slots will get.
+        into_slots : iterable of StructType, optional
+            Of all rows that slots will get, where that is known.
         """
         if self._session is None:
             self._session = _prepared(batch.sparkSession)
             forget_raw_files(self._session)
-            fit_arrow_batches(self._session, into_slots)
+            if into_slots is not None:
+                fit_arrow_batches(self._session, into_slots)
+        return self._session
 
     def enter(self) -> None:
         """Make the batches' session that of this thread: one of Spark's own threads has it already."""

@@ -27,7 +27,7 @@ from headgate.spark.jvm.gateway import (
 )
 from headgate.spark.jvm.planned import Planned
 from headgate.spark.read.plan import Query
-from headgate.spark.worker.slot import read_table
+from headgate.spark.worker.payloads import read_table
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import FileEntry, Manifest
 

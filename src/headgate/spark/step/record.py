@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from headgate.journal.schema import (
     OperatorInfo,
     Restart,
     Retry,
+    SloState,
     SlotStats,
     Start,
     Stop,
@@ -25,48 +27,114 @@ from headgate.journal.schema import (
 from headgate.journal.writer import JournalWriter
 from headgate.operators.build import row_bytes
 from headgate.spark.job.changes import Wanted
+from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Report
+from headgate.spark.read.plan import Operator, Query
+from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.progress import Progress
 from headgate.spark.worker.failure import QueryFailed, told
 from headgate.state.manifest import Manifest
 
-if TYPE_CHECKING:
-    from headgate.spark.step.driver import BatchDriver
-
 _HOTTEST = 5
 
 
-class Recorder:
-    """Writes the journal beside the checkpoint and keeps the newest figures."""
+class StepRecorder:
+    """Writes a journal beside the checkpoint; what all kinds of query write into theirs.
+
+    Parameters
+    ----------
+    path : path
+
+    Attributes
+    ----------
+    path : Path
+    progress : Progress
+        The figures of the last batches.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._writer = JournalWriter(path)
-        self.last: Batch | None = None
         self.progress = Progress()
+        self._writer = JournalWriter(path)
+
+    def begin(self, start: Start, latest: Manifest | None) -> None:
+        """Write that the query started, and from where."""
+        self.write(start)
+        if latest is not None:
+            self.write(Restart(step=latest.step + 1, recovered_from=latest.step))
+
+    def retry(self, step: int, attempt: int, error: Exception) -> None:
+        """Write that an attempt failed and the batch runs again."""
+        self.write(Retry(step=step, attempt=attempt, error=sentence(error)))
+
+    def stop(self, reason: str, error: Exception | None = None) -> None:
+        """Write that the query ended, and close the journal."""
+        self.write(Stop(reason=reason, error=None if error is None else sentence(error)))
+        self._writer.close()
+
+    def write(self, event: Event) -> None:
+        """Append an event to the journal."""
+        self._writer.write(event)
+
+
+class Recorder(StepRecorder):
+    """Writes the journal of a query of stateful operators, and keeps the newest figures.
+
+    Parameters
+    ----------
+    path : path
+    query : Query
+        What was read from the user's plan.
+    """
+
+    def __init__(self, path: Path, query: Query) -> None:
+        super().__init__(path)
+        self._query = query
+        self._first = {chain[0].id for chain in query.chains}
+        self.last: Batch | None = None
         self.late_records = 0
 
-    def start(self, driver: BatchDriver, workload: str | None, parameters: dict[str, Any]) -> None:
-        """Write that the query started, and from where."""
-        config = driver.config
-        states = driver.states.values()
-        self.write(
-            Start(
-                job=driver.job,
-                name=config.name,
-                key_groups=config.key_groups,
-                slots=max((s.assignment.slots for s in states), default=0),
-                workload=workload,
-                seed=parameters.get("seed"),
-                parameters=parameters,
-                operators=tuple(OperatorInfo(o.id, o.what) for o in driver.query.operators),
-            )
+    def started(
+        self,
+        uuid: str,
+        config: JobConfig,
+        states: Mapping[str, OperatorState],
+        latest: Manifest | None,
+        parameters: dict[str, Any],
+        *,
+        workload: str | None,
+    ) -> None:
+        """Write that the query started, and from where.
+
+        Parameters
+        ----------
+        uuid : str
+            Of the checkpoint.
+        config : JobConfig
+        states : mapping of str to OperatorState
+        latest : Manifest or None
+            What the checkpoint had.
+        parameters : dict
+            For the journal.
+        workload : str or None
+        """
+        start = Start(
+            job=uuid,
+            name=config.name,
+            key_groups=config.key_groups,
+            slots=max((s.assignment.slots for s in states.values()), default=0),
+            workload=workload,
+            seed=parameters.get("seed"),
+            parameters=parameters,
+            operators=tuple(OperatorInfo(o.id, o.what) for o in self._query.operators),
         )
-        if driver.latest is not None:
-            step = driver.latest.step
-            self.write(Restart(step=step + 1, recovered_from=step))
-        held = [_operator_progress(driver, op.id, []) for op in driver.query.operators]
-        self.progress.begin(driver.spark, driver.sink, held, counted=bool(held))
+        self.begin(start, latest)
+
+    def operators(
+        self, states: Mapping[str, OperatorState], reports: list[Report]
+    ) -> list[dict[str, Any]]:
+        """Return each operator's figures in the form of Spark's ``stateOperators``."""
+        return [_operator_progress(op, states[op.id], reports) for op in self._query.operators]
 
     def assignment(
         self, step: int, operator: str, before: Assignment, new: Wanted, moved_bytes: int = 0
@@ -92,61 +160,47 @@ class Recorder:
             )
         )
 
-    def retry(self, step: int, attempt: int, error: Exception) -> None:
-        """Write that an attempt failed and the batch runs again."""
-        self.write(Retry(step=step, attempt=attempt, error=sentence(error)))
-
     def batch(
-        self,
-        driver: BatchDriver,
-        manifest: Manifest,
-        reports: list[Report],
-        phases_ms: dict[str, float],
-        *,
-        attempts: int,
-        emitted: int,
+        self, outcome: Outcome[Report], states: Mapping[str, OperatorState], slo: SloState | None
     ) -> None:
-        """Write a committed batch."""
-        first = {chain[0].id for chain in driver.query.chains}
-        entering = [r for r in reports if r.operator in first]
+        """Write a committed batch; `slo` is what its line says of the SLO."""
+        manifest, reports, phases_ms = outcome.manifest, outcome.reports, outcome.phases_ms
+        entering = [r for r in reports if r.operator in self._first]
         merged = histogram.merge(r.histogram for r in entering)
-        waiting = sum(s.waiting_rows() for s in driver.states.values())
         served_by_group: dict[int, int] = {}
         for report in entering:
             for group, count in report.served_by_group.items():
                 served_by_group[group] = served_by_group.get(group, 0) + count
         hottest = sorted(served_by_group.items(), key=lambda pair: (-pair[1], pair[0]))
-        changelog_bytes = sum(r.changelog.length for r in reports if r.changelog)
         event = Batch(
             step=manifest.step,
             spark_batch=manifest.spark_batch,
             epoch=manifest.epoch,
-            slots=max(s.assignment.slots for s in driver.states.values()),
+            slots=max(s.assignment.slots for s in states.values()),
             duration_ms=round(sum(phases_ms.values()), 3),
             phases_ms={name: round(ms, 3) for name, ms in phases_ms.items()},
             arrived=sum(r.arrived for r in entering),
             served=sum(r.served for r in entering),
-            emitted=emitted,
+            emitted=outcome.emitted,
             late=sum(r.late_records for r in reports),
             null_keys=0,
-            backlog=waiting,
-            backlog_bytes=sum(f.length for f in manifest.files if f.name.startswith("backlog/")),
-            latency_ms=_latency(entering, merged),
+            backlog=sum(s.waiting_rows() for s in states.values()),
+            backlog_bytes=waiting_bytes(manifest),
+            latency_ms=latency_of(entering, max((r.latency_max_ms for r in entering), default=0.0)),
             histogram=merged,
             watermark_us=manifest.watermarks["evict_us"] or None,
-            slot_stats=_slot_stats(driver, entering),
+            slot_stats=_slot_stats(states, entering),
             hottest=tuple(hottest[:_HOTTEST]),
             arrivals=_arrivals(entering),
-            state_rows=sum(sum(s.rows) for s in driver.states.values()),
-            state_bytes=sum(_entry_bytes(driver, op.id) for op in driver.query.operators),
-            changelog_bytes=changelog_bytes,
-            attempts=attempts,
+            state_rows=sum(sum(s.rows) for s in states.values()),
+            state_bytes=sum(_entry_bytes(op, states[op.id]) for op in self._query.operators),
+            changelog_bytes=sum(r.changelog.length for r in reports if r.changelog),
+            attempts=outcome.attempts,
             watermark_holder=_holder(entering, manifest.watermarks["evict_us"]),
-            slo=driver.observer.state() if driver.observer is not None else None,
+            slo=slo,
         )
         self.late_records += event.late
-        operators = [_operator_progress(driver, op.id, reports) for op in driver.query.operators]
-        self.progress.add(event, operators, emitted=emitted)
+        self.progress.add(event, self.operators(states, reports), emitted=event.emitted)
         self.last = event
         self.write(event)
 
@@ -170,28 +224,39 @@ class Recorder:
         self.progress.add(event, [], emitted=None)
         self.write(event)
 
-    def stop(self, reason: str, error: Exception | None = None) -> None:
-        """Write that the query ended, and close the journal."""
-        self.write(Stop(reason=reason, error=None if error is None else sentence(error)))
-        self._writer.close()
 
-    def write(self, event: Event) -> None:
-        """Append an event to the journal."""
-        self._writer.write(event)
+class _Served(Protocol):
+    """What of a report says how long its records took."""
+
+    @property
+    def histogram(self) -> histogram.Sparse:
+        """Of their latencies."""
+
+    @property
+    def latency_sum_ms(self) -> float:
+        """Of all of them."""
 
 
-def _latency(reports: list[Report], merged: histogram.Sparse) -> Latency | None:
+def latency_of(reports: Sequence[_Served], most_ms: float | None = None) -> Latency | None:
+    """Return the latency of what was served; None where nothing was.
+
+    `most_ms` is the longest, where that is known better than by its bucket.
+    """
+    merged = histogram.merge(r.histogram for r in reports)
     count = histogram.completed(merged)
     if count == 0:
         return None
-    p50, p95, p99 = (round(histogram.percentile_ms(merged, q) or 0.0, 3) for q in (0.5, 0.95, 0.99))
-    return Latency(
-        mean=round(sum(r.latency_sum_ms for r in reports) / count, 3),
-        p50=p50,
-        p95=p95,
-        p99=p99,
-        max=round(max(r.latency_max_ms for r in reports), 3),
+    p50, p95, p99, top = (
+        round(histogram.percentile_ms(merged, q) or 0.0, 3) for q in (0.5, 0.95, 0.99, 1.0)
     )
+    mean = round(sum(r.latency_sum_ms for r in reports) / count, 3)
+    longest = top if most_ms is None else round(most_ms, 3)
+    return Latency(mean=mean, p50=p50, p95=p95, p99=p99, max=longest)
+
+
+def waiting_bytes(manifest: Manifest) -> int:
+    """Return the size of the files that records wait in."""
+    return sum(file.length for file in manifest.files if file.name.startswith("backlog/"))
 
 
 def _arrivals(entering: list[Report]) -> tuple[Arrivals, ...]:
@@ -207,13 +272,15 @@ def _arrivals(entering: list[Report]) -> tuple[Arrivals, ...]:
     return tuple(found)
 
 
-def _slot_stats(driver: BatchDriver, entering: list[Report]) -> tuple[SlotStats, ...]:
+def _slot_stats(
+    states: Mapping[str, OperatorState], entering: list[Report]
+) -> tuple[SlotStats, ...]:
     stats = []
     for report in sorted(entering, key=lambda r: (r.operator, r.slot)):
-        state = driver.states[report.operator]
+        state = states[report.operator]
         groups = state.assignment.groups_of(report.slot)
         backlog = sum(s[2] for g in groups for s in state.backlog.get(g, ()))
-        latency = _latency([report], report.histogram)
+        latency = latency_of([report], report.latency_max_ms)
         stats.append(
             SlotStats(
                 slot=report.slot,
@@ -233,19 +300,20 @@ def _holder(entering: list[Report], watermark_us: int) -> int | None:
     return min(behind, key=lambda r: r.holds_us).slot if behind else None
 
 
-def _operator_progress(driver: BatchDriver, name: str, reports: list[Report]) -> dict[str, Any]:
+def _operator_progress(
+    operator: Operator, state: OperatorState, reports: list[Report]
+) -> dict[str, Any]:
     """Return an operator's figures in the form of Spark's ``stateOperators``."""
-    mine = [r for r in reports if r.operator == name]
-    state = driver.states[name]
+    mine = [r for r in reports if r.operator == operator.id]
     return {
-        "operatorName": name,
+        "operatorName": operator.id,
         "numRowsTotal": sum(state.rows),
         "numRowsUpdated": sum(r.touched_rows for r in mine),
         "allUpdatesTimeMs": int(sum(r.useful_ms for r in mine)),
         "numRowsRemoved": 0,
         "allRemovalsTimeMs": 0,
         "commitTimeMs": int(sum(r.phases_ms.get("log", 0.0) for r in mine)),
-        "memoryUsedBytes": _entry_bytes(driver, name),
+        "memoryUsedBytes": _entry_bytes(operator, state),
         "numRowsDroppedByWatermark": sum(r.late_records for r in mine),
         "numShufflePartitions": state.assignment.slots,
         "numStateStoreInstances": state.assignment.key_groups,
@@ -253,10 +321,9 @@ def _operator_progress(driver: BatchDriver, name: str, reports: list[Report]) ->
     }
 
 
-def _entry_bytes(driver: BatchDriver, name: str) -> int:
+def _entry_bytes(operator: Operator, state: OperatorState) -> int:
     """Return the size of an operator's entries; strings and free rows of the tables come on top."""
-    (operator,) = (op for op in driver.query.operators if op.id == name)
-    return sum(driver.states[name].rows) * row_bytes(operator.spec)
+    return sum(state.rows) * row_bytes(operator.spec)
 
 
 def sentence(error: Exception) -> str:

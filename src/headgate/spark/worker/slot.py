@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gc
-import io
-import json
 import time
 import uuid
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,13 +14,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from headgate.journal.histogram import counts_of, sparse_of
-from headgate.operators.aggregate import NEVER_US
 from headgate.operators.build import Operator, Spec
 from headgate.operators.process import ProcessorOperator
 from headgate.operators.serve import (
     GROUP,
     RECORDS,
-    GroupState,
     Request,
     Served,
     serve,
@@ -31,18 +26,13 @@ from headgate.operators.serve import (
 )
 from headgate.spark.job.columns import INITIAL, MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.spark.job.faults import SlotFaults
-from headgate.spark.job.reports import Payload, Report
+from headgate.spark.job.reports import Report
+from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.failure import located
+from headgate.spark.worker.payloads import payload, table_payload
 from headgate.spark.worker.worker import checkpoint_at, operator_named, run_named, store_of
 from headgate.state import changelog
-from headgate.state.checkpoint import Checkpoint, due_for_snapshot
-from headgate.state.ports import Chain
-
-STEP_PROPERTY = "headgate.step."
-"""Local property (with the operator's id behind it) that carries a step's facts to its tasks."""
-
-INLINE_BYTES = 256 * 1024
-"""Up to here bytes travel in the report, and the driver writes one bundle for all slots."""
+from headgate.state.checkpoint import Checkpoint
 
 _frozen = False
 
@@ -74,7 +64,7 @@ class SlotTask:
         started = time.perf_counter()
         context = TaskContext.get()
         assert context is not None
-        facts = Facts(json.loads(context.getLocalProperty(STEP_PROPERTY + self.operator) or "{}"))
+        facts = SlotFacts.of(context, self.operator)
         slot = context.partitionId()
         operator = operator_named(self.operator, self.spec)
         arrived = list(batches)
@@ -86,7 +76,7 @@ class SlotTask:
         checkpoint = checkpoint_at(facts.checkpoint, facts.run_id)
         faults = SlotFaults(facts.faults, slot, facts.step, facts.attempt)
         request = facts.request(slot, token, watermark_us, checkpoint, self.operator)
-        backlog = facts.backlog(slot, checkpoint)
+        backlog = facts.waiting(slot, checkpoint)
         if facts.delta_ms:
             # what has come from another operator has come just now
             arriving = stamped(arriving, facts.arrived_ms if not consumed else time.time() * 1e3)
@@ -118,93 +108,8 @@ class SlotTask:
             yield served.output
 
 
-class Facts:
-    """What the driver tells the tasks of one operator in one attempt of a step."""
-
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self._facts = facts
-        self.step: int = facts["step"]
-        self.attempt: int = facts["attempt"]
-        self.arena_root: str | None = facts["arena_root"]
-        self.run_id: str = facts["run_id"]
-        self.checkpoint: str = facts["checkpoint"]
-        self.watermark_us: int = facts["watermark_us"]
-        self.next_slots: int = facts["next_slots"]
-        self.keep_late: bool = facts["keep_late"]
-        self.faults: list[dict[str, Any]] = facts["faults"]
-        self.delta_ms: float = facts["delta_ms"]
-        self.arrived_ms: float = facts["arrived_ms"]
-
-    def groups_of(self, slot: int) -> list[int]:
-        """Return the key groups of a slot."""
-        return [g for g, s in enumerate(self._facts["slot_of"]) if s == slot]
-
-    def request(
-        self, slot: int, token: str, watermark_us: int, checkpoint: Checkpoint, operator: str
-    ) -> Request:
-        """Return what is asked of `slot`."""
-        facts = self._facts
-        tokens, steps = facts["tokens"], facts["steps"]
-        emitted, due, fresh = facts["emitted_us"], facts["due_us"], facts["full_steps"]
-        every, held = facts["snapshot_every"], frozenset(facts["held"])
-        groups = {
-            g: GroupState(
-                tokens[g],
-                emitted[g],
-                due[g],
-                # a group whose newest section is a full one has nothing to gain from another
-                snapshot=(
-                    g not in held and steps[g] > fresh[g] and due_for_snapshot(g, self.step, every)
-                ),
-            )
-            for g in self.groups_of(slot)
-        }
-        quotas = facts["quotas"]
-
-        def chain(group: int) -> Chain:
-            return checkpoint.chain(operator, group, steps[group])
-
-        quota = quotas[slot] if quotas else None
-        return Request(
-            token,
-            watermark_us,
-            groups,
-            chain,
-            quota,
-            turn=self.step,
-            delta_ms=self.delta_ms,
-            bound_ms=facts["bound_ms"],
-            timestamp_ms=facts["timestamp_ms"],
-            time_limit_s=facts["time_limit_s"],
-            held=held & groups.keys(),
-        )
-
-    def backlog(self, slot: int, checkpoint: Checkpoint) -> pa.Table | None:
-        """Return the records that wait for the slot's groups that are served, oldest first per group.
-
-        Raises
-        ------
-        CheckpointError    A file they wait in is damaged.
-        """
-        waiting: dict[str, list[list[Any]]] = self._facts["backlog"]
-        parts = []
-        read: dict[str, pa.Table] = {}  # a file holds segments of many groups
-        held = frozenset(self._facts["held"])
-        for group in self.groups_of(slot):
-            if group in held:
-                continue
-            for name, start, count, _ in waiting.get(str(group), ()):
-                if name not in read:
-                    crc32 = self._facts["waiting_crc32"][name]
-                    read[name] = read_table(checkpoint.read_file("backlog", name, crc32=crc32))
-                parts.append(read[name].slice(start, count))
-        if not parts:
-            return None
-        return pa.concat_tables(parts, promote_options="default")
-
-
 def _split_markers(
-    batches: list[pa.RecordBatch], operator: Operator, facts: Facts
+    batches: list[pa.RecordBatch], operator: Operator, facts: SlotFacts
 ) -> tuple[pa.Table, tuple[str, ...], int]:
     """Return (records, tokens of the upstream slots, the operator's watermark)."""
     if not batches:
@@ -256,7 +161,7 @@ def _downstream(served: Served, token: str, next_slots: int) -> pa.RecordBatch:
 
 def _report(
     task: SlotTask,
-    facts: Facts,
+    facts: SlotFacts,
     slot: int,
     request: Request,
     consumed: tuple[str, ...],
@@ -280,9 +185,9 @@ def _report(
         groups={g: (d.emitted_us, d.due_us, d.rows) for g, d in served.groups.items()},
         sections=refs,
         changelog=payload(checkpoint, "changelog", token, blob) if blob else None,
-        output=_table_payload(checkpoint, "output", token, served.output) if keeps_output else None,
-        waiting=_table_payload(checkpoint, "backlog", token, served.waiting, inline=False),
-        late=_table_payload(checkpoint, "late", token, late, inline=False),
+        output=table_payload(checkpoint, "output", token, served.output) if keeps_output else None,
+        waiting=table_payload(checkpoint, "backlog", token, served.waiting, inline=False),
+        late=table_payload(checkpoint, "late", token, late, inline=False),
         output_rows=served.output.num_rows,
         late_rows=served.late.num_rows,
         segments={int(g): (int(s), int(c)) for g, s, c in zip(groups, starts, counts, strict=True)},
@@ -308,39 +213,6 @@ def _timed(report: Report, useful_ms: float, phases_ms: dict[str, float]) -> Rep
     return replace(report, useful_ms=useful_ms, phases_ms=phases_ms)
 
 
-def payload(
-    checkpoint: Checkpoint, kind: str, token: str, data: bytes, *, inline: bool = True
-) -> Payload:
-    """Return bytes as a report carries them: themselves, or the name of the file they went to."""
-    crc32 = zlib.crc32(data)
-    if inline and len(data) < INLINE_BYTES:
-        return Payload(data, None, len(data), crc32)
-    checkpoint.write_file(kind, token, data)
-    return Payload(None, token, len(data), crc32)
-
-
-def _table_payload(
-    checkpoint: Checkpoint,
-    kind: str,
-    token: str,
-    table: pa.Table | pa.RecordBatch | None,
-    *,
-    inline: bool = True,
-) -> Payload | None:
-    if table is None or table.num_rows == 0:
-        return None
-    stream = io.BytesIO()
-    with pa.ipc.new_stream(stream, table.schema) as writer:
-        writer.write(table)
-    return payload(checkpoint, kind, token, stream.getvalue(), inline=inline)
-
-
-def read_table(data: bytes) -> pa.Table:
-    """Return the table that a slot task wrote."""
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_all()
-
-
 def freeze_once() -> None:
     """Take what is loaded out of the collector's sight: Spark's daemon collects after every task."""
     global _frozen  # noqa: PLW0603 -- once per worker process
@@ -348,6 +220,3 @@ def freeze_once() -> None:
         gc.collect()
         gc.freeze()
         _frozen = True
-
-
-__all__ = ["NEVER_US", "Facts", "SlotTask", "payload", "read_table"]

@@ -24,7 +24,7 @@ from headgate.spark.jvm.gateway import (
     seq,
     template,
 )
-from headgate.spark.replicas.task import Function
+from headgate.spark.worker.replica import Function
 
 STAGE = "MapInArrow"
 _STATEFUL = {

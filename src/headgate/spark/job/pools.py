@@ -14,7 +14,7 @@ from headgate.control.estimators.grouping import load_aware, round_robin
 from headgate.control.estimators.service_time import ServiceTime
 from headgate.control.replicas import OperatorInterval, ReplicaPool
 from headgate.operators.quota import timed_quota
-from headgate.spark.replicas.task import ReplicaReport
+from headgate.spark.job.reports import ReplicaReport
 
 Segment = list[Any]
 """[file in the checkpoint's backlog, first row, rows]."""

@@ -13,70 +13,53 @@ from headgate.journal.schema import (
     AssignmentChange,
     Batch,
     Decided,
-    Latency,
     Observed,
     OperatorInfo,
-    Restart,
-    Retry,
     SlotStats,
     Start,
-    Stop,
     Wish,
 )
-from headgate.journal.writer import JournalWriter
-from headgate.spark.replicas.pools import PoolState
-from headgate.spark.replicas.task import ReplicaReport
-from headgate.spark.step.progress import Progress
-from headgate.spark.step.record import sentence
+from headgate.spark.job.pools import PoolState
+from headgate.spark.job.reports import ReplicaReport
+from headgate.spark.step.outcome import Outcome
+from headgate.spark.step.record import StepRecorder, latency_of, waiting_bytes
 from headgate.state.manifest import Manifest
 
 _KIND = "rescale"
 """What every decision about replicas is: another number, and no key group moves."""
 
 
-class PoolRecorder:
-    """Writes the journal beside the checkpoint.
+class PoolRecorder(StepRecorder):
+    """Writes the journal of a query of pools.
 
     Parameters
     ----------
     path : path
     policy : str
         Its name.
-
-    Attributes
-    ----------
-    path : Path
     """
 
     def __init__(self, path: Path, policy: str) -> None:
-        self.path = path
-        self.progress = Progress()
+        super().__init__(path)
         self._policy = policy
-        self._writer = JournalWriter(path)
         self._pending: dict[str, tuple[int, float]] = {}
 
-    def start(
+    def started(
         self,
-        job: str,
+        uuid: str,
         name: str,
         states: Mapping[str, PoolState],
         latest: Manifest | None,
         parameters: dict[str, Any],
     ) -> None:
-        """Write that the query started, and from where."""
+        """Write that the query started, and from where; `uuid` is the checkpoint's."""
         stages = tuple(OperatorInfo(stage, "stateless stage on a pool") for stage in states)
         slots = _most(states)
-        self._writer.write(Start(job, name, 0, slots, parameters=parameters, operators=stages))
-        if latest is not None:
-            self._writer.write(Restart(step=latest.step + 1, recovered_from=latest.step))
-
-    def retry(self, step: int, attempt: int, error: Exception) -> None:
-        """Write that an attempt failed and the batch runs again."""
-        self._writer.write(Retry(step=step, attempt=attempt, error=sentence(error)))
+        self.begin(Start(uuid, name, 0, slots, parameters=parameters, operators=stages), latest)
 
     def resized(self, step: int, stage: str, before: int, after: int, by: str, reason: str) -> None:
         """Write that a stage has another number of active replicas from batch `step` on."""
-        self._writer.write(AssignmentChange(step, 0, before, after, 0, 0, by, reason, stage))
+        self.write(AssignmentChange(step, 0, before, after, 0, 0, by, reason, stage))
 
     def decided(self, now_s: float, interval: Interval, decision: ReplicaDecision) -> None:
         """Write what the policy wants, and what it saw."""
@@ -90,69 +73,56 @@ class PoolRecorder:
         numbers: dict[str, float | None] = {
             name: round(value, 6) for name, value in decision.numbers.items()
         }
-        self._writer.write(
-            Decided(self._policy, rule, decision.reason, True, wishes, observed, numbers)
-        )
+        self.write(Decided(self._policy, rule, decision.reason, True, wishes, observed, numbers))
 
     def batch(
         self,
-        manifest: Manifest,
+        outcome: Outcome[ReplicaReport],
         states: Mapping[str, PoolState],
-        reports: Mapping[str, Sequence[ReplicaReport]],
         lanes: Sequence[int],
-        *,
-        emitted: int,
-        attempts: int,
-        took_ms: float,
         now_s: float,
     ) -> None:
         """Write a committed batch, and that what was decided before is in force.
 
         Parameters
         ----------
-        manifest : Manifest
-        states, reports : mapping
+        outcome : Outcome
+        states : mapping of str to PoolState
             By stage, from the source upwards.
         lanes : sequence of int
             The replica of each task of the first stage.
-        emitted, attempts : int
-        took_ms, now_s : float
-            Of the batch; the clock at its end.
+        now_s : float
+            The clock at the end of the batch.
         """
         for stage, (wanted, decided_s) in self._pending.items():
             took = round((now_s - decided_s) * 1e3, 3)
-            self._writer.write(Applied(stage, _KIND, wanted, took))
+            self.write(Applied(stage, _KIND, wanted, took))
         self._pending = {}
-        first, *_, last = [next(iter(reports.values())), *reports.values()]
-        duration_ms = round(took_ms, 3)
+        manifest = outcome.manifest
+        first, last = next(iter(states)), list(states)[-1]
+        entering = [report for report in outcome.reports if report.operator == first]
+        leaving = [report for report in outcome.reports if report.operator == last]
         event = Batch(
             step=manifest.step,
             spark_batch=manifest.spark_batch,
             epoch=0,
             slots=_most(states),
-            duration_ms=duration_ms,
-            phases_ms={"slots": duration_ms},
-            arrived=sum(report.arrived for report in first),
-            served=sum(report.served for report in first),
-            emitted=emitted,
+            duration_ms=round(sum(outcome.phases_ms.values()), 3),
+            phases_ms={name: round(ms, 3) for name, ms in outcome.phases_ms.items()},
+            arrived=sum(report.arrived for report in entering),
+            served=sum(report.served for report in entering),
+            emitted=outcome.emitted,
             late=0,
             null_keys=0,
             backlog=sum(sum(state.queued()) for state in states.values()),
-            backlog_bytes=sum(
-                file.length for file in manifest.files if file.name.startswith("backlog/")
-            ),
-            latency_ms=_latency(last),
-            histogram=histogram.merge(report.histogram for report in last),
-            slot_stats=_slot_stats(next(iter(states.values())), first, lanes),
-            attempts=attempts,
+            backlog_bytes=waiting_bytes(manifest),
+            latency_ms=latency_of(leaving),
+            histogram=histogram.merge(report.histogram for report in leaving),
+            slot_stats=_slot_stats(states[first], entering, lanes),
+            attempts=outcome.attempts,
         )
-        self.progress.add(event, [], emitted=emitted)
-        self._writer.write(event)
-
-    def stop(self, reason: str, error: Exception | None) -> None:
-        """Write that the query ended, and close the journal."""
-        self._writer.write(Stop(reason=reason, error=None if error is None else sentence(error)))
-        self._writer.close()
+        self.progress.add(event, [], emitted=event.emitted)
+        self.write(event)
 
 
 def _most(states: Mapping[str, PoolState]) -> int:
@@ -173,18 +143,6 @@ def _observed(stage: str, seen: OperatorInterval, interval_s: float) -> Observed
         utilisation=round(busy, 4),
         backlog=int(seen.queued),
     )
-
-
-def _latency(reports: Sequence[ReplicaReport]) -> Latency | None:
-    merged = histogram.merge(report.histogram for report in reports)
-    count = histogram.completed(merged)
-    if count == 0:
-        return None
-    p50, p95, p99, most = (
-        round(histogram.percentile_ms(merged, share) or 0.0, 3) for share in (0.5, 0.95, 0.99, 1.0)
-    )
-    mean = round(sum(report.latency_sum_ms for report in reports) / count, 3)
-    return Latency(mean=mean, p50=p50, p95=p95, p99=p99, max=most)
 
 
 def _slot_stats(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
-from headgate.journal.histogram import Sparse, counts_of, sparse_of
-from headgate.spark.job.reports import Payload
-from headgate.spark.worker.slot import payload, read_table
+from headgate.journal.histogram import counts_of, sparse_of
+from headgate.spark.job.reports import Payload, ReplicaReport
+from headgate.spark.worker.facts import ReplicaFacts
+from headgate.spark.worker.payloads import payload, read_table
 from headgate.state.checkpoint import Checkpoint
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -28,53 +28,8 @@ F64 = npt.NDArray[np.float64]
 ARRIVED, LANE = "headgate_arrived_ms", "headgate_lane"
 """Columns behind the user's own, taken off before the function sees a row."""
 
-FACTS_PROPERTY = "headgate.replicas."
-"""Local property (with the stage's id behind it) that carries a batch's facts to its tasks."""
-
 _CHUNK_ROWS = 1024
 """The most rows that the function is given at once. Chosen, not tuned."""
-
-
-@dataclass(frozen=True)
-class ReplicaReport:
-    """What one execution of a replica's task did.
-
-    Attributes
-    ----------
-    step, attempt : int
-    operator : str
-    lane : int
-        Which of the batch's lanes.
-    token : str
-        Of this execution.
-    taken : int
-        Rows served from the replica's backlog, oldest first.
-    arrived, served, waiting_rows : int
-        Rows that came with the batch; that were served; that came and now wait.
-    output, waiting : Payload or None
-    output_rows : int
-    useful_s : float
-        Time in the user's function.
-    histogram : Sparse
-        Of the latencies of the rows served.
-    latency_sum_ms : float
-    """
-
-    step: int
-    attempt: int
-    operator: str
-    lane: int
-    token: str
-    taken: int
-    arrived: int
-    served: int
-    waiting_rows: int
-    output: Payload | None
-    waiting: Payload | None
-    output_rows: int
-    useful_s: float
-    histogram: Sparse
-    latency_sum_ms: float
 
 
 @dataclass(frozen=True)
@@ -98,18 +53,18 @@ class ReplicaTask:
         """Serve this task's replica; the rows go into the report, not down the plan."""
         context = TaskContext.get()
         assert context is not None
-        facts = json.loads(context.getLocalProperty(FACTS_PROPERTY + self.operator) or "{}")
+        facts = ReplicaFacts.of(context, self.operator)
         lane = context.partitionId()
-        checkpoint = Checkpoint(facts["checkpoint"])
+        checkpoint = Checkpoint(facts.checkpoint)
         arriving = [batch.drop_columns([LANE]) for batch in batches if batch.num_rows]
-        waiting = _backlog(checkpoint, facts["backlog"][lane], facts["crc32"])
-        feed = Feed(waiting, arriving, facts["quotas"][lane], facts["box_s"], facts["now_ms"])
+        waiting = _backlog(checkpoint, facts.backlog[lane], facts.waiting_crc32)
+        feed = Feed(waiting, arriving, facts.quotas[lane], facts.box_s, facts.now_ms)
         outputs = [batch for batch in self.function(feed) if batch.num_rows]
         left = feed.finish()
         latency_ms = feed.latency_ms
         report = ReplicaReport(
-            step=facts["step"],
-            attempt=facts["attempt"],
+            step=facts.step,
+            attempt=facts.attempt,
             operator=self.operator,
             lane=lane,
             token=uuid.uuid4().hex,
@@ -232,7 +187,7 @@ class Feed:
 
 
 def _backlog(
-    checkpoint: Checkpoint, segments: list[list[Any]], crc32: Mapping[str, int]
+    checkpoint: Checkpoint, segments: Sequence[Sequence[Any]], crc32: Mapping[str, int]
 ) -> list[pa.RecordBatch]:
     """Return waiting rows, oldest first, from (file, first row, rows); CheckpointError if damaged."""
     return [

@@ -1,0 +1,86 @@
+"""From a query that is made ready to one that runs, whatever its kind; and what its end gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from headgate.spark.cluster.location import Place, check_seen
+from headgate.spark.jvm.lock import CheckpointLock
+from headgate.spark.jvm.logfiles import raw_local_files
+from headgate.spark.step.begin import begin
+from headgate.spark.step.machine import StepMachine
+from headgate.state.checkpoint import Checkpoint
+
+R = TypeVar("R")
+
+
+def opened(
+    spark: SparkSession, where: Place, identity: Mapping[str, Any], undo: ExitStack
+) -> tuple[Checkpoint, str, CheckpointLock]:
+    """Return a checkpoint, its uuid, and its lock, which this driver holds from now on.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    where : Place
+    identity : mapping
+        What of a query its checkpoint depends on.
+    undo : ExitStack
+        Gives up the lock if the query does not start.
+
+    Raises
+    ------
+    CheckpointError
+        It belongs to something else, is held, or is damaged.
+    """
+    checkpoint = Checkpoint(where.path)
+    uuid = checkpoint.open(identity)
+    check_seen(spark, checkpoint.root / "identity.json")
+    lock = CheckpointLock(spark, checkpoint.root)
+    undo.callback(lock.release)
+    return checkpoint, uuid, lock
+
+
+def launched(
+    machine: StepMachine[R], writer: DataStreamWriter, undo: ExitStack, *, finite: bool
+) -> StreamingQuery:
+    """Start Spark's query, whose batches `machine` does from now on.
+
+    Parameters
+    ----------
+    machine : StepMachine
+    writer : DataStreamWriter
+        Of the machine's stream.
+    undo : ExitStack
+        Stops the machine if the query does not start as it should.
+    finite : bool
+        Whether the sources end, so that no tick has to begin batches.
+    """
+    intake = machine.work.intake
+    writer = writer.foreachBatch(machine.process)
+    undo.callback(machine.give_up)  # in case Spark has started the query all the same
+    with raw_local_files(machine.spark):
+        inner = begin(writer.start, intake.stream, lambda: machine.batches_begun > 0)
+    if not finite:
+        intake.start_ticking()
+    return inner
+
+
+def giving_back(
+    inner: StreamingQuery, where: Place, *held: Callable[[], None]
+) -> Callable[[], None]:
+    """Return what gives back what a query held, the last one first, and leaves its checkpoint."""
+
+    def release() -> None:
+        with ExitStack() as undo:  # what one cannot give back does not keep the others
+            undo.callback(lambda: where.leave(failed=inner.exception() is not None))
+            for give_back in held:
+                undo.callback(give_back)
+
+    return release

@@ -1,0 +1,66 @@
+"""A job of stateful operators between two of its batches, for those who watch and steer it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headgate.spark.job.changes import Changes
+from headgate.spark.job.job import JobConfig, OperatorState
+from headgate.spark.job.ports import Executors
+from headgate.spark.read.plan import Query
+from headgate.spark.step.record import Recorder
+from headgate.state.manifest import Manifest
+
+
+@dataclass
+class LiveJob:
+    """What is known of a job while it runs.
+
+    Attributes
+    ----------
+    query : Query
+        What was read from the user's plan.
+    config : JobConfig
+        As it is now: the budget may change.
+    latest : Manifest or None
+        What the checkpoint had when the job started.
+    states : dict of str to OperatorState
+        By operator.
+    changes : Changes
+        What is wanted of their assignments.
+    recorder : Recorder
+    """
+
+    query: Query
+    config: JobConfig
+    latest: Manifest | None
+    states: dict[str, OperatorState]
+    changes: Changes
+    recorder: Recorder
+
+    @classmethod
+    def begin(
+        cls,
+        query: Query,
+        config: JobConfig,
+        latest: Manifest | None,
+        executors: Executors,
+        recorder: Recorder,
+    ) -> LiveJob:
+        """Return a job where its checkpoint left it, or a fresh one where there is none."""
+        states = {
+            op.id: OperatorState.fresh(config.slots, config.key_groups)
+            if latest is None
+            else OperatorState.recovered(latest, op.id)
+            for op in query.operators
+        }
+        changes = Changes(states, config.slots_max, executors.ready)
+        return cls(query, config, latest, states, changes, recorder)
+
+    def set_budget(self, budget_s: float | None) -> None:
+        """Give slots another time budget from the next step on."""
+        self.config = replace(self.config, budget_s=budget_s)
+
+    def slots_in_use(self, operator: str) -> int:
+        """Return how many slots an operator has, or will have when what moves has moved."""
+        return max(self.states[operator].assignment.slots, self.changes.newest(operator).slots)

@@ -1,0 +1,361 @@
+"""The steps of a running query, seen from the driver: intent, run, manifest (the commit point), sink.
+
+One machine for all kinds of query; what a step computes is its `Work`: stateful operators (`stateful`) or
+pools of replicas (`pools`). `StepMachine.process` is what Spark calls for each micro-batch; it owns the
+retries, since in ``local[N]`` a single failed task fails the job and an exception out of ``foreachBatch``
+ends the query.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Generic, Protocol, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.spark.job.faults import crash_point
+from headgate.spark.job.phases import Beside, Phases
+from headgate.spark.job.ports import Ports
+from headgate.spark.jvm.sparklog import SparkLog
+from headgate.spark.step.begun import Begun
+from headgate.spark.step.intake import Intake
+from headgate.spark.step.outcome import Outcome
+from headgate.spark.step.output import Outputs
+from headgate.spark.step.recovery import (
+    check_begins,
+    check_continues,
+    check_has_state,
+    check_same_data,
+)
+from headgate.spark.step.sinks import Sink
+from headgate.spark.worker.failure import is_final, processor_error
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.manifest import Manifest
+
+_QUIET_S = 0.8
+"""How long waiting records are served between two ticks."""
+
+
+R = TypeVar("R")
+"""What the tasks of a kind of work report."""
+
+
+class Work(Protocol[R]):
+    """What the steps of a kind of query do."""
+
+    @property
+    def intake(self) -> Intake:
+        """Where batches come from."""
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether there is anything to compute; else batches go to the sink as they are."""
+
+    @property
+    def attempts(self) -> int:
+        """Executions of a step before the query fails."""
+
+    @property
+    def changing(self) -> bool:
+        """Whether something changes at the next step, so that it must come."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether records wait that the next step would serve."""
+
+    def waiting_rows(self) -> int:
+        """Return how many rows wait to be served."""
+
+    def settle_in(self, batch: DataFrame) -> None:
+        """Take the session that batches come with."""
+
+    def arrived(self) -> None:
+        """Take note of a batch, of which it is not yet known whether there is anything to do."""
+
+    def due(self, watermark_us: int, clock_ms: float) -> bool:
+        """Return whether there is work without any new record."""
+
+    def quiet(self, watermark_us: int, read_ms: float, clock_ms: float) -> bool:
+        """Take note of a batch with nothing to do; return whether it gets a step all the same."""
+
+    def last_watermark_us(self, latest: Manifest, log: SparkLog) -> int:
+        """Return the watermark up to which everything is due once the sources have ended."""
+
+    def prepare(self, begun: Begun) -> dict[str, Any]:
+        """Put in force what was asked for; return what the step's intent says of it."""
+
+    def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[R]:
+        """Run the step's tasks; return one report of each, such that they agree."""
+
+    def manifest(self, begun: Begun, reports: list[R]) -> Manifest:
+        """Return the manifest that commits the step, and take over what its tasks did."""
+
+    def committed(self, step: int) -> None:
+        """Take note that a step is final."""
+
+    def result(self, outputs: Outputs) -> DataFrame:
+        """Return what the sink gets of a step's outputs."""
+
+    def done(self, outcome: Outcome[R], begun: Begun) -> None:
+        """Write down a step that is out, and tell those who watch."""
+
+    def retry(self, step: int, attempt: int, error: Exception) -> None:
+        """Write down that an attempt failed and the step runs again."""
+
+    def passed_on(self, batch_id: int, phases_ms: dict[str, float]) -> None:
+        """Write down a batch that went to the sink as it is."""
+
+
+class StepMachine(Generic[R]):
+    """Does the steps of one query; each exactly once, as its sink sees it.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The session that the query was started in.
+    work : Work
+    checkpoint : Checkpoint
+        Opened.
+    latest : Manifest or None
+        What the checkpoint has.
+    sink : Sink
+    ports : Ports
+
+    Attributes
+    ----------
+    latest : Manifest or None
+        Of the newest committed step.
+    batches_begun, settled_batch : int
+        Batches begun so far, and the last one of them that had nothing to do.
+    stopping, idle : Event
+        Set where no batch shall be done any more; while none is under way.
+    failed : Exception or None
+        What the last batch raised.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        work: Work[R],
+        checkpoint: Checkpoint,
+        latest: Manifest | None,
+        sink: Sink,
+        ports: Ports,
+    ) -> None:
+        self.spark = spark
+        self.work = work
+        self.checkpoint = checkpoint
+        self.latest = latest
+        self.sink = sink
+        self._commands = ports.commands
+        if latest is None and work.has_steps:
+            check_has_state(checkpoint.path)
+        self.log = SparkLog(spark)
+        self.stopping = threading.Event()
+        self.idle = threading.Event()
+        self.idle.set()
+        self.failed: Exception | None = None
+        self.batches_begun = 0
+        self.settled_batch = 0
+        self._intents, self._garbage = Beside("headgate-intents"), Beside("headgate-garbage")
+        self._recovering = latest is not None
+        self._sources: list[str] | None = None
+        self._read_ms = time.time() * 1e3
+        self._timestamp_ms = 0
+
+    # -- batches ----------------------------------------------------------------------------------
+
+    def process(self, batch: DataFrame, batch_id: int) -> None:
+        """Do one micro-batch; Spark's ``foreachBatch`` function."""
+        self.idle.clear()
+        self.batches_begun += 1
+        try:
+            if self.stopping.is_set():
+                self._refuse_while_stopping()
+            self._commands.poll()
+            if self.work.has_steps:
+                self._process(batch, batch_id)
+            else:
+                self._pass_on(batch, batch_id)
+        except Exception as error:
+            self.failed = error  # Spark hands on its text only
+            raise
+        finally:
+            self.idle.set()
+
+    def _refuse_while_stopping(self) -> None:
+        """Leave a batch that Spark began after `stop` was asked to the next start."""
+        self.idle.set()  # this batch has begun nothing, and `stop` waits for that
+        self.log.refuse_batch()
+
+    def _process(self, batch: DataFrame, batch_id: int) -> None:
+        work = self.work
+        work.settle_in(batch)
+        arrived_ms = time.time() * 1000
+        log = self.log.batch(batch_id)
+        watermark_us, sources = log.watermark_us, log.offsets
+        self._read_ms = log.begun_ms
+        if self.latest is None:
+            check_begins(self.checkpoint.path, batch_id)
+        elif self._recovering:
+            self._recovering = False
+            if self._delivered_again(self.latest, batch, batch_id, sources):
+                self._sources = sources
+                return
+        quiet = sources == self._sources
+        self._sources = sources
+        work.arrived()
+        if quiet and not work.due(watermark_us, arrived_ms) and not work.changing:
+            wanted = work.quiet(watermark_us, self._read_ms, arrived_ms)
+            self.settled_batch = self.batches_begun
+            if not wanted:
+                return
+        self._step(batch, batch_id, watermark_us, started_ms=arrived_ms)
+        if quiet:
+            self._serve_backlog(batch_id, watermark_us)
+
+    def _delivered_again(
+        self, latest: Manifest, batch: DataFrame, batch_id: int, sources: list[str]
+    ) -> bool:
+        """After a restart: deliver what was committed, its output perhaps not; the same bytes."""
+        path = self.checkpoint.path
+        if latest.spark_batch != batch_id:
+            check_continues(path, latest, batch_id, self.log)
+            return False
+        check_same_data(path, latest, batch_id, sources)
+        self._deliver(latest)
+        self.work.intake.look_through(batch)
+        return True
+
+    def _serve_backlog(self, batch_id: int, watermark_us: int) -> None:
+        """Go on with what waits while the source is quiet: the next batch only comes with a tick."""
+        until = time.monotonic() + _QUIET_S
+        while time.monotonic() < until and not self.stopping.is_set():
+            if not self.work.changing and not self.work.waits:
+                return
+            nothing = self.work.intake.nothing()
+            self._step(nothing, batch_id, watermark_us, started_ms=time.time() * 1e3)
+
+    def drain(self) -> None:
+        """After the last batch: serve the backlog and emit what its watermark allows.
+
+        Spark runs one more batch for its own stateful operators when a query with
+        ``trigger(availableNow=True)`` ends; to Spark this query is stateless.
+        """
+        work = self.work
+        if not work.has_steps or self.latest is None:
+            return
+        watermark_us = work.last_watermark_us(self.latest, self.log)
+        clock_ms = time.time() * 1e3
+        while work.due(watermark_us, clock_ms) and not self.stopping.is_set():
+            work.intake.enter()
+            batch_id, now_ms = self.latest.spark_batch, time.time() * 1e3
+            self._step(work.intake.nothing(), batch_id, watermark_us, started_ms=now_ms, drain=True)
+
+    def give_up(self) -> None:
+        """Do no batch any more, and wait for one that is under way."""
+        self.stopping.set()
+        self.idle.wait()
+
+    def close(self) -> None:
+        """Finish what goes on beside the batches; there will be none any more."""
+        self.work.intake.close()
+        self._intents.close()
+        self._garbage.close()
+
+    def redeliver_drained(self) -> None:
+        """At the start: deliver what a drain had committed, if the driver died before its sink."""
+        latest = self.latest
+        if latest is None or not drained(latest):
+            return
+        noted = self.checkpoint.read_intent(latest.step) or {}
+        if not noted.get("delivered"):
+            self._deliver(latest)
+
+    # -- a step -----------------------------------------------------------------------------------
+
+    def _step(
+        self,
+        batch: DataFrame,
+        batch_id: int,
+        watermark_us: int,
+        *,
+        started_ms: float,
+        drain: bool = False,
+    ) -> None:
+        begun = self._begun(batch_id, watermark_us, started_ms=started_ms, drain=drain)
+        step = begun.number
+        more = self.work.prepare(begun)
+        clock = Phases()
+        intent = {"step": step, "spark_batch": batch_id, **more}
+        self._intents.do(lambda: self.checkpoint.write_intent(step, intent))
+        crash_point("after-intent", step)
+        clock.lap("plan")
+        reports, attempts = self._attempts(batch, begun, clock)
+        clock.lap("slots")
+        crash_point("before-manifest", step)
+        self._intents.wait()
+        manifest = self.latest = self.checkpoint.commit(self.work.manifest(begun, reports))
+        self.work.committed(step)
+        crash_point("after-manifest", step)
+        clock.lap("manifest")
+        emitted = self._deliver(manifest)
+        if drain:
+            # Spark has no batch of its own for a drain whose commit would say so
+            self.checkpoint.write_intent(step, {"step": step, "delivered": True})
+        crash_point("after-sink", step)
+        clock.lap("sink")
+        self.work.done(Outcome(manifest, reports, clock.phases_ms, attempts, emitted), begun)
+        self._garbage.do(lambda: self.checkpoint.collect_garbage(manifest))
+
+    def _begun(self, batch_id: int, watermark_us: int, *, started_ms: float, drain: bool) -> Begun:
+        latest = self.latest
+        if latest is not None:
+            watermark_us = max(watermark_us, latest.watermarks.get("evict_us", 0))
+        # a clock that is put back does not put timers back
+        self._timestamp_ms = max(self._timestamp_ms, int(started_ms))
+        return Begun(
+            number=0 if latest is None else latest.step + 1,
+            spark_batch=batch_id,
+            watermark_us=watermark_us,
+            sources=self._sources,
+            read_ms=self._read_ms,
+            started_ms=started_ms,
+            timestamp_ms=self._timestamp_ms,
+            drain=drain,
+            latest=latest,
+        )
+
+    def _attempts(self, batch: DataFrame, begun: Begun, clock: Phases) -> tuple[list[R], int]:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return self.work.compute(batch, begun, attempt, clock), attempt
+            except Exception as error:
+                failed = processor_error(error)
+                if failed is not None:
+                    raise failed from None  # it would fail again, and its trace says no more
+                last = attempt >= self.work.attempts or is_final(error)
+                if last or self.stopping.is_set():
+                    raise
+                self.work.retry(begun.number, attempt, error)
+
+    def _deliver(self, manifest: Manifest) -> int:
+        """Give a committed step's output to the sink; return its rows before the user's filters."""
+        outputs = Outputs.read(manifest)
+        if outputs.rows or self.sink.wants_empty:
+            self.sink.write(manifest.engine["sink_batch"], self.work.result(outputs))
+        return outputs.rows
+
+    def _pass_on(self, batch: DataFrame, batch_id: int) -> None:
+        clock = Phases()
+        self.sink.write(batch_id, batch)
+        clock.lap("sink")
+        self.work.passed_on(batch_id, clock.phases_ms)
+
+
+def drained(manifest: Manifest) -> bool:
+    """Whether a step was one after Spark's last batch; pools have a word of their own for it."""
+    return bool(manifest.engine.get("drain") or manifest.engine.get("rest"))

@@ -1,0 +1,38 @@
+"""What a step has come to: what is written down of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from headgate.state.manifest import Manifest
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[R]):
+    """A step that is committed and out.
+
+    Attributes
+    ----------
+    manifest : Manifest
+    reports : list
+        One of each task.
+    phases_ms : dict of str to float
+        Where its time went.
+    attempts : int
+    emitted : int
+        Rows that were kept for the sink, before the user's filters.
+    """
+
+    manifest: Manifest
+    reports: list[R]
+    phases_ms: dict[str, float]
+    attempts: int
+    emitted: int
+
+    @property
+    def step(self) -> int:
+        """Its number."""
+        return self.manifest.step

@@ -1,0 +1,358 @@
+"""The steps of a query of stateless Python stages, each run by a pool of replicas that follow the load.
+
+A replica is a slot whose rows may be any: a task of its own in each batch, which runs on one of the
+warm Python workers. A replica that is inactive and holds nothing has no task at all, so it costs
+nothing; one that is deactivated has tasks until what it holds is served.
+
+What a stage puts out is kept in the checkpoint before the next one reads it, so that an execution that
+Spark repeats reads, and puts out, rows of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.errors import EngineError
+from headgate.journal.histogram import Sparse, merge
+from headgate.spark.job.phases import Phases
+from headgate.spark.job.pools import stride
+from headgate.spark.job.reports import ReplicaReport, ReportChannel
+from headgate.spark.jvm.gateway import ArrowMap, Graft, leaf, of_rows
+from headgate.spark.jvm.sparklog import SparkLog
+from headgate.spark.read.stages import Pipeline, Stage, arrived_ms
+from headgate.spark.step.begun import Begun
+from headgate.spark.step.commit import StepFacts, pool_manifest
+from headgate.spark.step.intake import Intake
+from headgate.spark.step.outcome import Outcome
+from headgate.spark.step.output import Outputs, raw_frame
+from headgate.spark.step.pool_loop import PoolLoop
+from headgate.spark.step.sinks import Sink
+from headgate.spark.worker.facts import ReplicaFacts
+from headgate.spark.worker.replica import ARRIVED, LANE, ReplicaTask
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.manifest import FileEntry, Manifest
+
+_NOTHING = T.StructType([T.StructField("nothing", T.IntegerType())])
+_ROW_BITS = 2**33 - 1
+"""The part of ``monotonically_increasing_id`` that numbers the rows within a partition."""
+
+_KEPT = 10_000
+"""Batches that a query tells of; a query may run for months."""
+
+
+@dataclass(frozen=True)
+class BatchLine:
+    """What one step did.
+
+    Attributes
+    ----------
+    at_s : float
+        Since the query began.
+    arrived, emitted, waiting, lost : int
+        Rows: of the source, put out, waiting at all stages, lost in restarts since the start.
+    active, lanes : dict of str to int
+        Active replicas, and tasks, of each stage.
+    took_ms : float
+    latency_sum_ms : float
+        At the last stage.
+    histogram : Sparse
+        At the last stage.
+    """
+
+    at_s: float
+    arrived: int
+    emitted: int
+    waiting: int
+    lost: int
+    active: dict[str, int]
+    lanes: dict[str, int]
+    took_ms: float
+    latency_sum_ms: float
+    histogram: Sparse
+
+
+@dataclass
+class _Plan:
+    """What a step is about to do."""
+
+    lanes: dict[str, list[int]]
+    elapsed_s: float
+    payloads: dict[str, bytes] = field(default_factory=dict)
+    files: dict[str, FileEntry] = field(default_factory=dict)
+    outputs: Outputs = field(default_factory=Outputs)
+
+
+class PoolWork:
+    """What a step of pools of replicas does; a `Work`.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    pipeline : Pipeline
+    loop : PoolLoop
+        Holds the pools, and changes them between two batches.
+    checkpoint : Checkpoint
+        Opened.
+    uuid : str
+        Of the checkpoint.
+    sink : Sink
+
+    Attributes
+    ----------
+    batches : deque of BatchLine
+        The last ones of this run.
+    intake : Intake
+    """
+
+    has_steps = True
+    changing = False
+    """What was asked for does not need a step to come into force."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        loop: PoolLoop,
+        checkpoint: Checkpoint,
+        uuid: str,
+        sink: Sink,
+    ) -> None:
+        self.spark = spark
+        self.pipeline = pipeline
+        self.loop = loop
+        self.config = loop.config
+        self.states = loop.states
+        self.recorder = loop.recorder
+        self.checkpoint = checkpoint
+        self.uuid = uuid
+        self._sink = sink
+        self.batches: deque[BatchLine] = deque(maxlen=_KEPT)
+        rows = of_rows(spark, pipeline.stages[0].input_plan)
+        rows = rows.withColumn(ARRIVED, arrived_ms(pipeline.arrival))
+        self.intake = Intake(rows, checkpoint.path, ticks=True)
+        self._session = spark
+        self._channel: ReportChannel[ReplicaReport] = ReportChannel(spark.sparkContext)
+        self._maps = {
+            stage.id: ArrowMap(
+                ReplicaTask(stage.id, stage.function, self._channel.sender), _NOTHING
+            )
+            for stage in pipeline.stages
+        }
+        self._grafts = _grafts(spark, pipeline)
+        self._served_s = time.monotonic()
+        self._plan = _Plan({}, 0.0)
+
+    # -- what there is to do ----------------------------------------------------------------------
+
+    @property
+    def attempts(self) -> int:
+        """Executions of a step before the query fails."""
+        return self.config.attempts
+
+    @property
+    def waits(self) -> bool:
+        """Whether rows wait at a replica."""
+        return self.waiting_rows() > 0
+
+    def waiting_rows(self) -> int:
+        """Return how many rows wait to be served."""
+        return sum(sum(state.queued()) for state in self.states.values())
+
+    def settle_in(self, batch: DataFrame) -> None:
+        """Take the session that batches come with."""
+        self._session = self.intake.settle_in(batch)
+
+    def arrived(self) -> None:
+        """Let the policy decide, and do what was asked for: within a batch, replicas never change."""
+        self.loop.between_batches()
+
+    def due(self, watermark_us: int, clock_ms: float) -> bool:
+        """Return whether rows wait: a stateless stage waits for no time."""
+        return self.waits
+
+    def quiet(self, watermark_us: int, read_ms: float, clock_ms: float) -> bool:
+        """Take note of a batch with nothing to do, which needs no step."""
+        self._served_s = time.monotonic()
+        return False
+
+    def last_watermark_us(self, latest: Manifest, log: SparkLog) -> int:
+        """Return 0: nothing depends on it."""
+        return 0
+
+    # -- a step -----------------------------------------------------------------------------------
+
+    def prepare(self, begun: Begun) -> dict[str, Any]:
+        """Fix the step's lanes: a task for each active replica, and for each that holds rows."""
+        began_s = time.monotonic()
+        elapsed_s, self._served_s = began_s - self._served_s, began_s
+        lanes = {name: state.lanes for name, state in self.states.items()}
+        self._plan = _Plan(lanes, elapsed_s)
+        return {"lanes": lanes}
+
+    def compute(
+        self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases
+    ) -> list[ReplicaReport]:
+        """Run all stages, one job each; return one report of each lane."""
+        plan = self._plan = _Plan(self._plan.lanes, self._plan.elapsed_s)
+        frame, rows = batch, None
+        found: list[ReplicaReport] = []
+        for stage in self.pipeline.stages:
+            reports = self._run(stage, frame, rows, begun, attempt, clock)
+            found += reports
+            outputs = Outputs()
+            for report in reports:
+                if report.output is not None:
+                    outputs.add(report, plan.payloads, plan.files)
+            if stage is self.pipeline.stages[-1]:
+                plan.outputs = outputs
+            else:
+                outputs.inline = plan.payloads
+                frame = self._following(stage, outputs)
+                rows = outputs.rows
+        return found
+
+    def _run(
+        self,
+        stage: Stage,
+        frame: DataFrame,
+        rows: int | None,
+        begun: Begun,
+        attempt: int,
+        clock: Phases,
+    ) -> list[ReplicaReport]:
+        """Run one stage's replicas on the rows of `frame`."""
+        state, context = self.states[stage.id], self.spark.sparkContext
+        lanes = self._plan.lanes[stage.id]
+        facts = self._facts(stage, begun, attempt).to_json()
+        context.setLocalProperty(ReplicaFacts.PROPERTY + stage.id, facts)
+        text = f"b{begun.number}: {stage.id} x{len(state.active)}, {len(lanes)} tasks"
+        context.setLocalProperty("spark.job.description", text)
+        order = state.order(self.config, rows)
+        begin = f"spark_partition_id() * {stride(len(order), len(state.active))}"
+        row = f"(monotonically_increasing_id() & {_ROW_BITS})"
+        place = f"cast(pmod({begin} + {row}, {len(order)}) as int) + 1"
+        lane = F.expr(f"element_at(array({','.join(map(str, order))}), {place})")
+        routed = frame.withColumn(LANE, lane)
+        routed = routed.repartitionById(len(lanes), LANE)
+        mapped = self._maps[stage.id].apply(routed)
+        clock.lap("plan")
+        mapped._jdf.queryExecution().toRdd().count()
+        clock.lap("slots")
+        reports = self._channel.drain(begun.number, attempt)
+        found = {r.lane: r for r in reports if r.operator == stage.id}
+        if len(found) != len(lanes):
+            msg = (
+                f"{len(found)} reports came from {len(lanes)} replicas of {stage.id}; the batch runs "
+                "again."
+            )
+            raise EngineError(msg, transient=True)
+        return list(found.values())
+
+    def _facts(self, stage: Stage, begun: Begun, attempt: int) -> ReplicaFacts:
+        state, lanes = self.states[stage.id], self._plan.lanes[stage.id]
+        quotas = state.quotas(self.config, self._plan.elapsed_s)
+        return ReplicaFacts(
+            step=begun.number,
+            attempt=attempt,
+            checkpoint=str(self.checkpoint.path),
+            backlog=[state.backlog.get(replica, []) for replica in lanes],
+            waiting_crc32=begun.latest.checksums("backlog") if begun.latest else {},
+            quotas=[0] * len(lanes) if self.loop.blocked else quotas,
+            box_s=self.config.box_s,
+            now_ms=time.time() * 1e3,
+        )
+
+    def _following(self, stage: Stage, outputs: Outputs) -> DataFrame:
+        """Return the rows that the stage above `stage` reads."""
+        made = self._rows(stage, outputs)
+        frame = of_rows(made.sparkSession, self._grafts[stage.id].onto(_leaf(made, stage)))
+        return frame.withColumn(ARRIVED, F.lit(None).cast("double"))
+
+    def _rows(self, stage: Stage, outputs: Outputs) -> DataFrame:
+        return raw_frame(
+            self._session, stage.raw_schema, outputs.entries, outputs.inline, self.checkpoint
+        )
+
+    # -- commit and delivery ----------------------------------------------------------------------
+
+    def manifest(self, begun: Begun, reports: list[ReplicaReport]) -> Manifest:
+        """Return the manifest that commits the step, and take over what its replicas did."""
+        plan = self._plan
+        for name, state in self.states.items():
+            mine = [report for report in reports if report.operator == name]
+            state.apply(mine, plan.lanes[name])
+            for report in mine:
+                if report.waiting is not None:
+                    file = f"backlog/{report.waiting.name}"
+                    waiting = report.waiting
+                    plan.files[file] = FileEntry(file, waiting.length, waiting.crc32)
+        return pool_manifest(
+            StepFacts.of(begun, self.uuid, epoch=0, wants_empty=self._sink.wants_empty),
+            self.states,
+            plan.outputs,
+            plan.files,
+            plan.payloads,
+            begun.latest,
+            lost=self.loop.lost,
+        )
+
+    def committed(self, step: int) -> None:
+        """Count on from the step."""
+        self.loop.step = step + 1
+
+    def result(self, outputs: Outputs) -> DataFrame:
+        """Return what stands above the last stage, over what its replicas put out."""
+        last = self.pipeline.stages[-1]
+        rows = self._rows(last, outputs)
+        return of_rows(rows.sparkSession, self._grafts[last.id].onto(_leaf(rows, last)))
+
+    def done(self, outcome: Outcome[ReplicaReport], begun: Begun) -> None:
+        """Write down a step that is out."""
+        first, last = self.pipeline.stages[0].id, self.pipeline.stages[-1].id
+        leaving = [report for report in outcome.reports if report.operator == last]
+        now_s, lanes = time.monotonic(), self._plan.lanes
+        arrived = sum(r.arrived for r in outcome.reports if r.operator == first)
+        self.loop.arrived(arrived)
+        self.batches.append(
+            BatchLine(
+                at_s=now_s - self.loop.began_s,
+                arrived=arrived,
+                emitted=outcome.emitted,
+                waiting=self.waiting_rows(),
+                lost=self.loop.lost,
+                active={name: len(state.active) for name, state in self.states.items()},
+                lanes={name: len(mine) for name, mine in lanes.items()},
+                took_ms=sum(outcome.phases_ms.values()),
+                latency_sum_ms=sum(r.latency_sum_ms for r in leaving),
+                histogram=merge(r.histogram for r in leaving),
+            )
+        )
+        self.recorder.batch(outcome, self.states, lanes[first], now_s)
+
+    def retry(self, step: int, attempt: int, error: Exception) -> None:
+        """Write down that an attempt failed and the step runs again."""
+        self.recorder.retry(step, attempt, error)
+
+    def passed_on(self, batch_id: int, phases_ms: dict[str, float]) -> None:
+        """Do nothing: there is always a stage."""
+
+
+def _grafts(spark: SparkSession, pipeline: Pipeline) -> dict[str, Graft]:
+    """Return, by stage, the plan that stands on what it puts out: up to the next one, or the top."""
+    above = [stage.input_plan for stage in pipeline.stages[1:]] + [pipeline.plan]
+    return {
+        stage.id: Graft(spark, plan, stage.placeholder)
+        for stage, plan in zip(pipeline.stages, above, strict=True)
+    }
+
+
+def _leaf(rows: DataFrame, stage: Stage) -> Any:
+    spark = rows.sparkSession
+    return leaf(spark, stage.placeholder.output(), rows._jdf.queryExecution().toRdd())

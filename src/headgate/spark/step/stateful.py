@@ -1,0 +1,403 @@
+"""The steps of a query of stateful operators: what its slots do, and what commits it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from headgate.operators.processor import ProcessorSpec
+from headgate.spark.job.job import JobConfig
+from headgate.spark.job.phases import Phases
+from headgate.spark.job.ports import Ports
+from headgate.spark.job.reports import Report, ReportChannel, consistent
+from headgate.spark.jvm.gateway import ArrowMap
+from headgate.spark.jvm.sparklog import SparkLog
+from headgate.spark.move.errand import Errands
+from headgate.spark.move.migrations import Migrations
+from headgate.spark.move.placement import Placement
+from headgate.spark.move.porter import Porter
+from headgate.spark.read.plan import Operator
+from headgate.spark.step import exchange
+from headgate.spark.step.begun import Begun
+from headgate.spark.step.chain import ChainJob
+from headgate.spark.step.commit import StepFacts, assigned, next_manifest
+from headgate.spark.step.intake import Intake
+from headgate.spark.step.live import LiveJob
+from headgate.spark.step.outcome import Outcome
+from headgate.spark.step.output import Outputs, Results
+from headgate.spark.step.preaggregate import Preaggregation
+from headgate.spark.step.sinks import Sink
+from headgate.spark.step.unfold import unfolding
+from headgate.spark.worker.facts import SlotFacts
+from headgate.spark.worker.slot import SlotTask
+from headgate.state.arena import Run
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.manifest import Manifest
+
+_HEARTBEAT_STEPS = 40
+"""Quiet batches after which a manifest is written all the same: Spark keeps 100 batches of offsets, and
+a restart must be able to tell quiet batches from lost ones."""
+
+
+class StatefulWork:
+    """What a step of stateful operators does; a `Work`.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The session that the query was started in.
+    job : LiveJob
+    checkpoint : Checkpoint
+        Opened.
+    uuid : str
+        Of the checkpoint.
+    run : Run
+        The arena directory of this run.
+    sink : Sink
+    ports : Ports
+
+    Attributes
+    ----------
+    intake : Intake
+    migrations : Migrations
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: LiveJob,
+        checkpoint: Checkpoint,
+        uuid: str,
+        run: Run,
+        sink: Sink,
+        ports: Ports,
+    ) -> None:
+        self.spark = spark
+        self.job = job
+        self.query = job.query
+        self.checkpoint = checkpoint
+        self.uuid = uuid
+        self.run = run
+        self.recorder = job.recorder
+        self.states = job.states
+        self.changes = job.changes
+        self._sink = sink
+        self._observer = ports.observer
+        self._executors = ports.executors
+        self._channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
+        self._quotas: dict[str, list[int] | None] = {}
+        self._served_ms = time.time() * 1e3
+        self._quiet_batches = 0
+        query, config = self.query, job.config
+        self._tasks = self._make_tasks()
+        self._slots = {
+            op.id: ArrowMap(self._tasks[op.id], self._emitted_schema(op, self._tasks[op.id]))
+            for op in query.operators
+        }
+        unfolded = unfolding(spark, query, config.key_groups)
+        stream = (
+            exchange.streaming_input(spark, query, config.key_groups)
+            if unfolded is None
+            else unfolded.stream()
+        )
+        self.intake = Intake(stream, checkpoint.path, ticks=bool(query.operators))
+        self._results = Results(spark, query)
+        self._placements = {op.id: Placement(spark) for op in query.operators}
+        self._chains = [
+            ChainJob(
+                spark,
+                chain,
+                self._slots,
+                self.states,
+                self._placements,
+                Preaggregation(chain[0], config.preaggregate, unfolded),
+                config.key_groups,
+                alone=len(query.chains) == 1,
+            )
+            for chain in query.chains
+        ]
+        self._porter = Porter(self._errands)
+        self.migrations = Migrations(
+            # of a shared operator every slot has every record: none could wait for one key group
+            {op.id: self.states[op.id] for op in query.operators if not op.shared},
+            self.changes,
+            self._placements,
+            self._porter,
+            config.migration,
+            self.recorder.write,
+        )
+        self._resume_migrations()
+
+    @property
+    def config(self) -> JobConfig:
+        """The job's settings, as they are now."""
+        return self.job.config
+
+    def _resume_migrations(self) -> None:
+        latest = self.job.latest
+        facts = latest.engine["operators"] if latest is not None else {}
+        for name in self.states:
+            if facts and facts[name].get("migration"):
+                self.migrations.restore(name, facts[name]["migration"])
+
+    def _errands(self) -> Errands:
+        specs = {op.id: op.spec for op in self.query.operators}
+        return Errands(self.spark, specs, self._places(), self.config.name)
+
+    def _make_tasks(self) -> dict[str, SlotTask]:
+        tasks = {}
+        for chain in self.query.chains:
+            following = [op.id for op in chain[1:]] + [None]
+            for op, after in zip(chain, following, strict=True):
+                tasks[op.id] = SlotTask(
+                    op.id, op.spec, self._channel.sender, after, into_sink=self._into_sink
+                )
+        return tasks
+
+    @property
+    def _into_sink(self) -> bool:
+        """Whether the job that computes a step writes it too."""
+        return self._sink.inside and len(self.query.chains) == 1
+
+    def rehearse(self) -> None:
+        """Plan an empty batch and an empty result, and run neither.
+
+        The JVM loads and compiles Catalyst on the way, which else costs the first batches seconds.
+        """
+        if not self.query.operators:
+            return
+        nothing = self.intake.rehearsal()
+        for chain in self._chains:
+            chain.rows(nothing)
+            chain.forget()
+        self._results.stored(Outputs(), self.checkpoint)._jdf.queryExecution().executedPlan()
+
+    # -- what there is to do ----------------------------------------------------------------------
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether there are operators; Catalyst does the rest."""
+        return bool(self.query.operators)
+
+    @property
+    def attempts(self) -> int:
+        """Executions of a step before the query fails."""
+        return self.config.attempts
+
+    @property
+    def changing(self) -> bool:
+        """Whether assignments change at the next boundaries, so that these must come."""
+        return self.changes.pending or self.migrations.running
+
+    @property
+    def waits(self) -> bool:
+        """Whether records wait for their slots."""
+        return any(state.backlog for state in self.states.values())
+
+    def waiting_rows(self) -> int:
+        """Return how many rows wait to be served."""
+        return sum(state.waiting_rows() for state in self.states.values())
+
+    def settle_in(self, batch: DataFrame) -> None:
+        """Take the session that batches come with."""
+        self.intake.settle_in(batch, [rows for one in self._chains for rows in one.into_slots])
+
+    def arrived(self) -> None:
+        """Do nothing: what was asked for comes into force with a step."""
+
+    def due(self, watermark_us: int, clock_ms: float) -> bool:
+        """Return whether there is work without any new record."""
+        for op in self.query.operators:
+            by_clock = isinstance(op.spec, ProcessorSpec) and op.spec.by_clock
+            now_us = int(clock_ms * 1e3) if by_clock else watermark_us - op.behind_us
+            if self.states[op.id].backlog or min(self.states[op.id].due_us) <= now_us:
+                return True
+        return False
+
+    def quiet(self, watermark_us: int, read_ms: float, clock_ms: float) -> bool:
+        """Take note of a batch with nothing to do; return whether it is time for a heartbeat."""
+        self._quiet_batches += 1
+        for op in self.query.operators:  # what comes behind it is late, as it is in Spark
+            self.states[op.id].nothing_due(watermark_us - op.behind_us)
+        self._served_ms = clock_ms
+        self._observer.quiet(read_ms)
+        return self._quiet_batches % _HEARTBEAT_STEPS == 0
+
+    def last_watermark_us(self, latest: Manifest, log: SparkLog) -> int:
+        """Return the watermark after Spark's last batch."""
+        evicted_us: int = latest.watermarks["evict_us"]
+        return max(evicted_us, log.next_watermark_us(latest.spark_batch) or evicted_us)
+
+    # -- a step -----------------------------------------------------------------------------------
+
+    def prepare(self, begun: Begun) -> dict[str, Any]:
+        """Put assignments in force that were asked for; return them, and the slots' quotas."""
+        self._quiet_batches = 0
+        self._take_wanted(begun.number)
+        now_ms = begun.started_ms
+        self._quotas = dict.fromkeys(self.states) if begun.drain else self._all_quotas(now_ms)
+        return {
+            "epoch": self.changes.epoch,
+            "watermark_us": begun.watermark_us,
+            "assignments": {n: assigned(s.assignment) for n, s in self.states.items()},
+            "quotas": dict(self._quotas),
+        }
+
+    def _all_quotas(self, now_ms: float) -> dict[str, list[int] | None]:
+        """Return how many rows each slot of each operator may serve in the step that begins."""
+        elapsed_s, self._served_ms = (now_ms - self._served_ms) / 1e3, now_ms
+        rate = self.config.slot_rate
+        quotas: dict[str, list[int] | None] = {}
+        for operator in self.query.operators:
+            state = self.states[operator.id]
+            if operator.shared:
+                # a copy waits in no slot's backlog: it would have to move with all key groups
+                quotas[operator.id] = None
+            elif rate is not None and operator.upstream is None:
+                quotas[operator.id] = state.limited(rate, elapsed_s)
+            else:
+                quotas[operator.id] = state.quotas(self.config, self._executors.cores, int(now_ms))
+        return quotas
+
+    def _take_wanted(self, step: int) -> None:
+        asked = [name for name in self.states if self.changes.wanted(name) is not None]
+        governed = [name for name in asked if self.migrations.governs(name)]
+        for name, (before, new) in self.changes.take(governed).items():
+            self.recorder.assignment(step, name, before, new)
+            self._observer.assigned(name, new)
+        for name, one in self.migrations.begin(step).items():
+            if one.final:
+                self.recorder.assignment(step, name, one.before, one.wanted, one.moved_bytes)
+            self._observer.assigned(name, one.wanted, final=one.final)
+
+    def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[Report]:
+        """Run all slots, one chain after another; return one report of each."""
+        context = self.spark.sparkContext
+        step, chains = begun.number, self.query.chains
+        for operator in self.query.operators:
+            facts = self._facts(operator, begun, attempt).to_json()
+            context.setLocalProperty(SlotFacts.PROPERTY + operator.id, facts)
+        if len(chains) > 1:
+            batch = batch.persist()
+        try:
+            for one in self._chains:
+                self._describe(step, one.chain)
+                rows = one.rows(batch, first=begun.latest is None)
+                if self._into_sink:
+                    rows = self._results.straight(rows)
+                clock.lap("plan")
+                rows.count()
+                clock.lap("slots")
+        finally:
+            if len(chains) > 1:
+                batch.unpersist()
+            # the sink's jobs are not slots' work
+            context.setLocalProperty("spark.job.description", f"{self.config.name} b{step}: sink")
+        return self._agreed(self._channel.drain(step, attempt))
+
+    def _agreed(self, reports: Sequence[Report]) -> list[Report]:
+        slots = {name: state.assignment.slots for name, state in self.states.items()}
+        chosen: list[Report] = []
+        for chain in self.query.chains:
+            names = [op.id for op in chain]
+            chosen += consistent([r for r in reports if r.operator in names], slots, names)
+        return chosen
+
+    def _describe(self, step: int, chain: list[Operator]) -> None:
+        parts = [f"{op.id} x{self.states[op.id].assignment.slots}" for op in chain]
+        text = f"{self.config.name} b{step}: {', '.join(parts)}, epoch {self.changes.epoch}"
+        self.spark.sparkContext.setLocalProperty("spark.job.description", text)
+
+    def _emitted_schema(self, operator: Operator, task: SlotTask) -> T.StructType:
+        if task.into_sink and task.next_operator is None:
+            return operator.raw_schema
+        if task.next_operator is None:
+            # the last operator's output goes to the checkpoint, from where the sink gets it
+            return T.StructType([T.StructField("nothing", T.IntegerType())])
+        return T.StructType(operator.raw_schema.fields + exchange.MARKERS.fields)
+
+    def _facts(self, operator: Operator, begun: Begun, attempt: int) -> SlotFacts:
+        state, config = self.states[operator.id], self.config
+        following = self._tasks[operator.id].next_operator
+        return SlotFacts(
+            step=begun.number,
+            attempt=attempt,
+            **self._places(),
+            watermark_us=begun.watermark_us,
+            slot_of=state.assignment.slot_of,
+            held=sorted(state.held),
+            tokens=state.tokens,
+            steps=state.steps,
+            full_steps=state.full_steps,
+            emitted_us=state.emitted_us,
+            due_us=state.due_us,
+            snapshot_every=config.snapshot_every,
+            backlog={str(group): waiting for group, waiting in state.backlog.items() if waiting},
+            waiting_crc32=begun.latest.checksums("backlog") if begun.latest else {},
+            quotas=self._quotas[operator.id],
+            next_slots=self.states[following].assignment.slots if following else 0,
+            keep_late=config.keep_late,
+            delta_ms=config.delta_ms,
+            bound_ms=self._observer.bound_ms(operator.id),
+            timestamp_ms=begun.timestamp_ms,
+            time_limit_s=config.processor_limit_s,
+            arrived_ms=begun.read_ms,
+            faults=[f for f in config.faults if f.get("operator", operator.id) == operator.id],
+        )
+
+    def _places(self) -> dict[str, Any]:
+        """Return where tasks find state: the arena and the checkpoint."""
+        local = str(self.spark.sparkContext.master).startswith("local")
+        return {
+            # workers on other hosts have arenas of their own
+            "arena_root": str(self.run.path.parent) if local else None,
+            "run_id": self.run.run_id,
+            "checkpoint": str(self.checkpoint.path),
+        }
+
+    # -- commit and delivery ----------------------------------------------------------------------
+
+    def manifest(self, begun: Begun, reports: list[Report]) -> Manifest:
+        """Return the manifest that commits the step, and take over what its slots did."""
+        wants_empty = self._sink.wants_empty
+        facts = StepFacts.of(begun, self.uuid, epoch=self.changes.epoch, wants_empty=wants_empty)
+        return next_manifest(facts, self.states, reports, begun.latest, self.migrations.to_dict)
+
+    def committed(self, step: int) -> None:
+        """Take note that a step is final."""
+        self.migrations.committed(step)
+
+    def result(self, outputs: Outputs) -> DataFrame:
+        """Return what the user's plan makes of what slots put out."""
+        return self._results.stored(outputs, self.checkpoint)
+
+    def done(self, outcome: Outcome[Report], begun: Begun) -> None:
+        """Write down a step that is out, and tell those who watch."""
+        reports = outcome.reports
+        if self._into_sink:
+            outcome = replace(outcome, emitted=sum(r.output_rows for r in reports))
+        self.recorder.batch(outcome, self.states, self._observer.state())
+        self._observer.committed(reports, begun.started_ms, begun.read_ms)
+        slots = max(self.job.slots_in_use(name) for name in self.states)
+        self._executors.settled(slots, self._hosts_in_use)
+        for one in self._chains:
+            mine = [r for r in reports if r.operator == one.chain[0].id]
+            one.preaggregation.learn(mine, self._executors.cores)
+
+    def _hosts_in_use(self) -> set[str]:
+        """Return the hosts that slots are placed on; none where Spark places them."""
+        placed = [(n, self._placements[n]) for n in self.states if self._placements[n].active]
+        return {h for n, one in placed for h in one.hosts_of(self.job.slots_in_use(n))}
+
+    def retry(self, step: int, attempt: int, error: Exception) -> None:
+        """Write down that an attempt failed and the step runs again."""
+        self.recorder.retry(step, attempt, error)
+
+    def passed_on(self, batch_id: int, phases_ms: dict[str, float]) -> None:
+        """Write down a batch of a query without operators."""
+        self.recorder.stateless(batch_id, phases_ms)

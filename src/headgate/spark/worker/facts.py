@@ -1,0 +1,204 @@
+"""What the driver tells the tasks of a step: written there as JSON, read here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from headgate.operators.serve import GroupState, Request
+from headgate.spark.worker.payloads import read_table
+from headgate.state.checkpoint import Checkpoint, due_for_snapshot
+from headgate.state.ports import Chain
+
+
+class _Told:
+    """What travels as JSON in a local property of Spark, one per operator."""
+
+    PROPERTY: ClassVar[str]
+    """The property's name; the operator's id comes behind it."""
+
+    @classmethod
+    def of(cls, context: TaskContext, operator: str) -> Self:
+        """Return what a task of `operator` was told."""
+        return cls.from_json(context.getLocalProperty(cls.PROPERTY + operator) or "{}")
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return what `to_json` wrote."""
+        return cls(**json.loads(text))
+
+    def to_json(self) -> str:
+        """Return it as text; lists are not copied first, since some have an entry per key group."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return json.dumps({field.name: getattr(self, field.name) for field in fields})
+
+
+@dataclass(frozen=True)
+class SlotFacts(_Told):
+    """What the slots of one operator are told in one attempt of a step.
+
+    Attributes
+    ----------
+    step, attempt : int
+    arena_root : str or None
+        None where slots' hosts have arenas of their own.
+    run_id, checkpoint : str
+    watermark_us : int
+        Of the batch.
+    slot_of : sequence of int
+        The slot of each key group.
+    held : sequence of int
+        Key groups that are not served, since a migration has them.
+    tokens : sequence of str
+    steps, full_steps, emitted_us, due_us : sequence of int
+        As of `OperatorState`, one entry per key group.
+    snapshot_every : int
+        Steps between two full sections of a key group.
+    backlog : mapping
+        Segments by key group, which is text here as JSON has it.
+    waiting_crc32 : mapping of str to int
+        Of the files that segments are in.
+    quotas : sequence of int, or None
+        Rows that each slot may serve; None for all.
+    next_slots : int
+        Slots of the operator that reads what this one puts out; 0 where there is none.
+    keep_late : bool
+    delta_ms, bound_ms : float
+        What the control loop counts by; 0 where there is none.
+    timestamp_ms : int
+        The time of the step, one for all attempts.
+    time_limit_s : float
+        Of one call of a processor; 0 for any.
+    arrived_ms : float
+        When the batch was read.
+    faults : sequence of mapping
+    """
+
+    PROPERTY: ClassVar[str] = "headgate.step."
+
+    step: int
+    attempt: int
+    arena_root: str | None
+    run_id: str
+    checkpoint: str
+    watermark_us: int
+    slot_of: Sequence[int]
+    held: Sequence[int]
+    tokens: Sequence[str]
+    steps: Sequence[int]
+    full_steps: Sequence[int]
+    emitted_us: Sequence[int]
+    due_us: Sequence[int]
+    snapshot_every: int
+    backlog: Mapping[str, Sequence[Sequence[Any]]]
+    waiting_crc32: Mapping[str, int]
+    quotas: Sequence[int] | None
+    next_slots: int
+    keep_late: bool
+    delta_ms: float
+    bound_ms: float
+    timestamp_ms: int
+    time_limit_s: float
+    arrived_ms: float
+    faults: Sequence[Mapping[str, Any]]
+
+    def groups_of(self, slot: int) -> list[int]:
+        """Return the key groups of a slot."""
+        return [g for g, s in enumerate(self.slot_of) if s == slot]
+
+    def request(
+        self, slot: int, token: str, watermark_us: int, checkpoint: Checkpoint, operator: str
+    ) -> Request:
+        """Return what is asked of `slot`."""
+        held = frozenset(self.held)
+        groups = {
+            g: GroupState(
+                self.tokens[g],
+                self.emitted_us[g],
+                self.due_us[g],
+                # a group whose newest section is a full one has nothing to gain from another
+                snapshot=(
+                    g not in held
+                    and self.steps[g] > self.full_steps[g]
+                    and due_for_snapshot(g, self.step, self.snapshot_every)
+                ),
+            )
+            for g in self.groups_of(slot)
+        }
+
+        def chain(group: int) -> Chain:
+            return checkpoint.chain(operator, group, self.steps[group])
+
+        return Request(
+            token,
+            watermark_us,
+            groups,
+            chain,
+            self.quotas[slot] if self.quotas else None,
+            turn=self.step,
+            delta_ms=self.delta_ms,
+            bound_ms=self.bound_ms,
+            timestamp_ms=self.timestamp_ms,
+            time_limit_s=self.time_limit_s,
+            held=held & groups.keys(),
+        )
+
+    def waiting(self, slot: int, checkpoint: Checkpoint) -> pa.Table | None:
+        """Return the records that wait for the slot's groups that are served, oldest first per group.
+
+        Raises
+        ------
+        CheckpointError    A file they wait in is damaged.
+        """
+        parts = []
+        read: dict[str, pa.Table] = {}  # a file holds segments of many groups
+        held = frozenset(self.held)
+        for group in self.groups_of(slot):
+            if group in held:
+                continue
+            for name, start, count, _ in self.backlog.get(str(group), ()):
+                if name not in read:
+                    crc32 = self.waiting_crc32[name]
+                    read[name] = read_table(checkpoint.read_file("backlog", name, crc32=crc32))
+                parts.append(read[name].slice(start, count))
+        if not parts:
+            return None
+        return pa.concat_tables(parts, promote_options="default")
+
+
+@dataclass(frozen=True)
+class ReplicaFacts(_Told):
+    """What the replicas of one stage are told in one attempt of a step; lists have an entry per lane.
+
+    Attributes
+    ----------
+    step, attempt : int
+    checkpoint : str
+    backlog : sequence of sequences of Segment
+        What waits at the lane's replica.
+    waiting_crc32 : mapping of str to int
+        Of the files that segments are in.
+    quotas : sequence of (int or None)
+        Rows that the lane's replica may serve; None for all.
+    box_s : float or None
+        How long a replica may serve; None for any time.
+    now_ms : float
+        For rows that do not say when they arrived.
+    """
+
+    PROPERTY: ClassVar[str] = "headgate.replicas."
+
+    step: int
+    attempt: int
+    checkpoint: str
+    backlog: Sequence[Sequence[Sequence[Any]]]
+    waiting_crc32: Mapping[str, int]
+    quotas: Sequence[int | None]
+    box_s: float | None
+    now_ms: float

@@ -1,0 +1,189 @@
+"""The step machine, without Spark: what it does of any kind of work, and in which order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headgate.core.errors import CheckpointError, ConfigError
+from headgate.spark.job.ports import Ports
+from headgate.spark.step.machine import StepMachine
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.manifest import Manifest
+
+
+class FakeLog:
+    """Spark's log: one source, whose offset is the number of the newest batch with data."""
+
+    def __init__(self, offsets: dict[int, list[str]]) -> None:
+        self._offsets = offsets
+
+    def batch(self, batch_id: int) -> Any:
+        return SimpleNamespace(watermark_us=0, offsets=self._offsets[batch_id], begun_ms=0.0)
+
+    def offsets(self, batch_id: int) -> list[str] | None:
+        return self._offsets.get(batch_id)
+
+
+class FakeWork:
+    """Work whose steps do nothing but fail `fails` times with `error`."""
+
+    has_steps = True
+    attempts = 3
+    changing = waits = False
+
+    def __init__(self, error: Exception | None = None, fails: int = 0) -> None:
+        self.did: list[str] = []
+        self.error, self.fails = error, fails
+        self.intake = SimpleNamespace(
+            look_through=lambda _: self.did.append("look through"), close=lambda: None
+        )
+
+    def settle_in(self, batch: Any) -> None: ...
+    def arrived(self) -> None: ...
+    def committed(self, step: int) -> None: ...
+
+    def due(self, watermark_us: int, clock_ms: float) -> bool:
+        return False
+
+    def quiet(self, watermark_us: int, read_ms: float, clock_ms: float) -> bool:
+        self.did.append("quiet")
+        return False
+
+    def prepare(self, begun: Any) -> dict[str, Any]:
+        return {"more": begun.number}
+
+    def compute(self, batch: Any, begun: Any, attempt: int, clock: Any) -> list[Any]:
+        self.did.append(f"compute {begun.number}, attempt {attempt}")
+        if attempt <= self.fails:
+            assert self.error is not None
+            raise self.error
+        return []
+
+    def manifest(self, begun: Any, reports: list[Any]) -> Manifest:
+        return Manifest(
+            job=begun.latest.job if begun.latest else JOB[0],
+            step=begun.number,
+            spark_batch=begun.spark_batch,
+            epoch=0,
+            assignments={},
+            watermarks={},
+            heads={},
+            sections={},
+            files=(),
+            engine={"outputs": [], "sink_batch": begun.number, "sources": begun.sources},
+            previous=begun.latest.digest if begun.latest else None,
+        )
+
+    def result(self, outputs: Any) -> Any:
+        return outputs
+
+    def done(self, outcome: Any, begun: Any) -> None:
+        self.did.append(f"done {outcome.step} in {outcome.attempts}")
+
+    def retry(self, step: int, attempt: int, error: Exception) -> None:
+        self.did.append(f"retry {step}")
+
+
+JOB: list[str] = []
+
+
+class FakeSink:
+    """Says which of its batches it was given."""
+
+    wants_empty = True
+    inside = False
+
+    def __init__(self, did: list[str]) -> None:
+        self._did = did
+
+    def write(self, number: int, rows: Any) -> None:
+        self._did.append(f"sink {number}")
+
+
+def machine(path: Path, work: FakeWork, offsets: dict[int, list[str]]) -> StepMachine[Any]:
+    checkpoint = Checkpoint(path)
+    JOB[:] = [checkpoint.open({})]
+    made: Any = StepMachine(
+        SimpleNamespace(),
+        work,
+        checkpoint,
+        checkpoint.latest(),
+        FakeSink(work.did),
+        Ports(),
+    )
+    made.log = FakeLog(offsets)
+    return made
+
+
+def test_a_step_is_committed_before_its_sink_has_it_and_a_quiet_batch_is_none(
+    tmp_path: Path,
+) -> None:
+    work = FakeWork()
+    made = machine(tmp_path, work, {0: ["a"], 1: ["a"]})
+    made.process(None, 0)
+    made.process(None, 1)
+    made.close()
+    assert work.did == ["compute 0, attempt 1", "sink 0", "done 0 in 1", "quiet"]
+    assert made.checkpoint.read_intent(0) == {"step": 0, "spark_batch": 0, "more": 0}
+    assert (made.batches_begun, made.settled_batch) == (2, 2)
+
+
+def test_a_failed_attempt_is_repeated_up_to_the_last(tmp_path: Path) -> None:
+    work = FakeWork(OSError("lost"), fails=2)
+    machine(tmp_path / "a", work, {0: ["a"]}).process(None, 0)
+    assert work.did[-1] == "done 0 in 3"
+    work = FakeWork(OSError("lost"), fails=3)
+    made = machine(tmp_path / "b", work, {0: ["a"]})
+    with pytest.raises(OSError, match="lost"):
+        made.process(None, 0)
+    assert work.did.count("retry 0") == 2
+    assert made.latest is None
+    assert str(made.failed) == "lost"
+
+
+@pytest.mark.parametrize("error", [ConfigError("no"), ArithmeticError("[DIVIDE_BY_ZERO] no")])
+def test_what_would_fail_again_is_not_repeated(tmp_path: Path, error: Exception) -> None:
+    work = FakeWork(error, fails=1)
+    with pytest.raises(type(error)):
+        machine(tmp_path, work, {0: ["a"]}).process(None, 0)
+    assert "retry 0" not in work.did
+
+
+def test_after_a_restart_what_was_committed_is_delivered_and_not_computed_again(
+    tmp_path: Path,
+) -> None:
+    machine(tmp_path, FakeWork(), {0: ["a"]}).process(None, 0)
+    work = FakeWork()
+    made = machine(tmp_path, work, {0: ["a"], 1: ["b"]})
+    made.process(None, 0)
+    made.process(None, 1)
+    again = ["sink 0", "look through"]
+    assert work.did == [*again, "compute 1, attempt 1", "sink 1", "done 1 in 1"]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "batch", "words"),
+    [
+        ({0: ["other"]}, 0, "has other data for batch 0"),
+        ({1: ["b"], 2: ["c"]}, 2, "batch 1 with data that no manifest of headgate covers"),
+    ],
+)
+def test_a_log_of_spark_that_tells_another_history_is_refused(
+    tmp_path: Path, offsets: dict[int, list[str]], batch: int, words: str
+) -> None:
+    machine(tmp_path, FakeWork(), {0: ["a"]}).process(None, 0)
+    work = FakeWork()
+    with pytest.raises(CheckpointError, match=words):
+        machine(tmp_path, work, offsets).process(None, batch)
+    assert work.did == []
+
+
+def test_quiet_batches_in_between_are_no_other_history(tmp_path: Path) -> None:
+    machine(tmp_path, FakeWork(), {0: ["a"]}).process(None, 0)
+    work = FakeWork()
+    machine(tmp_path, work, {1: ["a"], 2: ["b"]}).process(None, 2)
+    assert work.did[-1] == "done 1 in 1"
