@@ -159,6 +159,16 @@ def alias(
     )
 
 
+def named_as(frame: DataFrame, attributes: Iterable[Jvm]) -> Jvm:
+    """Return a plan of the columns of `frame` under the names and ids of `attributes`."""
+    spark, made = frame.sparkSession, analysed(frame)
+    outputs = [
+        alias(spark, new, old.name(), old.exprId(), old.metadata())
+        for new, old in zip(each(made.output()), attributes, strict=True)
+    ]
+    return project(spark, outputs, made)
+
+
 def template(spark: SparkSession, schema: StructType) -> DataFrame:
     """Return an empty DataFrame whose plan is one leaf, to be replaced by `leaf`."""
     return spark.createDataFrame([], schema)

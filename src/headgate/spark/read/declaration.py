@@ -23,7 +23,7 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.processor import TimeMode, Variable
-from headgate.spark.read.expressions import WAY_OUT
+from headgate.spark.read.wording import WAY_OUT
 
 _NOTHING = pa.schema([])
 _CLIENT: Any = None

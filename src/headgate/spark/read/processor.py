@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.serializers import CPickleSerializer
@@ -28,16 +28,13 @@ from headgate.spark.jvm.gateway import (
 )
 from headgate.spark.read import types
 from headgate.spark.read.declaration import declared
-from headgate.spark.read.expressions import WATERMARK, WAY_OUT
+from headgate.spark.read.expressions import WATERMARK
 from headgate.spark.read.plan import InitialState, Operator, Passed, Routed
+from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
+from headgate.spark.read.wording import WAY_OUT
 from headgate.spark.worker.arrow_processor import ArrowProcessor
 from headgate.spark.worker.pandas_processor import PandasProcessor
 from headgate.spark.worker.user_processor import RowProcessor
-
-if TYPE_CHECKING:
-    from headgate.spark.read.logical import QueryReader
-
-NODE = "TransformWithStateInPySpark"
 
 _TIME_MODES = {
     "NoTime": TimeMode.NONE,
@@ -50,13 +47,13 @@ _PANDAS = (
 )
 
 
-class ProcessorReader:
+class _ProcessorReader:
     """Reads one node."""
 
-    def __init__(self, reader: QueryReader, node: Jvm, upstream: Operator | None = None) -> None:
-        self.reader = reader
+    def __init__(self, reading: Reading, node: Jvm, upstream: Operator | None) -> None:
+        self.reading = reading
         self.upstream = upstream
-        self.spark = reader.spark
+        self.spark = reading.spark
         self.node = node
         self.child = node.child()
         self.grouping = list(each(node.leftAttributes()))
@@ -79,29 +76,27 @@ class ProcessorReader:
             outputs=to_arrow_schema(outputs, timezone="UTC"),
             processor=processor,
             name=type(user).__name__,
-            mode=self.reader.mode,
+            mode=self.reading.mode,
             time_mode=self.time_mode,
             filters=event_time is not None,
         )
         placeholder = self._placeholder(outputs)
-        return Operator(
-            id=f"processor-{len(self.reader.operators)}",
-            what=f"{type(user).__name__} keys {', '.join(names)}",
-            level=0 if self.upstream is None else self.upstream.level + 1,
-            upstream=self.upstream,
-            spec=spec,
-            input_plan=self.child,
-            keys=keys,
-            values=self._values(processor.inputs, each(self.child.output()), "v", user),
-            slice_start=event_time,
-            output_plan=placeholder,
-            placeholder=placeholder,
-            raw_schema=T.StructType(
-                [T.StructField(f"v{i}", x.dataType) for i, x in enumerate(outputs)]
+        raw = [T.StructField(f"v{i}", x.dataType) for i, x in enumerate(outputs)]
+        return self.reading.operator(
+            "processor",
+            f"{type(user).__name__} keys {', '.join(names)}",
+            spec,
+            taken=Taken(
+                plan=self.child,
+                keys=keys,
+                values=self._values(processor.inputs, each(self.child.output()), "v", user),
+                key_names=names,
+                slice_start=event_time,
+                arrival=self.reading.arrived(self.inputs.values(), self.upstream),
+                initial=self._initial(processor, user),
             ),
-            key_names=names,
-            arrival=self._arrival(),
-            initial=self._initial(processor, user),
+            given=Given(placeholder, placeholder, T.StructType(raw)),
+            upstream=self.upstream,
         )
 
     def _processor(self, user: object, outputs: T.StructType) -> Processor:
@@ -197,9 +192,6 @@ class ProcessorReader:
         empty = of_rows(self.spark, analysed(template(self.spark, outputs)))
         return leaf(self.spark, self.node.output(), empty._jdf.queryExecution().toRdd())
 
-    def _arrival(self) -> Column | None:
-        return None if self.upstream is not None else self.reader.arrived(self.inputs.values())
-
 
 def _other_keys(processor: Processor, grouping: list[str]) -> str:
     declared = ", ".join(processor.keys.names)
@@ -237,3 +229,16 @@ def processor_of(node: Jvm) -> object:
         raise UnsupportedQuery(msg) from error
     function, _ = found
     return function.__self__._stateful_processor
+
+
+def _read(reading: Reading, node: Jvm, upstream: Operator | None) -> Operator:
+    if node.hasInitialState() and (upstream is not None or node.initialState().isStreaming()):
+        msg = (
+            "cannot run a processor with an initial state that is a stream, or over another "
+            f"stateful operator; write two queries, {WAY_OUT}."
+        )
+        raise UnsupportedQuery(msg)
+    return _ProcessorReader(reading, node, upstream).read()
+
+
+READER = NodeReader(("TransformWithStateInPySpark",), _read)

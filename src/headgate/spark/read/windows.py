@@ -10,7 +10,8 @@ from pyspark.sql import functions as F
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.spark.jvm.gateway import Jvm, analysed, class_name, column, each, of_rows
-from headgate.spark.read.expressions import WAY_OUT, sql_text
+from headgate.spark.read.expressions import sql_text
+from headgate.spark.read.wording import WAY_OUT
 
 
 def find_window(plan: Jvm, attribute: Jvm) -> tuple[Jvm, Jvm] | None:

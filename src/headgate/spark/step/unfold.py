@@ -27,7 +27,7 @@ from headgate.spark.jvm.gateway import (
     seq,
     template,
 )
-from headgate.spark.read.logical import attributes_used
+from headgate.spark.read.expressions import attributes_used
 from headgate.spark.read.plan import Operator, Query
 from headgate.spark.step.exchange import routed_columns
 
