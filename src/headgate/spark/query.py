@@ -15,12 +15,12 @@ from headgate.core.assignment import Assignment
 from headgate.core.errors import HeadgateError
 from headgate.core.slo import Slo
 from headgate.journal.schema import Decided
+from headgate.spark.jvm.completing import complete_events
 from headgate.spark.jvm.life import JvmLife
 from headgate.spark.steer.commands import Commands
 from headgate.spark.steer.control import Controller
 from headgate.spark.step.driver import BatchDriver
 from headgate.spark.step.ending import Ending
-from headgate.spark.step.progress import complete_events
 from headgate.state.control import Command
 
 _POLL_S = 0.02

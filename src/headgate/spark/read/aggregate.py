@@ -8,20 +8,9 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import NO_TIME_US, AggregateSpec, TimeKey
-from headgate.spark.jvm.gateway import (
-    Jvm,
-    alias,
-    analysed,
-    class_name,
-    column,
-    data_type,
-    each,
-    known_not_null,
-    of_rows,
-    project,
-    replace_leaf,
-    template,
-)
+from headgate.spark.jvm.expressions import alias, column, data_type, known_not_null
+from headgate.spark.jvm.gateway import Jvm, class_name, each
+from headgate.spark.jvm.plans import analysed, of_rows, project, replace_leaf, template
 from headgate.spark.read import types
 from headgate.spark.read.expressions import (
     SESSION_WINDOW,

@@ -6,23 +6,14 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.deduplicate import DeduplicateSpec
 from headgate.operators.spec import TimeKey
-from headgate.spark.jvm.gateway import (
-    Jvm,
-    analysed,
-    class_name,
-    column,
-    data_type,
-    each,
-    known_not_null,
-    named_as,
-    of_rows,
-    template,
-)
+from headgate.spark.jvm.arrow import to_arrow_schema
+from headgate.spark.jvm.expressions import column, data_type, known_not_null
+from headgate.spark.jvm.gateway import Jvm, class_name, each
+from headgate.spark.jvm.plans import analysed, named_as, of_rows, template
 from headgate.spark.read import types
 from headgate.spark.read.expressions import WATERMARK, event_time_us, seconds
 from headgate.spark.read.plan import Operator, Passed, Routed

@@ -9,7 +9,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.operators.spec import NO_TIME_US
-from headgate.spark.jvm.gateway import Jvm, class_name, column, data_type, each, seq
+from headgate.spark.jvm.expressions import column, data_type
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 
 WATERMARK = "spark.watermarkDelayMs"
 """Metadata key of a column that carries event time under a watermark."""

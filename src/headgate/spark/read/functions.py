@@ -12,7 +12,8 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import Aggregate, Kind, Leaf, Op
-from headgate.spark.jvm.gateway import Jvm, class_name, column, data_type, each, seq
+from headgate.spark.jvm.expressions import column, data_type, text_of
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.read import types
 from headgate.spark.read.expressions import sql_text, substitute
 from headgate.spark.read.plan import Routed
@@ -173,7 +174,7 @@ class AggregateFunctions:
         nullable = [
             column_
             for column_, child in zip(children, each(function.children()), strict=True)
-            if child.nullable() or "CASE" in str(column_._jc)
+            if child.nullable() or "CASE" in text_of(column_)
         ]
         condition = None
         for child in nullable:

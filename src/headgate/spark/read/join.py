@@ -19,19 +19,10 @@ from headgate.operators.aggregate import NEVER_US
 from headgate.operators.join.operator import EXPIRY, FIRST_LEAF, MAY_MATCH, SIDE
 from headgate.operators.join.spec import LEFT, RIGHT, Comparison, JoinKind, JoinSpec
 from headgate.operators.spec import NO_TIME_US, Kind, Leaf, TimeKey
-from headgate.spark.jvm.gateway import (
-    Jvm,
-    analysed,
-    class_name,
-    column,
-    data_type,
-    each,
-    jvm,
-    known_not_null,
-    named_as,
-    of_rows,
-    template,
-)
+from headgate.spark.jvm.analysis import state_watermark_ms
+from headgate.spark.jvm.expressions import column, data_type, known_not_null
+from headgate.spark.jvm.gateway import Jvm, class_name, each
+from headgate.spark.jvm.plans import analysed, filtered, named_as, of_rows, template
 from headgate.spark.read import types
 from headgate.spark.read.conditions import Condition, ConditionReader
 from headgate.spark.read.expressions import (
@@ -250,18 +241,14 @@ class _JoinReader:
 
     def _lag_us(self, side: _Side, other: _Side) -> int | None:
         """Ask Spark how far a side's state lags behind the watermark, by the time range."""
-        java = jvm(self.spark)
-        helper = getattr(
-            getattr(java.org.apache.spark.sql.catalyst.analysis, "StreamingJoinHelper$"), "MODULE$"
-        )
-        some = java.scala.Option.apply
-        found = helper.getStateValueWatermark(
+        found_ms = state_watermark_ms(
+            self.spark,
             side.plan.outputSet(),
             other.plan.outputSet(),
-            some(self._conditions.whole),
-            some(_SOME_WATERMARK_MS),
+            self._conditions.whole,
+            _SOME_WATERMARK_MS,
         )
-        return (_SOME_WATERMARK_MS - int(found.get())) * 1000 if found.isDefined() else None
+        return None if found_ms is None else (_SOME_WATERMARK_MS - found_ms) * 1000
 
     # -- what comes in, what goes out ---------------------------------------------------------------
 
@@ -333,9 +320,8 @@ class _JoinReader:
                 named.append(out)
             first += max((stop for _, stop in side.spans), default=0)
         plan = named_as(of_rows(self.spark, placeholder).select(*typed), named)
-        logical = jvm(self.spark).org.apache.spark.sql.catalyst.plans.logical
         for expression in self.condition.rest:
-            plan = logical.Filter(expression, plan)
+            plan = filtered(self.spark, expression, plan)
         return plan
 
 

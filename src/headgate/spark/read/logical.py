@@ -18,14 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.processor import ProcessorSpec
 from headgate.operators.spec import OutputMode
-from headgate.spark.jvm.gateway import (
-    Jvm,
-    analysed,
-    class_name,
-    each,
-    jvm,
-    seq,
+from headgate.spark.jvm.analysis import (
+    check_streaming,
+    with_nullability_of_children,
+    without_cte,
 )
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
+from headgate.spark.jvm.plans import analysed
 from headgate.spark.read import aggregate, deduplicate, join, processor
 from headgate.spark.read.plan import Operator, Query
 from headgate.spark.read.reading import NodeReader, Reading
@@ -88,7 +87,7 @@ def read(df: DataFrame, mode: str, arrival: str | None = None) -> Query:
         `arrival` is no timestamp column of what an operator reads.
     """
     spark = df.sparkSession
-    plan = _without_cte(spark, analysed(df))
+    plan = without_cte(spark, analysed(df))
     if not plan.isStreaming():
         msg = "this DataFrame is not streaming; read its source with spark.readStream."
         raise UnsupportedQuery(msg)
@@ -98,27 +97,14 @@ def read(df: DataFrame, mode: str, arrival: str | None = None) -> Query:
     return Query(reader.operators, above, df.schema, reader.reading.mode, reader.notes)
 
 
-def _without_cte(spark: SparkSession, plan: Jvm) -> Jvm:
-    """Return a plan with each common table expression where it is used, as Spark puts it."""
-    catalyst = jvm(spark).org.apache.spark.sql.catalyst
-    if not plan.containsPattern(catalyst.trees.TreePattern.CTE()):
-        return plan
-    # always, nothing that is not used, not while Spark itself analyses
-    return catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
-
-
 def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:
     """Let Spark itself judge the output mode, in its own words."""
-    java = jvm(spark)
-    checker = java.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-    output_modes = java.org.apache.spark.sql.streaming.OutputMode
-    factory = {"append": "Append", "update": "Update", "complete": "Complete"}
-    if mode not in factory:
+    if mode not in ("append", "update", "complete"):
         msg = f'unknown output mode "{mode}"; use append, update or complete.'
         raise UnsupportedQuery(msg)
     if _is_stateful(plan):
         try:
-            checker.checkForStreaming(plan, getattr(output_modes, factory[mode])())
+            check_streaming(spark, plan, mode)
         except AnalysisException as error:
             # its first line; what follows is the plan
             raise ModeRefused(str(error).strip().splitlines()[0]) from error
@@ -226,11 +212,10 @@ class _QueryReader:
             raise UnsupportedQuery(msg)
         # Spark widens what a stateful operator reads from another to nullable; the batch answer
         # does not, and neither does our plan of the upstream operator.
-        rules = jvm(self.spark).org.apache.spark.sql.catalyst.analysis
-        narrow = getattr(getattr(rules, "UpdateAttributeNullability$"), "MODULE$")
         # a processor has a second child, its initial state
         children = [child, *list(each(node.children()))[1:]]
-        return narrow.apply(node.withNewChildren(seq(self.spark, children))), upstream
+        over = node.withNewChildren(seq(self.spark, children))
+        return with_nullability_of_children(self.spark, over), upstream
 
 
 def _direct(operators: list[Operator]) -> int:

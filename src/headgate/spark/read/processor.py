@@ -5,27 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark.errors import PySparkRuntimeError
-from pyspark.serializers import CPickleSerializer
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.util import PythonEvalType
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.processor import Processor, ProcessorSpec, TimeMode
 from headgate.operators.spec import NO_TIME_US
-from headgate.spark.jvm.gateway import (
-    Jvm,
-    analysed,
-    column,
-    data_type,
-    each,
-    leaf,
-    of_rows,
-    template,
-)
+from headgate.spark.jvm.arrow import to_arrow_schema
+from headgate.spark.jvm.expressions import column, data_type
+from headgate.spark.jvm.gateway import Jvm, each
+from headgate.spark.jvm.plans import placeholder
+from headgate.spark.jvm.userfunctions import processor_of, takes_frames
 from headgate.spark.read import types
 from headgate.spark.read.declaration import declared
 from headgate.spark.read.expressions import WATERMARK
@@ -41,10 +33,6 @@ _TIME_MODES = {
     "ProcessingTime": TimeMode.PROCESSING,
     "EventTime": TimeMode.EVENT,
 }
-_PANDAS = (
-    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF,
-    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_INIT_STATE_UDF,
-)
 
 
 class _ProcessorReader:
@@ -63,7 +51,7 @@ class _ProcessorReader:
 
     def read(self) -> Operator:
         """Return the operator that the node becomes."""
-        user = processor_of(self.node)
+        user = _given(self.node)
         outputs = _struct(each(self.node.output()))
         processor = self._processor(user, outputs)
         names = [attribute.name() for attribute in self.grouping]
@@ -80,7 +68,7 @@ class _ProcessorReader:
             time_mode=self.time_mode,
             filters=event_time is not None,
         )
-        placeholder = self._placeholder(outputs)
+        hole = placeholder(self.spark, outputs, self.node.output())
         raw = [T.StructField(f"v{i}", x.dataType) for i, x in enumerate(outputs)]
         return self.reading.operator(
             "processor",
@@ -95,14 +83,14 @@ class _ProcessorReader:
                 arrival=self.reading.arrived(self.inputs.values(), self.upstream),
                 initial=self._initial(processor, user),
             ),
-            given=Given(placeholder, placeholder, T.StructType(raw)),
+            given=Given(hole, hole, T.StructType(raw)),
             upstream=self.upstream,
         )
 
     def _processor(self, user: object, outputs: T.StructType) -> Processor:
         """Return the user's processor in the form that slots call."""
         name = type(user).__name__
-        pandas = self.node.functionExpr().evalType() in _PANDAS
+        pandas = takes_frames(self.node)
         if isinstance(user, ArrowProcessor):
             missing = [a for a in ("keys", "inputs") if not hasattr(user, a)]
             if missing:
@@ -187,11 +175,6 @@ class _ProcessorReader:
                 return F.coalesce(F.unix_micros(value), F.lit(NO_TIME_US))
         return None
 
-    def _placeholder(self, outputs: T.StructType) -> Jvm:
-        """Return a leaf with the very attributes that the node puts out."""
-        empty = of_rows(self.spark, analysed(template(self.spark, outputs)))
-        return leaf(self.spark, self.node.output(), empty._jdf.queryExecution().toRdd())
-
 
 def _other_keys(processor: Processor, grouping: list[str]) -> str:
     declared = ", ".join(processor.keys.names)
@@ -206,29 +189,22 @@ def _struct(attributes: Any) -> T.StructType:
     return T.StructType([T.StructField(a.name(), data_type(a.dataType())) for a in attributes])
 
 
-def processor_of(node: Jvm) -> object:
+def _given(node: Jvm) -> object:
     """Return the object that was given to ``transformWithState``.
-
-    The plan holds it as PySpark pickled it in this very process; nothing else is ever unpickled here.
 
     Raises
     ------
     UnsupportedQuery
         It is too large to be in the plan.
     """
-    command = node.functionExpr().func().command()
-    packed = bytes(command.toArray(command.elemTag()))
-    serializer: Any = CPickleSerializer()
     try:
-        found = serializer.loads(packed)
+        return processor_of(node)
     except PySparkRuntimeError as error:  # what is large PySpark has broadcast and let go of
         msg = (
             "cannot run a processor that takes more than 1 MB with all that it holds; let it read what "
             f"is large from a file when it is called, {WAY_OUT}."
         )
         raise UnsupportedQuery(msg) from error
-    function, _ = found
-    return function.__self__._stateful_processor
 
 
 def _read(reading: Reading, node: Jvm, upstream: Operator | None) -> Operator:

@@ -15,7 +15,8 @@ from pyspark.sql import types as T
 from headgate.core.errors import ConfigError, nearest
 from headgate.operators.build import Spec
 from headgate.operators.spec import OutputMode
-from headgate.spark.jvm.gateway import Jvm, column, data_type
+from headgate.spark.jvm.expressions import column, data_type
+from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.read.plan import InitialState, Operator, Passed, Routed
 from headgate.spark.settings.options import ARRIVAL
 

@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import Kind, Leaf
-from headgate.spark.jvm.gateway import known_not_null
+from headgate.spark.jvm.expressions import known_not_null
 from headgate.spark.read.wording import WAY_OUT
 
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)

@@ -25,7 +25,7 @@ from headgate.journal.histogram import Sparse, merge
 from headgate.loop.replicas import run_interval
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.reports import ReportChannel
-from headgate.spark.jvm.gateway import ArrowMap, Graft, leaf, of_rows
+from headgate.spark.jvm.plans import ArrowMap, Graft, computed_rows, leaf, of_rows, run_through
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.jvm.tick import Tick
 from headgate.spark.replicas.pools import PoolConfig, PoolState, stride
@@ -378,7 +378,7 @@ class ReplicaDriver:
         lane = F.expr(f"element_at(array({','.join(map(str, order))}), {place})")
         routed = frame.withColumn(LANE, lane)
         routed = routed.repartitionById(len(lanes), LANE)
-        self._maps[stage.id].apply(routed)._jdf.queryExecution().toRdd().count()
+        run_through(self._maps[stage.id].apply(routed))
         found = {r.lane: r for r in self._channel.drain(number, attempt) if r.operator == stage.id}
         if len(found) != len(lanes):
             msg = (
@@ -545,4 +545,4 @@ def _grafts(spark: SparkSession, pipeline: Pipeline) -> dict[str, Graft]:
 
 def _leaf(rows: DataFrame, stage: Stage) -> Any:
     spark = rows.sparkSession
-    return leaf(spark, stage.placeholder.output(), rows._jdf.queryExecution().toRdd())
+    return leaf(spark, stage.placeholder.output(), computed_rows(rows))

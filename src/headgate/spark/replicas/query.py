@@ -10,10 +10,10 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.core.errors import ConfigError, HeadgateError
+from headgate.spark.jvm.completing import complete_events
 from headgate.spark.jvm.life import JvmLife
 from headgate.spark.replicas.driver import BatchLine, ReplicaDriver
 from headgate.spark.step.ending import Ending
-from headgate.spark.step.progress import complete_events
 
 _POLL_S = 0.02
 _COMMIT_WAIT_S = 5.0

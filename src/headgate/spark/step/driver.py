@@ -24,7 +24,7 @@ from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.phases import Beside, Phases
 from headgate.spark.job.ports import Commands, Observer
 from headgate.spark.job.reports import Report, ReportChannel, consistent
-from headgate.spark.jvm.gateway import ArrowMap
+from headgate.spark.jvm.plans import ArrowMap, physical
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.move.errand import Errands
 from headgate.spark.move.migrations import Migrations
@@ -221,7 +221,7 @@ class BatchDriver:
         for job in self._jobs:
             job.rows(nothing)
             job.forget()
-        self._results.stored(Outputs(), self.checkpoint)._jdf.queryExecution().executedPlan()
+        physical(self._results.stored(Outputs(), self.checkpoint))
 
     # -- steps ------------------------------------------------------------------------------------
 
