@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 import headgate as hg
 from headgate.spark.cluster.session import session
 from headgate.spark.job.faults import CRASH
-from headgate.spark.move.placement import living_hosts
+from headgate.spark.jvm.hosts import living_hosts
 
 FILES, FED_AT_FIRST, ROWS, KEYS, GROUPS = 8, 6, 300, 120, 8
 ASK_AT = 2

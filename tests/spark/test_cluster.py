@@ -16,7 +16,7 @@ CHILD = """
 import json, os, signal, sys, time
 from pathlib import Path
 import headgate as hg
-from headgate.spark.move.placement import living_hosts
+from headgate.spark.jvm.hosts import living_hosts
 from headgate.spark.workloads.queries import WORKLOADS
 from headgate.spark.cluster.session import session
 from headgate.spark.workloads.sources import register

@@ -15,6 +15,7 @@ from typing import Any
 
 import answers
 import pytest
+from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -536,7 +537,7 @@ def _fake_java(folder: Path, says: str) -> None:
 
 @pytest.fixture
 def no_jvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(session.SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     return tmp_path
 

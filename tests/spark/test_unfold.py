@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate.spark.jvm.gateway import analysed, class_name, each
+from headgate.spark.jvm.gateway import class_name, each
+from headgate.spark.jvm.plans import analysed
 from headgate.spark.read.logical import read
 from headgate.spark.step.unfold import Unfolding, unfolding
 

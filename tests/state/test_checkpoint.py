@@ -15,6 +15,7 @@ from headgate.state.checkpoint import Checkpoint, due_for_snapshot
 from headgate.state.heap import HeapStore
 from headgate.state.manifest import BlobEntry, FileEntry, Heads, Manifest, SectionEntry
 from headgate.state.ports import EMPTY_TOKEN
+from headgate.state.verify import problems
 from headgate_lab.testing.stores import LAYOUT, apply_changes, contents, fresh_token
 
 IDENTITY = {"keys": ["page"], "groups": 4, "layout": {"width": 5}}
@@ -153,7 +154,7 @@ def test_what_was_committed_is_read_back(driver: Driver):
     assert found.previous == first.digest
     assert fresh.read_intent(1) == {"step": 1}
     assert fresh.read_intent(7) is None
-    assert Checkpoint(driver.path).verify() == []
+    assert problems(Checkpoint(driver.path)) == []
 
 
 def test_an_empty_checkpoint_has_no_latest(driver: Driver):
@@ -206,7 +207,7 @@ def test_garbage_goes_and_nothing_a_restart_needs(tmp_path: Path):
             driver.state()
         driver.last = before
     assert len(list((root / "output").iterdir())) <= 5
-    assert Checkpoint(driver.path).verify() == []
+    assert problems(Checkpoint(driver.path)) == []
 
 
 def test_unnamed_files_go_once_they_are_old(driver: Driver):
@@ -338,7 +339,7 @@ def test_verify_names_each_damaged_file(driver: Driver):
     file.write_bytes(file.read_bytes().replace(b'"epoch":1', b'"epoch":2'))
     (output,) = (driver.checkpoint.root / driver.last.files[0].name,)
     output.write_bytes(b"other")
-    found = Checkpoint(driver.path).verify()
+    found = problems(Checkpoint(driver.path))
     assert any(str(file) in one for one in found)
     assert any(str(output) in one for one in found)
 

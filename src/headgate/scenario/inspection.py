@@ -11,6 +11,7 @@ from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.core.input import is_directory, shown
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import KINDS, NO_STEP, Manifest, SectionEntry
+from headgate.state.verify import problems as problems_in
 
 _PLACES = ("intents", "manifests", *KINDS)
 _NOTHING = {"does": "begin from nothing", "groups": 0, "sections": 0, "rows": 0, "bytes": 0}
@@ -60,7 +61,7 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
     found["files"] = {place: count for place, (count, _) in counted.items()}
     found["bytes"] = {place: size for place, (_, size) in counted.items()}
     if verify:
-        problems += [text for text in store.verify() if text not in problems]
+        problems += [text for text in problems_in(store) if text not in problems]
     return {**found, "problems": problems, "sound": not problems, "checked": verify}
 
 

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from headgate.core.errors import EngineError
 from headgate.journal.reader import Tail
 from headgate.journal.schema import Batch, Start
 from headgate.report.summary import summary
 from headgate.scenario.description import Scenario, check_place
+from headgate.scenario.engine import Engine, Query
 from headgate.scenario.spark import SparkEngine
 
 PROGRESS_S = 0.25
@@ -29,35 +30,6 @@ Chosen, not tuned: a quiet source commits nothing, and the run must end.
 
 OnProgress = Callable[[Path], None]
 """Called with the journal's path every `PROGRESS_S` while the query runs."""
-
-
-class Query(Protocol):
-    """What a scenario needs of a running query."""
-
-    journal: Any
-    isActive: bool
-
-    def scale(self, n: int, *, by: str) -> object:
-        """Ask for `n` slots from the next batch on."""
-
-    def exception(self) -> object:
-        """Return what ended the query, or None."""
-
-    def stop(self) -> None:
-        """End the query after its batch."""
-
-
-class Engine(Protocol):
-    """What a scenario needs of an engine."""
-
-    def start(self, scenario: Scenario) -> Query:
-        """Start the scenario's query."""
-
-    def verify(self, scenario: Scenario) -> Mapping[str, Any]:
-        """Compare its output with the batch answer."""
-
-    def close(self) -> None:
-        """Give back what the engine holds."""
 
 
 def run_scenario(

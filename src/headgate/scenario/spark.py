@@ -23,7 +23,7 @@ from headgate.core.location import uri
 
 if TYPE_CHECKING:
     from headgate.scenario.description import Scenario
-    from headgate.scenario.run import Query
+    from headgate.scenario.engine import Query
 
 
 class SparkEngine:

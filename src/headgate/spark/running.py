@@ -12,10 +12,10 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.core.errors import HeadgateError
+from headgate.spark.jvm.completing import complete_events
 from headgate.spark.jvm.life import JvmLife
 from headgate.spark.step.ending import Ending
 from headgate.spark.step.machine import StepMachine, drained
-from headgate.spark.step.progress import complete_events
 from headgate.spark.step.record import StepRecorder
 
 _POLL_S = 0.02

@@ -14,7 +14,8 @@ from pyspark.sql import types as T
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.journal.reader import read as read_journal
 from headgate.journal.schema import Batch
-from headgate.spark.jvm.gateway import Jvm, analysed, class_name, each, of_rows, seq
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
+from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.read.logical import read
 from headgate.spark.read.plan import Query
 from headgate.spark.workloads.sources import BUILT_IN

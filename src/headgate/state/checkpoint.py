@@ -55,7 +55,6 @@ from headgate.state.manifest import (
 from headgate.state.manifest import decode as decode_manifest
 from headgate.state.manifest import encode as encode_manifest
 from headgate.state.ports import Chain, Section
-from headgate.state.verify import problems
 
 Value = TypeVar("Value")
 
@@ -375,10 +374,6 @@ class Checkpoint:
         removed = self._garbage.collect(latest)
         self.settle()
         return removed
-
-    def verify(self) -> list[str]:
-        """Return what is wrong with the checkpoint, one sentence each."""
-        return problems(self)
 
 
 class _Recent(Generic[Value]):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from headgate.core.errors import HeadgateError
+from headgate.state.checkpoint import Checkpoint
 from headgate.state.lineage import leads
 from headgate.state.manifest import Manifest
 from headgate.state.ports import EMPTY_TOKEN
-
-if TYPE_CHECKING:
-    from headgate.state.checkpoint import Checkpoint
 
 
 def problems(checkpoint: Checkpoint) -> list[str]:

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -20,6 +19,7 @@ from headgate.core.size import format_bytes, parse_bytes
 from headgate.spark.cluster.host_facts import HostFacts, answer_name, look
 from headgate.spark.cluster.location import check_seen, resolved
 from headgate.spark.cluster.session import SETTINGS, session
+from headgate.spark.jvm.errors import JvmError
 from headgate.spark.jvm.executors import ExecutorPool
 from headgate.spark.jvm.gateway import require_classic
 from headgate.spark.move.placement import Placement
@@ -98,7 +98,7 @@ def doctor(
         problems += unusable
         try:
             seen = _everybody(spark, pool, mark)
-        except (Py4JError, PySparkException) as error:
+        except (JvmError, PySparkException) as error:
             problems.append(_unreachable(error))
             return found | _outcome(problems, _settings(spark), None, ["executors"])
         driver = look()

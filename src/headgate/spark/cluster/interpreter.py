@@ -11,6 +11,7 @@ from functools import cache
 from pyspark.sql import SparkSession
 
 from headgate.core.errors import ConfigError
+from headgate.spark.jvm.sessions import ships_modules
 
 _ASK = (
     "import sys, importlib.util as u; print(*sys.version_info[:2], u.find_spec('headgate') is None)"
@@ -37,7 +38,7 @@ def check_interpreter(spark: SparkSession) -> None:
     found = shutil.which(named)
     if found == sys.executable:
         return
-    shipped = bool(context._python_includes)
+    shipped = ships_modules(spark)
     environment = tuple(sorted(context.environment.items()))
     problem = "cannot be run" if found is None else _problem(found, environment, shipped)
     if problem:

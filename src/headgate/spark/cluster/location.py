@@ -9,13 +9,13 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.location import LOCAL, not_local, uri
-from headgate.spark.jvm.gateway import Jvm, jvm
+from headgate.spark.jvm.errors import JavaError, JvmError
+from headgate.spark.jvm.files import HadoopPath, default_file_system
 
 _WHAT = "checkpoint"
 _DEFAULT = "spark.sql.streaming.checkpointLocation"
@@ -99,29 +99,27 @@ def resolved(spark: SparkSession, location: str) -> Path:
         It is no path, or lies on another file system than the local one: Spark's log would be there,
         and headgate's state would not.
     """
-    hadoop = jvm(spark).org.apache.hadoop.fs
-    conf = spark._jsparkSession.sessionState().newHadoopConf()
     try:
-        path = hadoop.Path(location)
-    except (PySparkException, Py4JJavaError) as error:
+        path = HadoopPath(spark, location)
+    except (PySparkException, JavaError) as error:
         cause = str(error).strip().splitlines()[0].removesuffix(".")
         msg = f'{_WHAT} "{location}" is no path ({cause}); write it as /path or file:/path.'
         raise CheckpointError(msg) from error
-    named = path.toUri()
-    if named.getScheme() is None:
-        default = hadoop.FileSystem.getDefaultUri(conf)
-        if default.getScheme() != LOCAL:
-            raise CheckpointError(_by_default(location, str(default.toString())))
-    elif named.getScheme() != LOCAL:
-        raise CheckpointError(not_local(f"{_WHAT} {location}", f"{named.getScheme()}:"))
+    scheme = path.uri.scheme
+    if scheme is None:
+        default = default_file_system(spark)
+        if default.scheme != LOCAL:
+            raise CheckpointError(_by_default(location, default.text))
+    elif scheme != LOCAL:
+        raise CheckpointError(not_local(f"{_WHAT} {location}", f"{scheme}:"))
     try:
-        found = path.getFileSystem(conf).makeQualified(path).toUri()
-    except (PySparkException, Py4JJavaError) as error:  # file://host/...
+        found = path.resolved()
+    except (PySparkException, JavaError) as error:  # file://host/...
         msg = f"{_WHAT} {location} names no directory; write it as file:/path, with one slash or three."
         raise CheckpointError(msg) from error
-    if found.getScheme() != LOCAL:  # such as a default that a site's own class stands for
-        raise CheckpointError(_by_default(location, str(found.toString())))
-    return Path(found.getPath())
+    if found.scheme != LOCAL:  # such as a default that a site's own class stands for
+        raise CheckpointError(_by_default(location, found.text))
+    return Path(found.path)
 
 
 def _by_default(location: str, default: str) -> str:
@@ -139,12 +137,10 @@ def check_seen(spark: SparkSession, file: Path) -> None:
     CheckpointError
         The JVM reads names in another encoding, or looks into another file system.
     """
-    hadoop = jvm(spark).org.apache.hadoop.fs
-    conf = spark._jsparkSession.sessionState().newHadoopConf()
-    path: Jvm = hadoop.Path(uri(file))
+    path = HadoopPath(spark, uri(file))
     try:
-        seen = bool(path.getFileSystem(conf).exists(path))
-    except (PySparkException, Py4JError):  # a name that the JVM's locale cannot write
+        seen = path.exists()
+    except (PySparkException, JvmError):  # a name that the JVM's locale cannot write
         seen = False
     if not seen:
         msg = (

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate.core.errors import ConfigError, HeadgateError
 from headgate.spark.cluster.interpreter import check_interpreter
+from headgate.spark.jvm.sessions import driver_conf, has_jvm, is_running, start_jvm
 from headgate.spark.workloads import sources
 
 
@@ -141,7 +142,7 @@ def session(
     asked = {"spark.master": master} if master else {}
     asked |= {"spark.app.name": name} if name else {}
     asked |= {key: str(value) for key, value in config.items()}
-    if SparkContext._active_spark_context is not None:
+    if is_running():
         return _running(asked)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", str(_SOCKET_TIMEOUT_S))
@@ -163,7 +164,7 @@ def _register_sources(spark: SparkSession) -> None:
     Spark then asks a Python worker for all that are installed, and closes it a minute later. On a Unix
     socket that worker prints a traceback when it is closed, so this one gets another.
     """
-    conf = spark.sparkContext._jsc.sc().conf()  # what the driver reads, not the session's copy
+    conf = driver_conf(spark)
     chosen = conf.get(_UNIX_SOCKETS, "false")
     conf.set(_UNIX_SOCKETS, "false")
     try:
@@ -180,9 +181,9 @@ def _given(asked: Mapping[str, str]) -> dict[str, str]:
     asked : mapping
         What the JVM must know when it starts: its memory, its class path.
     """
-    if SparkContext._gateway is None:
+    if not has_jvm():
         _launched_with.update(asked)
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(asked.items())))
+    start_jvm(asked)
     found = dict(SparkConf().getAll())
     sparks_own = {"spark.app.name": _SHELL}
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit: to Spark this is a shell
@@ -325,7 +326,7 @@ _JAVA_REMEDY = "install one (Debian: apt-get install openjdk-17-jre-headless)"
 
 def _require_java() -> None:
     """Raise HeadgateError unless the Java that Spark will start is new enough."""
-    if SparkContext._gateway is not None:
+    if has_jvm():
         return  # this process has a JVM already, and Spark took it
     java = _find_java()
     if java is None:

@@ -12,18 +12,16 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from headgate.spark.jvm.gateway import (
+from headgate.spark.jvm.expressions import tree_patterns
+from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class, jvm
+from headgate.spark.jvm.plans import (
     Graft,
-    Jvm,
     analysed,
-    class_name,
-    each,
     internal_rows,
-    java_class,
-    jvm,
     leaf,
     no_rows,
     of_rows,
+    physical,
 )
 
 Stage = Callable[[Jvm], Jvm]
@@ -53,7 +51,7 @@ class Planned:
         self._graft = Graft(spark, plan, hole)
         self._copy: PhysicalCopy | None = None
         if not _planned_per_batch(spark, plan):
-            self._copy = copy_of(spark, frame._jdf.queryExecution().executedPlan())
+            self._copy = copy_of(spark, physical(frame))
 
     def rows(self, below: Jvm) -> Jvm:
         """Return the RDD of rows that the plan makes of the RDD `below`."""
@@ -116,5 +114,4 @@ def hole_of(spark: SparkSession, schema: StructType) -> Jvm:
 
 
 def _planned_per_batch(spark: SparkSession, plan: Jvm) -> bool:
-    patterns = java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern")
-    return any(plan.containsPattern(getattr(patterns, name)()) for name in _PER_BATCH)
+    return any(plan.containsPattern(pattern) for pattern in tree_patterns(spark, _PER_BATCH))

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark.core.rdd import _wrap_function
 from pyspark.errors import PySparkException
@@ -21,9 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.core.errors import CheckpointError, ConfigError
-from headgate.spark.jvm.gateway import Jvm, java_class, jvm, of_rows, seq
+from headgate.spark.jvm.analysis import output_mode
+from headgate.spark.jvm.files import HadoopPath
+from headgate.spark.jvm.formats import is_a
+from headgate.spark.jvm.gateway import Jvm, java_class, jvm, scala_map, seq, string_map
+from headgate.spark.jvm.plans import analysed, of_rows
 
-_CATALOG = "org.apache.spark.sql.connector.catalog"
 _WRITE = "org.apache.spark.sql.connector.write"
 _UPDATES = "org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend"
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -48,22 +50,6 @@ def refused(what: str) -> Iterator[None]:
         first = text.strip().splitlines()[0].removesuffix(".")
         msg = f"{what} cannot be written to, as in Spark: {first}."
         raise ConfigError(msg) from error
-
-
-def is_a(spark: SparkSession, found: Jvm, name: str) -> bool:
-    """Return whether a Java object is of the class or interface of that full name."""
-    return bool(is_instance_of(spark.sparkContext._gateway, found, name))
-
-
-def writes_streams(spark: SparkSession, table: Jvm) -> bool:
-    """Return whether a table of a newer source (DSv2) takes streams."""
-    return is_a(spark, table, f"{_CATALOG}.SupportsWrite") and can(spark, table, "STREAMING_WRITE")
-
-
-def can(spark: SparkSession, table: Jvm, capability: str) -> bool:
-    """Return whether a table has a capability, by its name."""
-    known = java_class(spark, f"{_CATALOG}.TableCapability")
-    return bool(table.capabilities().contains(getattr(known, capability)))
 
 
 class V1Sink:
@@ -128,9 +114,7 @@ class FileTableSink(V1Sink):
         super().write(batch, frame)
 
     def _logged(self) -> bool:
-        path = jvm(self._spark).org.apache.hadoop.fs.Path(self._path, _LOG)
-        conf = self._spark._jsparkSession.sessionState().newHadoopConf()
-        return bool(path.getFileSystem(conf).exists(path))
+        return HadoopPath(self._spark, self._path, _LOG).exists()
 
 
 class V2Sink:
@@ -170,7 +154,7 @@ class V2Sink:
             "org.apache.spark.sql.execution.streaming.sources.WriteToMicroBatchDataSource",
         )(
             self._relation,
-            frame._jdf.queryExecution().analyzed(),
+            analysed(frame),
             self._query.text,
             self._options,
             self._mode,
@@ -179,6 +163,32 @@ class V2Sink:
         plan = plan.withNewBatchId(batch)
         with _as_a_stream(self._spark, self._query, batch):
             of_rows(frame.sparkSession, plan)._jdf.collect()
+
+
+class MemorySink:
+    """A table of the query's name in this session, as Spark's memory sink."""
+
+    kind = "skip"
+    wants_empty = False
+    inside = False
+
+    def __init__(self, spark: SparkSession, name: str, schema_plan: DataFrame, mode: str) -> None:
+        java = jvm(spark)
+        with refused(f'format "memory" with the query\'s name "{name}"'):
+            spark._jsparkSession.sessionState().sqlParser().parseTableIdentifier(name)
+        self._sink: Jvm = java.org.apache.spark.sql.execution.streaming.sources.MemorySink()
+        self._complete = mode == "complete"
+        output = analysed(schema_plan).output()
+        plan = java.org.apache.spark.sql.execution.streaming.sources.MemoryPlan(self._sink, output)
+        self._name, self._rows = name, of_rows(spark, plan)
+
+    def begin(self) -> None:
+        """Put the table in the place of one of that name."""
+        self._rows.createOrReplaceTempView(self._name)
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Add the step's rows (complete mode: put them in place of all others)."""
+        self._sink.write(batch, self._complete, frame._jdf.collect())
 
 
 @contextmanager
@@ -278,22 +288,3 @@ def row_table(spark: SparkSession, function: Any, schema: Jvm) -> Jvm:
         spark, "org.apache.spark.sql.catalyst.encoders.ExpressionEncoder$.MODULE$"
     ).apply(schema)
     return java_class(spark, tables).apply(writer, encoder)
-
-
-def output_mode(spark: SparkSession, mode: str) -> Jvm:
-    """Return an output mode as the JVM has it."""
-    modes = java_class(spark, "org.apache.spark.sql.streaming.OutputMode")
-    return getattr(modes, mode.capitalize())()
-
-
-def scala_map(spark: SparkSession, items: Mapping[str, str]) -> Any:
-    """Return an immutable Scala Map of texts."""
-    return jvm(spark).PythonUtils.toScalaMap(dict(items))
-
-
-def string_map(spark: SparkSession, items: Mapping[str, str]) -> Any:
-    """Return options as newer sources take them: keys in any case."""
-    made = jvm(spark).java.util.HashMap()
-    for key, value in items.items():
-        made.put(key, value)
-    return jvm(spark).org.apache.spark.sql.util.CaseInsensitiveStringMap(made)

@@ -21,8 +21,8 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import HeadgateError
 from headgate.operators.build import Spec
-from headgate.spark.jvm.gateway import ArrowMap
-from headgate.spark.move.placement import pinned
+from headgate.spark.jvm.hosts import THIS_HOST, pinned
+from headgate.spark.jvm.plans import ArrowMap
 from headgate.spark.worker.slot import freeze_once
 from headgate.spark.worker.worker import checkpoint_at, operator_named, run_named, store_of
 from headgate.state.arena import ArenaStore
@@ -31,9 +31,6 @@ from headgate.state.ports import EMPTY_TOKEN, Section
 
 ERRAND_PROPERTY = "headgate.errand"
 """Local property that carries an errand's facts to its tasks."""
-
-_HOST = "reflect('org.apache.spark.util.Utils', 'localHostName')"
-"""The host of the executor, as Spark names it; nothing in a Python worker says it."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +146,7 @@ class Errands:
             count = len(hosts)
             rows = self._spark.range(0, count, 1, count)
             self._frames[hosts] = self._map.apply(
-                pinned(rows, hosts).select("id", F.expr(_HOST).alias("host"))
+                pinned(rows, hosts).select("id", F.expr(THIS_HOST).alias("host"))
             )
         return self._frames[hosts]
 

@@ -1,9 +1,8 @@
 """Slots that stay on their host, so that they find their key groups in its shared memory.
 
-Spark places a task where its input says. A partition-wise union of the routed rows with empty RDDs
-that carry location wishes says it for us: the wish twice, so that it outvotes the shuffle's own. The
-classes are private, so they are tried once at the start; without them, or on a single host, tasks go
-where Spark likes, and a slot on another host catches up from the changelog.
+What pins rows to hosts (`headgate.spark.jvm.hosts`) are private classes of Spark, so they are tried once
+at the start; without them, or on a single host, tasks go where Spark likes, and a slot on another host
+catches up from the changelog.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from py4j.protocol import Py4JError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from headgate.spark.jvm.gateway import Jvm, java_class, seq
+from headgate.spark.jvm.errors import JvmError
+from headgate.spark.jvm.hosts import living_hosts, pinned
+from headgate.spark.jvm.sessions import driver_conf
 
-_UNION = "org.apache.spark.rdd.SQLPartitioningAwareUnionRDD"
 _LOCALITY_WAIT = "spark.locality.wait"
 _FEWEST_HOSTS = 2
 _WAIT = "300ms"
@@ -84,40 +83,9 @@ class Placement:
     def _works(self, hosts: Sequence[str]) -> bool:
         try:
             pinned(self._spark.range(0, 1, 1, 1), hosts[:1]).count()
-            conf = self._spark.sparkContext._jsc.sc().conf()
+            conf = driver_conf(self._spark)
             if not conf.contains(_LOCALITY_WAIT):
                 conf.set(_LOCALITY_WAIT, _WAIT)
-        except (Py4JError, TypeError):
+        except (JvmError, TypeError):
             return False
         return True
-
-
-def living_hosts(spark: SparkSession) -> list[str]:
-    """Return the hosts of living executors, sorted, the driver's own left out; none if Spark is local."""
-    if str(spark.sparkContext.master).startswith("local"):
-        return []
-    context: Jvm = spark.sparkContext._jsc.sc()
-    driver: str = context.conf().get("spark.driver.host")
-    port: str = context.conf().get("spark.driver.port")
-    infos = context.statusTracker().getExecutorInfos()
-    living = {i.host() for i in infos if (i.host(), str(i.port())) != (driver, port)}
-    return sorted(living - {driver}) or sorted(living)
-
-
-def pinned(frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
-    """Return `frame`, partition i of which wishes to run on ``hosts[i]``."""
-    spark = frame.sparkSession
-    together = pinned_rows(spark, frame._jdf.queryExecution().toRdd(), hosts)
-    made = spark._jsparkSession.internalCreateDataFrame(together, frame._jdf.schema(), False)
-    return DataFrame(made, spark)
-
-
-def pinned_rows(spark: SparkSession, rows: Jvm, hosts: Sequence[str]) -> Jvm:
-    """Return the RDD `rows`, partition i of which wishes to run on ``hosts[i]``."""
-    context: Jvm = spark.sparkContext._jsc.sc()
-    tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
-    pair = java_class(spark, "scala.Tuple2")
-    wishes = [pair(str(i), seq(spark, [host])) for i, host in enumerate(hosts)]
-    empty = context.makeRDD(seq(spark, wishes), tag).sample(False, 0.0, 1)
-    union = java_class(spark, _UNION)
-    return union(context, seq(spark, [empty, empty, rows]), len(hosts), tag)

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import NO_TIME_US, AggregateSpec, TimeKey
-from headgate.spark.jvm.gateway import (
-    Jvm,
-    alias,
-    analysed,
-    class_name,
-    column,
-    data_type,
-    each,
-    known_not_null,
-    of_rows,
-    project,
-    replace_leaf,
-    template,
-)
+from headgate.spark.jvm.expressions import alias, column, data_type, known_not_null
+from headgate.spark.jvm.gateway import Jvm, class_name, each
+from headgate.spark.jvm.plans import analysed, of_rows, project, replace_leaf, template
 from headgate.spark.read import types
 from headgate.spark.read.expressions import (
     SESSION_WINDOW,
     WATERMARK,
-    WAY_OUT,
     calls_aggregate,
     mentions_inside,
     seconds,
@@ -36,6 +22,7 @@ from headgate.spark.read.expressions import (
 )
 from headgate.spark.read.functions import AggregateFunctions
 from headgate.spark.read.plan import Operator, Routed, raw_schema
+from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
 from headgate.spark.read.windows import (
     check_window,
     find_window,
@@ -43,21 +30,17 @@ from headgate.spark.read.windows import (
     time_column_of,
     window_numbers,
 )
-
-if TYPE_CHECKING:
-    from headgate.spark.read.logical import QueryReader
+from headgate.spark.read.wording import WAY_OUT
 
 
-class AggregateReader:
+class _AggregateReader:
     """Reads one Aggregate node."""
 
-    def __init__(
-        self, reader: QueryReader, aggregate: Jvm, child: Jvm, upstream: Operator | None
-    ) -> None:
-        self.reader = reader
-        self.spark = reader.spark
+    def __init__(self, reading: Reading, aggregate: Jvm, upstream: Operator | None) -> None:
+        self.reading = reading
+        self.spark = reading.spark
         self.aggregate = aggregate
-        self.child = child
+        self.child = aggregate.child()
         self.upstream = upstream
         self.grouping = list(each(aggregate.groupingExpressions()))
         self.output = list(each(aggregate.aggregateExpressions()))
@@ -72,7 +55,7 @@ class AggregateReader:
             if index != time_index:
                 keys += self._key(expression, start)
             spans.append((start, len(keys)))
-        functions = AggregateFunctions(self)
+        functions = AggregateFunctions(self.spark, self.grouping)
         if time is not None and time.session:
             functions.add_end(F.unix_micros(self._column(time_index).getField("end")))
         for expression in self.output:
@@ -81,25 +64,28 @@ class AggregateReader:
             keys=tuple(k.leaf for k in keys),
             time=time,
             aggregates=tuple(functions.aggregates),
-            mode=self.reader.mode,
+            mode=self.reading.mode,
         )
         placeholder, output_plan = self._output_plan(spec, functions, spans, time_index)
-        return Operator(
-            id=f"aggregate-{len(self.reader.operators)}",
-            what=self._what(time, time_index),
-            level=0 if self.upstream is None else self.upstream.level + 1,
+        return self.reading.operator(
+            "aggregate",
+            self._what(time, time_index),
+            spec,
+            taken=Taken(
+                plan=self.child,
+                keys=keys,
+                values=functions.values,
+                key_names=[sql_text(e) for e in self.grouping],
+                slice_start=slice_start,
+                arrival=self.reading.arrived(each(self.child.output()), self.upstream),
+            ),
+            given=Given(
+                plan=output_plan,
+                placeholder=placeholder,
+                raw_schema=raw_schema(spec, functions.values),
+                time_output=self._position(time_index),
+            ),
             upstream=self.upstream,
-            spec=spec,
-            input_plan=self.child,
-            keys=keys,
-            values=functions.values,
-            slice_start=slice_start,
-            output_plan=output_plan,
-            placeholder=placeholder,
-            raw_schema=raw_schema(spec, functions.values),
-            key_names=[sql_text(e) for e in self.grouping],
-            time_output=self._position(time_index),
-            arrival=self._arrival(),
         )
 
     def _column(self, index: int) -> Column:
@@ -132,9 +118,6 @@ class AggregateReader:
             Routed(f"k{start + i}", leaf, types.normalised(leaf, part))
             for i, (leaf, part) in enumerate(found)
         ]
-
-    def _arrival(self) -> Column | None:
-        return None if self.upstream is not None else self.reader.arrived(each(self.child.output()))
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -282,3 +265,10 @@ def _time_value(time: TimeKey | None, kind: T.DataType) -> Column:
     start = F.call_function("timestamp_micros", start_us)
     # nullable unless the user's plan says otherwise, which `_typed` then declares
     return F.when(F.col("t").isNotNull(), F.struct(start.alias("start"), end.alias("end")))
+
+
+def _read(reading: Reading, node: Jvm, upstream: Operator | None) -> Operator:
+    return _AggregateReader(reading, node, upstream).read()
+
+
+READER = NodeReader(("Aggregate",), _read)

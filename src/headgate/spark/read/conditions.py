@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from headgate.spark.jvm.gateway import Jvm, class_name, data_type, each, java_class, jvm, seq
+from headgate.spark.jvm.expressions import as_long, data_type, plus
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.read.expressions import sql_text
 
 _OPS = {
@@ -28,7 +29,6 @@ _COMPARABLE = (
     T.FloatType,
     T.DoubleType,
 )
-_GREATEST = 2**63 - 1
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 
@@ -131,26 +131,15 @@ class ConditionReader:
         if width is None or width < 0:
             return False
         left, right = (self._wide(part) for part in pair[:2])
-        condition.comparisons.append((left, "<=", self._plus(right, width)))
-        condition.comparisons.append((self._plus(left, width), ">=", right))
+        condition.comparisons.append((left, "<=", plus(self.spark, right, width)))
+        condition.comparisons.append((plus(self.spark, left, width), ">=", right))
         condition.said.append(f"abs({sql_text(pair[0])} - {sql_text(pair[1])}) <= {width}")
         return True
-
-    def _plus(self, expression: Jvm, number: int) -> Jvm:
-        """Return ``expression + number``, at most the greatest long: a sum beyond it would overflow."""
-        expressions = jvm(self.spark).org.apache.spark.sql.catalyst.expressions
-        parse = self.spark._jsparkSession.sessionState().sqlParser().parseExpression
-        most = parse(f"{_GREATEST - number}L")
-        # null stays null, which `least` would not do
-        least = expressions.If(expressions.GreaterThan(expression, most), most, expression)
-        return expressions.Add(least, parse(f"{number}L"))
 
     def _wide(self, expression: Jvm) -> Jvm:
         if isinstance(data_type(expression.dataType()), T.LongType):
             return expression
-        cast = java_class(self.spark, "org.apache.spark.sql.catalyst.expressions.Cast$.MODULE$")
-        kind = java_class(self.spark, "org.apache.spark.sql.types.LongType$.MODULE$")
-        return cast.apply(expression, kind, True)
+        return as_long(self.spark, expression)
 
 
 def _conjuncts(expression: Jvm | None) -> Iterator[Jvm]:

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import (
     ListState,
     MapState,
@@ -23,7 +22,8 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.processor import TimeMode, Variable
-from headgate.spark.read.expressions import WAY_OUT
+from headgate.spark.jvm.arrow import to_arrow_schema
+from headgate.spark.read.wording import WAY_OUT
 
 _NOTHING = pa.schema([])
 _CLIENT: Any = None

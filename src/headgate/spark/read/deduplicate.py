@@ -2,52 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.deduplicate import DeduplicateSpec
 from headgate.operators.spec import TimeKey
-from headgate.spark.jvm.gateway import (
-    Jvm,
-    alias,
-    analysed,
-    class_name,
-    column,
-    data_type,
-    each,
-    known_not_null,
-    of_rows,
-    project,
-    template,
-)
+from headgate.spark.jvm.arrow import to_arrow_schema
+from headgate.spark.jvm.expressions import column, data_type, known_not_null
+from headgate.spark.jvm.gateway import Jvm, class_name, each
+from headgate.spark.jvm.plans import analysed, named_as, of_rows, template
 from headgate.spark.read import types
-from headgate.spark.read.expressions import WATERMARK, WAY_OUT, event_time_us, seconds
+from headgate.spark.read.expressions import WATERMARK, event_time_us, seconds
 from headgate.spark.read.plan import Operator, Passed, Routed
-
-if TYPE_CHECKING:
-    from headgate.spark.read.logical import QueryReader
-
-NODES = ("Deduplicate", "DeduplicateWithinWatermark")
+from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
+from headgate.spark.read.wording import WAY_OUT
 
 
-class DeduplicateReader:
+class _DeduplicateReader:
     """Reads one node."""
 
-    def __init__(
-        self, reader: QueryReader, node: Jvm, child: Jvm, upstream: Operator | None
-    ) -> None:
-        self.reader = reader
-        self.spark = reader.spark
+    def __init__(self, reading: Reading, node: Jvm, upstream: Operator | None) -> None:
+        self.reading = reading
+        self.spark = reading.spark
         self.node = node
-        self.child = child
+        self.child = node.child()
         self.upstream = upstream
-        self.inputs = list(each(child.output()))
+        self.inputs = list(each(self.child.output()))
 
     def read(self) -> Operator:
         """Return the operator that the node becomes."""
@@ -63,24 +46,23 @@ class DeduplicateReader:
             outputs=self._arrow(schema),
             time=None if time_us is None else TimeKey(0, 1),
             keep_us=keep_us,
-            mode=self.reader.mode,
+            mode=self.reading.mode,
         )
         kept = "for ever" if keep_us is None else f"until the watermark is {seconds(keep_us)} past"
-        return Operator(
-            id=f"deduplicate-{len(self.reader.operators)}",
-            what=f"{class_name(self.node)} keys {', '.join(names)}; remembered {kept}",
-            level=0 if self.upstream is None else self.upstream.level + 1,
+        return self.reading.operator(
+            "deduplicate",
+            f"{class_name(self.node)} keys {', '.join(names)}; remembered {kept}",
+            spec,
+            taken=Taken(
+                plan=self.child,
+                keys=keys,
+                values=[Passed(f"v{i}", column(self.spark, a)) for i, a in enumerate(self.inputs)],
+                key_names=names,
+                slice_start=time_us,
+                arrival=self.reading.arrived(self.inputs, self.upstream),
+            ),
+            given=Given(self._output_plan(placeholder), placeholder, schema),
             upstream=self.upstream,
-            spec=spec,
-            input_plan=self.child,
-            keys=keys,
-            values=[Passed(f"v{i}", column(self.spark, a)) for i, a in enumerate(self.inputs)],
-            slice_start=time_us,
-            output_plan=self._output_plan(placeholder),
-            placeholder=placeholder,
-            raw_schema=schema,
-            key_names=names,
-            arrival=self._arrival(),
         )
 
     def _keys(self) -> list[Routed]:
@@ -116,12 +98,11 @@ class DeduplicateReader:
             typed.append(
                 (value if attribute.nullable() else known_not_null(value)).alias(f"o{index}")
             )
-        made = analysed(of_rows(self.spark, placeholder).select(*typed))
-        outputs = [
-            alias(self.spark, new, old.name(), old.exprId(), old.metadata())
-            for new, old in zip(each(made.output()), self.inputs, strict=True)
-        ]
-        return project(self.spark, outputs, made)
+        return named_as(of_rows(self.spark, placeholder).select(*typed), self.inputs)
 
-    def _arrival(self) -> Column | None:
-        return None if self.upstream is not None else self.reader.arrived(self.inputs)
+
+def _read(reading: Reading, node: Jvm, upstream: Operator | None) -> Operator:
+    return _DeduplicateReader(reading, node, upstream).read()
+
+
+READER = NodeReader(("Deduplicate", "DeduplicateWithinWatermark"), _read)

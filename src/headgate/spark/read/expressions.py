@@ -9,15 +9,14 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.operators.spec import NO_TIME_US
-from headgate.spark.jvm.gateway import Jvm, class_name, column, data_type, each, seq
+from headgate.spark.jvm.expressions import column, data_type
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 
 WATERMARK = "spark.watermarkDelayMs"
 """Metadata key of a column that carries event time under a watermark."""
 
 SESSION_WINDOW = "spark.sessionWindow"
 """Metadata key of a column that ``F.session_window`` made."""
-
-WAY_OUT = 'or .fallback("spark") to run the whole query as plain Spark'
 
 
 def substitute(spark: SparkSession, expression: Jvm, pairs: list[tuple[Jvm, Jvm]]) -> Jvm:
@@ -67,3 +66,19 @@ def mentions_inside(expression: Jvm, expr_id: Jvm) -> bool:
     if class_name(expression) == "AttributeReference":
         return False
     return any(a.exprId().equals(expr_id) for a in each(expression.references().toSeq()))
+
+
+def attributes_used(plan: Jvm, node: Jvm) -> set[str]:
+    """Return the ids of all attributes that `plan` puts out or refers to, `node` and below left out."""
+    used = {a.exprId().toString() for a in each(plan.output())}
+    pending = [plan]
+    while pending:
+        one = pending.pop()
+        if not one.equals(node):
+            used |= {a.exprId().toString() for a in each(one.references().toSeq())}
+            children = list(each(one.children()))
+            if len(children) > 1:
+                # a union takes the columns of its children by position, without naming them
+                used |= {a.exprId().toString() for c in children for a in each(c.output())}
+            pending += children
+    return used

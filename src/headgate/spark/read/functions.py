@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import Aggregate, Kind, Leaf, Op
-from headgate.spark.jvm.gateway import Jvm, class_name, column, data_type, each, seq
+from headgate.spark.jvm.expressions import column, data_type, text_of
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.read import types
-from headgate.spark.read.expressions import WAY_OUT, sql_text, substitute
+from headgate.spark.read.expressions import sql_text, substitute
 from headgate.spark.read.plan import Routed
-
-if TYPE_CHECKING:
-    from headgate.spark.read.aggregate import AggregateReader
+from headgate.spark.read.wording import WAY_OUT
 
 _SUPPORTED = (
     "count, sum, min, max, avg, first, last, max_by, min_by, count_if, any_value, every, some"
@@ -51,11 +51,18 @@ def _function(expression: Jvm) -> Jvm:
 
 
 class AggregateFunctions:
-    """The aggregate functions of one Aggregate node, each once."""
+    """The aggregate functions of one Aggregate node, each once.
 
-    def __init__(self, reader: AggregateReader) -> None:
-        self.spark = reader.spark
-        self.reader = reader
+    Parameters
+    ----------
+    spark : SparkSession
+    grouping : sequence of expression
+        The node's, for messages.
+    """
+
+    def __init__(self, spark: SparkSession, grouping: Sequence[Jvm]) -> None:
+        self.spark = spark
+        self._grouping = grouping
         self.aggregates: list[Aggregate] = []
         self.values: list[Routed] = []
         self.buffers: list[_Buffer] = []
@@ -132,7 +139,7 @@ class AggregateFunctions:
         return adders[name](function, children)
 
     def _refuse(self, what: str) -> NoReturn:
-        keys = ", ".join(sql_text(e) for e in self.reader.grouping) or "(none)"
+        keys = ", ".join(sql_text(e) for e in self._grouping) or "(none)"
         msg = (
             f"cannot run {what} elastically in the aggregate keyed by {keys}; supported: {_SUPPORTED}. "
             f"Drop it, {WAY_OUT}."
@@ -167,7 +174,7 @@ class AggregateFunctions:
         nullable = [
             column_
             for column_, child in zip(children, each(function.children()), strict=True)
-            if child.nullable() or "CASE" in str(column_._jc)
+            if child.nullable() or "CASE" in text_of(column_)
         ]
         condition = None
         for child in nullable:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -20,33 +19,22 @@ from headgate.operators.aggregate import NEVER_US
 from headgate.operators.join.operator import EXPIRY, FIRST_LEAF, MAY_MATCH, SIDE
 from headgate.operators.join.spec import LEFT, RIGHT, Comparison, JoinKind, JoinSpec
 from headgate.operators.spec import NO_TIME_US, Kind, Leaf, TimeKey
-from headgate.spark.jvm.gateway import (
-    Jvm,
-    alias,
-    analysed,
-    class_name,
-    column,
-    data_type,
-    each,
-    jvm,
-    known_not_null,
-    of_rows,
-    project,
-    template,
-)
+from headgate.spark.jvm.analysis import state_watermark_ms
+from headgate.spark.jvm.expressions import column, data_type, known_not_null
+from headgate.spark.jvm.gateway import Jvm, class_name, each
+from headgate.spark.jvm.plans import analysed, filtered, named_as, of_rows, template
 from headgate.spark.read import types
 from headgate.spark.read.conditions import Condition, ConditionReader
 from headgate.spark.read.expressions import (
     WATERMARK,
-    WAY_OUT,
+    attributes_used,
     event_time_us,
     seconds,
     sql_text,
 )
 from headgate.spark.read.plan import Operator, Routed
-
-if TYPE_CHECKING:
-    from headgate.spark.read.logical import QueryReader
+from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
+from headgate.spark.read.wording import WAY_OUT
 
 _KINDS = {
     "INNER": JoinKind.INNER,
@@ -58,11 +46,6 @@ _KINDS = {
 }
 _SOME_WATERMARK_MS = 2**40
 """Any watermark will do to learn by how much a side's state lags behind it."""
-
-
-def is_stream_join(plan: Jvm) -> bool:
-    """Return whether a node joins two streams."""
-    return class_name(plan) == "Join" and all(c.isStreaming() for c in each(plan.children()))
 
 
 @dataclass
@@ -93,24 +76,17 @@ class _Side:
     expiry_us: Column | None = None
 
 
-class JoinReader:
-    """Reads one node.
+class _JoinReader:
+    """Reads one node; nothing is kept but what the plan above the join refers to."""
 
-    Parameters
-    ----------
-    reader : QueryReader
-    node : plan node
-    used : set of str
-        Expression ids that something above the join refers to; nothing else is kept.
-    """
-
-    def __init__(self, reader: QueryReader, node: Jvm, used: set[str]) -> None:
-        self.reader = reader
-        self.spark = reader.spark
+    def __init__(self, reading: Reading, node: Jvm) -> None:
+        self.reading = reading
+        self.spark = reading.spark
         self.node = node
         self._conditions = ConditionReader(self.spark, node)
         self.condition: Condition = self._conditions.read()
         self.kind = self._kind()
+        used = attributes_used(reading.plan, node)
         for expression in self.condition.rest:
             used |= {a.exprId().toString() for a in each(expression.references().toSeq())}
         self.sides = [self._side(node.left(), LEFT, used), self._side(node.right(), RIGHT, used)]
@@ -169,7 +145,7 @@ class JoinReader:
             comparisons=comparisons,
             time=TimeKey(0, 1) if timed else None,
             holds_us=None if None in lags else -max(lag for lag in lags if lag is not None),
-            mode=self.reader.mode,
+            mode=self.reading.mode,
         )
         together = self._side_frame(LEFT, keys, timed).unionByName(
             self._side_frame(RIGHT, keys, timed)
@@ -177,21 +153,19 @@ class JoinReader:
         leaves = [Leaf(Kind.INTEGER)] * FIRST_LEAF + [*spec.sides[LEFT], *spec.sides[RIGHT]]
         raw = self._raw_schema(spec)
         placeholder = analysed(template(self.spark, raw))
-        return Operator(
-            id=f"join-{len(self.reader.operators)}",
-            what=self._what(),
-            level=0,
-            upstream=None,
-            spec=spec,
-            input_plan=analysed(together),
-            keys=[Routed(f"k{i}", x, F.col(f"k{i}")) for i, x in enumerate(key_leaves)],
-            values=[Routed(f"v{i}", x, F.col(f"v{i}")) for i, x in enumerate(leaves)],
-            slice_start=F.col("t") if timed else None,
-            output_plan=self._output_plan(placeholder),
-            placeholder=placeholder,
-            raw_schema=raw,
-            key_names=[f"{sql_text(a)} = {sql_text(b)}" for a, b, _ in self.condition.keys],
-            arrival=F.col("arrival") if "arrival" in together.columns else None,
+        return self.reading.operator(
+            "join",
+            self._what(),
+            spec,
+            taken=Taken(
+                plan=analysed(together),
+                keys=[Routed(f"k{i}", x, F.col(f"k{i}")) for i, x in enumerate(key_leaves)],
+                values=[Routed(f"v{i}", x, F.col(f"v{i}")) for i, x in enumerate(leaves)],
+                key_names=[f"{sql_text(a)} = {sql_text(b)}" for a, b, _ in self.condition.keys],
+                slice_start=F.col("t") if timed else None,
+                arrival=F.col("arrival") if "arrival" in together.columns else None,
+            ),
+            given=Given(self._output_plan(placeholder), placeholder, raw),
         )
 
     def _what(self) -> str:
@@ -267,18 +241,14 @@ class JoinReader:
 
     def _lag_us(self, side: _Side, other: _Side) -> int | None:
         """Ask Spark how far a side's state lags behind the watermark, by the time range."""
-        java = jvm(self.spark)
-        helper = getattr(
-            getattr(java.org.apache.spark.sql.catalyst.analysis, "StreamingJoinHelper$"), "MODULE$"
-        )
-        some = java.scala.Option.apply
-        found = helper.getStateValueWatermark(
+        found_ms = state_watermark_ms(
+            self.spark,
             side.plan.outputSet(),
             other.plan.outputSet(),
-            some(self._conditions.whole),
-            some(_SOME_WATERMARK_MS),
+            self._conditions.whole,
+            _SOME_WATERMARK_MS,
         )
-        return (_SOME_WATERMARK_MS - int(found.get())) * 1000 if found.isDefined() else None
+        return None if found_ms is None else (_SOME_WATERMARK_MS - found_ms) * 1000
 
     # -- what comes in, what goes out ---------------------------------------------------------------
 
@@ -303,7 +273,7 @@ class JoinReader:
             time = side.event_time
             time_us = F.lit(NO_TIME_US) if time is None else event_time_us(self.spark, time)
             columns.append(time_us.alias("t"))
-        arrived = self.reader.arrived(each(side.plan.output()))
+        arrived = self.reading.arrived(each(side.plan.output()))
         if arrived is not None:
             columns.append(arrived.alias("arrival"))
         frame = of_rows(self.spark, side.plan)
@@ -349,13 +319,23 @@ class JoinReader:
                 typed.append(value.alias(f"o{len(typed)}"))
                 named.append(out)
             first += max((stop for _, stop in side.spans), default=0)
-        made = analysed(of_rows(self.spark, placeholder).select(*typed))
-        outputs = [
-            alias(self.spark, new, old.name(), old.exprId(), old.metadata())
-            for new, old in zip(each(made.output()), named, strict=True)
-        ]
-        plan = project(self.spark, outputs, made)
-        logical = jvm(self.spark).org.apache.spark.sql.catalyst.plans.logical
+        plan = named_as(of_rows(self.spark, placeholder).select(*typed), named)
         for expression in self.condition.rest:
-            plan = logical.Filter(expression, plan)
+            plan = filtered(self.spark, expression, plan)
         return plan
+
+
+def _read(reading: Reading, node: Jvm, upstream: Operator | None) -> Operator:
+    return _JoinReader(reading, node).read()
+
+
+def _joins_streams(node: Jvm) -> bool:
+    return all(child.isStreaming() for child in each(node.children()))
+
+
+READER = NodeReader(
+    ("Join",),
+    _read,
+    applies=_joins_streams,
+    alone="cannot join what a stateful operator puts out with a stream",
+)

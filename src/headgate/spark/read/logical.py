@@ -9,38 +9,33 @@ user wrote it. A transformWithState becomes one too, from its processor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import types as T
+from pyspark.sql import DataFrame, SparkSession
 
-from headgate.core.errors import ConfigError, UnsupportedQuery, nearest
+from headgate.core.errors import UnsupportedQuery
 from headgate.operators.processor import ProcessorSpec
 from headgate.operators.spec import OutputMode
-from headgate.spark.jvm.gateway import (
-    Jvm,
-    analysed,
-    class_name,
-    column,
-    data_type,
-    each,
-    jvm,
-    seq,
+from headgate.spark.jvm.analysis import (
+    check_streaming,
+    with_nullability_of_children,
+    without_cte,
 )
-from headgate.spark.read.aggregate import AggregateReader
-from headgate.spark.read.deduplicate import NODES as DUPLICATES
-from headgate.spark.read.deduplicate import DeduplicateReader
-from headgate.spark.read.expressions import WAY_OUT
-from headgate.spark.read.join import JoinReader, is_stream_join
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
+from headgate.spark.jvm.plans import analysed
+from headgate.spark.read import aggregate, deduplicate, join, processor
 from headgate.spark.read.plan import Operator, Query
-from headgate.spark.read.processor import NODE as PROCESSOR
-from headgate.spark.read.processor import ProcessorReader
-from headgate.spark.read.wording import wording
-from headgate.spark.settings.options import ARRIVAL
+from headgate.spark.read.reading import NodeReader, Reading
+from headgate.spark.read.wording import WAY_OUT, wording
 
-_STATEFUL = ("Aggregate", PROCESSOR, *DUPLICATES)
-"""Nodes that become an operator where they read a stream; a join of two streams does, too."""
+_READERS: Mapping[str, NodeReader] = {
+    name: reader
+    for reader in (aggregate.READER, deduplicate.READER, join.READER, processor.READER)
+    for name in reader.names
+}
+"""By class of plan node, what reads those that become an operator."""
 
 _ABOVE = {"Project", "Filter", "SubqueryAlias", "View", "Union", "ResolvedHint"}
 _ABOVE_COMPLETE = {"Sort", "GlobalLimit", "LocalLimit"}
@@ -92,37 +87,24 @@ def read(df: DataFrame, mode: str, arrival: str | None = None) -> Query:
         `arrival` is no timestamp column of what an operator reads.
     """
     spark = df.sparkSession
-    plan = _without_cte(spark, analysed(df))
+    plan = without_cte(spark, analysed(df))
     if not plan.isStreaming():
         msg = "this DataFrame is not streaming; read its source with spark.readStream."
         raise UnsupportedQuery(msg)
     _check_with_spark(spark, plan, mode)
-    reader = QueryReader(plan, spark, OutputMode[mode.upper()], arrival)
+    reader = _QueryReader(Reading(spark, plan, OutputMode[mode.upper()], arrival, 0))
     above = reader.above(plan)
-    return Query(reader.operators, above, df.schema, reader.mode, reader.notes)
-
-
-def _without_cte(spark: SparkSession, plan: Jvm) -> Jvm:
-    """Return a plan with each common table expression where it is used, as Spark puts it."""
-    catalyst = jvm(spark).org.apache.spark.sql.catalyst
-    if not plan.containsPattern(catalyst.trees.TreePattern.CTE()):
-        return plan
-    # always, nothing that is not used, not while Spark itself analyses
-    return catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+    return Query(reader.operators, above, df.schema, reader.reading.mode, reader.notes)
 
 
 def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:
     """Let Spark itself judge the output mode, in its own words."""
-    java = jvm(spark)
-    checker = java.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-    output_modes = java.org.apache.spark.sql.streaming.OutputMode
-    factory = {"append": "Append", "update": "Update", "complete": "Complete"}
-    if mode not in factory:
+    if mode not in ("append", "update", "complete"):
         msg = f'unknown output mode "{mode}"; use append, update or complete.'
         raise UnsupportedQuery(msg)
     if _is_stateful(plan):
         try:
-            checker.checkForStreaming(plan, getattr(output_modes, factory[mode])())
+            check_streaming(spark, plan, mode)
         except AnalysisException as error:
             # its first line; what follows is the plan
             raise ModeRefused(str(error).strip().splitlines()[0]) from error
@@ -132,61 +114,40 @@ def _is_stateful(plan: Jvm) -> bool:
     """Return whether a node that becomes an operator is in `plan`."""
     if not plan.isStreaming():
         return False
-    if class_name(plan) in _STATEFUL or is_stream_join(plan):
-        return True
-    return any(_is_stateful(c) for c in each(plan.children()))
+    return _reader_of(plan) is not None or any(_is_stateful(c) for c in each(plan.children()))
 
 
-class QueryReader:
-    """Walks the plan once."""
+def _reader_of(node: Jvm) -> NodeReader | None:
+    """Return what reads a node that becomes an operator; None of any other."""
+    reader = _READERS.get(class_name(node))
+    return reader if reader is not None and reader.applies(node) else None
 
-    def __init__(
-        self, plan: Jvm, spark: SparkSession, mode: OutputMode, arrival: str | None
-    ) -> None:
-        self.plan = plan
-        self.spark = spark
-        self.mode = mode
-        self.arrival = arrival
+
+class _QueryReader:
+    """Walks the plan once.
+
+    Parameters
+    ----------
+    reading : Reading
+        Of the query, before its first operator.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.spark = reading.spark
         self.operators: list[Operator] = []
         self.notes: list[str] = []
 
-    def arrived(self, attributes: Iterable[Jvm]) -> Column | None:
-        """Return when a record arrived, of what an operator reads from the source.
-
-        Raises
-        ------
-        ConfigError
-            The column named is not among `attributes`, or is no timestamp.
-        """
-        if self.arrival is None:
-            return None
-        found = {a.name(): a for a in attributes}
-        remedy = "name a timestamp column that every first stateful operator reads"
-        if self.arrival not in found:
-            hint = nearest(self.arrival, found) or f"; {remedy}."
-            msg = f'{ARRIVAL.key}="{self.arrival}" is no column of what a stateful operator reads{hint}'
-            raise ConfigError(msg)
-        kind = data_type(found[self.arrival].dataType())
-        if not isinstance(kind, T.TimestampType):
-            msg = f'{ARRIVAL.key}="{self.arrival}" is a {kind.simpleString()}; {remedy}.'
-            raise ConfigError(msg)
-        return column(self.spark, found[self.arrival])
-
     def above(self, plan: Jvm) -> Jvm:
         """Return what stands above the operators, over their placeholders."""
-        name = class_name(plan)
-        if name == "Aggregate" and plan.isStreaming():
-            return self._operator(plan).output_plan
-        if name == PROCESSOR:
-            return self._processor(plan).output_plan
-        if name in DUPLICATES and plan.isStreaming():
-            return self._deduplicate(plan).output_plan
-        if is_stream_join(plan):
-            return self._join(plan).output_plan
+        reader = _reader_of(plan)
+        if reader is not None:
+            return self._operator(reader, plan).output_plan
         if not _is_stateful(plan):
             self._check_below(plan)
             return plan
-        allowed = _ABOVE | (_ABOVE_COMPLETE if self.mode is OutputMode.COMPLETE else set())
+        name = class_name(plan)
+        allowed = _ABOVE | (_ABOVE_COMPLETE if self.reading.mode is OutputMode.COMPLETE else set())
         if name not in allowed:
             found = wording(plan)
             msg = f"cannot keep {found.name} above a stateful operator; {found.instead}, {WAY_OUT}."
@@ -215,30 +176,21 @@ class QueryReader:
         for child in streaming:
             self._check_below(child)
 
-    def _operator(self, aggregate: Jvm) -> Operator:
-        node, upstream = self._over(aggregate)
-        operator = AggregateReader(self, node, node.child(), upstream).read()
+    def _operator(self, reader: NodeReader, node: Jvm) -> Operator:
+        node, upstream = self._alone(reader, node) if reader.alone else self._over(node)
+        reading = replace(self.reading, number=len(self.operators))
+        operator = reader.read(reading, node, upstream)
         self.operators.append(operator)
         return operator
 
-    def _deduplicate(self, node: Jvm) -> Operator:
-        node, upstream = self._over(node)
-        operator = DeduplicateReader(self, node, node.child(), upstream).read()
-        self.operators.append(operator)
-        return operator
-
-    def _join(self, node: Jvm) -> Operator:
+    def _alone(self, reader: NodeReader, node: Jvm) -> tuple[Jvm, None]:
+        """Return a node all of whose children read sources only."""
         for child in each(node.children()):
             if _is_stateful(child):
-                msg = (
-                    "cannot join what a stateful operator puts out with a stream; write it as two "
-                    f"queries, {WAY_OUT}."
-                )
+                msg = f"{reader.alone}; write it as two queries, {WAY_OUT}."
                 raise UnsupportedQuery(msg)
             self._check_below(child)
-        operator = JoinReader(self, node, attributes_used(self.plan, node)).read()
-        self.operators.append(operator)
-        return operator
+        return node, None
 
     def _over(self, node: Jvm) -> tuple[Jvm, Operator | None]:
         """Return a node over what headgate puts below it, and the operator it then reads."""
@@ -260,39 +212,10 @@ class QueryReader:
             raise UnsupportedQuery(msg)
         # Spark widens what a stateful operator reads from another to nullable; the batch answer
         # does not, and neither does our plan of the upstream operator.
-        rules = jvm(self.spark).org.apache.spark.sql.catalyst.analysis
-        narrow = getattr(getattr(rules, "UpdateAttributeNullability$"), "MODULE$")
         # a processor has a second child, its initial state
         children = [child, *list(each(node.children()))[1:]]
-        return narrow.apply(node.withNewChildren(seq(self.spark, children))), upstream
-
-    def _processor(self, node: Jvm) -> Operator:
-        node, upstream = self._over(node)
-        if node.hasInitialState() and (upstream is not None or node.initialState().isStreaming()):
-            msg = (
-                "cannot run a processor with an initial state that is a stream, or over another "
-                f"stateful operator; write two queries, {WAY_OUT}."
-            )
-            raise UnsupportedQuery(msg)
-        operator = ProcessorReader(self, node, upstream).read()
-        self.operators.append(operator)
-        return operator
-
-
-def attributes_used(plan: Jvm, node: Jvm) -> set[str]:
-    """Return the ids of all attributes that `plan` puts out or refers to, `node` and below left out."""
-    used = {a.exprId().toString() for a in each(plan.output())}
-    pending = [plan]
-    while pending:
-        one = pending.pop()
-        if not one.equals(node):
-            used |= {a.exprId().toString() for a in each(one.references().toSeq())}
-            children = list(each(one.children()))
-            if len(children) > 1:
-                # a union takes the columns of its children by position, without naming them
-                used |= {a.exprId().toString() for c in children for a in each(c.output())}
-            pending += children
-    return used
+        over = node.withNewChildren(seq(self.spark, children))
+        return with_nullability_of_children(self.spark, over), upstream
 
 
 def _direct(operators: list[Operator]) -> int:

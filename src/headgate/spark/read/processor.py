@@ -2,61 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import PySparkRuntimeError
-from pyspark.serializers import CPickleSerializer
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.util import PythonEvalType
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.processor import Processor, ProcessorSpec, TimeMode
 from headgate.operators.spec import NO_TIME_US
-from headgate.spark.jvm.gateway import (
-    Jvm,
-    analysed,
-    column,
-    data_type,
-    each,
-    leaf,
-    of_rows,
-    template,
-)
+from headgate.spark.jvm.arrow import to_arrow_schema
+from headgate.spark.jvm.expressions import column, data_type
+from headgate.spark.jvm.gateway import Jvm, each
+from headgate.spark.jvm.plans import placeholder
+from headgate.spark.jvm.userfunctions import processor_of, takes_frames
 from headgate.spark.read import types
 from headgate.spark.read.declaration import declared
-from headgate.spark.read.expressions import WATERMARK, WAY_OUT
+from headgate.spark.read.expressions import WATERMARK
 from headgate.spark.read.plan import InitialState, Operator, Passed, Routed
+from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
+from headgate.spark.read.wording import WAY_OUT
 from headgate.spark.worker.arrow_processor import ArrowProcessor
 from headgate.spark.worker.pandas_processor import PandasProcessor
 from headgate.spark.worker.user_processor import RowProcessor
-
-if TYPE_CHECKING:
-    from headgate.spark.read.logical import QueryReader
-
-NODE = "TransformWithStateInPySpark"
 
 _TIME_MODES = {
     "NoTime": TimeMode.NONE,
     "ProcessingTime": TimeMode.PROCESSING,
     "EventTime": TimeMode.EVENT,
 }
-_PANDAS = (
-    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF,
-    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_INIT_STATE_UDF,
-)
 
 
-class ProcessorReader:
+class _ProcessorReader:
     """Reads one node."""
 
-    def __init__(self, reader: QueryReader, node: Jvm, upstream: Operator | None = None) -> None:
-        self.reader = reader
+    def __init__(self, reading: Reading, node: Jvm, upstream: Operator | None) -> None:
+        self.reading = reading
         self.upstream = upstream
-        self.spark = reader.spark
+        self.spark = reading.spark
         self.node = node
         self.child = node.child()
         self.grouping = list(each(node.leftAttributes()))
@@ -66,7 +51,7 @@ class ProcessorReader:
 
     def read(self) -> Operator:
         """Return the operator that the node becomes."""
-        user = processor_of(self.node)
+        user = _given(self.node)
         outputs = _struct(each(self.node.output()))
         processor = self._processor(user, outputs)
         names = [attribute.name() for attribute in self.grouping]
@@ -79,35 +64,33 @@ class ProcessorReader:
             outputs=to_arrow_schema(outputs, timezone="UTC"),
             processor=processor,
             name=type(user).__name__,
-            mode=self.reader.mode,
+            mode=self.reading.mode,
             time_mode=self.time_mode,
             filters=event_time is not None,
         )
-        placeholder = self._placeholder(outputs)
-        return Operator(
-            id=f"processor-{len(self.reader.operators)}",
-            what=f"{type(user).__name__} keys {', '.join(names)}",
-            level=0 if self.upstream is None else self.upstream.level + 1,
-            upstream=self.upstream,
-            spec=spec,
-            input_plan=self.child,
-            keys=keys,
-            values=self._values(processor.inputs, each(self.child.output()), "v", user),
-            slice_start=event_time,
-            output_plan=placeholder,
-            placeholder=placeholder,
-            raw_schema=T.StructType(
-                [T.StructField(f"v{i}", x.dataType) for i, x in enumerate(outputs)]
+        hole = placeholder(self.spark, outputs, self.node.output())
+        raw = [T.StructField(f"v{i}", x.dataType) for i, x in enumerate(outputs)]
+        return self.reading.operator(
+            "processor",
+            f"{type(user).__name__} keys {', '.join(names)}",
+            spec,
+            taken=Taken(
+                plan=self.child,
+                keys=keys,
+                values=self._values(processor.inputs, each(self.child.output()), "v", user),
+                key_names=names,
+                slice_start=event_time,
+                arrival=self.reading.arrived(self.inputs.values(), self.upstream),
+                initial=self._initial(processor, user),
             ),
-            key_names=names,
-            arrival=self._arrival(),
-            initial=self._initial(processor, user),
+            given=Given(hole, hole, T.StructType(raw)),
+            upstream=self.upstream,
         )
 
     def _processor(self, user: object, outputs: T.StructType) -> Processor:
         """Return the user's processor in the form that slots call."""
         name = type(user).__name__
-        pandas = self.node.functionExpr().evalType() in _PANDAS
+        pandas = takes_frames(self.node)
         if isinstance(user, ArrowProcessor):
             missing = [a for a in ("keys", "inputs") if not hasattr(user, a)]
             if missing:
@@ -192,14 +175,6 @@ class ProcessorReader:
                 return F.coalesce(F.unix_micros(value), F.lit(NO_TIME_US))
         return None
 
-    def _placeholder(self, outputs: T.StructType) -> Jvm:
-        """Return a leaf with the very attributes that the node puts out."""
-        empty = of_rows(self.spark, analysed(template(self.spark, outputs)))
-        return leaf(self.spark, self.node.output(), empty._jdf.queryExecution().toRdd())
-
-    def _arrival(self) -> Column | None:
-        return None if self.upstream is not None else self.reader.arrived(self.inputs.values())
-
 
 def _other_keys(processor: Processor, grouping: list[str]) -> str:
     declared = ", ".join(processor.keys.names)
@@ -214,26 +189,32 @@ def _struct(attributes: Any) -> T.StructType:
     return T.StructType([T.StructField(a.name(), data_type(a.dataType())) for a in attributes])
 
 
-def processor_of(node: Jvm) -> object:
+def _given(node: Jvm) -> object:
     """Return the object that was given to ``transformWithState``.
-
-    The plan holds it as PySpark pickled it in this very process; nothing else is ever unpickled here.
 
     Raises
     ------
     UnsupportedQuery
         It is too large to be in the plan.
     """
-    command = node.functionExpr().func().command()
-    packed = bytes(command.toArray(command.elemTag()))
-    serializer: Any = CPickleSerializer()
     try:
-        found = serializer.loads(packed)
+        return processor_of(node)
     except PySparkRuntimeError as error:  # what is large PySpark has broadcast and let go of
         msg = (
             "cannot run a processor that takes more than 1 MB with all that it holds; let it read what "
             f"is large from a file when it is called, {WAY_OUT}."
         )
         raise UnsupportedQuery(msg) from error
-    function, _ = found
-    return function.__self__._stateful_processor
+
+
+def _read(reading: Reading, node: Jvm, upstream: Operator | None) -> Operator:
+    if node.hasInitialState() and (upstream is not None or node.initialState().isStreaming()):
+        msg = (
+            "cannot run a processor with an initial state that is a stream, or over another "
+            f"stateful operator; write two queries, {WAY_OUT}."
+        )
+        raise UnsupportedQuery(msg)
+    return _ProcessorReader(reading, node, upstream).read()
+
+
+READER = NodeReader(("TransformWithStateInPySpark",), _read)

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.errors import PySparkRuntimeError
-from pyspark.serializers import CPickleSerializer
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
-from headgate.spark.jvm.gateway import (
-    Jvm,
-    analysed,
-    class_name,
-    column,
-    data_type,
-    each,
-    leaf,
-    of_rows,
-    seq,
-    template,
-)
+from headgate.spark.jvm.expressions import column, data_type
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
+from headgate.spark.jvm.plans import analysed, placeholder
+from headgate.spark.jvm.userfunctions import function_of
 from headgate.spark.worker.replica import Function
 
 STAGE = "MapInArrow"
@@ -159,18 +149,17 @@ class _Reader:
         outputs = T.StructType(
             [T.StructField(a.name(), data_type(a.dataType())) for a in each(node.output())]
         )
-        empty = of_rows(self.spark, analysed(template(self.spark, outputs)))
-        placeholder = leaf(self.spark, node.output(), empty._jdf.queryExecution().toRdd())
+        hole = placeholder(self.spark, outputs, node.output())
         stage = Stage(
             id=f"map-{len(self.stages)}",
             what=getattr(function, "__name__", type(function).__name__),
             function=function,
             input_plan=below,
-            placeholder=placeholder,
+            placeholder=hole,
             raw_schema=outputs,
         )
         self.stages.append(stage)
-        return placeholder
+        return hole
 
     def arrival(self, name: str | None) -> Column | None:
         """Return when a record arrived."""
@@ -188,19 +177,15 @@ def _streams(plan: Jvm) -> int:
 
 
 def _function(node: Jvm) -> Function:
-    """Return the function that was given to ``mapInArrow``, as PySpark pickled it in this process."""
-    command = node.functionExpr().func().command()
-    packed = bytes(command.toArray(command.elemTag()))
-    serializer: Any = CPickleSerializer()
+    """Return the function that was given to ``mapInArrow``."""
     try:
-        function, _ = serializer.loads(packed)
+        found: Function = function_of(node)
     except PySparkRuntimeError as error:  # what is large PySpark has broadcast and let go of
         msg = (
             "cannot run a function that takes more than 1 MB with all that it holds; let it read what "
             "is large from a file when it is called."
         )
         raise UnsupportedQuery(msg) from error
-    found: Function = function
     return found
 
 

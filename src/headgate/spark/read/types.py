@@ -10,7 +10,8 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import Kind, Leaf
-from headgate.spark.jvm.gateway import known_not_null
+from headgate.spark.jvm.expressions import known_not_null
+from headgate.spark.read.wording import WAY_OUT
 
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
@@ -55,7 +56,7 @@ def leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Leaf, 
     msg = (
         f"cannot keep {what} of type {data_type.simpleString()} in elastic state; supported: numbers, "
         "booleans, dates, timestamps, strings with the default collation, binary, and structs of "
-        'those. Cast it, or .fallback("spark") to run the whole query as plain Spark.'
+        f"those. Cast it, {WAY_OUT}."
     )
     raise UnsupportedQuery(msg)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 
-from py4j.java_gateway import get_field
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from headgate.core.errors import UnsupportedQuery
-from headgate.spark.jvm.gateway import Jvm, analysed, class_name, column, each, of_rows
-from headgate.spark.read.expressions import WAY_OUT, sql_text
+from headgate.spark.jvm.expressions import column, interval_parts
+from headgate.spark.jvm.gateway import Jvm, class_name, each
+from headgate.spark.jvm.plans import analysed, of_rows
+from headgate.spark.read.expressions import sql_text
+from headgate.spark.read.wording import WAY_OUT
 
 
 def find_window(plan: Jvm, attribute: Jvm) -> tuple[Jvm, Jvm] | None:
@@ -60,7 +62,7 @@ def session_gap_us(spark: SparkSession, plan: Jvm, attribute: Jvm) -> int:
         )
         raise UnsupportedQuery(msg)
     value = interval.eval(None)
-    months, days, micros = (get_field(value, n) for n in ("months", "days", "microseconds"))
+    months, days, micros = interval_parts(value)
     if months or days * _DAY_US + micros <= 0:
         msg = f"cannot run a session window with a gap of {value.toString()}; give it in days or less."
         raise UnsupportedQuery(msg)

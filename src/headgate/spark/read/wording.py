@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 
+WAY_OUT = 'or .fallback("spark") to run the whole query as plain Spark'
+"""What stands open to every query that is refused."""
+
 _IN_BATCH = "do it in foreachBatch"
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from headgate.control import registry
@@ -14,7 +12,7 @@ from headgate.control.policy import Policy, checked
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
 from headgate.core.slo import Slo, parse_slo
-from headgate.spark.jvm.gateway import jvm
+from headgate.spark.jvm.analysis import is_trigger_interval
 
 
 def require(fits: bool, what: str, value: object, allowed: str) -> None:
@@ -77,12 +75,9 @@ def check_interval(spark: SparkSession, interval: object, another: bool) -> None
         msg = "trigger() has two kinds; use processingTime=... or availableNow=True."
         raise ConfigError(msg)
     allowed = 'an interval in Spark\'s words, such as "1 second" or "500 milliseconds"'
-    triggers = jvm(spark).org.apache.spark.sql.streaming.Trigger
-    try:
-        triggers.ProcessingTime(text("trigger processingTime", interval, allowed))
-    except (IllegalArgumentException, Py4JError):
+    if not is_trigger_interval(spark, text("trigger processingTime", interval, allowed)):
         msg = f'trigger processingTime="{interval}" is not allowed; use {allowed}.'
-        raise ConfigError(msg) from None
+        raise ConfigError(msg)
 
 
 def check_key_groups(count: object) -> None:

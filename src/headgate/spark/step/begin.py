@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headgate.spark.jvm.gateway import analysed, class_name, each
+from headgate.spark.jvm.gateway import class_name, each
+from headgate.spark.jvm.plans import analysed
 from headgate.spark.worker.failure import is_lost_worker
 
 _STARTS = 3

@@ -10,9 +10,11 @@ from pyspark.sql.types import StructType
 
 from headgate.core.assignment import Assignment
 from headgate.spark.job.job import OperatorState
-from headgate.spark.jvm.gateway import ArrowMap, Jvm, internal_rows, of_rows
+from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.jvm.hosts import pinned_rows
 from headgate.spark.jvm.planned import Planned, Stage, hole_of
-from headgate.spark.move.placement import Placement, pinned_rows
+from headgate.spark.jvm.plans import ArrowMap, internal_rows, of_rows
+from headgate.spark.move.placement import Placement
 from headgate.spark.read.plan import Operator
 from headgate.spark.step import exchange
 from headgate.spark.step.preaggregate import Preaggregation

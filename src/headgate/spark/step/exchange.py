@@ -15,18 +15,15 @@ from headgate.core.assignment import Assignment
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 from headgate.spark.job.columns import INITIAL, MARKER_TO, MARKER_TOKEN, MARKER_US
-from headgate.spark.jvm.gateway import (
-    Jvm,
+from headgate.spark.jvm.expressions import column, null_where_present, present_or
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
+from headgate.spark.jvm.plans import (
     analysed,
-    class_name,
-    column,
-    each,
+    filtered,
     internal_rows,
-    jvm,
     leaf,
     of_rows,
     project,
-    seq,
     template,
 )
 from headgate.spark.read.plan import Operator, Query
@@ -206,9 +203,7 @@ def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: l
         mine = [_unless_marker(spark, e, markers[0]) for e in each(plan.projectList())]
         return project(spark, [*mine, *markers], below)
     if name == "Filter":
-        expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
-        passes = expressions.Or(expressions.IsNotNull(markers[0]), plan.condition())
-        return jvm(spark).org.apache.spark.sql.catalyst.plans.logical.Filter(passes, below)
+        return filtered(spark, present_or(spark, markers[0], plan.condition()), below)
     if name in ("SubqueryAlias", "View", "ResolvedHint"):
         return below
     return _refuse_between(plan)
@@ -218,11 +213,7 @@ def _unless_marker(spark: SparkSession, expression: Jvm, marker: Jvm) -> Jvm:
     """Return a named expression that is null, not computed, in marker rows."""
     if class_name(expression) != "Alias":
         return expression
-    expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
-    child = expression.child()
-    literals = getattr(getattr(expressions, "Literal$"), "MODULE$")
-    nothing = literals.create(None, child.dataType())
-    guarded = expressions.If(expressions.IsNotNull(marker), nothing, child)
+    guarded = null_where_present(spark, marker, expression.child())
     return expression.withNewChildren(seq(spark, [guarded]))
 
 

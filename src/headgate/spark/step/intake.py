@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from headgate.spark.jvm.arrowbatches import fit_arrow_batches
-from headgate.spark.jvm.gateway import java_class, no_rows
 from headgate.spark.jvm.logfiles import forget_raw_files
+from headgate.spark.jvm.plans import no_rows, run_through
+from headgate.spark.jvm.sessions import clone_of, make_active
 from headgate.spark.jvm.tick import Tick
 from headgate.spark.step.exchange import with_ticks
 
@@ -64,8 +65,7 @@ class Intake:
     def enter(self) -> None:
         """Make the batches' session that of this thread: one of Spark's own threads has it already."""
         assert self._session is not None
-        sessions = java_class(self._session, "org.apache.spark.sql.classic.SparkSession")
-        sessions.setActiveSession(self._session._jsparkSession)
+        make_active(self._session)
 
     def start_ticking(self) -> None:
         """Begin a batch every second from now on."""
@@ -88,13 +88,11 @@ class Intake:
         Spark takes its next watermark from the rows it sees pass. Unread, those of this batch would
         never count: what is due by them would come out late, or never where no rows follow.
         """
-        batch._jdf.queryExecution().toRdd().count()
+        run_through(batch)
 
     def rehearsal(self) -> DataFrame:
         """Return a batch without rows before there was any, in a session of its own."""
-        spark = self.stream.sparkSession
-        clone = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
-        return no_rows(_prepared(clone), self._schema)
+        return no_rows(_prepared(clone_of(self.stream.sparkSession)), self._schema)
 
 
 def _prepared(session: SparkSession) -> SparkSession:

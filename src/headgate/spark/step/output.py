@@ -17,15 +17,9 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError
 from headgate.spark.job.reports import Payload
-from headgate.spark.jvm.gateway import (
-    Jvm,
-    internal_rows,
-    leaf,
-    no_rows,
-    of_rows,
-    replace_leaf,
-)
+from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.jvm.planned import Planned
+from headgate.spark.jvm.plans import internal_rows, leaf, no_rows, of_rows, replace_leaf
 from headgate.spark.read.plan import Query
 from headgate.spark.worker.payloads import read_table
 from headgate.state.checkpoint import Checkpoint

@@ -24,7 +24,7 @@ from headgate.journal.histogram import Sparse, merge
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.pools import stride
 from headgate.spark.job.reports import ReplicaReport, ReportChannel
-from headgate.spark.jvm.gateway import ArrowMap, Graft, leaf, of_rows
+from headgate.spark.jvm.plans import ArrowMap, Graft, computed_rows, leaf, of_rows, run_through
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.read.stages import Pipeline, Stage, arrived_ms
 from headgate.spark.step.begun import Begun
@@ -243,7 +243,7 @@ class PoolWork:
         routed = routed.repartitionById(len(lanes), LANE)
         mapped = self._maps[stage.id].apply(routed)
         clock.lap("plan")
-        mapped._jdf.queryExecution().toRdd().count()
+        run_through(mapped)
         clock.lap("slots")
         reports = self._channel.drain(begun.number, attempt)
         found = {r.lane: r for r in reports if r.operator == stage.id}
@@ -355,4 +355,4 @@ def _grafts(spark: SparkSession, pipeline: Pipeline) -> dict[str, Graft]:
 
 def _leaf(rows: DataFrame, stage: Stage) -> Any:
     spark = rows.sparkSession
-    return leaf(spark, stage.placeholder.output(), rows._jdf.queryExecution().toRdd())
+    return leaf(spark, stage.placeholder.output(), computed_rows(rows))

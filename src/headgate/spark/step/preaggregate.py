@@ -17,8 +17,10 @@ from pyspark.sql import types as T
 from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 from headgate.operators.spec import Aggregate, AggregateSpec, Op
 from headgate.spark.job.reports import Report
-from headgate.spark.jvm.gateway import Jvm, class_name, column, data_type, each, of_rows
+from headgate.spark.jvm.expressions import column, data_type
+from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.jvm.planned import Stage, copy_of, hole_of
+from headgate.spark.jvm.plans import of_rows, physical
 from headgate.spark.read.plan import Operator
 from headgate.spark.step.unfold import Unfolding
 
@@ -143,7 +145,7 @@ class Preaggregation:
             merged.append(Merged(F.min(ARRIVED_FIRST), _one(ARRIVED_FIRST)))
             merged.append(Merged(F.max(ARRIVED_LAST), _one(ARRIVED_LAST)))
         whole = frame.groupBy(*keys).agg(*(m.aggregate for m in merged))
-        final, partial = _halves(whole._jdf.queryExecution().executedPlan())
+        final, partial = _halves(physical(whole))
         found, below = _sources(spark, final), copy_of(spark, partial)
         if found is None or below is None:
             # Catalyst made other aggregates of ours than this knows to unpack

@@ -16,12 +16,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.errors import ConfigError
 from headgate.spark.jvm import sparksinks
-from headgate.spark.jvm.gateway import Jvm, each, jvm, of_rows, seq
+from headgate.spark.jvm.files import path_of
+from headgate.spark.jvm.formats import (
+    Format,
+    NamedTable,
+    clustering,
+    of_session_catalog,
+    writes_streams,
+)
+from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.jvm.plans import of_rows
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
 
@@ -114,7 +122,7 @@ def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
         if target.name is None:
             msg = 'format "memory" needs a table name; add .queryName(...).'
             raise ConfigError(msg)
-        return MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
+        return sparksinks.MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
     return _format_sink(spark, target, plan)
 
 
@@ -142,7 +150,7 @@ def _format_sink(
     spark: SparkSession, target: Target, plan: Jvm, table: tuple[str, str] | None = None
 ) -> Sink:
     """Return the sink of a format; `table` is a table's name and directory."""
-    java, name = jvm(spark), target.file_format or _default_format(spark)
+    name = target.file_format or _default_format(spark)
     what = f'format "{name}"'
     if name.lower() == "hive":
         msg = f"{what} is for tables only, as in Spark; use toTable."
@@ -152,66 +160,27 @@ def _format_sink(
         if target.mode != "append":
             msg = f"{what} takes append mode only, as in Spark; got {target.mode}."
             raise ConfigError(msg)
-    datasources = java.org.apache.spark.sql.execution.datasources
-    conf = spark._jsparkSession.sessionState().conf()
     with sparksinks.refused(what):
-        found = datasources.DataSource.lookupDataSource(name, conf)
-        provider = found.newInstance()
-        disabled = [one.strip() for one in str(conf.disabledV2StreamingWriters()).split(",")]
-        older = found.getCanonicalName() in disabled or sparksinks.is_a(
-            spark, provider, "org.apache.spark.sql.execution.datasources.v2.FileDataSourceV2"
-        )
-        made = None if older else _provided(spark, provider, name, target, plan)
-    if made is not None and sparksinks.writes_streams(spark, made):
+        found = Format(spark, name)
+        made = None if found.older else found.table(target.options, plan.schema())
+    if made is not None and writes_streams(spark, made):
         return _table_sink(spark, made, target, plan)
-    v1 = ("sources.StreamSinkProvider", "execution.datasources.FileFormat")
-    streams = [sparksinks.is_a(spark, provider, f"org.apache.spark.sql.{one}") for one in v1]
-    if not (older or any(streams)):
-        return _batch_sink(spark, provider, made, target)
+    if not (found.older or found.makes_sinks or found.is_files):
+        return _batch_sink(found, made, target)
     options = dict(target.options)
     if target.cluster_by:
-        utils = datasources.DataSourceUtils
-        encoded = utils.encodePartitioningColumns(seq(spark, target.cluster_by))
-        options[utils.CLUSTERING_COLUMNS_KEY()] = encoded
+        options |= clustering(spark, target.cluster_by)
 
     def made_v1() -> Jvm:
         return sparksinks.v1_sink(
             spark, name, target.mode, options, target.partition_by, plan.schema()
         )
 
-    if table is not None and (older or streams[1]):
+    if table is not None and (found.older or found.is_files):
         return sparksinks.FileTableSink(spark, made_v1, target.checkpoint, *table)
     with sparksinks.refused(what):
         sink = made_v1()
     return sparksinks.V1Sink(spark, sink, target.checkpoint, table[0] if table else None)
-
-
-def _provided(
-    spark: SparkSession, provider: Jvm, name: str, target: Target, plan: Jvm
-) -> Jvm | None:
-    """Return the table that a newer source (DSv2) gives, None of an older one."""
-    if not sparksinks.is_a(spark, provider, "org.apache.spark.sql.connector.catalog.TableProvider"):
-        return None
-    java = jvm(spark)
-    utils = java.org.apache.spark.sql.execution.datasources.v2.DataSourceV2Utils
-    conf = spark._jsparkSession.sessionState().conf()
-    python = "org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2"
-    if sparksinks.is_a(spark, provider, python):
-        provider.setShortName(name)
-    of_session = utils.extractSessionConfigs(provider, conf)
-    given = {key.lower() for key in target.options}
-    keys = [pair._1() for pair in each(of_session)]
-    options = {k: of_session.apply(k) for k in keys if k.lower() not in given} | dict(
-        target.options
-    )
-    try:
-        outside = provider.supportsExternalMetadata()
-    except Py4JError:  # not of its own: the interface says no
-        outside = False
-    schema = plan.schema() if outside else None
-    return utils.getTableFromProvider(
-        provider, sparksinks.string_map(spark, options), java.scala.Option.apply(schema)
-    )
 
 
 def _table_sink(
@@ -225,13 +194,9 @@ def _table_sink(
     return sparksinks.V2Sink(spark, table, target.mode, target.options, target.checkpoint, named)
 
 
-def _batch_sink(spark: SparkSession, provider: Jvm, table: Jvm | None, target: Target) -> Sink:
+def _batch_sink(found: Format, table: Jvm | None, target: Target) -> Sink:
     """Return a sink that appends by a batch writer: more than Spark does with such a format."""
-    older = "org.apache.spark.sql.sources.CreatableRelationProvider"
-    able = sparksinks.is_a(spark, provider, older)
-    if table is not None:
-        able = able or sparksinks.can(spark, table, "BATCH_WRITE")
-    if not able:
+    if not found.appends(table):
         msg = f'format "{target.file_format}" cannot be written to, as in Spark; use another one.'
         raise ConfigError(msg)
     if target.mode != "append":
@@ -257,26 +222,23 @@ class _TableFinder:
 
     def sink(self) -> Sink:
         """Return the sink of the table, which is made if it is not there."""
-        spark, state = self._spark, self._spark._jsparkSession.sessionState()
+        spark = self._spark
         with sparksinks.refused(f"table {self._name}"):
-            parts = state.sqlParser().parseMultipartIdentifier(self._name)
-            quoted = ".".join(_quoted(part) for part in each(parts))
-            if state.catalog().isTempView(parts):
+            named = NamedTable(spark, self._name)
+            quoted = ".".join(_quoted(part) for part in named.parts)
+            if named.is_temporary_view:
                 msg = f"table {self._name} is a temporary view; name a table."
                 raise ConfigError(msg)
-            found = state.analyzer().CatalogAndIdentifier().unapply(parts).get()
-            catalog, identifier = found._1(), found._2()
-            if not catalog.tableExists(identifier):
+            if not named.exists:
                 spark.sql(self._create(quoted))
-            table = catalog.loadTable(identifier)
-        if sparksinks.writes_streams(spark, table):
-            return _table_sink(spark, table, self._target, self._plan, (catalog, identifier))
-        older = ("V1Table", "V2TableWithV1Fallback")
-        known = "org.apache.spark.sql.connector.catalog."
-        if not any(sparksinks.is_a(spark, table, known + one) for one in older):
+            table = named.loaded()
+        if writes_streams(spark, table):
+            return _table_sink(spark, table, self._target, self._plan, named.at)
+        files = of_session_catalog(spark, table)
+        if files is None:
             msg = f"table {self._name} takes no streams, as in Spark; use foreachBatch."
             raise ConfigError(msg)
-        return self._files(table.v1Table(), quoted)
+        return self._files(files, quoted)
 
     def _files(self, table: Jvm, quoted: str) -> Sink:
         """Return the sink of a table of files."""
@@ -290,7 +252,7 @@ class _TableFinder:
                 f'.format("{provider}").'
             )
             raise ConfigError(msg)
-        path = str(jvm(self._spark).org.apache.hadoop.fs.Path(table.location()).toString())
+        path = path_of(self._spark, table.location())
         others = {k: v for k, v in self._target.options.items() if k.lower() != "path"}
         target = replace(self._target, options=others | {"path": path})
         return _format_sink(self._spark, target, self._plan, (quoted, path))
@@ -334,32 +296,6 @@ class NoopSink:
     def write(self, batch: int, frame: DataFrame) -> None:
         """Compute the rows."""
         frame.write.format("noop").mode("overwrite").save()
-
-
-class MemorySink:
-    """A table of the query's name in this session, as Spark's memory sink."""
-
-    kind = "skip"
-    wants_empty = False
-    inside = False
-
-    def __init__(self, spark: SparkSession, name: str, schema_plan: DataFrame, mode: str) -> None:
-        java = jvm(spark)
-        with sparksinks.refused(f'format "memory" with the query\'s name "{name}"'):
-            spark._jsparkSession.sessionState().sqlParser().parseTableIdentifier(name)
-        self._sink: Jvm = java.org.apache.spark.sql.execution.streaming.sources.MemorySink()
-        self._complete = mode == "complete"
-        output = schema_plan._jdf.queryExecution().analyzed().output()
-        plan = java.org.apache.spark.sql.execution.streaming.sources.MemoryPlan(self._sink, output)
-        self._name, self._rows = name, of_rows(spark, plan)
-
-    def begin(self) -> None:
-        """Put the table in the place of one of that name."""
-        self._rows.createOrReplaceTempView(self._name)
-
-    def write(self, batch: int, frame: DataFrame) -> None:
-        """Add the step's rows (complete mode: put them in place of all others)."""
-        self._sink.write(batch, self._complete, frame._jdf.collect())
 
 
 class ConsoleSink:

@@ -15,7 +15,7 @@ from headgate.spark.job.job import JobConfig
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.ports import Ports
 from headgate.spark.job.reports import Report, ReportChannel, consistent
-from headgate.spark.jvm.gateway import ArrowMap
+from headgate.spark.jvm.plans import ArrowMap, physical
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.move.errand import Errands
 from headgate.spark.move.migrations import Migrations
@@ -175,7 +175,7 @@ class StatefulWork:
         for chain in self._chains:
             chain.rows(nothing)
             chain.forget()
-        self._results.stored(Outputs(), self.checkpoint)._jdf.queryExecution().executedPlan()
+        physical(self._results.stored(Outputs(), self.checkpoint))
 
     # -- what there is to do ----------------------------------------------------------------------
 

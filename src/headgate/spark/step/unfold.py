@@ -12,22 +12,18 @@ from itertools import compress
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate.spark.jvm.gateway import (
-    Jvm,
+from headgate.spark.jvm.expressions import column, data_type, tree_patterns
+from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
+from headgate.spark.jvm.plans import (
     analysed,
-    class_name,
-    column,
-    data_type,
-    each,
     internal_rows,
-    java_class,
     leaf,
     of_rows,
+    optimised,
     replace_leaf,
-    seq,
     template,
 )
-from headgate.spark.read.logical import attributes_used
+from headgate.spark.read.expressions import attributes_used
 from headgate.spark.read.plan import Operator, Query
 from headgate.spark.step.exchange import routed_columns
 
@@ -72,7 +68,7 @@ class Unfolding:
         plan = replace_leaf(spark, operator.input_plan, below, self.hole)
         routed = of_rows(spark, plan).select(*named)
         self.plan = analysed(routed)
-        ids = attributes_used(routed._jdf.queryExecution().optimizedPlan(), self.hole)
+        ids = attributes_used(optimised(routed), self.hole)
         self._crosses = [a.exprId().toString() in ids for a in self._attributes]
         self.used = [a.name() for a in compress(self._attributes, self._crosses)]
 
@@ -101,8 +97,7 @@ def unfolding(spark: SparkSession, query: Query, key_groups: int) -> Unfolding |
 
 def _lowest_multiplied(spark: SparkSession, plan: Jvm) -> Jvm | None:
     """Return what stands below the lowest node that multiplies rows and can move, with all above it."""
-    patterns = java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern")
-    bound = [getattr(patterns, name)() for name in _BOUND_TO_THE_STREAM]
+    bound = tree_patterns(spark, _BOUND_TO_THE_STREAM)
     found = None
     while class_name(plan) in _MOVABLE:
         for expression in each(plan.expressions()):

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from headgate.operators.build import Spec
 from headgate.operators.warm import warm
+from headgate.spark.jvm.plans import computed_rows
 from headgate.spark.worker import slot
 from headgate.spark.worker.failure import is_lost_worker
 
@@ -29,7 +30,7 @@ def warm_workers(spark: SparkSession, specs: Sequence[Spec]) -> None:
     context = spark.sparkContext
     cores = max(1, context.defaultParallelism)
     frame = spark.range(0, cores, 1, cores)
-    loading = frame.mapInArrow(_Load(tuple(specs)), "ready int")._jdf.queryExecution().toRdd()
+    loading = computed_rows(frame.mapInArrow(_Load(tuple(specs)), "ready int"))
     try:
         loading.count()
     except Exception as error:

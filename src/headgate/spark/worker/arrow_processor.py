@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.stateful_processor import (
     ExpiredTimerInfo,
     StatefulProcessor,
@@ -22,6 +21,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from headgate.operators.processor import TIMERS, Keyed, State, TimeMode, Timers, Variable
+from headgate.spark.jvm.arrow import from_arrow_schema
 from headgate.spark.worker.state_handle import column_of, values_of
 
 Call = Callable[[pa.RecordBatch, Keyed, State, Timers], pa.RecordBatch | None]

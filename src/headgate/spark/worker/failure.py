@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from headgate.core.errors import EngineError, HeadgateError, ProcessorError
+from headgate.spark.jvm.errors import JavaError, JvmError
 
 _TOO_MUCH_TEXT = "TOO_MUCH_TEXT"
 _FINAL = (
@@ -67,7 +67,7 @@ def told(error: BaseException) -> str:
     text = str(error).strip()
     if isinstance(error, HeadgateError):
         return _first(text)
-    if isinstance(error, Py4JError | PySparkException):
+    if isinstance(error, JvmError | PySparkException):
         return _under_spark(text) or type(error).__name__
     name = type(error).__name__
     return f"{name}: {_first(text)}" if text else name
@@ -157,7 +157,7 @@ def is_final(error: Exception) -> bool:
     """Whether running the batch again cannot help."""
     if isinstance(error, EngineError):
         return not error.transient
-    if isinstance(error, Py4JError | ConnectionError) and not isinstance(error, Py4JJavaError):
+    if isinstance(error, JvmError | ConnectionError) and not isinstance(error, JavaError):
         return True  # no word from Java: its JVM is gone, and will not come back in this process
     return isinstance(error, HeadgateError) or any(f"[{name}" in str(error) for name in _FINAL)
 

@@ -15,12 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-# private: a test of each minor release of Spark covers them
-from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
-
 from headgate.core.errors import ProcessorError
 from headgate.operators.leaves import one_batch
 from headgate.operators.processor import Keyed
+from headgate.spark.jvm.frames import ArrowBatchTransformer, PandasToArrowConversion
 from headgate.spark.worker.user_processor import RowProcessor
 
 _SETTINGS = {

@@ -41,7 +41,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -53,6 +52,7 @@ from pyspark.sql.types import StructType
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.input import WHOLE_MAX, finite, whole
+from headgate.spark.jvm.arrow import from_arrow_schema
 from headgate.spark.worker.daemon import quiet_here
 from headgate.workloads import nexmark, replay, sentences, stock_exchange
 from headgate.workloads.rates import parse_rate

@@ -1,0 +1,37 @@
+"""What a scenario needs of the engine that runs its query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from headgate.scenario.description import Scenario
+
+
+class Query(Protocol):
+    """What a scenario needs of a running query."""
+
+    journal: Any
+    isActive: bool
+
+    def scale(self, n: int, *, by: str) -> object:
+        """Ask for `n` slots from the next batch on."""
+
+    def exception(self) -> object:
+        """Return what ended the query, or None."""
+
+    def stop(self) -> None:
+        """End the query after its batch."""
+
+
+class Engine(Protocol):
+    """What a scenario needs of an engine."""
+
+    def start(self, scenario: Scenario) -> Query:
+        """Start the scenario's query."""
+
+    def verify(self, scenario: Scenario) -> Mapping[str, Any]:
+        """Compare its output with the batch answer."""
+
+    def close(self) -> None:
+        """Give back what the engine holds."""

@@ -1,0 +1,80 @@
+"""What Spark's own analyser, planner and parsers say of a query."""
+
+from __future__ import annotations
+
+from pyspark.errors import IllegalArgumentException
+from pyspark.sql import SparkSession
+
+from headgate.spark.jvm.errors import JvmError
+from headgate.spark.jvm.gateway import Jvm, java_class, jvm
+
+
+def without_cte(spark: SparkSession, plan: Jvm) -> Jvm:
+    """Return a plan with each common table expression where it is used, as Spark puts it."""
+    catalyst = jvm(spark).org.apache.spark.sql.catalyst
+    if not plan.containsPattern(catalyst.trees.TreePattern.CTE()):
+        return plan
+    # always, nothing that is not used, not while Spark itself analyses
+    return catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+
+
+def output_mode(spark: SparkSession, mode: str) -> Jvm:
+    """Return append, update or complete as the JVM has it."""
+    modes = java_class(spark, "org.apache.spark.sql.streaming.OutputMode")
+    return getattr(modes, mode.capitalize())()
+
+
+def check_streaming(spark: SparkSession, plan: Jvm, mode: str) -> None:
+    """Let Spark judge whether it runs a plan in an output mode.
+
+    Raises
+    ------
+    AnalysisException
+        It does not.
+    """
+    analysis = jvm(spark).org.apache.spark.sql.catalyst.analysis
+    analysis.UnsupportedOperationChecker.checkForStreaming(plan, output_mode(spark, mode))
+
+
+def with_nullability_of_children(spark: SparkSession, plan: Jvm) -> Jvm:
+    """Return a plan whose attributes are nullable only where what they come from is."""
+    rules = jvm(spark).org.apache.spark.sql.catalyst.analysis
+    return getattr(getattr(rules, "UpdateAttributeNullability$"), "MODULE$").apply(plan)
+
+
+def state_watermark_ms(
+    spark: SparkSession, mine: Jvm, other: Jvm, condition: Jvm | None, watermark_ms: int
+) -> int | None:
+    """Return up to which event time a join's side gives up its records at a watermark.
+
+    Parameters
+    ----------
+    mine, other : attribute set
+        Of the side asked about, and of the other one.
+    condition : expression or None
+        The join's.
+    watermark_ms : int
+        Of the other side.
+
+    Returns
+    -------
+    int or None
+        None where the condition bounds no time.
+    """
+    java = jvm(spark)
+    helper = getattr(
+        getattr(java.org.apache.spark.sql.catalyst.analysis, "StreamingJoinHelper$"), "MODULE$"
+    )
+    some = java.scala.Option.apply
+    found = helper.getStateValueWatermark(mine, other, some(condition), some(watermark_ms))
+    return int(found.get()) if found.isDefined() else None
+
+
+def is_trigger_interval(spark: SparkSession, text: str) -> bool:
+    """Return whether Spark reads a text as a trigger's interval."""
+    triggers = jvm(spark).org.apache.spark.sql.streaming.Trigger
+    try:
+        triggers.ProcessingTime(text)
+    except (IllegalArgumentException, JvmError):
+        return False
+    return True

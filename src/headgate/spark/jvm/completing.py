@@ -1,0 +1,125 @@
+"""The progress that Spark makes of a batch, completed before anybody sees it.
+
+A listener of ours, the first of the session, puts what a query's slots did into Spark's very object:
+so the listeners behind it have it, and ``spark.streams``, the metrics and the UI, which keep the same
+object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headgate.spark.jvm.gateway import Jvm, java_class, jvm
+
+_FIELDS = ("stateOperators", "sources", "sink")
+
+
+class Fills(Protocol):
+    """What knows what a query's slots did."""
+
+    def filled(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a progress, as Spark writes it in JSON, with what its batch did."""
+
+
+class _Completing:
+    """A listener that completes the progress of headgate's queries, before others see it.
+
+    One for all queries of a session, from the start of the first to the end of the last: each event is
+    a call from the JVM into Python.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._queries: dict[str, Fills] = {}
+        self._lock = threading.Lock()
+        self._module = java_class(
+            spark, "org.apache.spark.sql.streaming.StreamingQueryProgress$.MODULE$"
+        )
+        self._fields: list[Jvm] = []
+        self._streams: Jvm = spark._jsparkSession.streams()
+        self._listener: Jvm = jvm(spark).PythonStreamingQueryListenerWrapper(self)
+
+    def follow(self, run: str, progress: Fills) -> None:
+        """Complete the progress of a run from now on, until it ends."""
+        with self._lock:
+            first = not self._queries
+            self._queries[run] = progress
+        if first:
+            self._streams.addListener(self._listener)
+            self._go_first()
+
+    def _go_first(self) -> None:
+        """Be told before the listeners that were there already."""
+        field = self._streams.getClass().getDeclaredField("listenerBus")
+        field.setAccessible(True)
+        bus = field.get(self._streams)
+        told = getattr(bus, "org$apache$spark$util$ListenerBus$$listenersPlusTimers")()
+        last = len(told) - 1
+        ours = told[last]
+        del told[last]
+        told.insert(0, ours)
+
+    # -- as the JVM calls it ----------------------------------------------------------------------
+
+    def onQueryStarted(self, event: Jvm) -> None:
+        """Do nothing."""
+
+    def onQueryIdle(self, event: Jvm) -> None:
+        """Do nothing."""
+
+    def onQueryProgress(self, event: Jvm) -> None:
+        """Complete the progress, if it is of a query of ours."""
+        progress = event.progress()
+        found = json.loads(progress.json())
+        figures = self._queries.get(found["runId"])
+        if figures is None:
+            return
+        # what was observed is left as it is, and is not read back from JSON
+        filled = figures.filled(found) | {"observedMetrics": {}}
+        complete = self._module.fromJson(json.dumps(filled))
+        if not self._fields:
+            java = progress.getClass()
+            self._fields = [java.getDeclaredField(name) for name in _FIELDS]
+            for field in self._fields:
+                field.setAccessible(True)
+        for field in self._fields:
+            field.set(progress, field.get(complete))
+
+    def onQueryTerminated(self, event: Jvm) -> None:
+        """Forget the query; this is the last that is told of it."""
+        with self._lock:
+            known = self._queries.pop(str(event.runId().toString()), None) is not None
+            last = known and not self._queries
+        if last:
+            self._streams.removeListener(self._listener)
+
+    class Java:
+        """What Py4J makes of it."""
+
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+
+_sessions: dict[tuple[int, str], _Completing] = {}
+"""By gateway and session of the JVM."""
+
+
+def complete_events(spark: SparkSession, inner: StreamingQuery, progress: Fills) -> None:
+    """Have Spark's own events, and its metrics, tell what a query's slots did.
+
+    Where the JVM does not let its progress be completed, events stay as Spark makes them: a query never
+    ends for that.
+    """
+    with contextlib.suppress(Exception):
+        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        key = (id(spark.sparkContext._gateway), str(spark._jsparkSession.sessionUUID()))
+        if key not in _sessions:
+            _sessions[key] = _Completing(spark)
+        _sessions[key].follow(str(inner.runId), progress)

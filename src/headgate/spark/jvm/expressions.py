@@ -1,0 +1,96 @@
+"""Catalyst's expressions and types: from and to PySpark's columns and types, and new ones of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from py4j.java_gateway import get_field
+from pyspark import SparkContext
+from pyspark.sql import Column, SparkSession
+from pyspark.sql.classic.column import Column as ClassicColumn
+from pyspark.sql.types import DataType, _parse_datatype_json_string
+
+from headgate.spark.jvm.gateway import Jvm, java_class, jvm, seq
+
+_GREATEST = 2**63 - 1
+
+
+def column(spark: SparkSession, expression: Jvm) -> Column:
+    """Return a Catalyst expression as a Column."""
+    utils = java_class(spark, "org.apache.spark.sql.classic.ExpressionUtils")
+    return ClassicColumn(utils.column(expression))
+
+
+def text_of(value: Column) -> str:
+    """Return a column's expression as the JVM prints it."""
+    return str(value._jc)
+
+
+def known_not_null(value: Column) -> Column:
+    """Return `value` declared never null, where the user's plan says so."""
+    context = SparkContext._active_spark_context
+    assert context is not None
+    java: Jvm = context._jvm
+    inner = java.org.apache.spark.sql.classic.ExpressionUtils.expression(value._jc)
+    declared = java.org.apache.spark.sql.catalyst.expressions.KnownNotNull(inner)
+    return ClassicColumn(java.org.apache.spark.sql.classic.ExpressionUtils.column(declared))
+
+
+def data_type(spark_type: Jvm) -> DataType:
+    """Return a Catalyst type as a PySpark type."""
+    return _parse_datatype_json_string(spark_type.json())
+
+
+def alias(
+    spark: SparkSession, child: Jvm, name: str, expr_id: Jvm, metadata: Jvm | None = None
+) -> Jvm:
+    """Return `child` under a given name and expression id."""
+    scala = jvm(spark).scala
+    empty = seq(spark, [])
+    explicit = scala.Option.apply(metadata)
+    return jvm(spark).org.apache.spark.sql.catalyst.expressions.Alias(
+        child, name, expr_id, empty, explicit, empty
+    )
+
+
+def plus(spark: SparkSession, expression: Jvm, number: int) -> Jvm:
+    """Return ``expression + number``, at most the greatest long: a sum beyond it would overflow."""
+    expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
+    parse = spark._jsparkSession.sessionState().sqlParser().parseExpression
+    most = parse(f"{_GREATEST - number}L")
+    # null stays null, which `least` would not do
+    least = expressions.If(expressions.GreaterThan(expression, most), most, expression)
+    return expressions.Add(least, parse(f"{number}L"))
+
+
+def as_long(spark: SparkSession, expression: Jvm) -> Jvm:
+    """Return a whole number of any width as a long."""
+    cast = java_class(spark, "org.apache.spark.sql.catalyst.expressions.Cast$.MODULE$")
+    kind = java_class(spark, "org.apache.spark.sql.types.LongType$.MODULE$")
+    return cast.apply(expression, kind, True)
+
+
+def present_or(spark: SparkSession, value: Jvm, condition: Jvm) -> Jvm:
+    """Return whether `value` is not null, or `condition` holds."""
+    expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
+    return expressions.Or(expressions.IsNotNull(value), condition)
+
+
+def null_where_present(spark: SparkSession, value: Jvm, child: Jvm) -> Jvm:
+    """Return `child`, or null, and nothing computed, where `value` is not null."""
+    expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
+    literals = getattr(getattr(expressions, "Literal$"), "MODULE$")
+    nothing = literals.create(None, child.dataType())
+    return expressions.If(expressions.IsNotNull(value), nothing, child)
+
+
+def interval_parts(value: Jvm) -> tuple[int, int, int]:
+    """Return the months, days and microseconds of a calendar interval."""
+    months, days, micros = (get_field(value, n) for n in ("months", "days", "microseconds"))
+    return months, days, micros
+
+
+def tree_patterns(spark: SparkSession, names: Iterable[str]) -> list[Jvm]:
+    """Return Catalyst's marks of kinds of expression, for ``containsPattern``, by their names."""
+    patterns = java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern")
+    return [getattr(patterns, name)() for name in names]

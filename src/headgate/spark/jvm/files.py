@@ -1,0 +1,72 @@
+"""Paths as Spark's JVM understands them, through Hadoop's file systems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from headgate.spark.jvm.gateway import Jvm, jvm
+
+
+@dataclass(frozen=True)
+class Uri:
+    """A location of Hadoop's.
+
+    Attributes
+    ----------
+    scheme : str or None
+    path : str
+    text : str
+        All of it.
+    """
+
+    scheme: str | None
+    path: str
+    text: str
+
+
+class HadoopPath:
+    """A path that may lie on any file system that Spark knows.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    *parts : str
+        A path as a user writes it, or a directory and a name in it; what is no path raises what Java
+        raises.
+    """
+
+    def __init__(self, spark: SparkSession, *parts: str) -> None:
+        self._conf: Jvm = spark._jsparkSession.sessionState().newHadoopConf()
+        self._path: Jvm = jvm(spark).org.apache.hadoop.fs.Path(*parts)
+
+    @property
+    def uri(self) -> Uri:
+        """As it was written."""
+        return _uri(self._path.toUri())
+
+    def resolved(self) -> Uri:
+        """Return the path with file system and directory filled in; raises what Java raises."""
+        system = self._path.getFileSystem(self._conf)
+        return _uri(system.makeQualified(self._path).toUri())
+
+    def exists(self) -> bool:
+        """Return whether the JVM sees something there."""
+        return bool(self._path.getFileSystem(self._conf).exists(self._path))
+
+
+def path_of(spark: SparkSession, location: Jvm) -> str:
+    """Return the path of a Java URI as Hadoop writes it."""
+    return str(jvm(spark).org.apache.hadoop.fs.Path(location).toString())
+
+
+def default_file_system(spark: SparkSession) -> Uri:
+    """Return where a path without a scheme lies to Spark."""
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    return _uri(jvm(spark).org.apache.hadoop.fs.FileSystem.getDefaultUri(conf))
+
+
+def _uri(java: Jvm) -> Uri:
+    scheme = java.getScheme()
+    return Uri(None if scheme is None else str(scheme), str(java.getPath()), str(java.toString()))

@@ -1,0 +1,175 @@
+"""Plans of Catalyst's, and rows under them: made, taken apart, put together anew, run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import StructType
+from pyspark.util import PythonEvalType
+
+from headgate.spark.jvm.expressions import alias
+from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class, jvm, seq, seq_of_one
+
+
+def analysed(df: DataFrame) -> Jvm:
+    """Return the analysed logical plan of `df`."""
+    return df._jdf.queryExecution().analyzed()
+
+
+def optimised(df: DataFrame) -> Jvm:
+    """Return the logical plan of `df` as Catalyst has rewritten it."""
+    return df._jdf.queryExecution().optimizedPlan()
+
+
+def physical(df: DataFrame) -> Jvm:
+    """Return the physical plan of `df`, ready to run; all of Catalyst's work is done for it."""
+    return df._jdf.queryExecution().executedPlan()
+
+
+def of_rows(spark: SparkSession, plan: Jvm) -> DataFrame:
+    """Return the DataFrame of a logical plan."""
+    module = java_class(spark, "org.apache.spark.sql.classic.Dataset$.MODULE$")
+    return DataFrame(module.ofRows(spark._jsparkSession, plan), spark)
+
+
+def project(spark: SparkSession, expressions: Iterable[Jvm], child: Jvm) -> Jvm:
+    """Return a logical Project."""
+    node = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Project")
+    return node(seq(spark, expressions), child)
+
+
+def filtered(spark: SparkSession, condition: Jvm, child: Jvm) -> Jvm:
+    """Return a logical Filter."""
+    return jvm(spark).org.apache.spark.sql.catalyst.plans.logical.Filter(condition, child)
+
+
+def named_as(frame: DataFrame, attributes: Iterable[Jvm]) -> Jvm:
+    """Return a plan of the columns of `frame` under the names and ids of `attributes`."""
+    spark, made = frame.sparkSession, analysed(frame)
+    outputs = [
+        alias(spark, new, old.name(), old.exprId(), old.metadata())
+        for new, old in zip(each(made.output()), attributes, strict=True)
+    ]
+    return project(spark, outputs, made)
+
+
+def template(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Return an empty DataFrame whose plan is one leaf, to be replaced by `leaf`."""
+    return spark.createDataFrame([], schema)
+
+
+def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Return an empty DataFrame that no Python worker is asked for, as `createDataFrame` does."""
+    tag = java_class(spark, "scala.reflect.ClassTag$.MODULE$").Any()
+    nothing = spark.sparkContext._jsc.sc().makeRDD(seq(spark, []), 1, tag)
+    java_schema = spark._jsparkSession.parseDataType(schema.json())
+    made = spark._jsparkSession.internalCreateDataFrame(nothing, java_schema, False)
+    return DataFrame(made, spark)
+
+
+def leaf(spark: SparkSession, attributes: Jvm, rows: Jvm) -> Jvm:
+    """Return a plan leaf with the given output `attributes` over an RDD of internal rows."""
+    none = java_class(spark, "scala.None$.MODULE$")
+    nil = java_class(spark, "scala.collection.immutable.Nil$.MODULE$")
+    unknown = java_class(spark, "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning")(
+        0
+    )
+    node = java_class(spark, "org.apache.spark.sql.execution.LogicalRDD")
+    session = spark._jsparkSession
+    return node(attributes, rows, unknown, nil, False, none, session, none, none, False)
+
+
+def placeholder(spark: SparkSession, schema: StructType, attributes: Jvm) -> Jvm:
+    """Return a leaf without rows that puts out the very `attributes` of a node of that schema."""
+    empty = of_rows(spark, analysed(template(spark, schema)))
+    return leaf(spark, attributes, computed_rows(empty))
+
+
+class Graft:
+    """A plan whose leaf is replaced for every batch, with few calls into the JVM.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    plan, old : plan nodes
+        `old` is a leaf of `plan`.
+    """
+
+    def __init__(self, spark: SparkSession, plan: Jvm, old: Jvm) -> None:
+        self._spark = spark
+        self._plan, self._old = plan, old
+        self._path: list[Jvm] | None = []
+        node = plan
+        while not node.equals(old):
+            children = list(each(node.children()))
+            if len(children) != 1:
+                self._path = None  # a union: found anew each time
+                break
+            self._path.insert(0, node)
+            node = children[0]
+
+    def onto(self, new: Jvm) -> Jvm:
+        """Return the plan over the leaf `new`."""
+        if self._path is None:
+            return replace_leaf(self._spark, self._plan, self._old, new)
+        for node in self._path:
+            new = node.withNewChildren(seq_of_one(self._spark, new))
+        return new
+
+
+def replace_leaf(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm) -> Jvm:
+    """Return `plan` with the leaf `old` replaced by `new`, everything else as it is."""
+    if plan.equals(old):
+        return new
+    children = list(each(plan.children()))
+    if not children:
+        return plan
+    replaced = [replace_leaf(spark, child, old, new) for child in children]
+    return plan.withNewChildren(seq(spark, replaced))
+
+
+def internal_rows(frame: DataFrame) -> Jvm:
+    """Return the RDD of Catalyst's internal rows that `frame` stands for.
+
+    A frame over an RDD, as ``foreachBatch`` gets it, is that RDD: asked for as a query, Spark would copy
+    each of its rows.
+    """
+    execution = frame._jdf.queryExecution()
+    plan = execution.analyzed()
+    return plan.rdd() if class_name(plan) == "LogicalRDD" else execution.toRdd()
+
+
+def computed_rows(frame: DataFrame) -> Jvm:
+    """Return the RDD of internal rows that `frame` gives as a query."""
+    return frame._jdf.queryExecution().toRdd()
+
+
+def run_through(frame: DataFrame) -> None:
+    """Compute all rows of `frame`, and keep none."""
+    computed_rows(frame).count()
+
+
+class ArrowMap:
+    """A function for `mapInArrow` that is pickled and made known to the JVM once, not per batch.
+
+    Parameters
+    ----------
+    function : callable
+        Takes and gives iterators of record batches; unchanged as long as the query runs.
+    schema : StructType
+        Of what it gives.
+    """
+
+    def __init__(self, function: Callable[..., Any], schema: StructType) -> None:
+        # As DataFrame.mapInArrow makes it, anew each time; the stubs know user functions only.
+        self._udf = pandas_udf(  # type: ignore[call-overload]
+            function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+        )
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """Return ``frame.mapInArrow(function, schema)``."""
+        column = self._udf(*[frame[name] for name in frame.columns])
+        return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)

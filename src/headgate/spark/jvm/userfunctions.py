@@ -1,0 +1,42 @@
+"""What a user gave to Spark as a function in Python, read back from the plan that holds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.serializers import CPickleSerializer
+from pyspark.util import PythonEvalType
+
+from headgate.spark.jvm.gateway import Jvm
+
+_PANDAS = (
+    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF,
+    PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_INIT_STATE_UDF,
+)
+
+
+def function_of(node: Jvm) -> Any:
+    """Return the function of a plan node.
+
+    The plan holds it as PySpark pickled it in this very process; nothing else is ever unpickled here.
+
+    Raises
+    ------
+    PySparkRuntimeError
+        It is not in the plan: what is large PySpark has broadcast and let go of.
+    """
+    command = node.functionExpr().func().command()
+    packed = bytes(command.toArray(command.elemTag()))
+    serializer: Any = CPickleSerializer()
+    function, _ = serializer.loads(packed)
+    return function
+
+
+def processor_of(node: Jvm) -> object:
+    """Return the object that was given to ``transformWithState``; raises as `function_of`."""
+    return function_of(node).__self__._stateful_processor
+
+
+def takes_frames(node: Jvm) -> bool:
+    """Return whether a ``transformWithState`` node is of the pandas kind."""
+    return node.functionExpr().evalType() in _PANDAS

@@ -1,0 +1,159 @@
+"""What readers of plan nodes are given, and what they are to `headgate.spark.read.logical`.
+
+A kind of node that becomes an operator has a file of its own, which ends with its `NodeReader`; the
+walker knows it by a line in its registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import types as T
+
+from headgate.core.errors import ConfigError, nearest
+from headgate.operators.build import Spec
+from headgate.operators.spec import OutputMode
+from headgate.spark.jvm.expressions import column, data_type
+from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.read.plan import InitialState, Operator, Passed, Routed
+from headgate.spark.settings.options import ARRIVAL
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What an operator takes in; the fields are those of `Operator`."""
+
+    plan: Jvm
+    keys: list[Routed]
+    values: list[Routed] | list[Passed]
+    key_names: list[str]
+    slice_start: Column | None
+    arrival: Column | None
+    initial: InitialState | None = None
+
+
+@dataclass(frozen=True)
+class Given:
+    """What an operator puts out; the fields are those of `Operator`."""
+
+    plan: Jvm
+    placeholder: Jvm
+    raw_schema: T.StructType
+    time_output: int | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known of a query while one of its nodes is read.
+
+    Attributes
+    ----------
+    spark : SparkSession
+    plan : plan node
+        The whole query's.
+    mode : OutputMode
+    arrival : str or None
+        Name of a timestamp column that says when a record arrived.
+    number : int
+        Of the operator that the node becomes, counted from the source upwards.
+    """
+
+    spark: SparkSession
+    plan: Jvm
+    mode: OutputMode
+    arrival: str | None
+    number: int
+
+    def arrived(self, attributes: Iterable[Jvm], upstream: Operator | None = None) -> Column | None:
+        """Return when a record arrived, of what an operator reads from the source; None from another.
+
+        Raises
+        ------
+        ConfigError
+            The column named is not among `attributes`, or is no timestamp.
+        """
+        if self.arrival is None or upstream is not None:
+            return None
+        found = {a.name(): a for a in attributes}
+        remedy = "name a timestamp column that every first stateful operator reads"
+        if self.arrival not in found:
+            hint = nearest(self.arrival, found) or f"; {remedy}."
+            msg = f'{ARRIVAL.key}="{self.arrival}" is no column of what a stateful operator reads{hint}'
+            raise ConfigError(msg)
+        kind = data_type(found[self.arrival].dataType())
+        if not isinstance(kind, T.TimestampType):
+            msg = f'{ARRIVAL.key}="{self.arrival}" is a {kind.simpleString()}; {remedy}.'
+            raise ConfigError(msg)
+        return column(self.spark, found[self.arrival])
+
+    def operator(
+        self,
+        kind: str,
+        what: str,
+        spec: Spec,
+        *,
+        taken: Taken,
+        given: Given,
+        upstream: Operator | None = None,
+    ) -> Operator:
+        """Return the operator that the node becomes.
+
+        Parameters
+        ----------
+        kind : str
+            Of node: its id begins with it.
+        what : str
+            For people.
+        spec : Spec
+        taken : Taken
+        given : Given
+        upstream : Operator or None
+            What it reads from; None for the source.
+        """
+        return Operator(
+            id=f"{kind}-{self.number}",
+            what=what,
+            level=0 if upstream is None else upstream.level + 1,
+            upstream=upstream,
+            spec=spec,
+            input_plan=taken.plan,
+            keys=taken.keys,
+            values=taken.values,
+            slice_start=taken.slice_start,
+            output_plan=given.plan,
+            placeholder=given.placeholder,
+            raw_schema=given.raw_schema,
+            key_names=taken.key_names,
+            time_output=given.time_output,
+            arrival=taken.arrival,
+            initial=taken.initial,
+        )
+
+
+def _streams(node: Jvm) -> bool:
+    return bool(node.isStreaming())
+
+
+@dataclass(frozen=True)
+class NodeReader:
+    """How nodes of a kind become operators.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Simple names of their classes.
+    read : callable
+        From what is known, a node and the operator that it reads from (None: the source) to the
+        operator that the node becomes. Raises UnsupportedQuery.
+    applies : callable
+        Whether such a node keeps state at all: where it reads a stream.
+    alone : str
+        What is said of one that reads from another operator; empty where it may.
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[Reading, Jvm, Operator | None], Operator]
+    applies: Callable[[Jvm], bool] = field(default=_streams)
+    alone: str = ""
