@@ -15,8 +15,9 @@ from headgate.core.errors import UnsupportedQuery
 from headgate.operators.join.match import Keyed, bounds_of, ordered, pairs
 from headgate.operators.join.operator import JoinOperator
 from headgate.operators.join.spec import LEFT, RIGHT, Comparison, JoinKind, JoinSpec
-from headgate.operators.serve import GROUP, RECORDS, TIME, GroupState, Request, serve
+from headgate.operators.serve import serve
 from headgate.operators.spec import Kind, Leaf, TimeKey
+from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request
 from headgate.operators.warm import warm
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN

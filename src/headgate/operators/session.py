@@ -9,16 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from headgate.operators import codec
-from headgate.operators.aggregate import (
-    NEVER_US,
-    AggregateOperator,
-    Batch,
-    Results,
-    interned,
-)
+from headgate.operators.aggregate import AggregateOperator, Batch, Results, interned
 from headgate.operators.kernels.sessions import number_sessions
 from headgate.operators.numbering import Distinct
-from headgate.operators.spec import AggregateSpec, OutputMode
+from headgate.operators.spec import NEVER_US, AggregateSpec, OutputMode
 from headgate.state.ports import I64, Table
 
 

@@ -15,23 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.operators import codec
-from headgate.operators.aggregate import BEFORE_ALL_US, NEVER_US, interned
+from headgate.operators.aggregate import interned
 from headgate.operators.groupwise import Groupwise, Share, joined, whole
 from headgate.operators.join.match import Keyed, bounds_of, ordered, pairs
 from headgate.operators.join.spec import LEFT, RIGHT, JoinKind, JoinSpec
 from headgate.operators.numbering import Distinct
-from headgate.operators.spec import Kind, Leaf, TimeKey
+from headgate.operators.spec import BEFORE_ALL_US, NEVER_US, Kind, Leaf, TimeKey
+from headgate.operators.step import Request
 from headgate.state.ports import Table, TableLayout
-
-if TYPE_CHECKING:
-    from headgate.operators.serve import Request
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -157,9 +154,12 @@ class _Rows:
 class JoinOperator(Groupwise):
     """Runs one `JoinSpec`."""
 
+    spec: JoinSpec
+    layout: JoinLayout
+
     def __init__(self, spec: JoinSpec) -> None:
         self.spec = spec
-        self.layout: JoinLayout = join_layout(spec)
+        self.layout = join_layout(spec)
         self.string_words = self.layout.string_words
         self._value_start = 1 + self.layout.table.key_words
         self._key = slice(1, 1 + self.layout.side_at)
@@ -168,7 +168,8 @@ class JoinOperator(Groupwise):
         self._matched_at = self._value_start + self.layout.matched_at
 
     @property
-    def _time(self) -> TimeKey | None:
+    def time(self) -> TimeKey | None:
+        """The event time of a record."""
         return self.spec.time
 
     @property

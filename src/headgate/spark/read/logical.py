@@ -16,7 +16,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from headgate.core.errors import ConfigError, UnsupportedQuery, nearest
-from headgate.operators.processor import ProcessorSpec
 from headgate.operators.spec import OutputMode
 from headgate.spark.jvm.gateway import (
     Jvm,
@@ -255,7 +254,7 @@ class QueryReader:
             )
             raise UnsupportedQuery(msg)
         upstream = self.operators[-1]
-        if isinstance(upstream.spec, ProcessorSpec):
+        if not upstream.spec.feeds_others:
             msg = f"cannot run {wording(node).name} over a processor; write it as two queries, {WAY_OUT}."
             raise UnsupportedQuery(msg)
         # Spark widens what a stateful operator reads from another to nullable; the batch answer

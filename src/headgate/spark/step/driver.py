@@ -17,7 +17,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from headgate.operators.processor import ProcessorSpec
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.job import JobConfig, OperatorState
@@ -341,8 +340,7 @@ class BatchDriver:
     def _due(self, watermark_us: int, clock_ms: float) -> bool:
         """Whether there is work without any new record."""
         for op in self.query.operators:
-            by_clock = isinstance(op.spec, ProcessorSpec) and op.spec.by_clock
-            now_us = int(clock_ms * 1e3) if by_clock else watermark_us - op.behind_us
+            now_us = int(clock_ms * 1e3) if op.spec.by_clock else watermark_us - op.behind_us
             if self.states[op.id].backlog or min(self.states[op.id].due_us) <= now_us:
                 return True
         return False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headgate.operators.build import Operator, Spec, operator_of
+from headgate.operators.build import Spec, operator_of
+from headgate.operators.operator import Operator
 from headgate.state.arena import ArenaStore, Run, arena_root, join_run, sweep
 from headgate.state.checkpoint import Checkpoint
 
