@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -200,6 +201,9 @@ class Stub:
     def runnable_s(self, seconds):
         return self.runnable * seconds
 
+    def grant(self, slots, by, why):
+        self.granted = slots
+
     def view(self):
         if self.job is None:
             msg = "its counts are gone"
@@ -228,6 +232,19 @@ def test_a_job_whose_statistics_cannot_be_read_does_not_hide_the_others():
     fleet = stubs(broken=None, good=job)
     fleet._round()
     assert list(fleet.policy.views[0].jobs) == ["good"]
+
+
+def test_nothing_is_decided_for_a_while_after_an_action():
+    job = FleetJob(UTILITY, (1.0,), {"op": FleetOperator(1, 0.5)})
+    fleet = stubs(job=job)
+    fleet.limits = replace(fleet.limits, cooldown_s=60.0)
+    fleet._act(FleetDecision(Action.RECONFIGURATION, {"job": {"op": 2}}), fleet._members)
+    assert fleet._members["job"].granted == {"op": 2}
+    fleet._round()
+    assert fleet.policy.views == []
+    fleet._next_action_s -= 60.0
+    fleet._round()
+    assert len(fleet.policy.views) == 1
 
 
 @pytest.mark.parametrize(("tasks", "congested"), [((1.0, 0.9), False), ((1.0, 1.1), True)])

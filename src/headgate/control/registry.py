@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
+from headgate.control.decorators import ActionLimit, Cooldown, Hysteresis
 from headgate.control.estimators.forecast import daily_blend
 from headgate.control.policies.dabs import Dabs
 from headgate.control.policies.dhalion import Dhalion
@@ -25,6 +27,13 @@ from headgate.core.errors import ConfigError
 from headgate.core.input import finite, shown
 
 Made = TypeVar("Made")
+
+LIMITS: Mapping[str, Callable[..., Policy]] = {
+    "hysteresis": Hysteresis,
+    "cooldown_s": Cooldown,
+    "per_minute": ActionLimit,
+}
+"""Parameters that every policy over slots takes beside its own, by name only; inside out."""
 
 _POLICIES: Mapping[str, Callable[..., Policy]] = {
     "dhalion": Dhalion,
@@ -68,7 +77,10 @@ def policy(text: str) -> Policy:
     ----------
     text : str
         A name, or a name and parameters as in a call of Python: ``static(8)``,
-        ``drs-lb(epsilon=0.4)``. Every parameter is a number.
+        ``drs-lb(epsilon=0.4)``. Every parameter is a number. Each policy also takes, by name,
+        ``hysteresis`` (a change must be wanted in so many cycles running), ``cooldown_s`` (the slots
+        of a change are left alone for so long) and ``per_minute`` (the most changes in a minute):
+        ``streamswitch(0.2, hysteresis=3, cooldown_s=30)``.
 
     Raises
     ------
@@ -83,7 +95,7 @@ def policy(text: str) -> Policy:
             f"it to such a query with .policy, and here one of {', '.join(_POLICIES)}."
         )
         raise ConfigError(msg)
-    return _made(text, _POLICIES, "streamswitch(0.2)")
+    return _made(text, _POLICIES, "streamswitch(0.2)", LIMITS)
 
 
 def is_replica_policy(text: str) -> bool:
@@ -102,17 +114,32 @@ def replica_policy(text: str) -> ReplicaPolicy:
     return _made(text, _REPLICA_POLICIES, "psps")
 
 
-def _made(text: str, known: Mapping[str, Callable[..., Made]], example: str) -> Made:
+def _made(
+    text: str,
+    known: Mapping[str, Callable[..., Made]],
+    example: str,
+    around: Mapping[str, Callable[..., Made]] = MappingProxyType({}),
+) -> Made:
+    """Return what `text` names, and what is put around it by the parameters of `around`."""
     call = Call.parse(text, "policy", known, example)
     make = known[call.name]
-    types = {
+    own = _types(make)
+    types = {**own, **{key: list(_types(limit).values())[1] for key, limit in around.items()}}
+    texts = call.values(list(own), list(around))
+    numbers = {key: _number(call.name, key, value, types[key]) for key, value in texts.items()}
+    made = make(**{key: value for key, value in numbers.items() if key in own})
+    for key in around:
+        if key in numbers:
+            made = around[key](made, numbers[key])
+    return made
+
+
+def _types(make: Callable[..., object]) -> dict[str, type[int] | type[float]]:
+    """Return whether each parameter is a whole number."""
+    return {
         parameter.name: int if "int" in str(parameter.annotation) else float
         for parameter in inspect.signature(make).parameters.values()
     }
-    values = call.values(list(types))
-    return make(
-        **{key: _number(call.name, key, value, types[key]) for key, value in values.items()}
-    )
 
 
 def _number(policy_name: str, key: str, value: str, kind: type[int] | type[float]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import time
 import warnings
@@ -71,11 +72,15 @@ class FleetLimits:
     advise: bool = False
     """Decide and write down, and change nothing."""
 
+    cooldown_s: float = 0.0
+    """How long nothing is decided after an action, in seconds; >= 0."""
+
     def __post_init__(self) -> None:
         check_range("fleet", "slots", self.slots, 1)
         check_range("fleet", "actions_per_minute", self.actions_per_minute, 1)
         for name in ("round_s", "hang_s"):
             check_range("fleet", name, getattr(self, name), 0.0, above=True)
+        check_range("fleet", "cooldown_s", self.cooldown_s, 0.0)
 
 
 @dataclass
@@ -115,7 +120,7 @@ class Fleet:
         proportion to the round; or a policy with parameters of one's own.
     journal : path, optional
         Where rounds and decisions are written, one JSON object a line.
-    actions_per_minute, hang_s, advise
+    actions_per_minute, hang_s, advise, cooldown_s
         As `FleetLimits`.
 
     Raises
@@ -125,7 +130,7 @@ class Fleet:
         range.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings of a fleet, by name
         self,
         spark: SparkSession,
         slots: int | str = "auto",
@@ -136,6 +141,7 @@ class Fleet:
         actions_per_minute: int = 6,
         hang_s: float = 60.0,
         advise: bool = False,
+        cooldown_s: float = 0.0,
     ) -> None:
         context = spark.sparkContext
         if context.getConf().get("spark.scheduler.mode", "FIFO") != "FAIR":
@@ -149,7 +155,7 @@ class Fleet:
         if not isinstance(budget, int):
             msg = f'fleet: slots={slots!r} is no budget; use a whole number from 1 on, or "auto".'
             raise ConfigError(msg)
-        self.limits = FleetLimits(budget, round_s, actions_per_minute, hang_s, advise)
+        self.limits = FleetLimits(budget, round_s, actions_per_minute, hang_s, advise, cooldown_s)
         self.policy = fleet_policy(policy, round_s) if isinstance(policy, str) else policy
         self._spark, self._context = spark, context
         self._journal = JournalWriter(journal) if journal is not None else None
@@ -161,6 +167,7 @@ class Fleet:
         self._log = _Log()
         self._began_s = time.monotonic()
         self._acted_s: deque[float] = deque()
+        self._next_action_s = -math.inf
         self._last_rule = ""
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -504,6 +511,9 @@ class Fleet:
         elif self._too_many():
             most = self.limits.actions_per_minute
             self._decided(FleetDecision(rule="limit", reason=f"{most} actions in this minute."))
+        elif time.monotonic() < self._next_action_s:
+            reason = f"less than {self.limits.cooldown_s:g} s since the last action."
+            self._decided(FleetDecision(rule="cool-down", reason=reason))
         elif steady:
             self._act(self.policy.decide(view), steady)
 
@@ -559,6 +569,7 @@ class Fleet:
         if not decision or self.limits.advise:
             return
         self._acted_s.append(time.monotonic())
+        self._next_action_s = time.monotonic() + self.limits.cooldown_s
         for name, slots in decision.slots.items():
             refused = steady[name].grant(dict(slots), self.policy.name, decision.reason)
             if refused:
