@@ -69,8 +69,6 @@ def can(spark: SparkSession, table: Jvm, capability: str) -> bool:
 class V1Sink:
     """A sink of the older interface: Spark's file sink, and others such as Delta's."""
 
-    kind = "skip"
-    wants_empty = False
     inside = False
 
     def __init__(self, spark: SparkSession, sink: Jvm, checkpoint: Path, table: str | None) -> None:
@@ -136,8 +134,6 @@ class FileTableSink(V1Sink):
 class V2Sink:
     """A table of a newer source (DSv2), written to as a micro-batch of a stream is."""
 
-    kind = "plain"
-    wants_empty = False
     inside = False
 
     def __init__(

@@ -422,7 +422,7 @@ class ReplicaDriver:
         older = {f.name: f for f in (latest.files if latest else ()) if f.name in held}
         kept = {entry["inline"] for entry in step.outputs.entries if "inline" in entry}
         before: int = latest.engine["sink_batch"] if latest else -1
-        delivered = bool(step.outputs.rows) or self.sink.wants_empty
+        delivered = bool(step.outputs.rows)
         manifest = Manifest(
             job=self.job,
             step=number,
@@ -448,7 +448,7 @@ class ReplicaDriver:
 
     def _deliver(self, manifest: Manifest) -> None:
         outputs = Outputs.read(manifest)
-        if outputs.rows or self.sink.wants_empty:
+        if outputs.rows:
             last = self.pipeline.stages[-1]
             rows = self._rows(last, outputs)
             frame = of_rows(rows.sparkSession, self._grafts[last.id].onto(_leaf(rows, last)))

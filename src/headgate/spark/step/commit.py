@@ -27,8 +27,6 @@ class StepFacts:
         End offsets of the sources.
     drain : bool
         True for a step after Spark's last batch.
-    wants_empty : bool
-        Whether the sink is given steps without output.
     """
 
     job: str
@@ -38,7 +36,6 @@ class StepFacts:
     watermark_us: int
     sources: list[str] | None
     drain: bool
-    wants_empty: bool
 
 
 LATE_FILES_KEPT = 256
@@ -76,7 +73,7 @@ def next_manifest(
         _add(parts, report, states[report.operator])
         states[report.operator].apply(report, facts.step, now_ms)
     parts.files |= _older_backlog(states, parts.files, latest)
-    delivered = bool(parts.outputs.rows) or facts.wants_empty
+    delivered = bool(parts.outputs.rows)
     before: int = latest.engine["sink_batch"] if latest else -1
     return Manifest(
         job=facts.job,

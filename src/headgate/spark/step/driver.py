@@ -565,7 +565,6 @@ class BatchDriver:
             watermark_us=watermark_us,
             sources=self._last_sources,
             drain=drain,
-            wants_empty=self.sink.wants_empty,
         )
         manifest = next_manifest(facts, self.states, reports, self.latest, self.migrations.to_dict)
         self.latest = self.checkpoint.commit(manifest)
@@ -575,7 +574,7 @@ class BatchDriver:
     def _deliver(self, manifest: Manifest) -> int:
         """Give a committed step's output to the sink; return its rows before the user's filters."""
         outputs = Outputs.read(manifest)
-        if outputs.rows or self.sink.wants_empty:
+        if outputs.rows:
             frame = self._results.stored(outputs, self.checkpoint)
             self.sink.write(manifest.engine["sink_batch"], frame)
         return outputs.rows

@@ -32,10 +32,6 @@ ONE_TIME = ("memory", "console", "noop")
 class Sink(Protocol):
     """Takes the output of steps, in order; may be given a step again."""
 
-    kind: str
-    """replace, skip or plain."""
-    wants_empty: bool
-    """Whether steps without output are delivered too."""
     inside: bool
     """Whether rows need only be computed, by the very job that computes their step."""
 
@@ -324,8 +320,6 @@ def _default_format(spark: SparkSession) -> str:
 class NoopSink:
     """Spark's ``noop``: every row is computed and none is kept."""
 
-    kind = "replace"
-    wants_empty = False
     inside = True
 
     def begin(self) -> None:
@@ -339,8 +333,6 @@ class NoopSink:
 class MemorySink:
     """A table of the query's name in this session, as Spark's memory sink."""
 
-    kind = "skip"
-    wants_empty = False
     inside = False
 
     def __init__(self, spark: SparkSession, name: str, schema_plan: DataFrame, mode: str) -> None:
@@ -365,8 +357,6 @@ class MemorySink:
 class ConsoleSink:
     """Prints each step, as Spark's console sink."""
 
-    kind = "plain"
-    wants_empty = False
     inside = False
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -394,8 +384,6 @@ class ConsoleSink:
 class FunctionSink:
     """The user's own function, called as Spark's ``foreachBatch`` calls it."""
 
-    kind = "plain"
-    wants_empty = False
     inside = False
 
     def __init__(self, function: Callable[[DataFrame, int], None]) -> None:
@@ -412,8 +400,6 @@ class FunctionSink:
 class WriterSink:
     """A batch writer, appended to: for formats that have no streaming writer, such as JDBC."""
 
-    kind = "plain"
-    wants_empty = False
     inside = False
 
     def __init__(
