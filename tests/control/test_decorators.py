@@ -10,7 +10,7 @@ from control_views import absurd_views, check, seen, view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.decision import NOTHING, Change, Decision, Kind
+from headgate.control.decision import NOTHING, Change, ChangeKind, Decision
 from headgate.control.decorators import (
     ActionLimit,
     AdviseOnly,
@@ -56,7 +56,7 @@ FOUR = view([10.0] * 8, slots=4)
 def balance(one: OperatorView, group: int, destination: int) -> Change:
     source = one.assignment.slot_of[group]
     new = one.assignment.remap({group: destination})
-    return Change(Kind.BALANCE, new, tuple(range(one.slots)), source, destination)
+    return Change(ChangeKind.BALANCE, new, tuple(range(one.slots)), source, destination)
 
 
 def to(one: OperatorView, slots: int) -> Change:
@@ -143,13 +143,13 @@ def test_a_balance_involves_its_two_slots() -> None:
 def test_a_scale_in_does_not_involve_the_slot_that_is_only_renumbered() -> None:
     # Slot 0 merges into slot 1; slot 3 takes its number.
     new = Assignment((1, 1, 1, 1, 2, 2, 0, 0), 3, 1)
-    merge = Change(Kind.SCALE_IN, new, (3, 1, 2), 0, 1)
+    merge = Change(ChangeKind.SCALE_IN, new, (3, 1, 2), 0, 1)
     assert involved(FOUR, merge) == ((0, 1), (1,))
 
 
 def test_a_scale_out_involves_its_source_and_the_new_slot() -> None:
     new = Assignment((0, 4, 1, 1, 2, 2, 3, 3), 5, 1)
-    assert involved(FOUR, Change(Kind.SCALE_OUT, new, (0, 1, 2, 3, None))) == ((0,), (0, 4))
+    assert involved(FOUR, Change(ChangeKind.SCALE_OUT, new, (0, 1, 2, 3, None))) == ((0,), (0, 4))
 
 
 # hysteresis
@@ -211,7 +211,9 @@ def test_cool_down_follows_a_slot_by_identity_when_it_is_renumbered() -> None:
 
 
 def test_cool_down_covers_a_new_slot() -> None:
-    out = Change(Kind.SCALE_OUT, Assignment((0, 4, 1, 1, 2, 2, 3, 3), 5, 1), (0, 1, 2, 3, None))
+    out = Change(
+        ChangeKind.SCALE_OUT, Assignment((0, 4, 1, 1, 2, 2, 3, 3), 5, 1), (0, 1, 2, 3, None)
+    )
     inner = Script(a=out)
     made = Cooldown(inner, 5.0)
     made.applied("a", made.decide(seen(0.0, a=FOUR)).changes["a"], 0.0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fake_engine import DELTA_S, FakeEngine
 
-from headgate.control.decision import NOTHING, Change, Decision, Kind
+from headgate.control.decision import NOTHING, Change, ChangeKind, Decision
 from headgate.control.observation import Observation
 from headgate.control.policy import Policy
 from headgate.control.registry import policy
@@ -33,7 +33,7 @@ class Restless:
         view = observation.operators["op"]
         slots = 3 if view.slots == 2 else 2
         kept = tuple(s if s < view.slots else None for s in range(slots))
-        change = Change(Kind.RESCALE, rescale(view.assignment, slots), kept)
+        change = Change(ChangeKind.RESCALE, rescale(view.assignment, slots), kept)
         return Decision({"op": change}, "Because.", "restless")
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.decision import NOTHING, Change, Decision, Kind
+from headgate.control.decision import NOTHING, Change, ChangeKind, Decision
 from headgate.control.observation import Observation
 from headgate.core.assignment import Assignment
 from headgate.loop.settings import OperatorSettings
@@ -58,7 +58,7 @@ def change_to(
     before: Assignment, slot_of: Sequence[int], survivors: Sequence[int | None]
 ) -> Change:
     after = Assignment(tuple(slot_of), len(survivors), before.epoch + 1)
-    return Change(Kind.RESCALE, after, tuple(survivors))
+    return Change(ChangeKind.RESCALE, after, tuple(survivors))
 
 
 def make_engine(

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from headgate.control.decision import Change, Decision, Kind
+from headgate.control.decision import Change, ChangeKind, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.policy import Policy
@@ -83,7 +83,7 @@ class Hysteresis(Decorator):
         check_range("hysteresis", "cycles", cycles, 1)
         self.parameter = f"hysteresis={cycles}"
         self._cycles = cycles
-        self._runs: dict[str, tuple[tuple[Kind, int], int]] = {}
+        self._runs: dict[str, tuple[tuple[ChangeKind, int], int]] = {}
         """Per operator: what was wanted last, and in how many cycles running."""
 
     def decide(self, observation: Observation) -> Decision:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from headgate.control.decision import Change, Kind
+from headgate.control.decision import Change, ChangeKind
 from headgate.control.observation import Observation, OperatorView
 from headgate.core.assignment import rescale
 
@@ -30,7 +30,7 @@ def rescaled(view: OperatorView, slots: float) -> Change | None:
     if wanted == view.slots:
         return None
     survivors = tuple(slot if slot < view.slots else None for slot in range(wanted))
-    return Change(Kind.RESCALE, rescale(view.assignment, wanted), survivors)
+    return Change(ChangeKind.RESCALE, rescale(view.assignment, wanted), survivors)
 
 
 def mean_service_rate(view: OperatorView) -> float:

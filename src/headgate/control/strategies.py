@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.decision import Change, Kind
+from headgate.control.decision import Change, ChangeKind
 from headgate.control.observation import OperatorView
 from headgate.control.projection import F64, pressure, projected_latency_s
 from headgate.core.assignment import Assignment
@@ -30,7 +30,7 @@ class Strategy:
 
     Attributes
     ----------
-    kind : Kind
+    kind : ChangeKind
         Scale-out, scale-in or balance.
     groups : tuple of int
         K: the key groups that move, in the order in which they were chosen.
@@ -42,7 +42,7 @@ class Strategy:
         Projected latency of each slot that there is afterwards.
     """
 
-    kind: Kind
+    kind: ChangeKind
     groups: tuple[int, ...]
     source: int
     destination: int
@@ -94,7 +94,7 @@ def view_after(view: OperatorView, strategy: Strategy) -> OperatorView:
     change = change_of(view, strategy)
     kept = [strategy.source if old is None else old for old in strategy.survivors]
     latency_s = view.latency_s.copy()
-    if strategy.kind is Kind.SCALE_IN:
+    if strategy.kind is ChangeKind.SCALE_IN:
         ends = latency_s[[strategy.source, strategy.destination]]
         latency_s[strategy.destination] = np.fmax(*ends)
     return replace(
@@ -111,7 +111,7 @@ def view_after(view: OperatorView, strategy: Strategy) -> OperatorView:
 
 def joined(first: Change, second: Change) -> Change:
     """Return one change for two: `second` was made for what `first` leads to, in the same epoch."""
-    kind = first.kind if second.kind is Kind.BALANCE else second.kind
+    kind = first.kind if second.kind is ChangeKind.BALANCE else second.kind
     survivors = tuple(None if slot is None else first.survivors[slot] for slot in second.survivors)
     return replace(first, kind=kind, assignment=second.assignment, survivors=survivors)
 
@@ -184,7 +184,7 @@ def best_balance(
     rates[source] = prefix.kept
     rates[destination] += prefix.rate
     return Strategy(
-        Kind.BALANCE,
+        ChangeKind.BALANCE,
         prefix.groups,
         source,
         destination,
@@ -214,7 +214,7 @@ def best_scale_out(
     rates = view.slot_rate
     rates[source] = prefix.kept
     return Strategy(
-        Kind.SCALE_OUT,
+        ChangeKind.SCALE_OUT,
         prefix.groups,
         source,
         view.slots,
@@ -251,7 +251,7 @@ def best_scale_in(view: OperatorView, epsilon: float) -> Strategy | None:
     rates[destination] += rates[source]
     latency = projected_latency_s(rates, view.service_rate, epsilon)
     return Strategy(
-        Kind.SCALE_IN,
+        ChangeKind.SCALE_IN,
         view.assignment.groups_of(source),
         source,
         destination,

@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.decision import Change, Decision, Kind
+from headgate.control.decision import Change, ChangeKind, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.projection import F64, pressure, projected_latency_s
@@ -131,11 +131,11 @@ class StreamSwitch:
         assert diagnosis.strategy is not None
         strategy, taken = diagnosis.strategy, 1
         change = change_of(view, strategy)
-        inward = strategy.kind is Kind.SCALE_IN
+        inward = strategy.kind is ChangeKind.SCALE_IN
         while taken < self._steps:
             view = view_after(view, strategy)
             following = self._diagnose(view).strategy
-            if following is None or (following.kind is Kind.SCALE_IN) is not inward:
+            if following is None or (following.kind is ChangeKind.SCALE_IN) is not inward:
                 break
             strategy, taken = following, taken + 1
             change = joined(change, change_of(view, strategy))
