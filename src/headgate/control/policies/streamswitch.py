@@ -15,7 +15,7 @@ from headgate.control.observation import Observation, OperatorView
 from headgate.control.projection import F64, pressure, projected_latency_s
 from headgate.control.strategies import (
     Flags,
-    Strategy,
+    UnitStrategy,
     best_balance,
     best_scale_in,
     best_scale_out,
@@ -46,7 +46,7 @@ class _Diagnosis:
     rule: str
     reason: str
     numbers: dict[str, float]
-    strategy: Strategy | None = None
+    strategy: UnitStrategy | None = None
 
 
 class StreamSwitch:
@@ -191,7 +191,7 @@ class StreamSwitch:
         return _Diagnosis("severe, cannot split", reason, numbers)
 
     def _suffices(
-        self, view: OperatorView, balance: Strategy, hopeless: Flags, *, alone: bool
+        self, view: OperatorView, balance: UnitStrategy, hopeless: Flags, *, alone: bool
     ) -> bool:
         """Return whether no slot that could be cured is severe after a balance.
 
@@ -269,7 +269,7 @@ def healthiness(view: OperatorView, latency_s: F64, projected_s: F64) -> I64:
 
 
 def _relief(
-    rule: str, view: OperatorView, strategy: Strategy, numbers: dict[str, float], about: str
+    rule: str, view: OperatorView, strategy: UnitStrategy, numbers: dict[str, float], about: str
 ) -> _Diagnosis:
     """Return the diagnosis that moves some groups away from a severe slot."""
     rate = view.slot_rate[strategy.source]
