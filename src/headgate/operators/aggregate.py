@@ -66,7 +66,7 @@ class AggregateOperator(Operator):
         self._start = self.layout.value_start
         self._value_width = self.layout.table.width - self._start
 
-    def encode(self, keys: list[pa.Array], slices: I64, values: list[pa.Array]) -> Batch:
+    def encode(self, keys: list[pa.Array], slices: I64, values: list[pa.Array]) -> Buffers:
         """Return arriving buffers as words, in the order given.
 
         Parameters
@@ -85,9 +85,9 @@ class AggregateOperator(Operator):
         if layout.time_at >= 0:
             matrix[:, layout.time_at] = slices
         value = codec.encode(values, layout.value_leaves, layout.value_at, self._value_width)
-        return Batch(matrix, key.strings, value.matrix, value.strings)
+        return Buffers(matrix, key.strings, value.matrix, value.strings)
 
-    def merge(self, table: Table, batch: Batch, start: int, stop: int) -> None:
+    def merge(self, table: Table, batch: Buffers, start: int, stop: int) -> None:
         """Merge records ``start:stop`` of `batch` into `table`.
 
         Raises
@@ -350,7 +350,7 @@ class AggregateOperator(Operator):
 
 
 @dataclass(frozen=True)
-class Batch:
+class Buffers:
     """Arriving buffers as words, in serving order; see `AggregateOperator.encode`.
 
     Attributes
@@ -373,7 +373,7 @@ class _GroupStep:
 
     operator: AggregateOperator
     step: SlotStep
-    batch: Batch
+    batch: Buffers
     emission: _Emission
 
     def run(self, group: int, start: int, stop: int, watermark_us: int) -> None:

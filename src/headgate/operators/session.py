@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from headgate.operators import codec
-from headgate.operators.aggregate import AggregateOperator, Batch, Results, interned
+from headgate.operators.aggregate import AggregateOperator, Buffers, Results, interned
 from headgate.operators.kernels.sessions import number_sessions
 from headgate.operators.numbering import Distinct
 from headgate.operators.spec import NEVER_US, AggregateSpec, OutputMode
@@ -23,7 +23,7 @@ class SessionOperator(AggregateOperator):
         super().__init__(spec)
         self._end_at = self.layout.value_at[0]
 
-    def merge(self, table: Table, batch: Batch, start: int, stop: int) -> None:
+    def merge(self, table: Table, batch: Buffers, start: int, stop: int) -> None:
         """Merge records ``start:stop`` into the sessions that they touch, and those with each other."""
         layout, time = self.layout, self.layout.time_at
         keys = interned(table, batch.keys, batch.key_strings, start, stop)
