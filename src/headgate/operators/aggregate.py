@@ -36,7 +36,7 @@ _BLOCKS_FROM_SLICES = 16
 
 
 @dataclass(frozen=True)
-class Results:
+class GroupResults:
     """What a step emits for one key group, still as words.
 
     Attributes
@@ -181,7 +181,7 @@ class AggregateOperator(Operator):
         )
         return partly
 
-    def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> Results:
+    def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> GroupResults:
         """Return what this step emits and remove what can never be emitted again.
 
         Parameters
@@ -239,7 +239,7 @@ class AggregateOperator(Operator):
         starts = table.rows[live, 1 + self.layout.time_at]
         table.delete(live[self.late(starts, watermark_us)])
 
-    def _updated(self, table: Table, changed: I64, emitted_us: int) -> Results:
+    def _updated(self, table: Table, changed: I64, emitted_us: int) -> GroupResults:
         time = self.spec.time
         if time is None or not time.sliced:
             return self._windows(table, changed, BEFORE_ALL_US, NEVER_US)
@@ -277,7 +277,7 @@ class AggregateOperator(Operator):
 
     def _windows(
         self, table: Table, index: I64, after_us: int, until_us: int, only: I64 | None = None
-    ) -> Results:
+    ) -> GroupResults:
         """Merge rows into windows with ``after < end <= until`` and return them as columns."""
         time, at = self.spec.time, self.layout.time_at
         rows = table.rows[index]
@@ -291,7 +291,7 @@ class AggregateOperator(Operator):
             ends += time.size_us
             due = (ends > after_us) & (ends <= until_us)
             keys, values = keys[due], values[due]
-        return Results(keys, values, codec.Strings(*table.strings()))
+        return GroupResults(keys, values, codec.Strings(*table.strings()))
 
     def _parts(
         self, table: Table, keys: I64, values: I64, after_us: int, until_us: int
@@ -327,7 +327,7 @@ class AggregateOperator(Operator):
         rows = windows.rows[live]
         return rows[:, 1 : self._start], rows[:, self._start :]
 
-    def columns(self, results: Results) -> list[pa.Array]:
+    def columns(self, results: GroupResults) -> list[pa.Array]:
         """Return results as Arrow columns: key leaves, window end (with a time), value leaves."""
         layout = self.layout
         columns = codec.decode(results.keys, self.spec.keys, layout.key_at, results.strings)
@@ -409,10 +409,10 @@ class _Emission:
 
     def __init__(self, operator: AggregateOperator) -> None:
         self._operator = operator
-        self._words: list[Results] = []
+        self._words: list[GroupResults] = []
         self._columns: list[list[pa.Array]] = []
 
-    def add(self, results: Results) -> None:
+    def add(self, results: GroupResults) -> None:
         if len(results.keys) == 0:
             return
         if self._operator.layout.string_words:
@@ -428,7 +428,7 @@ class _Emission:
         if self._words:
             keys = np.concatenate([r.keys for r in self._words])
             values = np.concatenate([r.values for r in self._words])
-            together = Results(keys, values, self._words[0].strings)
+            together = GroupResults(keys, values, self._words[0].strings)
             return pa.RecordBatch.from_arrays(self._operator.columns(together), schema=schema)
         return pa.RecordBatch.from_pylist([], schema=schema)
 
