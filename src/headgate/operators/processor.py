@@ -110,7 +110,7 @@ TIMERS = Variable("", pa.schema([("at_ms", pa.int64())]), pa.schema([]))
 
 
 @dataclass
-class Changes:
+class VariableChanges:
     """What a call does to one variable; removals come first, later puts win over earlier ones.
 
     Attributes
@@ -144,7 +144,7 @@ class State:
         self._keys = keys
         self._variables = {variable.name: variable for variable in variables}
         self._before = before
-        self.changes = {name: Changes() for name in self._variables}
+        self.changes = {name: VariableChanges() for name in self._variables}
 
     def __getitem__(self, name: str) -> Keyed:
         """Return the entries of all keys of the call, a list's in order, others in no particular one."""
