@@ -23,7 +23,7 @@ import pyarrow as pa
 from headgate.operators import codec
 from headgate.operators.aggregate import interned
 from headgate.operators.groupwise import Groupwise, Share, joined, whole
-from headgate.operators.join.match import Keyed, bounds_of, ordered, pairs
+from headgate.operators.join.match import SideRecords, bounds_of, ordered, pairs
 from headgate.operators.join.spec import LEFT, RIGHT, JoinKind, JoinSpec
 from headgate.operators.numbering import Distinct
 from headgate.operators.spec import BEFORE_ALL_US, NEVER_US, Kind, Leaf, TimeKey
@@ -304,7 +304,7 @@ class JoinOperator(Groupwise):
         rows = np.concatenate([table.rows[live], new])
         return _Rows(rows, live, np.zeros(len(rows), dtype=np.bool_))
 
-    def _keyed(self, keys: Distinct, side: int, records: _Rows, may_match: Mask) -> Keyed:
+    def _keyed(self, keys: Distinct, side: int, records: _Rows, may_match: Mask) -> SideRecords:
         rows = records.rows
         of = keys.find(rows[:, self._key])
         of[len(records.index) :][~may_match] = -1
@@ -316,10 +316,10 @@ class JoinOperator(Groupwise):
             columns.append(ordered(words, here.leaves[leaf].kind))
         bounds, possible = bounds_of(side, comparisons, columns, len(rows))
         of[~possible] = -1
-        return Keyed(of, bounds)
+        return SideRecords(of, bounds)
 
     def _pairs(
-        self, both: list[_Rows], ready: list[Keyed], own_left: Mask, keys: int
+        self, both: list[_Rows], ready: list[SideRecords], own_left: Mask, keys: int
     ) -> tuple[I64, I64]:
         """Return the positions of the left and of the right record of each pair."""
         old = [len(records.index) for records in both]
@@ -327,7 +327,7 @@ class JoinOperator(Groupwise):
         new_left, old_right = pairs(
             _part(lefts, old[LEFT], None), _part(rights, 0, old[RIGHT]), keys, probe_side=LEFT
         )
-        stored = Keyed(lefts.of.copy(), lefts.bounds)
+        stored = SideRecords(lefts.of.copy(), lefts.bounds)
         stored.of[old[LEFT] :][~own_left] = -1
         new_right, all_left = pairs(_part(rights, old[RIGHT], None), stored, keys, probe_side=RIGHT)
         return (
@@ -389,8 +389,8 @@ class JoinOperator(Groupwise):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema())
 
 
-def _part(keyed: Keyed, start: int, stop: int | None) -> Keyed:
-    return Keyed(keyed.of[start:stop], keyed.bounds[:, start:stop])
+def _part(keyed: SideRecords, start: int, stop: int | None) -> SideRecords:
+    return SideRecords(keyed.of[start:stop], keyed.bounds[:, start:stop])
 
 
 def _encoded(
