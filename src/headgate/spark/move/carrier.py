@@ -26,7 +26,7 @@ from headgate.migration.instructions import (
     Release,
     Route,
 )
-from headgate.migration.progress import Phase, Progress
+from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.protocol import Migration
 from headgate.migration.strategy import DEFERRED_MAX, Strategy
 from headgate.spark.job.job import OperatorState
@@ -71,7 +71,7 @@ _DEFERRALS_MAX = 8
 """Boundaries that a route waits at most for a copy that cannot keep up. Chosen, not tuned."""
 
 
-_Phases = dict[int, tuple[Phase, Progress]]
+_Phases = dict[int, tuple[Phase, SubscaleProgress]]
 """Of each subscale by its number: the phase it was in, and what it is."""
 
 
