@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headgate.cli import app
-from headgate.cli.fleet import Progress
+from headgate.cli.fleet import FleetProgress
 from headgate.core.errors import ConfigError, EngineError
 from headgate.core.utility import Custom, Linear, Metric
 from headgate.journal import (
@@ -327,7 +327,7 @@ class Shown:
 
 
 def test_a_job_that_fails_is_shown_at_once_with_its_reason_and_only_once(capsys):
-    shown, running = Progress(), Shown()
+    shown, running = FleetProgress(), Shown()
     running.jobs = {"good": "running", "bad": "running"}
     shown(running)
     running.jobs["bad"], running.failures["bad"] = "failed", "ValueError: the column is gone"
