@@ -277,7 +277,9 @@ class Controller:
         for name in self._first:
             self._configure(name, floor_s)
 
-    def _on_slos(self, targets: dict[str, steering.Target], end_to_end_s: float | None) -> None:
+    def _on_slos(
+        self, targets: dict[str, steering.LatencyTarget], end_to_end_s: float | None
+    ) -> None:
         self._targets = targets
         self._loop.bound_end_to_end(end_to_end_s)
         for name, target in targets.items():
