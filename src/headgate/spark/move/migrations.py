@@ -20,7 +20,7 @@ from headgate.migration.protocol import Migration, assignment_of, plain
 from headgate.spark.job.changes import Changes, Wanted
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.job import OperatorState
-from headgate.spark.move.carrier import Carrier, Passed
+from headgate.spark.move.carrier import Carrier, PhaseLeft
 from headgate.spark.move.placement import Placement
 from headgate.spark.move.porter import Heads, Porter
 
@@ -284,10 +284,10 @@ class Migrations:
 
     # -- the journal ------------------------------------------------------------------------------
 
-    def _noting(self, operator: str) -> Callable[[Passed], None]:
+    def _noting(self, operator: str) -> Callable[[PhaseLeft], None]:
         seen: Counter[str] = Counter()
 
-        def note(passed: Passed) -> None:
+        def note(passed: PhaseLeft) -> None:
             crash_point(f"migration-{passed.what.replace(' ', '-')}", seen[passed.what])
             seen[passed.what] += 1
             self._write(
