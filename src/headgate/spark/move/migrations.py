@@ -22,7 +22,7 @@ from headgate.spark.job.faults import crash_point
 from headgate.spark.job.job import OperatorState
 from headgate.spark.move.carrier import Carrier, PhaseLeft
 from headgate.spark.move.placement import Placement
-from headgate.spark.move.porter import Heads, Porter
+from headgate.spark.move.porter import Porter, StepHeads
 
 _HERE = "here"
 """The one host of a job whose slots Spark does not place."""
@@ -279,8 +279,10 @@ class Migrations:
         wanted = replace(self._asked[operator].wanted, assignment=now, survivors=survivors)
         return InForce(before, wanted)
 
-    def _heads(self, step: int) -> Heads:
-        return Heads(step, {n: (tuple(s.tokens), tuple(s.steps)) for n, s in self._states.items()})
+    def _heads(self, step: int) -> StepHeads:
+        return StepHeads(
+            step, {n: (tuple(s.tokens), tuple(s.steps)) for n, s in self._states.items()}
+        )
 
     # -- the journal ------------------------------------------------------------------------------
 
