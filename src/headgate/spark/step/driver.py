@@ -46,7 +46,7 @@ from headgate.spark.step.recovery import (
 from headgate.spark.step.sinks import Sink
 from headgate.spark.worker.failure import is_final, processor_error
 from headgate.spark.worker.slot import STEP_PROPERTY, SlotTask
-from headgate.state.arena import Run
+from headgate.state.arena import RunDirectory
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 
@@ -71,7 +71,7 @@ class BatchDriver:
         Opened.
     job : str
         The checkpoint's uuid.
-    run : Run
+    run : RunDirectory
         The arena directory of this run.
     sink : Sink
     recorder : Recorder
@@ -85,7 +85,7 @@ class BatchDriver:
         config: JobConfig,
         checkpoint: Checkpoint,
         job: str,
-        run: Run,
+        run: RunDirectory,
         sink: Sink,
         recorder: Recorder,
     ) -> None:
