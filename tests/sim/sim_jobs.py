@@ -15,14 +15,14 @@ from headgate.loop.settings import OperatorSettings
 from headgate.sim.continuous import ContinuousEngine, ContinuousOperator
 from headgate.sim.model import OperatorModel, ServiceTime, TreatmentCost
 from headgate.sim.streams import Inflow
-from headgate.workloads.arrivals import Arrivals, Chunk, Feed
+from headgate.workloads.arrivals import ArrivalStream, Chunk, Feed
 
 NAME = "count"
 SETTINGS = {NAME: OperatorSettings(1.0, 1.0, 16)}
 
 
 @dataclass
-class Given(Arrivals):
+class Given(ArrivalStream):
     """Records at given times."""
 
     times_s: npt.ArrayLike
@@ -62,7 +62,12 @@ def change_to(
 
 
 def make_engine(
-    model: OperatorModel, arrivals: Arrivals, *, until_s: float, delta_s: float = 0.1, seed: int = 0
+    model: OperatorModel,
+    arrivals: ArrivalStream,
+    *,
+    until_s: float,
+    delta_s: float = 0.1,
+    seed: int = 0,
 ) -> ContinuousEngine:
     generators = [np.random.default_rng([seed, purpose]) for purpose in range(3)]
     operator = ContinuousOperator(

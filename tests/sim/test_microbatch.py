@@ -16,7 +16,7 @@ from headgate.sim.microbatch import BatchOperator, MicroBatchEngine
 from headgate.sim.model import MicroBatch, OperatorModel
 from headgate.sim.simulation import SimulatedJob, Simulation
 from headgate.sim.streams import Inflow
-from headgate.workloads.arrivals import Arrivals, Feed, RateArrivals
+from headgate.workloads.arrivals import ArrivalStream, Feed, RateArrivals
 from headgate.workloads.rates import ConstantRate
 
 EVEN = np.full(8, 1 / 8)
@@ -25,7 +25,7 @@ SETTINGS = {NAME: OperatorSettings(2.0, 1.0, 8)}
 
 
 def run(
-    arrivals: Arrivals,
+    arrivals: ArrivalStream,
     until_s: float,
     *,
     engine: MicroBatch = ENGINE,

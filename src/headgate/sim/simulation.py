@@ -18,7 +18,7 @@ from headgate.sim.microbatch import BatchOperator, MicroBatchEngine
 from headgate.sim.model import MicroBatch, OperatorModel
 from headgate.sim.result import RunResult
 from headgate.sim.streams import Inflow
-from headgate.workloads.arrivals import Arrivals, Feed
+from headgate.workloads.arrivals import ArrivalStream, Feed
 
 _ROUNDING = 1e-9
 
@@ -34,12 +34,12 @@ class SimulatedJob:
     ----------
     operators : mapping of str to OperatorModel
         Upstream first.
-    sources : mapping of str to Arrivals
+    sources : mapping of str to ArrivalStream
         For each operator without parents, what arrives there.
     """
 
     operators: Mapping[str, OperatorModel]
-    sources: Mapping[str, Arrivals]
+    sources: Mapping[str, ArrivalStream]
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
