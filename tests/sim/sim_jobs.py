@@ -15,7 +15,7 @@ from headgate.loop.settings import OperatorSettings
 from headgate.sim.continuous import ContinuousEngine, ContinuousOperator
 from headgate.sim.model import OperatorModel, ServiceTime, TreatmentCost
 from headgate.sim.streams import Inflow
-from headgate.workloads.arrivals import ArrivalStream, Chunk, Feed
+from headgate.workloads.arrivals import ArrivalFeed, ArrivalStream, Chunk
 
 NAME = "count"
 SETTINGS = {NAME: OperatorSettings(1.0, 1.0, 16)}
@@ -73,7 +73,7 @@ def make_engine(
     operator = ContinuousOperator(
         NAME,
         model,
-        Inflow(model, Feed(arrivals, generators[0]), generators[1]),
+        Inflow(model, ArrivalFeed(arrivals, generators[0]), generators[1]),
         generators[2],
         ticks=round(until_s / delta_s),
         delta_s=delta_s,

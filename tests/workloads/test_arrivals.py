@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.errors import ConfigError
-from headgate.workloads.arrivals import ArrivalStream, Feed, RateArrivals, TraceArrivals, groups_at
+from headgate.workloads.arrivals import (
+    ArrivalFeed,
+    ArrivalStream,
+    RateArrivals,
+    TraceArrivals,
+    groups_at,
+)
 from headgate.workloads.rates import ConstantRate, SineRate
 from headgate.workloads.traces import Trace
 
@@ -22,8 +28,8 @@ STREAMS: list[ArrivalStream] = [
 ]
 
 
-def feed(arrivals: ArrivalStream, seed: int = 3) -> Feed:
-    return Feed(arrivals, np.random.default_rng(seed))
+def feed(arrivals: ArrivalStream, seed: int = 3) -> ArrivalFeed:
+    return ArrivalFeed(arrivals, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("arrivals", STREAMS)

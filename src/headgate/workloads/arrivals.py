@@ -41,7 +41,7 @@ class ArrivalStream(ABC):
         """
 
 
-class Feed:
+class ArrivalFeed:
     """A stream, read up to one time after another.
 
     Parameters
