@@ -8,12 +8,12 @@ from pyspark.sql import SparkSession
 
 from headgate.core.errors import ConfigError
 from headgate.journal.schema import Event
-from headgate.spark.cluster.following import ExecutorFollower, Needs
+from headgate.spark.cluster.following import ExecutorFollower, SharedNeeds
 from headgate.spark.jvm.executors import ExecutorPool
 from headgate.spark.step.driver import BatchDriver
 from headgate.spark.step.warmup import warm_workers
 
-_needs: dict[str, Needs] = {}
+_needs: dict[str, SharedNeeds] = {}
 """What the queries of each application of this process need together."""
 
 
@@ -50,7 +50,7 @@ def follow_slots(
         warm_workers(spark, [op.spec for op in driver.query.operators])
         driver.set_cores(pool.cores)
 
-    needs = _needs.setdefault(str(spark.sparkContext.applicationId), Needs(pool.configured))
+    needs = _needs.setdefault(str(spark.sparkContext.applicationId), SharedNeeds(pool.configured))
     follower = ExecutorFollower(pool, needs, driver.run.run_id, write, grown)
 
     def after_step() -> None:
