@@ -31,7 +31,7 @@ OnProgress = Callable[[Path], None]
 """Called with the journal's path every `PROGRESS_S` while the query runs."""
 
 
-class Query(Protocol):
+class ScenarioQuery(Protocol):
     """What a scenario needs of a running query."""
 
     journal: Any
@@ -50,7 +50,7 @@ class Query(Protocol):
 class Engine(Protocol):
     """What a scenario needs of an engine."""
 
-    def start(self, scenario: Scenario) -> Query:
+    def start(self, scenario: Scenario) -> ScenarioQuery:
         """Start the scenario's query."""
 
     def verify(self, scenario: Scenario) -> Mapping[str, Any]:
@@ -116,7 +116,7 @@ def run_scenario(
 
 def _drive(
     scenario: Scenario,
-    query: Query,
+    query: ScenarioQuery,
     on_progress: OnProgress,
     interrupted: threading.Event,
     *,
@@ -162,7 +162,7 @@ class _Batches:
         return self._found
 
 
-def _raise_failure(scenario: Scenario, query: Query, journal: Path) -> None:
+def _raise_failure(scenario: Scenario, query: ScenarioQuery, journal: Path) -> None:
     """Raise EngineError if the query ended by an exception."""
     failure = query.exception()
     if failure is not None:
