@@ -29,7 +29,7 @@ from headgate.journal.fleet import (
 )
 from headgate.journal.schema import VERSION
 from headgate.journal.writer import JournalWriter
-from headgate.spark.fleet.member import Member, State
+from headgate.spark.fleet.member import JobState, Member
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.fleet.seen import every_s, measured, seen
 from headgate.spark.jvm.life import asked
@@ -237,11 +237,11 @@ class Fleet:
         return self._get(name).query
 
     @property
-    def jobs(self) -> dict[str, State]:
+    def jobs(self) -> dict[str, JobState]:
         """How each job stands to the fleet."""
         self._look()
         with self._lock:
-            failed = dict.fromkeys(self._unstarted, State.FAILED)
+            failed = dict.fromkeys(self._unstarted, JobState.FAILED)
             return failed | {name: member.state for name, member in self._members.items()}
 
     @property
@@ -249,13 +249,13 @@ class Fleet:
         """Why each job that failed did, in one line."""
         self._look()
         with self._lock:
-            failed = {n: m.why for n, m in self._members.items() if m.state is State.FAILED}
+            failed = {n: m.why for n, m in self._members.items() if m.state is JobState.FAILED}
             return self._unstarted | failed
 
     def _holds(self, name: str) -> bool:
         """Return whether a job of that name was started and has not ended."""
         held = self._members.get(name)
-        return held is not None and held.state not in (State.GONE, State.FAILED)
+        return held is not None and held.state not in (JobState.GONE, JobState.FAILED)
 
     def _refuse_after_end(self) -> None:
         if self._over.is_set():
@@ -396,7 +396,7 @@ class Fleet:
                     refused.append(error)
                     with self._lock:
                         self._unstarted[name] = str(error)
-                    self._write(FleetJobChanged(name, str(State.FAILED), str(error)))
+                    self._write(FleetJobChanged(name, str(JobState.FAILED), str(error)))
         except (KeyboardInterrupt, SystemExit):
             self.stop()
             raise
@@ -468,7 +468,7 @@ class Fleet:
             starts = bool(self._starting)
             active = [member for member in self._members.values() if member.query.isActive]
         for member in active:
-            if member.state is not State.LEAVING:
+            if member.state is not JobState.LEAVING:
                 self._leave(member, "the fleet is stopped")
         return starts or bool(active)
 
@@ -502,7 +502,7 @@ class Fleet:
 
     def _round(self) -> None:
         members = self._look()
-        steady = {n: m for n, m in members.items() if m.state is State.RUNNING}
+        steady = {n: m for n, m in members.items() if m.state is JobState.RUNNING}
         view = self._view(members, steady)
         self._write(seen(view, members, self.limits.slots))
         late = [name for name, member in steady.items() if member.changing]
