@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headgate.cli import app
-from headgate.cli.fleet import Progress
+from headgate.cli.fleet import FleetProgress
 from headgate.core.errors import ConfigError, EngineError
 from headgate.core.utility import Custom, Linear, Metric
 from headgate.journal import (
@@ -114,6 +114,16 @@ def test_the_environment_wins_over_the_file(tmp_path):
         ),
         (JOB + "priority = 0\n", r"\[jobs.counts\] priority is 0.0; use a number above 0"),
         (JOB + 'utility = "nee"\n', r'unknown utility "nee"; did you mean "knee"\?'),
+        (JOB + "utility = 5\n", r"utility = 5 is not str or Piecewise"),
+        (JOB + "utility = []\n", r"\[jobs.counts\] utility = \[\] is not points; write"),
+        (JOB + "utility = [[1, 1], [2]]\n", "is not points"),
+        (JOB + "utility = [[1, true]]\n", "is not points"),
+        (JOB + "utility = [[1, 1], [1e13, 0]]\n", "is not points"),
+        (JOB + f"utility = {[[k, 1] for k in range(101)]}\n", "1 to 100 pairs"),
+        (JOB + "utility = [[2, 1], [1, 0.5]]\n", r"\[jobs.counts\] piecewise .* do not ascend"),
+        (JOB + "utility = [[1, 2], [9, 0]]\n", "is 2.0; keep it between 0 and 1"),
+        (JOB + "utility = [[1, 0.5]]\n", "at its threshold"),
+        ('[fleet]\ncooldown = "30"\n' + JOB, r'duration "30" has no unit'),
         (JOB + 'key_groups = "many"\n', r"\[jobs.counts\] key_groups = 'many' is not int"),
         (JOB + "key_groups = 0\n", "key_groups=0 is out of range; use 1 to 32767"),
         (JOB + "slots = { max = 500 }\n", "slots max=500 exceeds 128 key groups"),
@@ -169,6 +179,15 @@ def test_a_users_own_utility_is_loaded_and_checked(tmp_path, monkeypatch):
     assert job.worth().current([2.0]) == 0.5
     linear = described(tmp_path, JOB + 'utility = "linear"\n').jobs["counts"]
     assert linear.shape() == Linear()
+
+
+def test_points_in_a_description_are_a_utility_with_straight_lines_between_them(tmp_path):
+    text = '[jobs.counts]\nquery = "nexmark-q7"\nslo = "mean < 4 s over 10 s"\npriority = 10\n'
+    text += "utility = [[4, 1.0], [8, 0.5], [20, 0]]\n"
+    job = described(tmp_path, text).jobs["counts"]
+    worth = [job.worth().current([latency_s]) for latency_s in (3.0, 6.0, 14.0, 99.0)]
+    assert worth == [10.0, 7.5, 2.5, 0.0]
+    assert check_fleet(tmp_path / "fleet.toml")["rows"][0]["utility"][1] == (8.0, 0.5)
 
 
 @pytest.mark.parametrize("command", [["fleet", "check"], ["fleet", "run", "--check"]])
@@ -308,7 +327,7 @@ class Shown:
 
 
 def test_a_job_that_fails_is_shown_at_once_with_its_reason_and_only_once(capsys):
-    shown, running = Progress(), Shown()
+    shown, running = FleetProgress(), Shown()
     running.jobs = {"good": "running", "bad": "running"}
     shown(running)
     running.jobs["bad"], running.failures["bad"] = "failed", "ValueError: the column is gone"

@@ -11,7 +11,7 @@ from control_views import seen, view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.decision import Kind
+from headgate.control.decision import ChangeKind
 from headgate.control.policies.drs import Drs, DrsBalanced, Station, fewest_servers
 from headgate.core.errors import ConfigError
 
@@ -127,7 +127,7 @@ def test_drs_adds_one_slot_at_a_time_until_it_has_what_the_model_wants() -> None
         decision = made.decide(seen(float(cycle), a=view([50.0] * 16, 100.0, slots=slots)))
         if decision:
             change = decision.changes["a"]
-            assert change.kind is Kind.SCALE_OUT
+            assert change.kind is ChangeKind.SCALE_OUT
             slots = change.assignment.slots
             made.applied("a", change, 0.1)
         seen_slots.append(slots)
@@ -139,7 +139,7 @@ def test_drs_adds_one_slot_at_a_time_until_it_has_what_the_model_wants() -> None
 def test_drs_gives_slots_back_by_merging_them() -> None:
     made = Drs(0.2, interval_s=1.0)
     decision = run(made, view([1.0] * 8, 100.0, slots=4))[-1]
-    assert decision.changes["a"].kind is Kind.SCALE_IN
+    assert decision.changes["a"].kind is ChangeKind.SCALE_IN
     assert decision.changes["a"].assignment.slots == 3
 
 
@@ -186,7 +186,7 @@ def test_drs_does_not_balance_and_drs_lb_does() -> None:
     skewed = view([45.0, 45.0, 0.0, 0.0], 100.0, slots=2, latency_s=0.5)
     assert not any(run(Drs(0.2, interval_s=1.0), skewed))
     decision = run(DrsBalanced(0.2, interval_s=1.0), skewed)[0]
-    assert decision.changes["a"].kind is Kind.BALANCE
+    assert decision.changes["a"].kind is ChangeKind.BALANCE
     assert decision.rule == "drs-lb -> balance"
 
 
@@ -199,9 +199,9 @@ def test_drs_lb_leaves_an_operator_alone_that_a_balance_would_not_cure() -> None
 def test_drs_lb_does_not_balance_while_drs_scales() -> None:
     skewed = view([45.0, 45.0, 10.0, 10.0], 100.0, slots=2, latency_s=0.5)
     made = DrsBalanced(0.2)
-    assert made.decide(seen(0.0, a=skewed)).changes["a"].kind is Kind.BALANCE
+    assert made.decide(seen(0.0, a=skewed)).changes["a"].kind is ChangeKind.BALANCE
     too_few = replace(skewed, slots_min=3)
-    assert made.decide(seen(1.0, a=too_few)).changes["a"].kind is Kind.SCALE_OUT
+    assert made.decide(seen(1.0, a=too_few)).changes["a"].kind is ChangeKind.SCALE_OUT
 
 
 def test_the_margin_must_leave_something() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.control.fleet_view import Action
-from headgate.control.policies.henge import State
+from headgate.control.policies.henge import ClusterState
 
 SLO_S = 1.0
 
@@ -58,10 +58,10 @@ def test_a_well_behaved_cluster_converges_within_the_bound(
     before = cluster.utility
     for _ in range(7 * bound + 10):
         cluster.round()
-        if cluster.henge.state is State.CONVERGED:
+        if cluster.henge.state is ClusterState.CONVERGED:
             break
     cluster.run(7)
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
     assert len(cluster.actions) <= bound
     assert kinds(cluster.actions).count(Action.REDUCTION) <= 1
     assert cluster.utility >= before * 0.99
@@ -72,7 +72,7 @@ def test_jobs_just_short_of_their_slo_need_a_step_each() -> None:
     cluster = Cluster({f"j{n}": Job(by_slots(1.01)) for n in range(5)})
     cluster.run(60)
     assert len(cluster.actions) == 5 > 5 * math.log(1.01, 1.05) + 2
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
 
 
 def _constrained() -> dict[str, Job]:
@@ -102,4 +102,4 @@ def test_the_five_parameters_do_not_change_where_it_ends(change: dict[str, float
     cluster.run(200)
     assert Action.REDUCTION in kinds(cluster.actions)
     assert cluster.utility == 75.0
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED

@@ -9,7 +9,7 @@ import pytest
 from henge_cluster import Cluster, Job, by_slots, constant, kinds, parameters, touched
 
 from headgate.control.fleet_view import Action, FleetView
-from headgate.control.policies.henge import Henge, State
+from headgate.control.policies.henge import ClusterState, Henge
 
 
 def spoiler() -> dict[str, Job]:
@@ -26,7 +26,7 @@ def test_a_cluster_at_its_maximum_converges_after_four_more_rounds() -> None:
     for _ in range(6):
         cluster.round()
         states.append(cluster.henge.state)
-    assert states == [State.NOT_CONVERGED] * 4 + [State.CONVERGED] * 2
+    assert states == [ClusterState.NOT_CONVERGED] * 4 + [ClusterState.CONVERGED] * 2
 
 
 def test_a_miss_during_the_four_rounds_starts_them_again() -> None:
@@ -37,9 +37,9 @@ def test_a_miss_during_the_four_rounds_starts_them_again() -> None:
     cluster.round()
     job.latency_s = constant(0.5)
     cluster.run(4)
-    assert cluster.henge.state is State.NOT_CONVERGED
+    assert cluster.henge.state is ClusterState.NOT_CONVERGED
     cluster.round()
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
 
 
 @pytest.mark.parametrize("congested", [True, False])
@@ -77,7 +77,7 @@ def test_a_drop_after_the_reduction_means_reversion() -> None:
     cluster.run(40)
     wanted = [Action.RECONFIGURATION, Action.REDUCTION, Action.RECONFIGURATION, Action.REVERSION]
     assert kinds(cluster.actions) == wanted
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
 
 
 @pytest.mark.parametrize(("rate", "action"), [(100.0, Action.REVERSION), (110.0, None)])
@@ -158,7 +158,7 @@ def test_a_reversion_restores_the_best_configuration_on_record_of_all_jobs() -> 
     assert touched(cluster.run(40)) == ["a", "a", "bad", "bad"]
     assert kinds(cluster.actions)[-1] is Action.REVERSION
     assert [jobs[name].slots for name in ("a", "bad", "good")] == [21, 1, 10]
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
 
 
 def test_a_reversion_does_not_go_back_above_the_budget() -> None:
@@ -181,7 +181,7 @@ def test_where_no_action_can_help_the_best_configuration_is_kept() -> None:
     idle = Job(constant(2.0), constant(0.1))
     cluster = Cluster({"a": idle})
     assert cluster.run(50) == []
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
     assert cluster.henge.indicators.oversubscribed
 
 
@@ -204,14 +204,14 @@ def test_a_request_that_fits_only_in_part_counts_as_congestion() -> None:
 def test_no_slot_left_and_nothing_to_reduce_ends_the_search() -> None:
     cluster = Cluster({"a": Job(by_slots(3.0)), "b": Job(constant(0.5))}, slots_max=12)
     assert cluster.run(30) == []
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
 
 
 def test_a_drop_of_more_than_five_percent_forgets_history() -> None:
     job = Job(by_slots(5.0))
     cluster = Cluster({"a": job})
     cluster.run(30)
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
     best_before = job.slots
     #  The load triples and more slots only make it worse: the old best is not on record any more.
     job.latency_s = lambda slots: 2.0 + slots / 100.0
@@ -219,7 +219,7 @@ def test_a_drop_of_more_than_five_percent_forgets_history() -> None:
     cluster.run(40)
     assert kinds(cluster.actions)[1:] == [Action.RECONFIGURATION, Action.REVERSION]
     assert job.slots == best_before
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
 
 
 def test_forgotten_configurations_are_never_restored() -> None:
@@ -239,7 +239,7 @@ def test_a_dip_of_one_round_does_not_leave_the_converged_state() -> None:
     cluster.run(10)
     job.latency_s = constant(2.0)
     cluster.round()
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
     job.latency_s = constant(0.5)
     assert cluster.run(20) == []
 
@@ -248,7 +248,7 @@ def test_a_new_miss_in_the_converged_state_is_acted_upon() -> None:
     jobs = {"small": Job(constant(0.9), priority=1.0), "big": Job(constant(0.5), priority=99.0)}
     cluster = Cluster(jobs)
     cluster.run(10)
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
     jobs["small"].latency_s = by_slots(1.1)  # 0.1 % of the total utility
     assert touched(cluster.run(5)) == ["small"]
 
@@ -267,7 +267,7 @@ def test_a_miss_that_began_as_the_cluster_converged_is_acted_upon() -> None:
     cluster.round()
     jobs["b"].latency_s = by_slots(1.1)
     cluster.round()
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
     assert touched(cluster.run(3)) == ["b"]
 
 
@@ -344,16 +344,16 @@ def test_a_job_restarted_with_other_operators_is_a_new_job() -> None:
     renamed = {("new" if op == "work" else op): o for op, o in jobs["a"].operators.items()}
     changed = replace(cluster.view(), jobs=jobs | {"a": replace(jobs["a"], operators=renamed)})
     cluster.henge.decide(changed)
-    assert cluster.henge.state is State.NOT_CONVERGED
+    assert cluster.henge.state is ClusterState.NOT_CONVERGED
 
 
 def test_a_smaller_budget_starts_the_search_afresh() -> None:
     cluster = Cluster({"a": Job(by_slots(5.0))})
     cluster.run(30)
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
     cluster.slots_max = 12
     cluster.round()
-    assert cluster.henge.state is State.NOT_CONVERGED
+    assert cluster.henge.state is ClusterState.NOT_CONVERGED
     assert cluster.run(20) == []
 
 
@@ -362,7 +362,7 @@ def test_a_loss_of_less_than_five_percent_does_not_leave_the_converged_state() -
     late = Job(constant(2.0), constant(0.1))
     cluster = Cluster({"a": Job(constant(0.5)), "b": late})
     cluster.run(10)
-    assert cluster.henge.state is State.CONVERGED
+    assert cluster.henge.state is ClusterState.CONVERGED
     late.latency_s = constant(2.1)
     cluster.run(10)
     assert set(cluster.rules[-10:]) == {"converged"}

@@ -9,7 +9,7 @@ from control_views import absurd_views, check, seen, view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.decision import Kind
+from headgate.control.decision import ChangeKind
 from headgate.control.policies.dhalion import Dhalion
 from headgate.control.policies.ds2 import Ds2
 from headgate.control.policies.predictive import Predictive
@@ -98,7 +98,7 @@ def test_threshold_decommissions_as_stretch_does(start: int, left: int) -> None:
     rates = [30.0 * start / 144] * 144
     decision = Threshold().decide(seen(0.0, a=view(rates, slots=start)))
     assert decision.changes["a"].assignment.slots == left
-    assert decision.changes["a"].kind is Kind.RESCALE
+    assert decision.changes["a"].kind is ChangeKind.RESCALE
 
 
 @pytest.mark.parametrize("load", [0.45, 0.6, 0.9])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headgate.control.estimators.forecast import HoltWinters, Naive
-from headgate.control.estimators.service_time import ServiceTime, benchmark_event_s
+from headgate.control.estimators.service_time import ServiceTimeEstimate, benchmark_event_s
 from headgate.control.policies.dabs import Dabs
 from headgate.control.policies.psps import (
     INPUT,
@@ -323,14 +323,14 @@ def test_dabs_refuses_a_band_that_is_none(change: dict[str, float]) -> None:
 def test_the_time_of_an_event_comes_from_a_benchmark_and_is_corrected() -> None:
     event_s = benchmark_event_s([10, 10, 10, 0], [9.0, 0.25, 0.24, 0.1])
     assert event_s == pytest.approx(0.025)
-    estimate = ServiceTime(event_s)
+    estimate = ServiceTimeEstimate(event_s)
     for _ in range(100):
         estimate.observe(processed=40.0, useful_s=2.0)
     assert estimate.event_s == pytest.approx(0.05, rel=1e-4)
 
 
 def test_an_idle_or_absurd_interval_leaves_the_event_time_alone() -> None:
-    estimate = ServiceTime(0.02)
+    estimate = ServiceTimeEstimate(0.02)
     samples = [(0.0, 0.0), (5.0, 0.0), (5.0, math.nan), (math.inf, 1.0), (-1.0, 1.0)]
     for processed, useful_s in samples:
         estimate.observe(processed, useful_s)
@@ -338,7 +338,7 @@ def test_an_idle_or_absurd_interval_leaves_the_event_time_alone() -> None:
 
 
 def test_a_weight_of_zero_keeps_the_benchmarks_value() -> None:
-    estimate = ServiceTime(0.02, weight=0.0)
+    estimate = ServiceTimeEstimate(0.02, weight=0.0)
     estimate.observe(10.0, 5.0)
     assert estimate.event_s == 0.02
 
@@ -347,7 +347,7 @@ def test_a_benchmark_that_processed_nothing_gives_no_event_time() -> None:
     with pytest.raises(NotReady):
         benchmark_event_s([0], [1.0])
     with pytest.raises(ConfigError, match="event_s=0"):
-        ServiceTime(0.0)
+        ServiceTimeEstimate(0.0)
 
 
 def test_saved_resources_of_one_replica_of_32_per_operator() -> None:

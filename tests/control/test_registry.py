@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from control_views import seen, view
 
 from headgate.control import registry
 from headgate.control.registry import names, policy
@@ -35,16 +36,39 @@ def test_the_names_of_all_policies_are_known() -> None:
         ("drs(0.4, interval_s=1)", "drs(0.4)"),
         ("threshold(high=0.8, target=0.75, low=0.7)", "threshold(0.8, 0.75, 0.7)"),
         ("ds2()", "ds2"),
+        ("static(8, cooldown_s=30)", "static(8, cooldown_s=30)"),
+        ("ds2(cooldown_s=0.5, hysteresis=3)", "ds2(hysteresis=3, cooldown_s=0.5)"),
+        (
+            "unified( per_minute = 6 , epsilon=0.2, hysteresis=1)",
+            policy("unified(0.2)").name[:-1] + ", hysteresis=1, per_minute=6)",
+        ),
     ],
 )
 def test_a_text_gives_the_policy_it_names(text: str, name: str) -> None:
     assert policy(text).name == name
 
 
+@pytest.mark.parametrize("limits", ["", "(hysteresis=2, cooldown_s=30, per_minute=6)"])
 @pytest.mark.parametrize("name", names())
-def test_the_name_of_a_policy_makes_the_same_policy_again(name: str) -> None:
-    made = policy(name)
+def test_the_name_of_a_policy_makes_the_same_policy_again(name: str, limits: str) -> None:
+    made = policy(name + limits)
     assert policy(made.name).name == made.name
+
+
+def test_limits_in_a_text_are_put_around_the_policy() -> None:
+    four = view([10.0] * 8, slots=4)
+    made = policy("static(8, hysteresis=2, cooldown_s=30, per_minute=1)")
+    assert "Held back by hysteresis" in made.decide(seen(0.0, a=four)).reason
+    first = made.decide(seen(1.0, a=four)).changes["a"]
+    made.applied("a", first, 0.0)
+    made.decide(seen(2.0, a=view([10.0] * 8, assignment=first.assignment)))
+    # by hand: four slots again
+    made.decide(seen(3.0, a=four))
+    assert "Held back by cool-down" in made.decide(seen(4.0, a=four)).reason
+    made.decide(seen(31.5, a=four))
+    assert "Held back by action limit" in made.decide(seen(32.0, a=four)).reason
+    made.decide(seen(61.5, a=four))
+    assert made.decide(seen(62.0, a=four))
 
 
 @pytest.mark.parametrize(
@@ -60,6 +84,11 @@ def test_the_name_of_a_policy_makes_the_same_policy_again(name: str) -> None:
         ("drs(", r'cannot read the policy "drs\("'),
         ("static(0)", "static: n=0 is out of range; use at least 1"),
         ("drs(nan)", "drs: epsilon=nan is out of range"),
+        ("static(8, 9, hysteresis=2)", "static takes 1 parameters: n"),
+        ("drs(colddown_s=1)", r'drs has no parameter "colddown_s"; did you mean "cooldown_s"\?'),
+        ("drs(x=1)", "it takes epsilon, interval_s, hysteresis, cooldown_s, per_minute"),
+        ("drs(hysteresis=1.5)", "drs: hysteresis=1.5 is not a whole number"),
+        ("drs(cooldown_s=0)", "cool-down: cooldown_s=0.0 is out of range; use more than 0"),
     ],
 )
 def test_a_mistake_is_refused_with_what_to_write_instead(text: str, message: str) -> None:
@@ -80,3 +109,5 @@ def test_policies_over_pools_of_replicas_have_names_of_their_own() -> None:
 def test_an_unknown_policy_over_pools_is_refused() -> None:
     with pytest.raises(ConfigError, match="bands"):
         registry.replica_policy("dabs(bands=1)")
+    with pytest.raises(ConfigError, match="it takes blend, season"):
+        registry.replica_policy("psps(per_minute=1)")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.control import strategies
-from headgate.control.decision import Kind
+from headgate.control.decision import ChangeKind
 from headgate.control.observation import OperatorView
 from headgate.control.projection import pressure, projected_latency_s
 from headgate.control.strategies import (
@@ -172,7 +172,7 @@ def test_scale_out_projects_the_new_slot_with_the_service_rate_of_its_source() -
     seen = view([450.0, 450.0, 10.0, 10.0], [1000.0, 77.0], slots=2)
     found = best_scale_out(seen, 0.2, 0)
     assert found is not None
-    assert found.kind is Kind.SCALE_OUT
+    assert found.kind is ChangeKind.SCALE_OUT
     assert (found.source, found.destination) == (0, 2)
     assert found.latency_s == pytest.approx([1 / 350, 1 / (0.8 * 77 - 20), 1 / 350])
 
@@ -304,4 +304,4 @@ def test_a_balance_and_a_scale_out_in_one_are_a_scale_out() -> None:
     out = best_scale_out(after, 0.2, 1)
     assert out is not None
     both = joined(change_of(seen, balance), change_of(after, out))
-    assert (both.kind, both.survivors) == (Kind.SCALE_OUT, (0, 1, None))
+    assert (both.kind, both.survivors) == (ChangeKind.SCALE_OUT, (0, 1, None))

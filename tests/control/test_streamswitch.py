@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from control_views import check, seen, view
 
-from headgate.control.decision import Decision, Kind
+from headgate.control.decision import ChangeKind, Decision
 from headgate.control.observation import OperatorView
 from headgate.control.policies.streamswitch import Health, StreamSwitch, healthiness
 from headgate.core.assignment import Assignment, rescale
@@ -30,7 +30,7 @@ def decide(operator: OperatorView, epsilon: float = 0.2) -> Decision:
     return decision
 
 
-def kind(decision: Decision) -> Kind | None:
+def kind(decision: Decision) -> ChangeKind | None:
     return decision.changes["counts"].kind if decision else None
 
 
@@ -122,22 +122,22 @@ def test_a_balance_that_leaves_one_slot_severe_is_not_taken() -> None:
         [450.0, 450.0, 430.0, 430.0, 10.0, 10.0], 1000.0, slots=3, latency_s=[0.5, 0.5, 0.05]
     )
     decision = decide(operator)
-    assert kind(decision) is Kind.SCALE_OUT
+    assert kind(decision) is ChangeKind.SCALE_OUT
     assert decision.changes["counts"].source == 0
     calm = replace(operator, latency_s=np.array([0.5, 0.05, 0.05]))
-    assert kind(decide(calm)) is Kind.BALANCE
+    assert kind(decide(calm)) is ChangeKind.BALANCE
 
 
 def test_a_single_moderate_slot_forbids_a_scale_in() -> None:
     operator = view([1.0] * 6, 1000.0, slots=3)
-    assert kind(decide(operator)) is Kind.SCALE_IN
+    assert kind(decide(operator)) is ChangeKind.SCALE_IN
     tense = replace(operator, latency_s=np.array([0.05, 0.11, 0.05]))
     assert decide(tense).rule == "moderate"
 
 
 def test_slots_that_have_nothing_to_do_are_good_and_merge() -> None:
     """The whole operator idle, no completion in the window."""
-    assert kind(decide(view([0.0] * 4, 1000.0, latency_s=NAN))) is Kind.SCALE_IN
+    assert kind(decide(view([0.0] * 4, 1000.0, latency_s=NAN))) is ChangeKind.SCALE_IN
 
 
 def test_a_slot_that_completes_nothing_of_its_backlog_forbids_a_scale_in() -> None:
@@ -223,7 +223,7 @@ def test_a_hopeless_group_does_not_wander_to_a_slot_that_seems_a_little_faster()
 def test_a_group_that_a_faster_slot_can_hold_is_moved_there() -> None:
     operator = view([900.0, 10.0, 1.0, 1.0], [1000.0, 2000.0], latency_s=[0.5, 0.05])
     change = decide(operator).changes["counts"]
-    assert change.kind is Kind.BALANCE
+    assert change.kind is ChangeKind.BALANCE
     assert change.assignment.slot_of[0] == 1
 
 
@@ -236,7 +236,7 @@ def test_a_hot_key_does_not_make_the_cure_of_another_slot_look_insufficient() ->
         latency_s=[0.5, 0.5, 0.05],
     )
     decision = decide(operator)
-    assert (kind(decision), decision.changes["counts"].source) == (Kind.BALANCE, 1)
+    assert (kind(decision), decision.changes["counts"].source) == (ChangeKind.BALANCE, 1)
 
 
 def test_other_groups_are_moved_away_from_two_hot_ones() -> None:
@@ -247,7 +247,7 @@ def test_other_groups_are_moved_away_from_two_hot_ones() -> None:
         latency_s=[0.5, 0.05],
     )
     decision = decide(operator)
-    assert kind(decision) is Kind.BALANCE
+    assert kind(decision) is ChangeKind.BALANCE
     assert decision.changes["counts"].assignment.slot_of == (0, 0, 1, 1)
 
 
@@ -260,7 +260,7 @@ def test_a_single_group_on_a_slow_slot_does_not_make_a_balance_look_insufficient
         latency_s=[0.5, 0.5, 0.05],
     )
     decision = decide(operator)
-    assert (kind(decision), decision.changes["counts"].source) == (Kind.BALANCE, 1)
+    assert (kind(decision), decision.changes["counts"].source) == (ChangeKind.BALANCE, 1)
 
 
 def test_with_all_slots_taken_a_balance_that_cures_its_source_is_still_taken() -> None:
@@ -271,8 +271,8 @@ def test_with_all_slots_taken_a_balance_that_cures_its_source_is_still_taken() -
         assignment=owned([0, 1, 2], [3, 4], [5]),
         latency_s=[0.5, 0.5, 0.05],
     )
-    assert kind(decide(operator)) is Kind.SCALE_OUT
-    assert kind(decide(replace(operator, slots_max=3))) is Kind.BALANCE
+    assert kind(decide(operator)) is ChangeKind.SCALE_OUT
+    assert kind(decide(replace(operator, slots_max=3))) is ChangeKind.BALANCE
 
 
 def test_there_are_never_more_slots_than_key_groups() -> None:
@@ -316,7 +316,7 @@ def test_each_operator_is_decided_in_turn() -> None:
     decision = StreamSwitch().decide(observation)
     check(observation, decision)
     kinds = {name: change.kind for name, change in decision.changes.items()}
-    assert kinds == {"up": Kind.BALANCE, "down": Kind.SCALE_IN}
+    assert kinds == {"up": ChangeKind.BALANCE, "down": ChangeKind.SCALE_IN}
     assert decision.rule == "severe -> balance, good -> scale-in"
     assert "middle" not in decision.reason
     assert decision.numbers["up.rate"] == 900.0
@@ -335,13 +335,13 @@ def test_the_reason_names_slot_latencies_load_and_what_moves() -> None:
 def test_a_new_bound_counts_from_the_next_decision_on() -> None:
     operator = view([190.0] * 4, 1000.0, slots=1, latency_s=0.15)
     assert decide(operator).rule == "moderate"
-    assert kind(decide(replace(operator, bound_s=0.02))) is Kind.SCALE_OUT
+    assert kind(decide(replace(operator, bound_s=0.02))) is ChangeKind.SCALE_OUT
 
 
 def test_more_margin_asks_for_more_slots() -> None:
     operator = view([190.0] * 4, 1000.0, slots=1, latency_s=0.15)
     assert decide(operator, epsilon=0.2).rule == "moderate"
-    assert kind(decide(operator, epsilon=0.4)) is Kind.SCALE_OUT
+    assert kind(decide(operator, epsilon=0.4)) is ChangeKind.SCALE_OUT
 
 
 def test_an_assignment_of_any_other_origin_is_understood() -> None:
@@ -371,7 +371,7 @@ def leap(operator: OperatorView, steps: int = 8) -> Decision:
 def test_with_several_steps_one_change_brings_all_the_slots_that_a_load_needs() -> None:
     operator = view([100.0] * 40, 1000.0, latency_s=0.5)
     change = leap(operator).changes["counts"]
-    assert change.kind is Kind.SCALE_OUT
+    assert change.kind is ChangeKind.SCALE_OUT
     rates = np.bincount(change.assignment.slot_of, weights=operator.group_rate)
     assert (rates < 800.0).all()
     assert change.survivors == (0, 1) + (None,) * (change.assignment.slots - 2)
@@ -383,7 +383,7 @@ def test_several_steps_are_the_unit_strategies_one_after_the_other() -> None:
     once = decide(operator).changes["counts"]
     both = leap(operator).changes["counts"]
     assert leap(operator, steps=1).changes["counts"] == once
-    assert (both.kind, both.assignment.slots) == (Kind.SCALE_OUT, 3)
+    assert (both.kind, both.assignment.slots) == (ChangeKind.SCALE_OUT, 3)
     assert both.assignment.groups_of(2) == once.assignment.groups_of(2)
     assert len(both.assignment.groups_of(1)) < len(once.assignment.groups_of(1))
     rates = np.bincount(both.assignment.slot_of, weights=operator.group_rate)
@@ -393,7 +393,7 @@ def test_several_steps_are_the_unit_strategies_one_after_the_other() -> None:
 def test_several_steps_inward_merge_for_as_long_as_all_stay_good() -> None:
     operator = view([20.0] * 40, 1000.0, slots=8, latency_s=0.01)
     change = leap(operator).changes["counts"]
-    assert change.kind is Kind.SCALE_IN
+    assert change.kind is ChangeKind.SCALE_IN
     assert change.assignment.slots == 2
     assert len(set(change.survivors)) == 2
     assert "6 slots are good" not in leap(operator).reason

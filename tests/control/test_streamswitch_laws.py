@@ -13,7 +13,7 @@ import numpy as np
 from control_views import absurd_views, check, seen
 from hypothesis import given
 
-from headgate.control.decision import Decision, Kind
+from headgate.control.decision import ChangeKind, Decision
 from headgate.control.observation import OperatorView
 from headgate.control.policies.streamswitch import StreamSwitch
 from headgate.core.assignment import Assignment
@@ -23,7 +23,7 @@ EPSILON = 0.2
 ABSURD = np.array([np.nan, 0.0, 1e-300, 1e-9, 1e15, 799.999, 800.0])
 
 
-def hold(view: OperatorView, decision: Decision, *, steps: int = 1) -> Kind | None:
+def hold(view: OperatorView, decision: Decision, *, steps: int = 1) -> ChangeKind | None:
     """Fail unless the laws hold of a decision about one operator; return what it does."""
     check(seen(0.0, it=view), decision)
     assert decision.rule
@@ -32,7 +32,7 @@ def hold(view: OperatorView, decision: Decision, *, steps: int = 1) -> Kind | No
         return None
     change = decision.changes["it"]
     late = np.any(view.latency_s - view.floor_s > view.alert_s)
-    if change.kind is Kind.SCALE_IN:
+    if change.kind is ChangeKind.SCALE_IN:
         # Property 2 of the paper, 4.2; and none may be near its bound.
         assert np.all(view.slot_rate < (1.0 - EPSILON) * view.service_rate)
         assert not late
@@ -42,7 +42,7 @@ def hold(view: OperatorView, decision: Decision, *, steps: int = 1) -> Kind | No
         # Property 1 of the paper, 4.1.
         assert late
         grown = change.assignment.slots - view.slots
-        assert 1 <= grown <= steps if change.kind is Kind.SCALE_OUT else grown == 0
+        assert 1 <= grown <= steps if change.kind is ChangeKind.SCALE_OUT else grown == 0
         assert change.source in change.assignment.slot_of, "a source keeps a group"
     return change.kind
 
@@ -98,7 +98,7 @@ def test_laws_hold_of_random_and_absurd_observations() -> None:
     ]
     assert len(kinds) >= OBSERVATIONS
     # A law about something that never happens says nothing.
-    for kind in (Kind.SCALE_IN, Kind.SCALE_OUT, Kind.BALANCE, None):
+    for kind in (ChangeKind.SCALE_IN, ChangeKind.SCALE_OUT, ChangeKind.BALANCE, None):
         assert kinds.count(kind) > OBSERVATIONS // 200
 
 

@@ -8,7 +8,7 @@ import pytest
 from control_views import absurd_views, check, seen, view
 from hypothesis import given
 
-from headgate.control.decision import Decision, Kind
+from headgate.control.decision import ChangeKind, Decision
 from headgate.control.estimators.trend import Trend
 from headgate.control.observation import OperatorView
 from headgate.control.policies.unified import Unified
@@ -30,7 +30,7 @@ def test_a_rise_is_met_as_far_as_it_is_foreseen() -> None:
     """1,700 records/s fit into two slots, the 2,000 of a second later do not."""
     rising = [500.0, 800.0, 1100.0, 1400.0, 1700.0]
     change = after(rising).changes["it"]
-    assert change.kind is Kind.SCALE_OUT
+    assert change.kind is ChangeKind.SCALE_OUT
     assert not after(rising, ahead_s=0.0)
 
 

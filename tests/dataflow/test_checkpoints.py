@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from flows import DRRS, OPERATOR, Trial, answer, name_of, random_trial, run, with_running
+from restoring import outputs_before, restored
 from signal_rules import busy
 
 from headgate.core.errors import CheckpointError
@@ -15,7 +16,6 @@ from headgate_lab.sim.dataflow.coordinator import Scaling
 from headgate_lab.sim.dataflow.dataflow import Dataflow
 from headgate_lab.sim.dataflow.eventlog import EventLog
 from headgate_lab.sim.dataflow.methods.drrs import Drrs
-from headgate_lab.sim.dataflow.restore import outputs_before, restored
 
 REQUEST_S = 1.0
 

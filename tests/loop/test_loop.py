@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from fake_engine import DELTA_S, FakeEngine
 
-from headgate.control.decision import NOTHING, Change, Decision, Kind
+from headgate.control.decision import NOTHING, Change, ChangeKind, Decision
 from headgate.control.observation import Observation
 from headgate.control.policy import Policy
 from headgate.control.registry import policy
 from headgate.core.assignment import Assignment, rescale
 from headgate.core.errors import ConfigError, ProtocolError
-from headgate.loop.loop import ControlLoop, State
+from headgate.loop.loop import ControlLoop, LoopState
 from headgate.loop.settings import OperatorSettings
 
 SETTINGS = OperatorSettings(bound_s=1.0, window_s=0.5, slots_max=8, floor_s=0.0)
@@ -33,7 +33,7 @@ class Restless:
         view = observation.operators["op"]
         slots = 3 if view.slots == 2 else 2
         kept = tuple(s if s < view.slots else None for s in range(slots))
-        change = Change(Kind.RESCALE, rescale(view.assignment, slots), kept)
+        change = Change(ChangeKind.RESCALE, rescale(view.assignment, slots), kept)
         return Decision({"op": change}, "Because.", "restless")
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
@@ -60,7 +60,7 @@ def test_nothing_is_decided_between_decided_and_applied() -> None:
     loop = loop_of(restless, engine)
     run(loop, 1, 20)
     assert len(restless.seen) == 1
-    assert loop.state("op") is State.CHANGING
+    assert loop.state("op") is LoopState.CHANGING
     engine.finish(loop.applied, 2.0)
     decided, *rest = [line for line in engine.log if not line.startswith("not ready")]
     assert [decided, *rest] == ["decided", "apply", "applied after 1.5 s"]
@@ -81,7 +81,7 @@ def test_a_change_may_be_in_force_before_apply_returns() -> None:
     engine.apply = apply_at_once  # type: ignore[method-assign]
     run(loop, 1, 5)
     assert engine.now.slots == 3
-    assert loop.state("op") is State.STEADY
+    assert loop.state("op") is LoopState.STEADY
 
 
 def test_a_policy_hears_when_its_change_is_in_force() -> None:
@@ -109,7 +109,7 @@ def test_a_cycle_with_missing_counters_decides_nothing_and_says_why_once() -> No
     engine.missing = True
     run(loop, 1, 10)
     assert restless.seen == []
-    assert loop.state("op") is State.NOT_READY
+    assert loop.state("op") is LoopState.NOT_READY
     assert len(engine.log) == 1
     assert engine.log[0].startswith("not ready: the first sample, of tick 1, ")
 
@@ -120,10 +120,10 @@ def test_a_loop_is_not_ready_again_when_counters_go_missing_and_recovers() -> No
     run(loop, 1, 5)
     engine.missing = True
     run(loop, 6, 9)
-    assert loop.state("op") is State.NOT_READY
+    assert loop.state("op") is LoopState.NOT_READY
     engine.missing = False
     run(loop, 10, 10)
-    assert loop.state("op") is State.STEADY
+    assert loop.state("op") is LoopState.STEADY
     assert len(engine.log) == 2
 
 
@@ -409,7 +409,7 @@ def test_the_floor_of_a_nearly_idle_job_is_measured() -> None:
     assert loop.floor_s("op") == 0.0
     run(loop, 1, 40)
     assert loop.floor_s("op") == pytest.approx(0.4)
-    assert loop.state("op") is State.STEADY
+    assert loop.state("op") is LoopState.STEADY
 
 
 def test_a_bound_below_two_floors_is_unreachable() -> None:
@@ -417,9 +417,9 @@ def test_a_bound_below_two_floors_is_unreachable() -> None:
     settings = replace(SETTINGS, bound_s=0.7, floor_s=None)
     loop = loop_of(policy("static"), engine, settings)
     run(loop, 1, 40)
-    assert loop.state("op") is State.UNREACHABLE
+    assert loop.state("op") is LoopState.UNREACHABLE
     loop.configure("op", replace(settings, bound_s=0.9))
-    assert loop.state("op") is State.STEADY
+    assert loop.state("op") is LoopState.STEADY
 
 
 def test_with_its_floor_an_idle_micro_batch_job_comes_down_to_one_slot() -> None:

@@ -27,7 +27,7 @@ from headgate.migration.instructions import (
     Release,
     Route,
 )
-from headgate.migration.progress import Phase, Progress
+from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.protocol import PATIENCE_BOUNDARIES, RETRIES, Migration
 from headgate.migration.registry import strategy
 from headgate.migration.strategy import Situation
@@ -481,7 +481,7 @@ def test_groups_on_their_way_are_not_held_by_who_has_them_still() -> None:
 
 def test_groups_whose_state_is_there_count_as_held_where_they_go() -> None:
     there, more, other = (
-        Progress(number, groups, 0, slot)
+        SubscaleProgress(number, groups, 0, slot)
         for number, (groups, slot) in enumerate((((1, 2), 1), ((3,), 1), ((4,), 2)))
     )
     there.phase = Phase.ROUTE

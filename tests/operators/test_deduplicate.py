@@ -9,8 +9,9 @@ import pytest
 
 from headgate.operators.build import operator_of
 from headgate.operators.deduplicate import DeduplicateSpec
-from headgate.operators.serve import GROUP, RECORDS, TIME, GroupState, Request, serve
+from headgate.operators.serve import serve
 from headgate.operators.spec import NO_TIME_US, Kind, Leaf, TimeKey
+from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request
 from headgate.operators.warm import warm
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN

@@ -8,12 +8,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headgate.operators.aggregate import NEVER_US, AggregateOperator
+from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.build import operator_of
 from headgate.operators.codec import arrow_type
 from headgate.operators.deduplicate import DeduplicateSpec
-from headgate.operators.serve import GROUP, RECORDS, TIME, GroupState, Request, serve
-from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode, TimeKey
+from headgate.operators.serve import serve
+from headgate.operators.spec import (
+    NEVER_US,
+    Aggregate,
+    AggregateSpec,
+    Kind,
+    Leaf,
+    Op,
+    OutputMode,
+    TimeKey,
+)
+from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN
 

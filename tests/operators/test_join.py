@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 
 from headgate.core.errors import UnsupportedQuery
-from headgate.operators.join.match import Keyed, bounds_of, ordered, pairs
+from headgate.operators.join.match import SideRecords, bounds_of, ordered, pairs
 from headgate.operators.join.operator import JoinOperator
 from headgate.operators.join.spec import LEFT, RIGHT, Comparison, JoinKind, JoinSpec
-from headgate.operators.serve import GROUP, RECORDS, TIME, GroupState, Request, serve
+from headgate.operators.serve import serve
 from headgate.operators.spec import Kind, Leaf, TimeKey
+from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request
 from headgate.operators.warm import warm
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN
@@ -257,7 +258,10 @@ def test_an_order_by_the_first_comparison_finds_what_comparing_all_finds(side, f
     times = [rng.integers(0, 100, 300) + far, rng.integers(0, 100, 400) + far]
     left, _ = bounds_of(LEFT, BAND, [times[0] - 5, times[0] + 7], 300)
     right, _ = bounds_of(RIGHT, BAND, [times[1], times[1]], 400)
-    both = [Keyed(rng.integers(-1, 2, 300), left), Keyed(rng.integers(-1, 2, 400), right)]
+    both = [
+        SideRecords(rng.integers(-1, 2, 300), left),
+        SideRecords(rng.integers(-1, 2, 400), right),
+    ]
     probe, stored = pairs(both[side], both[1 - side], 2, probe_side=side)
     found = (probe, stored) if side == LEFT else (stored, probe)
     close = (times[0][:, None] - 5 <= times[1]) & (times[1] <= times[0][:, None] + 7)

@@ -13,8 +13,9 @@ import pytest
 from headgate.core.errors import EngineError, UnsupportedQuery
 from headgate.operators.process import ProcessorOperator
 from headgate.operators.processor import Keyed, ProcessorSpec, State, TimeMode, Variable
-from headgate.operators.serve import GROUP, RECORDS, GroupState, Request, serve
+from headgate.operators.serve import serve
 from headgate.operators.spec import Kind, Leaf
+from headgate.operators.step import GROUP, RECORDS, GroupState, Request
 from headgate.operators.warm import warm
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN

@@ -23,10 +23,20 @@ from hypothesis import strategies as st
 from headgate.core.assignment import Assignment, rescale, spread
 from headgate.core.errors import EngineError
 from headgate.operators import aggregate
-from headgate.operators.aggregate import NEVER_US, AggregateOperator
+from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.codec import arrow_type
-from headgate.operators.serve import GROUP, RECORDS, TIME, GroupState, Request, Served, serve
-from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode, TimeKey
+from headgate.operators.serve import serve
+from headgate.operators.spec import (
+    NEVER_US,
+    Aggregate,
+    AggregateSpec,
+    Kind,
+    Leaf,
+    Op,
+    OutputMode,
+    TimeKey,
+)
+from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request, Served
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN, Section
 from headgate_lab.testing.reference import Record, Reference, Row

@@ -10,10 +10,20 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from headgate.operators.aggregate import NEVER_US, AggregateOperator
+from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.codec import arrow_type
-from headgate.operators.serve import GROUP, RECORDS, TIME, GroupState, Request, Served, serve
-from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode, TimeKey
+from headgate.operators.serve import serve
+from headgate.operators.spec import (
+    NEVER_US,
+    Aggregate,
+    AggregateSpec,
+    Kind,
+    Leaf,
+    Op,
+    OutputMode,
+    TimeKey,
+)
+from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request, Served
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN
 

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from headgate.operators.build import operator_of
-from headgate.operators.serve import GROUP, RECORDS, TIME, GroupState, Request, serve
+from headgate.operators.serve import serve
 from headgate.operators.session import SessionOperator
 from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode, TimeKey
+from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN
 

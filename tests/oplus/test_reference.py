@@ -6,6 +6,8 @@ A test named after a slip fails on the form printed in STRETCH.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -13,9 +15,9 @@ from hypothesis import strategies as st
 
 from headgate.core.errors import ConfigError, ProtocolError
 from headgate_lab.oplus import library
-from headgate_lab.oplus.oracle import nested_loop, window_contents
 from headgate_lab.oplus.reference import Epoch, Instance, WindowState, run
 from headgate_lab.oplus.spec import (
+    Key,
     OperatorPlus,
     Record,
     Watermark,
@@ -45,6 +47,37 @@ def counts(advance: int, size: int) -> OperatorPlus:
 
 def answers(records: list[Record]) -> Counter[tuple[int, object]]:
     return Counter((record.time, record.payload) for record in records)
+
+
+def window_contents(
+    operator: OperatorPlus, records: Iterable[Record]
+) -> dict[tuple[Key, int], list[Record]]:
+    """Return the records that fall in each window, by (key, left boundary), in the order given.
+
+    A window ``[l, l + WS)`` is found by trying the multiples of WA around a record's time.
+    """
+    advance, size = operator.window_advance, operator.window_size
+    contents: dict[tuple[Key, int], list[Record]] = {}
+    for record in records:
+        around = range(record.time // advance - size // advance - 1, record.time // advance + 2)
+        for index in around:
+            left = index * advance
+            if left <= record.time < left + size:
+                for key in operator.keys_of(record):
+                    contents.setdefault((key, left), []).append(record)
+    return contents
+
+
+def nested_loop(
+    left: Sequence[Record],
+    right: Sequence[Record],
+    within: int,
+    match: Callable[[Record, Record], bool],
+) -> list[tuple[Record, Record]]:
+    """Return the pairs that match and are at most `within` apart in time."""
+    return [
+        (x, y) for x, y in product(left, right) if abs(x.time - y.time) <= within and match(x, y)
+    ]
 
 
 def expected_counts(operator: OperatorPlus, records: list[Record]) -> Counter[tuple[int, object]]:

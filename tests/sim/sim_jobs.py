@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.decision import NOTHING, Change, Decision, Kind
+from headgate.control.decision import NOTHING, Change, ChangeKind, Decision
 from headgate.control.observation import Observation
 from headgate.core.assignment import Assignment
 from headgate.loop.settings import OperatorSettings
 from headgate.sim.continuous import ContinuousEngine, ContinuousOperator
 from headgate.sim.model import OperatorModel, ServiceTime, TreatmentCost
 from headgate.sim.streams import Inflow
-from headgate.workloads.arrivals import Arrivals, Chunk, Feed
+from headgate.workloads.arrivals import ArrivalFeed, ArrivalStream, Chunk
 
 NAME = "count"
 SETTINGS = {NAME: OperatorSettings(1.0, 1.0, 16)}
 
 
 @dataclass
-class Given(Arrivals):
+class Given(ArrivalStream):
     """Records at given times."""
 
     times_s: npt.ArrayLike
@@ -58,17 +58,22 @@ def change_to(
     before: Assignment, slot_of: Sequence[int], survivors: Sequence[int | None]
 ) -> Change:
     after = Assignment(tuple(slot_of), len(survivors), before.epoch + 1)
-    return Change(Kind.RESCALE, after, tuple(survivors))
+    return Change(ChangeKind.RESCALE, after, tuple(survivors))
 
 
 def make_engine(
-    model: OperatorModel, arrivals: Arrivals, *, until_s: float, delta_s: float = 0.1, seed: int = 0
+    model: OperatorModel,
+    arrivals: ArrivalStream,
+    *,
+    until_s: float,
+    delta_s: float = 0.1,
+    seed: int = 0,
 ) -> ContinuousEngine:
     generators = [np.random.default_rng([seed, purpose]) for purpose in range(3)]
     operator = ContinuousOperator(
         NAME,
         model,
-        Inflow(model, Feed(arrivals, generators[0]), generators[1]),
+        Inflow(model, ArrivalFeed(arrivals, generators[0]), generators[1]),
         generators[2],
         ticks=round(until_s / delta_s),
         delta_s=delta_s,

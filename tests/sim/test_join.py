@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headgate.control.decision import Change, Kind
+from headgate.control.decision import Change, ChangeKind
 from headgate.control.registry import policy
 from headgate.core.assignment import rescale, spread
 from headgate.core.errors import ConfigError, ProtocolError
@@ -62,7 +62,7 @@ def stepped(switch_s: float) -> JoinEngine:
     engine = JoinEngine(model, np.array([0.0, 0.05, 0.3, 0.4]), 0.1)
     engine.advance()
     four = rescale(spread(2, 4), 4)
-    engine.apply(OPERATOR, Change(Kind.RESCALE, four, (0, 1, None, None)))
+    engine.apply(OPERATOR, Change(ChangeKind.RESCALE, four, (0, 1, None, None)))
     return engine
 
 
@@ -84,7 +84,7 @@ def test_what_waits_at_the_sources_comes_behind_a_switch() -> None:
     )
     engine = JoinEngine(model, np.full(50, 0.0), 0.1)
     engine.advance()
-    engine.apply(OPERATOR, Change(Kind.RESCALE, rescale(spread(1, 4), 2), (0, None)))
+    engine.apply(OPERATOR, Change(ChangeKind.RESCALE, rescale(spread(1, 4), 2), (0, None)))
     applied = [engine.advance() for _ in range(4)]
     # One record is done at 0.09, two more are in the buffer: the others do not delay the switch.
     assert [round(at, 3) for at in applied if at is not None] == [0.27]
@@ -104,14 +104,14 @@ def test_without_a_next_record_there_is_no_switch() -> None:
     model = JoinModel(10.0, 1000.0, slots=1, virtual_keys=4, stored_records=1.0)
     engine = JoinEngine(model, np.array([0.01]), 0.1)
     engine.advance()
-    engine.apply(OPERATOR, Change(Kind.RESCALE, rescale(spread(1, 4), 2), (0, None)))
+    engine.apply(OPERATOR, Change(ChangeKind.RESCALE, rescale(spread(1, 4), 2), (0, None)))
     assert [engine.advance() for _ in range(20)] == [None] * 20
 
 
 def test_one_switch_at_a_time() -> None:
     engine = stepped(switch_s=0.02)
     with pytest.raises(ProtocolError, match="decide again"):
-        engine.apply(OPERATOR, Change(Kind.RESCALE, rescale(spread(2, 4), 3), (0, 1, None)))
+        engine.apply(OPERATOR, Change(ChangeKind.RESCALE, rescale(spread(2, 4), 3), (0, 1, None)))
 
 
 def test_counters_never_fall_and_count_each_record_once_over_all_keys() -> None:

@@ -16,7 +16,7 @@ from headgate.sim.microbatch import BatchOperator, MicroBatchEngine
 from headgate.sim.model import MicroBatch, OperatorModel
 from headgate.sim.simulation import SimulatedJob, Simulation
 from headgate.sim.streams import Inflow
-from headgate.workloads.arrivals import Arrivals, Feed, RateArrivals
+from headgate.workloads.arrivals import ArrivalFeed, ArrivalStream, RateArrivals
 from headgate.workloads.rates import ConstantRate
 
 EVEN = np.full(8, 1 / 8)
@@ -25,7 +25,7 @@ SETTINGS = {NAME: OperatorSettings(2.0, 1.0, 8)}
 
 
 def run(
-    arrivals: Arrivals,
+    arrivals: ArrivalStream,
     until_s: float,
     *,
     engine: MicroBatch = ENGINE,
@@ -141,7 +141,7 @@ def test_a_group_that_moved_costs_its_new_slot_once() -> None:
 
 def test_counters_are_told_up_to_the_beginning_of_the_last_batch() -> None:
     model = OperatorModel(fixed(0.001), key_groups=8, slots=2)
-    feed = Feed(RateArrivals(ConstantRate(400.0), EVEN), np.random.default_rng(0))
+    feed = ArrivalFeed(RateArrivals(ConstantRate(400.0), EVEN), np.random.default_rng(0))
     inflow = Inflow(model, feed, np.random.default_rng(1))
     operator = BatchOperator(
         NAME, model, inflow, np.random.default_rng(2), engine=ENGINE, ticks=200, delta_s=0.1
@@ -163,7 +163,7 @@ def test_counters_are_told_up_to_the_beginning_of_the_last_batch() -> None:
 def test_useful_time_tells_what_a_slot_can_serve_per_second_of_full_batches() -> None:
     engine = MicroBatch(plan_s=0.1, task_s=0.02, commit_s=0.03, budget_s=0.25)
     model = OperatorModel(fixed(0.001), key_groups=8, slots=2)
-    feed = Feed(RateArrivals(ConstantRate(5000.0), EVEN), np.random.default_rng(0))
+    feed = ArrivalFeed(RateArrivals(ConstantRate(5000.0), EVEN), np.random.default_rng(0))
     inflow = Inflow(model, feed, np.random.default_rng(1))
     operator = BatchOperator(
         NAME, model, inflow, np.random.default_rng(2), engine=engine, ticks=400, delta_s=0.1
@@ -181,7 +181,9 @@ def test_useful_time_tells_what_a_slot_can_serve_per_second_of_full_batches() ->
 
 def test_a_change_for_another_epoch_is_refused() -> None:
     model = OperatorModel(fixed(), key_groups=8, slots=2)
-    inflow = Inflow(model, Feed(Given([], []), np.random.default_rng(0)), np.random.default_rng(1))
+    inflow = Inflow(
+        model, ArrivalFeed(Given([], []), np.random.default_rng(0)), np.random.default_rng(1)
+    )
     operator = BatchOperator(
         NAME, model, inflow, np.random.default_rng(2), engine=ENGINE, ticks=10, delta_s=0.1
     )

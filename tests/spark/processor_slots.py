@@ -13,8 +13,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from headgate.operators.process import ProcessorOperator
 from headgate.operators.processor import ProcessorSpec, TimeMode
-from headgate.operators.serve import GROUP, RECORDS, GroupState, Request, serve
+from headgate.operators.serve import serve
 from headgate.operators.spec import Kind, Leaf
+from headgate.operators.step import GROUP, RECORDS, GroupState, Request
 from headgate.spark.read.declaration import declared
 from headgate.spark.worker.arrow_processor import ArrowProcessor
 from headgate.spark.worker.user_processor import RowProcessor

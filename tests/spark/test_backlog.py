@@ -55,7 +55,7 @@ def test_of_late_records_a_manifest_names_the_newest_files_only():
         late = Payload(None, f"late-{step}", 1, 0)
         more = {"operator": "op", "late": late, "consumed": (), "histogram": (), "phases_ms": {}}
         report = Report(**{**given, **empty, **nothing, **more})
-        facts = StepFacts("job", step, step, 0, 0, [], drain=False, wants_empty=False)
+        facts = StepFacts("job", step, step, 0, 0, [], drain=False)
         latest = next_manifest(facts, states, [report], latest)
     named = [name for _, name in latest.engine["late"]]
     assert named[-1] == "late-599"

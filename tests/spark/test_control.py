@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from headgate.control.decision import NOTHING, Change, Decision, Kind
+from headgate.control.decision import NOTHING, Change, ChangeKind, Decision
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.slo import parse_slo
@@ -137,7 +137,7 @@ class Grow:
             return NOTHING
         slots, epoch = view.slots + 1, view.assignment.epoch + 1
         new = Assignment(spread(slots, GROUPS).slot_of, slots, epoch)
-        change = Change(Kind.RESCALE, new, (*range(view.slots), None))
+        change = Change(ChangeKind.RESCALE, new, (*range(view.slots), None))
         return Decision({"a": change}, "more is better", "always", {"slots": float("inf")})
 
     def applied(self, operator, change, took_s):

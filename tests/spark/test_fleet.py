@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +21,7 @@ from headgate.core.slo import parse_slo
 from headgate.core.utility import Intent, Metric, Utility
 from headgate.journal import AssignmentChange, FleetDecided, FleetJobChanged, FleetRound, read
 from headgate.spark.fleet import fleet as fleets
-from headgate.spark.fleet.member import Member, State, _reason
+from headgate.spark.fleet.member import JobState, Member, _reason
 from headgate.spark.settings.query_settings import QuerySettings, SlotRange
 
 pytestmark = pytest.mark.timeout(300)
@@ -95,14 +96,14 @@ def run(spark, tmp_path_factory):
         found.query = fleet.query("good")
         (operator,) = found.query.assignment()
         found.operator = operator
-        found.failed = wait_for(lambda: fleet.jobs["bad"] is State.FAILED)
+        found.failed = wait_for(lambda: fleet.jobs["bad"] is JobState.FAILED)
         policy.wants = {"good": {operator: 3}}
         found.scaled = wait_for(lambda: found.query.assignment()[operator].slots == 3)
         fleet.add(writer(spark, folder, "stuck", blocks), priority=5.0)
         found.joined = wait_for(lambda: any("stuck" in view.jobs for view in policy.views))
         pools = spark.sparkContext._jsc.sc().getAllPools()
         found.pools = {pools.apply(i).name() for i in range(pools.size())}
-        found.hung = wait_for(lambda: fleet.jobs["stuck"] is State.HUNG)
+        found.hung = wait_for(lambda: fleet.jobs["stuck"] is JobState.HUNG)
         # the state is looked at afresh, what the policy sees is a round's
         wait_for(lambda: "stuck" not in policy.views[-1].jobs)
         found.view = policy.views[-1]
@@ -111,7 +112,7 @@ def run(spark, tmp_path_factory):
         policy.wants = {"good": {operator: 2}}
         found.went_on = wait_for(lambda: found.query.assignment()[operator].slots == 2)
         release.set()
-        found.gone = wait_for(lambda: fleet.jobs["stuck"] is State.GONE)
+        found.gone = wait_for(lambda: fleet.jobs["stuck"] is JobState.GONE)
         found.freed = wait_for(lambda: policy.views[-1].slots_max == 8)
         policy.wants = {"good": {operator: 1}}
         wait_for(lambda: found.query.assignment()[operator].slots == 1)
@@ -155,7 +156,7 @@ def test_a_job_that_hangs_keeps_its_slots_and_stops_nobody(run):
 
 def test_a_job_may_come_and_leave_while_others_run(run):
     assert run.joined
-    assert run.leaving is State.LEAVING
+    assert run.leaving is JobState.LEAVING
     assert run.went_on
     assert run.failure is None
 
@@ -192,7 +193,7 @@ class Stub:
     """A member of a fleet, without a query."""
 
     def __init__(self, job, runnable_s=0.0):
-        self.job, self.state, self.utility = job, State.RUNNING, UTILITY
+        self.job, self.state, self.utility = job, JobState.RUNNING, UTILITY
         self.runnable = runnable_s
         self.name, self.slots, self.changing, self.holds_slots = "stub", {"op": 1}, False, False
 
@@ -201,6 +202,9 @@ class Stub:
 
     def runnable_s(self, seconds):
         return self.runnable * seconds
+
+    def grant(self, slots, by, why):
+        self.granted = slots
 
     def view(self):
         if self.job is None:
@@ -230,6 +234,19 @@ def test_a_job_whose_statistics_cannot_be_read_does_not_hide_the_others():
     fleet = stubs(broken=None, good=job)
     fleet._round()
     assert list(fleet.policy.views[0].jobs) == ["good"]
+
+
+def test_nothing_is_decided_for_a_while_after_an_action():
+    job = FleetJob(UTILITY, (1.0,), {"op": FleetOperator(1, 0.5)})
+    fleet = stubs(job=job)
+    fleet.limits = replace(fleet.limits, cooldown_s=60.0)
+    fleet._act(FleetDecision(Action.RECONFIGURATION, {"job": {"op": 2}}), fleet._members)
+    assert fleet._members["job"].granted == {"op": 2}
+    fleet._round()
+    assert fleet.policy.views == []
+    fleet._next_action_s -= 60.0
+    fleet._round()
+    assert len(fleet.policy.views) == 1
 
 
 @pytest.mark.parametrize(("tasks", "congested"), [((1.0, 0.9), False), ((1.0, 1.1), True)])

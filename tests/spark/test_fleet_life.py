@@ -14,7 +14,7 @@ from headgate.core.errors import ConfigError, EngineError, EngineGone
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Intent, Metric, Utility
 from headgate.spark.fleet import fleet as fleets
-from headgate.spark.fleet.member import Member, State
+from headgate.spark.fleet.member import JobState, Member
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
@@ -139,7 +139,7 @@ def test_a_job_that_is_removed_while_it_starts_is_stopped():
     adding.join(30)
     fleet.stop(5.0)
     assert [query.isActive for query in job.started] == [False]
-    assert fleet.jobs["job"] is State.GONE
+    assert fleet.jobs["job"] is JobState.GONE
 
 
 def test_a_fleet_that_is_stopped_while_a_job_starts_leaves_no_query_behind():
@@ -156,7 +156,7 @@ def test_a_fleet_that_is_stopped_while_a_job_starts_leaves_no_query_behind():
     stopping.join(30)
     adding.join(30)
     assert [query.isActive for query in job.started] == [False]
-    assert fleet.jobs == {"job": State.GONE}
+    assert fleet.jobs == {"job": JobState.GONE}
 
 
 def test_a_job_that_takes_long_to_start_does_not_keep_the_others_from_their_rounds(monkeypatch):
@@ -182,7 +182,7 @@ def test_a_job_that_fails_is_shown_without_waiting_for_a_round():
     fleet.add(Job("job", queries=[running]))
     fleet.start()
     running.isActive, running.failure = False, QueryFailed("the column is gone.")
-    assert fleet.jobs == {"job": State.FAILED}
+    assert fleet.jobs == {"job": JobState.FAILED}
     assert fleet.failures == {"job": "the column is gone."}
     fleet.stop(5.0)
 
@@ -208,7 +208,7 @@ def test_an_interrupt_while_a_fleet_starts_stops_the_jobs_that_run():
     with pytest.raises(KeyboardInterrupt):
         fleet.start()
     assert [query.isActive for query in first.started] == [False]
-    assert fleet.jobs == {"first": State.GONE}
+    assert fleet.jobs == {"first": JobState.GONE}
     assert not third.started
 
 
@@ -257,7 +257,7 @@ def test_all_jobs_are_gone_when_a_fleet_has_been_stopped():
     fleet.add(Job("one"))
     fleet.add(Job("two"))
     fleet.start().stop(5.0)
-    assert fleet.jobs == {"one": State.GONE, "two": State.GONE}
+    assert fleet.jobs == {"one": JobState.GONE, "two": JobState.GONE}
 
 
 def test_a_job_that_could_not_start_and_runs_now_is_no_failure():
@@ -415,7 +415,7 @@ def test_a_removed_job_is_not_taken_for_a_running_one_by_a_look_at_it():
     member.query.stop = lambda: None
     member.query._progress = lambda: next(looks, lambda: None)() or (2, False)
     member.refresh()
-    assert member.state is State.LEAVING
+    assert member.state is JobState.LEAVING
 
 
 def test_what_slots_put_out_is_not_kept_for_the_window():

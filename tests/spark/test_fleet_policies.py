@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.control import fleet_registry
-from headgate.control.policies.henge import State
+from headgate.control.policies.henge import ClusterState
 from headgate.journal import AssignmentChange, FleetDecided, read
 from headgate_lab.bench.fleets import touched
 
@@ -96,7 +96,7 @@ def test_henge_gives_slots_to_the_jobs_that_miss_their_slo_by_priority_and_comes
     policy = fleet_registry.henge(
         ROUND_S, observe_s=4 * ROUND_S, fresh_s=2 * ROUND_S, slots_per_unit=1.0
     )
-    ended = lambda fleet: policy.state is State.CONVERGED and all_met(fleet)  # noqa: E731
+    ended = lambda fleet: policy.state is ClusterState.CONVERGED and all_met(fleet)  # noqa: E731
     found = lived(spark, tmp_path, policy, ended)
     check_the_end(found)
     actions = found.fleet.actions

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.core.assignment import spread
-from headgate.spark.cluster.following import ExecutorFollower, Needs
+from headgate.spark.cluster.following import ExecutorFollower, SharedNeeds
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
 from headgate.spark.jvm.executors import Executor
@@ -58,12 +58,12 @@ class Later:
 
 
 def follower(
-    pool: FakePool, needs: Needs | None = None, query: str = "q"
+    pool: FakePool, needs: SharedNeeds | None = None, query: str = "q"
 ) -> tuple[ExecutorFollower, Later, list[Any], list[int]]:
     later, journal, warmed = Later(), [], []
     made = ExecutorFollower(
         pool,
-        needs or Needs(),
+        needs or SharedNeeds(),
         query,
         journal.append,
         lambda: warmed.append(pool.cores),
@@ -126,7 +126,7 @@ def test_executors_are_given_back_after_slots_have_left_them_and_those_from_the_
 
 def test_what_the_user_configured_is_kept_and_what_exceeds_it_given_back_at_the_start() -> None:
     pool = FakePool([A, B, C])
-    made, later, _, _ = follower(pool, Needs(floor=2))
+    made, later, _, _ = follower(pool, SharedNeeds(floor=2))
     made.settled(1, lambda: ["node-0"])
     later.run()
     assert pool.living() == [A, B]
@@ -142,7 +142,7 @@ def test_executors_that_nobody_asked_for_stay() -> None:
 
 
 def test_queries_of_one_application_share_its_executors() -> None:
-    pool, needs = FakePool([A], free=[B, C]), Needs()
+    pool, needs = FakePool([A], free=[B, C]), SharedNeeds()
     first, later_1, _, _ = follower(pool, needs, "first")
     second, later_2, _, _ = follower(pool, needs, "second")
     first.settled(1, lambda: ["node-0"])
@@ -159,7 +159,7 @@ def test_queries_of_one_application_share_its_executors() -> None:
 
 def test_of_several_executors_on_a_used_host_one_stays() -> None:
     twins = [Executor("0", "node-0", 1), Executor("1", "node-0", 1), Executor("2", "node-1", 1)]
-    needs = Needs(floor=1, slots={"q": 1}, hosts={"q": frozenset({"node-0"})})
+    needs = SharedNeeds(floor=1, slots={"q": 1}, hosts={"q": frozenset({"node-0"})})
     assert [one.id for one in needs.surplus(twins)] == ["2", "1"]
 
 
@@ -211,6 +211,6 @@ def test_a_query_that_has_ended_writes_nothing_more() -> None:
 
 def test_the_last_executor_of_a_host_with_slots_stays_even_where_fewer_have_cores_enough() -> None:
     living = [Executor("0", "node-0", 2), Executor("1", "node-1", 2)]
-    needs = Needs(floor=1, slots={"q": 2}, hosts={"q": frozenset({"node-0", "node-1"})})
+    needs = SharedNeeds(floor=1, slots={"q": 2}, hosts={"q": frozenset({"node-0", "node-1"})})
     assert needs.executors(living) == 1
     assert needs.surplus(living) == []

@@ -74,7 +74,11 @@ class FakeWork:
             heads={},
             sections={},
             files=(),
-            engine={"outputs": [], "sink_batch": begun.number, "sources": begun.sources},
+            engine={
+                "outputs": [{"operator": "work", "rows": 1, "inline": "rows"}],
+                "sink_batch": begun.number,
+                "sources": begun.sources,
+            },
             previous=begun.latest.digest if begun.latest else None,
         )
 
@@ -89,12 +93,12 @@ class FakeWork:
 
 
 JOB: list[str] = []
+OUTPUTS = [{"operator": "work", "rows": 1, "inline": "rows"}]
 
 
 class FakeSink:
     """Says which of its batches it was given."""
 
-    wants_empty = True
     inside = False
 
     def __init__(self, did: list[str]) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.control.estimators.service_time import ServiceTime
+from headgate.control.estimators.service_time import ServiceTimeEstimate
 from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPool
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.journal.reader import read
@@ -136,7 +136,7 @@ def test_new_rows_go_to_active_replicas_only_and_least_to_one_that_waits() -> No
     state = PoolState.fresh(CONFIG)
     state.pool = ReplicaPool((True, True, True, False))
     state.backlog = {1: [["f", 0, 40]], 3: [["g", 0, 40]]}
-    state.event = ServiceTime(0.01)
+    state.event = ServiceTimeEstimate(0.01)
     taken = Counter(state.order(CONFIG, 60))
     assert set(taken) == {0, 2}
     taken = Counter(state.order(CONFIG, 120))
@@ -146,7 +146,7 @@ def test_new_rows_go_to_active_replicas_only_and_least_to_one_that_waits() -> No
 
 def test_a_long_batch_repeats_an_order_that_stands_for_it() -> None:
     state = PoolState.fresh(CONFIG)
-    state.event = ServiceTime(0.0001)
+    state.event = ServiceTimeEstimate(0.0001)
     state.backlog = {0: [["f", 0, 2000]]}
     order = state.order(CONFIG, 6000)
     assert len(order) == 512

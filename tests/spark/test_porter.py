@@ -9,7 +9,7 @@ import pytest
 
 from headgate.spark.move import porter as porters
 from headgate.spark.move.errand import Answer, Done
-from headgate.spark.move.porter import Heads, Porter, Urgency
+from headgate.spark.move.porter import Porter, StepHeads, Urgency
 
 TOKEN = "1" * 32
 
@@ -56,7 +56,7 @@ def porter(errands, monkeypatch):
 
 
 def heads(step, token=TOKEN):
-    return Heads(step, {"op": ((token,) * 8, (step,) * 8)})
+    return StepHeads(step, {"op": ((token,) * 8, (step,) * 8)})
 
 
 def eventually(condition):

@@ -8,28 +8,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.errors import ConfigError
-from headgate.workloads.arrivals import Arrivals, Feed, RateArrivals, TraceArrivals, groups_at
+from headgate.workloads.arrivals import (
+    ArrivalFeed,
+    ArrivalStream,
+    RateArrivals,
+    TraceArrivals,
+    groups_at,
+)
 from headgate.workloads.rates import ConstantRate, SineRate
 from headgate.workloads.traces import Trace
 
 SHARES = np.array([0.1, 0.2, 0.3, 0.4])
 SINE = SineRate(0.0, 200.0, 20.0)
 TRACE = Trace(np.array([[5, 0, 1, 0], [0, 0, 0, 0], [3, 4, 0, 9]]), 0.5)
-STREAMS: list[Arrivals] = [
+STREAMS: list[ArrivalStream] = [
     RateArrivals(SINE, SHARES),
     RateArrivals(SINE, SHARES, poisson=True),
     TraceArrivals(TRACE),
 ]
 
 
-def feed(arrivals: Arrivals, seed: int = 3) -> Feed:
-    return Feed(arrivals, np.random.default_rng(seed))
+def feed(arrivals: ArrivalStream, seed: int = 3) -> ArrivalFeed:
+    return ArrivalFeed(arrivals, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("arrivals", STREAMS)
 @given(cuts_s=st.lists(st.floats(0.0, 60.0), max_size=10))
 def test_a_feed_gives_the_same_records_however_it_is_cut(
-    arrivals: Arrivals, cuts_s: list[float]
+    arrivals: ArrivalStream, cuts_s: list[float]
 ) -> None:
     whole = feed(arrivals).until(60.0)
     piecewise, parts = feed(arrivals), []

@@ -81,7 +81,8 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
         typer.Option(help="What must hold, such as 'mean < 1 s over 1 s'; repeatable."),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="Who decides about slots, such as 'streamswitch(0.2)'.")
+        str | None,
+        typer.Option(help="Who decides about slots, such as 'streamswitch(0.2, cooldown_s=30)'."),
     ] = None,
     advise: Annotated[
         bool, typer.Option("--advise", help="Let the policy decide, and change nothing.")

@@ -64,7 +64,7 @@ def run(
             duration_s=parse_duration_s(duration),
             advise=advise,
             work=work,
-            on_progress=Progress(),
+            on_progress=FleetProgress(),
         )
 
     answer(work_on, _lines, as_json=as_json, debug=debug)
@@ -87,7 +87,7 @@ def status(
     answer(work, _lines, as_json=as_json, debug=debug)
 
 
-class Progress:
+class FleetProgress:
     """Shows what is new in a fleet, on stderr: how jobs stand, once each, and rounds."""
 
     def __init__(self) -> None:

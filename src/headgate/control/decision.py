@@ -9,7 +9,7 @@ from enum import StrEnum
 from headgate.core.assignment import Assignment
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """What a change does; the first three are StreamSwitch's unit treatments."""
 
     SCALE_OUT = "scale-out"
@@ -24,7 +24,7 @@ class Change:
 
     Attributes
     ----------
-    kind : Kind
+    kind : ChangeKind
     assignment : Assignment
         The next epoch.
     survivors : tuple of (int or None)
@@ -34,7 +34,7 @@ class Change:
         Slots of a unit strategy, by their old numbers (a new destination has the next number).
     """
 
-    kind: Kind
+    kind: ChangeKind
     assignment: Assignment
     survivors: tuple[int | None, ...]
     source: int | None = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
+from headgate.control.decorators import ActionLimit, Cooldown, Hysteresis
 from headgate.control.estimators.forecast import daily_blend
 from headgate.control.installed import POLICIES, installed
 from headgate.control.policies.dabs import Dabs
@@ -27,6 +29,13 @@ from headgate.core.input import finite, shown
 
 Made = TypeVar("Made")
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+LIMITS: Mapping[str, Callable[..., Policy]] = {
+    "hysteresis": Hysteresis,
+    "cooldown_s": Cooldown,
+    "per_minute": ActionLimit,
+}
+"""Parameters that every policy over slots takes beside its own, by name only; inside out."""
 
 _POLICIES: Mapping[str, Callable[..., Policy]] = {
     "dhalion": Dhalion,
@@ -73,7 +82,10 @@ def policy(text: str) -> Policy:
     ----------
     text : str
         A name, or a name and parameters as in a call of Python: ``static(8)``,
-        ``drs-lb(epsilon=0.4)``. Every parameter is a number.
+        ``drs-lb(epsilon=0.4)``. Every parameter is a number. Each policy also takes, by name,
+        ``hysteresis`` (a change must be wanted in so many cycles running), ``cooldown_s`` (the slots
+        of a change are left alone for so long) and ``per_minute`` (the most changes in a minute):
+        ``streamswitch(0.2, hysteresis=3, cooldown_s=30)``.
 
     Raises
     ------
@@ -90,11 +102,11 @@ def policy(text: str) -> Policy:
     others = {} if _name(text) in _POLICIES else installed(POLICIES)
     call = Call.parse(text, "policy", [*_POLICIES, *others], "streamswitch(0.2)")
     if call.name not in others:
-        return _made(call, _POLICIES[call.name])
+        return _made(call, _POLICIES[call.name], LIMITS)
     plugin = others[call.name]
     make = plugin.load()
     with plugin.blamed("made"):
-        return checked(_made(call, make), str(plugin))
+        return checked(_made(call, make, LIMITS), str(plugin))
 
 
 def is_replica_policy(text: str) -> bool:
@@ -118,16 +130,30 @@ def _name(text: str) -> str:
     return text.partition("(")[0].strip()
 
 
-def _made(call: Call, make: Callable[..., Made]) -> Made:
-    types = {
+def _made(
+    call: Call,
+    make: Callable[..., Made],
+    around: Mapping[str, Callable[..., Made]] = MappingProxyType({}),
+) -> Made:
+    """Return what `call` names, and what is put around it by the parameters of `around`."""
+    own = _types(make)
+    types = {**own, **{key: list(_types(limit).values())[1] for key, limit in around.items()}}
+    texts = call.values(list(own), list(around))
+    numbers = {key: _number(call.name, key, value, types[key]) for key, value in texts.items()}
+    made = make(**{key: value for key, value in numbers.items() if key in own})
+    for key in around:
+        if key in numbers:
+            made = around[key](made, numbers[key])
+    return made
+
+
+def _types(make: Callable[..., object]) -> dict[str, type[int] | type[float]]:
+    """Return whether each parameter is a whole number."""
+    return {
         parameter.name: int if "int" in str(parameter.annotation) else float
         for parameter in inspect.signature(make).parameters.values()
         if parameter.kind in _BY_NAME
     }
-    values = call.values(list(types))
-    return make(
-        **{key: _number(call.name, key, value, types[key]) for key, value in values.items()}
-    )
 
 
 def _number(policy_name: str, key: str, value: str, kind: type[int] | type[float]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from headgate.control.decision import NOTHING, Change, Decision, Kind
+from headgate.control.decision import NOTHING, Change, ChangeKind, Decision
 from headgate.control.observation import Observation, OperatorView
 from headgate.core.assignment import rescale
 
@@ -31,7 +31,7 @@ def rescaled(view: OperatorView, slots: float) -> Change | None:
     if wanted == view.slots:
         return None
     survivors = tuple(slot if slot < view.slots else None for slot in range(wanted))
-    return Change(Kind.RESCALE, rescale(view.assignment, wanted), survivors)
+    return Change(ChangeKind.RESCALE, rescale(view.assignment, wanted), survivors)
 
 
 def scaled(

@@ -1,6 +1,6 @@
 """Unit strategies: the best way to move key groups from one slot to one other.
 
-Pure functions over an `OperatorView`. Each returns a `Strategy`, or None where there is none that
+Pure functions over an `OperatorView`. Each returns a `UnitStrategy`, or None where there is none that
 helps; whether it is worth its cost is for a policy to say. Slots compare by `pressure`: by
 projected latency, and where that is infinite by load. Ties go by number.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.decision import Change, Kind
+from headgate.control.decision import Change, ChangeKind
 from headgate.control.observation import OperatorView
 from headgate.control.projection import F64, pressure, projected_latency_s
 from headgate.core.assignment import Assignment
@@ -25,12 +25,12 @@ _NO_SLOT_YET = -1
 
 
 @dataclass(frozen=True)
-class Strategy:
+class UnitStrategy:
     """Move `groups` from `source` to `destination`.
 
     Attributes
     ----------
-    kind : Kind
+    kind : ChangeKind
         Scale-out, scale-in or balance.
     groups : tuple of int
         K: the key groups that move, in the order in which they were chosen.
@@ -42,7 +42,7 @@ class Strategy:
         Projected latency of each slot that there is afterwards.
     """
 
-    kind: Kind
+    kind: ChangeKind
     groups: tuple[int, ...]
     source: int
     destination: int
@@ -72,7 +72,7 @@ class Prefix:
     pressure_before: float
 
 
-def change_of(view: OperatorView, strategy: Strategy) -> Change:
+def change_of(view: OperatorView, strategy: UnitStrategy) -> Change:
     """Return the change that carries out `strategy`: the next epoch."""
     slot_of = np.array(view.assignment.slot_of)
     slot_of[list(strategy.groups)] = strategy.destination
@@ -85,7 +85,7 @@ def change_of(view: OperatorView, strategy: Strategy) -> Change:
     )
 
 
-def view_after(view: OperatorView, strategy: Strategy) -> OperatorView:
+def view_after(view: OperatorView, strategy: UnitStrategy) -> OperatorView:
     """Return what would be seen had `strategy` been carried out, with all rates as they are.
 
     Records that wait move with their key groups: a new slot is as late as its source, and one that
@@ -94,7 +94,7 @@ def view_after(view: OperatorView, strategy: Strategy) -> OperatorView:
     change = change_of(view, strategy)
     kept = [strategy.source if old is None else old for old in strategy.survivors]
     latency_s = view.latency_s.copy()
-    if strategy.kind is Kind.SCALE_IN:
+    if strategy.kind is ChangeKind.SCALE_IN:
         ends = latency_s[[strategy.source, strategy.destination]]
         latency_s[strategy.destination] = np.fmax(*ends)
     return replace(
@@ -111,7 +111,7 @@ def view_after(view: OperatorView, strategy: Strategy) -> OperatorView:
 
 def joined(first: Change, second: Change) -> Change:
     """Return one change for two: `second` was made for what `first` leads to, in the same epoch."""
-    kind = first.kind if second.kind is Kind.BALANCE else second.kind
+    kind = first.kind if second.kind is ChangeKind.BALANCE else second.kind
     survivors = tuple(None if slot is None else first.survivors[slot] for slot in second.survivors)
     return replace(first, kind=kind, assignment=second.assignment, survivors=survivors)
 
@@ -161,7 +161,7 @@ def best_prefix(
 
 def best_balance(
     view: OperatorView, epsilon: float, source: int, *, fixed: Flags | None = None
-) -> Strategy | None:
+) -> UnitStrategy | None:
     """Return the best move from `source` to another slot; None where none relieves it.
 
     Parameters
@@ -183,8 +183,8 @@ def best_balance(
     destination, prefix = int(others[found[0]]), found[1]
     rates[source] = prefix.kept
     rates[destination] += prefix.rate
-    return Strategy(
-        Kind.BALANCE,
+    return UnitStrategy(
+        ChangeKind.BALANCE,
         prefix.groups,
         source,
         destination,
@@ -195,7 +195,7 @@ def best_balance(
 
 def best_scale_out(
     view: OperatorView, epsilon: float, source: int, *, fixed: Flags | None = None
-) -> Strategy | None:
+) -> UnitStrategy | None:
     """Return the best move from `source` to a new slot; None where none relieves it.
 
     Parameters
@@ -213,8 +213,8 @@ def best_scale_out(
         return None
     rates = view.slot_rate
     rates[source] = prefix.kept
-    return Strategy(
-        Kind.SCALE_OUT,
+    return UnitStrategy(
+        ChangeKind.SCALE_OUT,
         prefix.groups,
         source,
         view.slots,
@@ -225,7 +225,7 @@ def best_scale_out(
     )
 
 
-def best_scale_in(view: OperatorView, epsilon: float) -> Strategy | None:
+def best_scale_in(view: OperatorView, epsilon: float) -> UnitStrategy | None:
     """Return the best merge of one slot into another; None where there is one slot only.
 
     References
@@ -250,8 +250,8 @@ def best_scale_in(view: OperatorView, epsilon: float) -> Strategy | None:
         survivors[source] = slots - 1
     rates[destination] += rates[source]
     latency = projected_latency_s(rates, view.service_rate, epsilon)
-    return Strategy(
-        Kind.SCALE_IN,
+    return UnitStrategy(
+        ChangeKind.SCALE_IN,
         view.assignment.groups_of(source),
         source,
         destination,

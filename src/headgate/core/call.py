@@ -56,8 +56,14 @@ class Call:
         inside = match[2] or ""
         return cls(match[1], tuple(inside.split(",")) if inside.strip() else ())
 
-    def values(self, parameters: Sequence[str]) -> dict[str, str]:
+    def values(self, parameters: Sequence[str], named: Sequence[str] = ()) -> dict[str, str]:
         """Return the text given for each of `parameters`, by place or by name.
+
+        Parameters
+        ----------
+        parameters : sequence of str
+        named : sequence of str
+            More of them, by name only.
 
         Raises
         ------
@@ -73,8 +79,9 @@ class Call:
                     msg = f"{self.name} takes {takes if parameters else 'no parameters'}."
                     raise ConfigError(msg)
                 key = parameters[place]
-            if key not in parameters:
-                hint = nearest(key, parameters) or f"; it takes {', '.join(parameters) or 'none'}"
+            known = (*parameters, *named)
+            if key not in known:
+                hint = nearest(key, known) or f"; it takes {', '.join(known) or 'none'}"
                 msg = f'{self.name} has no parameter "{key}"{hint}.'
                 raise ConfigError(msg)
             if key in values:

@@ -25,7 +25,7 @@ _FLOORS = 2.0
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
-class State(StrEnum):
+class LoopState(StrEnum):
     """How the loop stands to one operator."""
 
     NOT_READY = "not ready"
@@ -217,14 +217,14 @@ class ControlLoop:
         """Return SLO and limits of an operator."""
         return self._get(operator).settings
 
-    def state(self, operator: str) -> State:
+    def state(self, operator: str) -> LoopState:
         """Return how the loop stands to an operator."""
         kept = self._get(operator)
         if kept.pending is not None:
-            return State.CHANGING
+            return LoopState.CHANGING
         if self.bound_s(operator) < _FLOORS * kept.floor_s:
-            return State.UNREACHABLE
-        return State.NOT_READY if kept.why else State.STEADY
+            return LoopState.UNREACHABLE
+        return LoopState.NOT_READY if kept.why else LoopState.STEADY
 
     def bound_s(self, operator: str) -> float:
         """Return the bound of an operator that holds now, in seconds."""

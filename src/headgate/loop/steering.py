@@ -18,7 +18,7 @@ _SHARE_MAX = 0.999
 
 
 @dataclass(frozen=True)
-class Target:
+class LatencyTarget:
     """The tightest latency that the SLOs ask of one operator.
 
     Attributes
@@ -54,7 +54,7 @@ class Target:
         return min(alert_s, self.mean_bound_s(floor_s) / 2)
 
 
-def targets_of(slos: Sequence[Slo], operators: Sequence[str]) -> dict[str, Target]:
+def targets_of(slos: Sequence[Slo], operators: Sequence[str]) -> dict[str, LatencyTarget]:
     """Return the target of each operator that an SLO is about.
 
     Raises
@@ -62,7 +62,7 @@ def targets_of(slos: Sequence[Slo], operators: Sequence[str]) -> dict[str, Targe
     ConfigError
         An SLO is about an operator that is not there, or about no latency.
     """
-    targets: dict[str, Target] = {}
+    targets: dict[str, LatencyTarget] = {}
     for slo in slos:
         if not slo.is_latency:
             msg = f'SLO "{slo}" bounds no latency; a single query is steered by latency only.'
@@ -73,7 +73,7 @@ def targets_of(slos: Sequence[Slo], operators: Sequence[str]) -> dict[str, Targe
             msg = f'SLO "{slo}" names the unknown operator "{named}"{hint}.'
             raise ConfigError(msg)
         for operator in operators if named is None else (named,):
-            new, held = Target(slo), targets.get(operator)
+            new, held = LatencyTarget(slo), targets.get(operator)
             if held is None or new.mean_bound_s(0.0) < held.mean_bound_s(0.0):
                 targets[operator] = new
     return targets
@@ -84,12 +84,12 @@ def end_to_end_s(slos: Sequence[Slo], operators: Sequence[str]) -> float | None:
 
     None without one, and where there is a single operator, whose own bound it is.
     """
-    bounds = [Target(slo).mean_bound_s(0.0) for slo in slos if slo.scope == END_TO_END]
+    bounds = [LatencyTarget(slo).mean_bound_s(0.0) for slo in slos if slo.scope == END_TO_END]
     return min(bounds, default=None) if len(operators) > 1 else None
 
 
 def settings_of(
-    targets: Mapping[str, Target], *, slots_min: int, slots_max: int
+    targets: Mapping[str, LatencyTarget], *, slots_min: int, slots_max: int
 ) -> dict[str, OperatorSettings]:
     """Return what the control loop is told about each operator."""
     return {

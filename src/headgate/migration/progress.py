@@ -24,7 +24,7 @@ class Phase(IntEnum):
 
 
 @dataclass
-class Progress:
+class SubscaleProgress:
     """One subscale under way.
 
     Attributes
@@ -84,7 +84,7 @@ class Progress:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Progress:
+    def from_dict(cls, data: Mapping[str, Any]) -> SubscaleProgress:
         """Return what `to_dict` wrote."""
         fields = dict(data)
         fields["groups"] = tuple(fields["groups"])

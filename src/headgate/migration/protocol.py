@@ -26,7 +26,7 @@ from headgate.migration.instructions import (
     Route,
 )
 from headgate.migration.plan import Plan
-from headgate.migration.progress import Phase, Progress
+from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.strategy import Situation, Strategy
 
 PATIENCE_BOUNDARIES = 4
@@ -74,7 +74,7 @@ class Migration:
         comes into force; exactly one at all times.
     hosts : tuple of str
         By slot, as last heard.
-    subscales : list of Progress
+    subscales : list of SubscaleProgress
         Of this migration, done or not; empty at rest. A key group is in at most one that is not
         done.
     demanded : set of int
@@ -96,7 +96,7 @@ class Migration:
         self.strategy: Strategy | None = None
         self.owners = list(current.slot_of)
         self.hosts: tuple[str, ...] = ()
-        self.subscales: list[Progress] = []
+        self.subscales: list[SubscaleProgress] = []
         self.demanded: set[int] = set()
         self.story: deque[Event] = deque(maxlen=_STORY_EVENTS)
         self._orders = 0
@@ -242,7 +242,7 @@ class Migration:
             if progress.destination in changed:
                 self._start_over(progress)
 
-    def _start_over(self, progress: Progress) -> None:
+    def _start_over(self, progress: SubscaleProgress) -> None:
         """Ask the new host for what the lost one had done."""
         if progress.phase in (Phase.PREFETCH, Phase.INSTALL):
             progress.answered.clear()
@@ -262,7 +262,7 @@ class Migration:
                 self._redirect(progress)
         self._plan_what_is_missing()
 
-    def _redirect(self, progress: Progress) -> None:
+    def _redirect(self, progress: SubscaleProgress) -> None:
         """Send on the groups that are not installed yet and belong elsewhere by now."""
         wanted = self.target.slot_of
         stray = [
@@ -292,8 +292,8 @@ class Migration:
             for subscale in self._strategy.divide(moves, stay):
                 self._add(subscale.groups, subscale.source, subscale.destination)
 
-    def _add(self, groups: tuple[int, ...], source: int, destination: int) -> Progress:
-        progress = Progress(self._numbers, groups, source, destination)
+    def _add(self, groups: tuple[int, ...], source: int, destination: int) -> SubscaleProgress:
+        progress = SubscaleProgress(self._numbers, groups, source, destination)
         self._numbers += 1
         self.subscales.append(progress)
         return progress
@@ -314,7 +314,7 @@ class Migration:
 
     def _advance(self) -> bool:
         """Move subscales one phase on; return whether any moved."""
-        waiting: dict[Phase, list[Progress]] = {}
+        waiting: dict[Phase, list[SubscaleProgress]] = {}
         for progress in self._unfinished():
             if progress.complete:
                 waiting.setdefault(self._next(progress), []).append(progress)
@@ -331,18 +331,18 @@ class Migration:
                 return True
         return False
 
-    def _next(self, progress: Progress) -> Phase:
+    def _next(self, progress: SubscaleProgress) -> Phase:
         return next((p for p in self._path(progress) if p > progress.phase), Phase.DONE)
 
-    def _path(self, progress: Progress) -> Iterable[Phase]:
+    def _path(self, progress: SubscaleProgress) -> Iterable[Phase]:
         if progress.source == progress.destination and not progress.across:
             return _STAYER_PATH
         return self._strategy.path(across=self._across(progress))
 
-    def _across(self, progress: Progress) -> bool:
+    def _across(self, progress: SubscaleProgress) -> bool:
         return progress.across or (self.hosts[progress.source] != self.hosts[progress.destination])
 
-    def _enter(self, progress: Progress, phase: Phase) -> None:
+    def _enter(self, progress: SubscaleProgress, phase: Phase) -> None:
         progress.across = self._across(progress)
         progress.phase, progress.answered = phase, set()
         if phase is Phase.ROUTE:
@@ -356,13 +356,13 @@ class Migration:
         if phase is Phase.PREFETCH and not self._strategy.awaits_prefetch:
             progress.answered.update(progress.groups)
 
-    def _give(self, progress: Progress) -> None:
+    def _give(self, progress: SubscaleProgress) -> None:
         """Give the instruction of the phase under a new order."""
         progress.order = self._orders
         self._orders += 1
         self._repeat(progress)
 
-    def _repeat(self, progress: Progress) -> None:
+    def _repeat(self, progress: SubscaleProgress) -> None:
         """Give the instruction of the phase to the groups that have not answered."""
         assert progress.order is not None
         progress.sent = self._boundary
@@ -387,10 +387,10 @@ class Migration:
         assert self.strategy is not None
         return self.strategy
 
-    def _unfinished(self) -> list[Progress]:
+    def _unfinished(self) -> list[SubscaleProgress]:
         return [p for p in self.subscales if p.phase is not Phase.DONE]
 
-    def _by_order(self, order: int) -> Progress | None:
+    def _by_order(self, order: int) -> SubscaleProgress | None:
         if order >= self._orders:
             raise ProtocolError(self._with_story(f"order {order} was never given."))
         return next((p for p in self._unfinished() if p.order == order), None)
@@ -470,7 +470,9 @@ class Migration:
         migration.failed = data["failed"]
         migration.owners = list(data["owners"])
         migration.hosts = tuple(data["hosts"])
-        migration.subscales = [Progress.from_dict(progress) for progress in data["subscales"]]
+        migration.subscales = [
+            SubscaleProgress.from_dict(progress) for progress in data["subscales"]
+        ]
         migration.demanded = set(data["demanded"])
         migration._orders = data["orders"]
         migration._numbers = data["numbers"]

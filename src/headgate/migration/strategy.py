@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headgate.migration.plan import Plan, Subscale
-from headgate.migration.progress import Phase, Progress
+from headgate.migration.progress import Phase, SubscaleProgress
 
 DEFERRED_MAX = 200
 """Records a slot may defer in memory (DRRS IV-A)."""
@@ -22,7 +22,7 @@ class Situation:
 
     Parameters
     ----------
-    subscales : tuple of Progress
+    subscales : tuple of SubscaleProgress
         Those not done; not to be changed.
     reached : mapping of int to Phase
         By number of subscale: the phase it is in, or the one it waits to enter.
@@ -34,7 +34,7 @@ class Situation:
         Key groups that a record waits for.
     """
 
-    subscales: tuple[Progress, ...]
+    subscales: tuple[SubscaleProgress, ...]
     reached: Mapping[int, Phase]
     held: tuple[int, ...]
     hosts: tuple[str, ...]
@@ -83,15 +83,17 @@ class Strategy(Protocol):
         """Return the phases of a subscale between hosts, or of one within a host."""
 
     def admit(
-        self, phase: Phase, waiting: Sequence[Progress], situation: Situation
-    ) -> Sequence[Progress]:
+        self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
+    ) -> Sequence[SubscaleProgress]:
         """Return which of `waiting` enter `phase` now; all of them wait for nothing else.
 
         Asked again whenever something changed.
         """
 
 
-def together(phase: Phase, waiting: Sequence[Progress], situation: Situation) -> Sequence[Progress]:
+def together(
+    phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
+) -> Sequence[SubscaleProgress]:
     """Admit all or none: when the last subscale is ready to enter `phase`, or past it."""
     behind = any(situation.reached[p.number] < phase for p in situation.subscales)
     return () if behind else waiting

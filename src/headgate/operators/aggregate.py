@@ -9,6 +9,7 @@ columnar form. Differs: windows are kept as slices, so ``update`` touches one en
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
 
@@ -18,17 +19,16 @@ import pyarrow as pa
 
 from headgate.core.errors import EngineError
 from headgate.operators import codec
+from headgate.operators.groupwise import whole
 from headgate.operators.kernels.merge import OVERFLOW, expand_windows, merge
 from headgate.operators.layout import RowLayout, row_layout
-from headgate.operators.spec import AggregateSpec, OutputMode, TimeKey
+from headgate.operators.operator import Operator
+from headgate.operators.spec import BEFORE_ALL_US, NEVER_US, AggregateSpec, OutputMode, TimeKey
+from headgate.operators.step import SlotStep, slice_starts
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN, I64, Table
 
-NEVER_US = np.iinfo(np.int64).max
-"""A due time that does not come."""
-
-BEFORE_ALL_US = np.iinfo(np.int64).min // 4
-"""A watermark before every event; far from the edge, so that a window's size can be subtracted."""
+_NO_ROWS = np.zeros(0, dtype=np.int64)
 
 _BLOCKS_FROM_DUE = 4
 _BLOCKS_FROM_SLICES = 16
@@ -36,7 +36,7 @@ _BLOCKS_FROM_SLICES = 16
 
 
 @dataclass(frozen=True)
-class Results:
+class GroupResults:
     """What a step emits for one key group, still as words.
 
     Attributes
@@ -54,16 +54,19 @@ class Results:
     strings: codec.Strings
 
 
-class AggregateOperator:
+class AggregateOperator(Operator):
     """The arithmetic of one `AggregateSpec`; holds no state of its own."""
+
+    spec: AggregateSpec
+    layout: RowLayout
 
     def __init__(self, spec: AggregateSpec) -> None:
         self.spec = spec
-        self.layout: RowLayout = row_layout(spec)
+        self.layout = row_layout(spec)
         self._start = self.layout.value_start
         self._value_width = self.layout.table.width - self._start
 
-    def encode(self, keys: list[pa.Array], slices: I64, values: list[pa.Array]) -> Batch:
+    def encode(self, keys: list[pa.Array], slices: I64, values: list[pa.Array]) -> Buffers:
         """Return arriving buffers as words, in the order given.
 
         Parameters
@@ -82,9 +85,9 @@ class AggregateOperator:
         if layout.time_at >= 0:
             matrix[:, layout.time_at] = slices
         value = codec.encode(values, layout.value_leaves, layout.value_at, self._value_width)
-        return Batch(matrix, key.strings, value.matrix, value.strings)
+        return Buffers(matrix, key.strings, value.matrix, value.strings)
 
-    def merge(self, table: Table, batch: Batch, start: int, stop: int) -> None:
+    def merge(self, table: Table, batch: Buffers, start: int, stop: int) -> None:
         """Merge records ``start:stop`` of `batch` into `table`.
 
         Raises
@@ -119,6 +122,37 @@ class AggregateOperator:
             )
             raise EngineError(msg)
 
+    def run(
+        self,
+        step: SlotStep,
+        chosen: pa.Table,
+        starts: I64,
+        watermarks_us: Mapping[int, int],
+        initial: tuple[pa.Table, I64] | None = None,
+    ) -> pa.RecordBatch:
+        """Serve rows ``starts[g]:starts[g + 1]``, one group after the other; return what they emit."""
+        del initial
+        slices = slice_starts(self.time, chosen)
+        names = self.schema().names
+        keys = [chosen.column(n).combine_chunks() for n in names if n[0] == "k"]
+        values = [chosen.column(n).combine_chunks() for n in names if n[0] == "v"]
+        batch = self.encode([whole(c) for c in keys], slices, [whole(c) for c in values])
+        emission = _Emission(self)
+        one = _GroupStep(self, step, batch, emission)
+        for group, watermark_us in watermarks_us.items():
+            one.run(group, int(starts[group]), int(starts[group + 1]), watermark_us)
+        return emission.batch()
+
+    @property
+    def time(self) -> TimeKey | None:
+        """The part of the key that is time."""
+        return self.spec.time
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether every key group puts out all that it has in every step: in complete mode."""
+        return self.spec.mode is OutputMode.COMPLETE
+
     @property
     def expires(self) -> bool:
         """Whether records can be late and rows are removed once the watermark has passed them."""
@@ -147,7 +181,7 @@ class AggregateOperator:
         )
         return partly
 
-    def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> Results:
+    def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> GroupResults:
         """Return what this step emits and remove what can never be emitted again.
 
         Parameters
@@ -205,7 +239,7 @@ class AggregateOperator:
         starts = table.rows[live, 1 + self.layout.time_at]
         table.delete(live[self.late(starts, watermark_us)])
 
-    def _updated(self, table: Table, changed: I64, emitted_us: int) -> Results:
+    def _updated(self, table: Table, changed: I64, emitted_us: int) -> GroupResults:
         time = self.spec.time
         if time is None or not time.sliced:
             return self._windows(table, changed, BEFORE_ALL_US, NEVER_US)
@@ -243,7 +277,7 @@ class AggregateOperator:
 
     def _windows(
         self, table: Table, index: I64, after_us: int, until_us: int, only: I64 | None = None
-    ) -> Results:
+    ) -> GroupResults:
         """Merge rows into windows with ``after < end <= until`` and return them as columns."""
         time, at = self.spec.time, self.layout.time_at
         rows = table.rows[index]
@@ -257,7 +291,7 @@ class AggregateOperator:
             ends += time.size_us
             due = (ends > after_us) & (ends <= until_us)
             keys, values = keys[due], values[due]
-        return Results(keys, values, codec.Strings(*table.strings()))
+        return GroupResults(keys, values, codec.Strings(*table.strings()))
 
     def _parts(
         self, table: Table, keys: I64, values: I64, after_us: int, until_us: int
@@ -293,7 +327,7 @@ class AggregateOperator:
         rows = windows.rows[live]
         return rows[:, 1 : self._start], rows[:, self._start :]
 
-    def columns(self, results: Results) -> list[pa.Array]:
+    def columns(self, results: GroupResults) -> list[pa.Array]:
         """Return results as Arrow columns: key leaves, window end (with a time), value leaves."""
         layout = self.layout
         columns = codec.decode(results.keys, self.spec.keys, layout.key_at, results.strings)
@@ -316,7 +350,7 @@ class AggregateOperator:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Buffers:
     """Arriving buffers as words, in serving order; see `AggregateOperator.encode`.
 
     Attributes
@@ -331,6 +365,72 @@ class Batch:
     key_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
     values: I64
     value_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
+
+
+@dataclass(frozen=True)
+class _GroupStep:
+    """One key group after the other: bring it, merge, emit, log, commit."""
+
+    operator: AggregateOperator
+    step: SlotStep
+    batch: Buffers
+    emission: _Emission
+
+    def run(self, group: int, start: int, stop: int, watermark_us: int) -> None:
+        """Serve records ``start:stop`` of the batch, all of one group."""
+        operator, state = self.operator, self.step.request.groups[group]
+        unchanged = start == stop and watermark_us < state.due_us and not state.snapshot
+        if unchanged and (not operator.shows_all or state.token == EMPTY_TOKEN):
+            return
+        table = self.step.acquire(group)
+        try:
+            if unchanged:
+                self.emission.add(operator.emit(table, _NO_ROWS, state.emitted_us, watermark_us))
+                return
+            table.begin()
+            if stop > start:
+                operator.merge(table, self.batch, start, stop)
+            self.step.half_written(group)
+            changed = table.changed()
+            self.emission.add(operator.emit(table, changed, state.emitted_us, watermark_us))
+            self.step.commit(
+                group,
+                table,
+                watermark_us=watermark_us,
+                due_us=operator.due_us(table, watermark_us),
+                strings=operator.layout.string_words,
+            )
+        finally:
+            self.step.release(group)
+
+
+class _Emission:
+    """Collects results; those with strings become columns at once, while the table is held."""
+
+    def __init__(self, operator: AggregateOperator) -> None:
+        self._operator = operator
+        self._words: list[GroupResults] = []
+        self._columns: list[list[pa.Array]] = []
+
+    def add(self, results: GroupResults) -> None:
+        if len(results.keys) == 0:
+            return
+        if self._operator.layout.string_words:
+            self._columns.append(self._operator.columns(results))
+        else:
+            self._words.append(results)
+
+    def batch(self) -> pa.RecordBatch:
+        schema = self._operator.schema()
+        if self._columns:
+            parts = zip(*self._columns, strict=True)
+            return pa.RecordBatch.from_arrays([pa.concat_arrays(p) for p in parts], schema=schema)
+        if self._words:
+            keys = np.concatenate([r.keys for r in self._words])
+            values = np.concatenate([r.values for r in self._words])
+            together = GroupResults(keys, values, self._words[0].strings)
+            return pa.RecordBatch.from_arrays(self._operator.columns(together), schema=schema)
+        return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def interned(

@@ -16,7 +16,7 @@ from headgate.operators import codec
 from headgate.operators.entries import Columns, EntryLayout
 from headgate.operators.leaves import one_batch, to_leaf
 from headgate.operators.numbering import Distinct
-from headgate.operators.processor import Changes, Keyed
+from headgate.operators.processor import Keyed, VariableChanges
 from headgate.operators.spec import Kind
 
 I64 = npt.NDArray[np.int64]
@@ -84,7 +84,12 @@ class Writes:
 
 
 def writes(
-    layout: EntryLayout, columns: Columns, before: Before, change: Changes, keys: int, now_ms: int
+    layout: EntryLayout,
+    columns: Columns,
+    before: Before,
+    change: VariableChanges,
+    keys: int,
+    now_ms: int,
 ) -> Writes | None:
     """Return what a call's changes to one variable come to; None for nothing.
 
@@ -189,7 +194,7 @@ def _map(
     columns: Columns,
     before: Before,
     cleared: Mask,
-    change: Changes,
+    change: VariableChanges,
     put_of: I64,
     put_rows: pa.RecordBatch,
 ) -> _Plan:

@@ -7,27 +7,33 @@ themselves pass by and are never kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.operators import codec
-from headgate.operators.aggregate import NEVER_US, interned
+from headgate.operators.aggregate import interned
 from headgate.operators.groupwise import Groupwise, Share, whole
 from headgate.operators.numbering import Distinct
-from headgate.operators.spec import NO_TIME_US, Kind, Leaf, OutputMode, TimeKey
+from headgate.operators.spec import (
+    NEVER_US,
+    NO_TIME_US,
+    Kind,
+    Leaf,
+    OperatorSpec,
+    OutputMode,
+    TimeKey,
+)
+from headgate.operators.step import Request
 from headgate.state.ports import Table, TableLayout
-
-if TYPE_CHECKING:
-    from headgate.operators.serve import Request
 
 I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class DeduplicateSpec:
+class DeduplicateSpec(OperatorSpec):
     """Records told apart by a key.
 
     Parameters
@@ -82,17 +88,21 @@ class _Work:
 class DeduplicateOperator(Groupwise):
     """Runs one `DeduplicateSpec`."""
 
+    spec: DeduplicateSpec
+    layout: KeyLayout
+
     def __init__(self, spec: DeduplicateSpec) -> None:
         self.spec = spec
         key_at, words = codec.positions(spec.keys)
-        self.layout: KeyLayout = KeyLayout(TableLayout(words, (0,)), key_at)
+        self.layout = KeyLayout(TableLayout(words, (0,)), key_at)
         self._forget_at = 1 + words
         self.string_words = tuple(
             1 + w for w, x in zip(key_at, spec.keys, strict=True) if x.kind is Kind.BYTES
         )
 
     @property
-    def _time(self) -> TimeKey | None:
+    def time(self) -> TimeKey | None:
+        """The event time of a record."""
         return self.spec.time
 
     def input_schema(self) -> pa.Schema:

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.operators.spec import TimeKey
-from headgate.state.ports import Table, TableLayout
-
-if TYPE_CHECKING:
-    from headgate.operators.serve import Request, Step
+from headgate.operators.operator import Operator
+from headgate.operators.step import Request, SlotStep
+from headgate.state.ports import Table
 
 I64 = npt.NDArray[np.int64]
-
-
-class Layout(Protocol):
-    """What the layouts of all operators have in common."""
-
-    @property
-    def table(self) -> TableLayout:
-        """The shape of a row."""
 
 
 @dataclass(frozen=True)
@@ -37,29 +27,15 @@ class Share:
     stop: int
 
 
-class Groupwise(ABC):
+class Groupwise(Operator, Protocol):
     """An operator over rows of one key group at a time; holds no state of its own.
 
     Subclasses say what a batch looks like in words (`_read`), what is done with a group's share of it
     (`_serve`), and when the group has something to do without new rows (`_due_us`).
     """
 
-    layout: Layout
     string_words: tuple[int, ...]
     """Words of a whole row that hold interned strings."""
-
-    @property
-    @abstractmethod
-    def _time(self) -> TimeKey | None:
-        """The event time that makes a record late; None where none can be."""
-
-    @abstractmethod
-    def input_schema(self) -> pa.Schema:
-        """Return the schema of arriving columns."""
-
-    @abstractmethod
-    def schema(self) -> pa.Schema:
-        """Return the schema of what is put out."""
 
     @abstractmethod
     def _read(self, request: Request, chosen: pa.Table) -> Any:
@@ -76,33 +52,26 @@ class Groupwise(ABC):
         """Return the watermark at which the group has something to put out or to remove."""
 
     @property
-    def shared(self) -> bool:
-        """Whether every slot gets every row, and each key group all of its slot's rows."""
-        return False
-
-    @property
     def expires(self) -> bool:
         """Whether records can be late."""
-        return self._time is not None and self._time.expires
+        return self.time is not None and self.time.expires
 
     def late(self, times_us: I64, watermark_us: int | I64) -> npt.NDArray[np.bool_]:
         """Return which records are late: the watermark has reached the end of their time."""
-        size_us = 0 if self._time is None else self._time.size_us
+        size_us = 0 if self.time is None else self.time.size_us
         late: npt.NDArray[np.bool_] = times_us + size_us <= watermark_us
         return late
 
-    def partly_late(self, times_us: I64, _: int | I64) -> npt.NDArray[np.bool_]:
-        """Return that no record is late for some of its windows only."""
-        return np.zeros(len(times_us), dtype=np.bool_)
-
-    def holds_us(self, watermark_us: int) -> int:
-        """Return the time before which nothing more is put out, once a group stands at a watermark."""
-        return watermark_us
-
     def run(
-        self, step: Step, chosen: pa.Table, starts: I64, watermarks_us: Mapping[int, int]
+        self,
+        step: SlotStep,
+        chosen: pa.Table,
+        starts: I64,
+        watermarks_us: Mapping[int, int],
+        initial: tuple[pa.Table, I64] | None = None,
     ) -> pa.RecordBatch:
         """Serve `chosen`, rows ``starts[g]:starts[g + 1]`` of which are key group g's (or all)."""
+        del initial
         work = self._read(step.request, chosen)
         parts = []
         for group, watermark_us in watermarks_us.items():

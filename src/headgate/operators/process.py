@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from headgate.core.errors import ProcessorError
 from headgate.operators import codec
-from headgate.operators.aggregate import NEVER_US, interned
+from headgate.operators.aggregate import interned
 from headgate.operators.changes import Before, Writes, writes
 from headgate.operators.entries import (
     HEAD,
@@ -32,6 +31,7 @@ from headgate.operators.entries import (
 from headgate.operators.failure import FAILURES, explained
 from headgate.operators.leaves import from_leaf, one_batch
 from headgate.operators.numbering import Distinct
+from headgate.operators.operator import Operator
 from headgate.operators.processor import (
     TIMERS,
     Keyed,
@@ -41,11 +41,10 @@ from headgate.operators.processor import (
     Timers,
     fitted,
 )
+from headgate.operators.spec import NEVER_US, TimeKey
+from headgate.operators.step import SlotStep
 from headgate.operators.time_limit import TimeLimit
 from headgate.state.ports import Table
-
-if TYPE_CHECKING:
-    from headgate.operators.serve import Step
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -99,14 +98,26 @@ class _Keys:
         return int(self.base[-1])
 
 
-class ProcessorOperator:
+class ProcessorOperator(Operator):
     """Runs one `ProcessorSpec`; holds no state of its own."""
+
+    spec: ProcessorSpec
+    layout: EntryLayout
 
     def __init__(self, spec: ProcessorSpec) -> None:
         self.spec = spec
-        self.layout: EntryLayout = entry_layout(spec.keys, spec.variables)
-        self.expires = spec.filters
+        self.layout = entry_layout(spec.keys, spec.variables)
         self._timed = spec.time_mode is not TimeMode.NONE
+
+    @property
+    def time(self) -> TimeKey | None:
+        """The event time of a record, where late ones are filtered."""
+        return self.spec.time
+
+    @property
+    def expires(self) -> bool:
+        """Whether records can be late."""
+        return self.spec.filters
 
     def input_schema(self) -> pa.Schema:
         """Return the schema of arriving columns: ``k0 ..`` as leaves, ``v0 ..`` in their own types."""
@@ -129,14 +140,9 @@ class ProcessorOperator:
         found: Mask = times_us <= emitted_us
         return found
 
-    def partly_late(self, times_us: I64, emitted_us: I64) -> Mask:
-        """Return none: a record has one time."""
-        del emitted_us
-        return np.zeros(len(times_us), dtype=np.bool_)
-
     def run(
         self,
-        step: Step,
+        step: SlotStep,
         chosen: pa.Table,
         starts: I64,
         watermarks_us: Mapping[int, int],
@@ -170,8 +176,11 @@ class ProcessorOperator:
             for one in held:
                 step.release(one.group)
 
-    def rehearse(self) -> None:
-        """Call the processor with no keys at all, so that what it compiles or loads is there."""
+    def rehearse(self) -> bool:
+        """Call the processor with no keys at all, so that what it compiles or loads is there.
+
+        Only its author knows which rows it can take.
+        """
         processor = self.spec.processor
         keys = pa.RecordBatch.from_pylist([], schema=processor.keys)
         nothing = np.zeros(0, dtype=np.int64)
@@ -185,16 +194,17 @@ class ProcessorOperator:
         processor.handleBatch(keys, batch, state, timers)
         processor.close()
         Distinct(np.zeros((1, self.layout.variable_at), dtype=np.int64))
+        return True
 
     # -- rounds -------------------------------------------------------------------------------------
 
-    def _now_us(self, step: Step, watermark_us: int) -> int:
+    def _now_us(self, step: SlotStep, watermark_us: int) -> int:
         """Return the time that what is due is compared with."""
         return step.request.timestamp_ms * 1000 if self.spec.by_clock else watermark_us
 
     def _served(
         self,
-        step: Step,
+        step: SlotStep,
         held: list[_Held],
         chosen: pa.Table,
         starts: I64,
@@ -228,7 +238,7 @@ class ProcessorOperator:
 
     def _rows_round(
         self,
-        step: Step,
+        step: SlotStep,
         held: list[_Held],
         rows: pa.Table,
         starts: I64,
@@ -264,7 +274,7 @@ class ProcessorOperator:
         of_keys = pa.RecordBatch.from_arrays(typed, schema=given)
         return self._round(step, held, keys, of_keys, lambda k, s, t: method(k, batch, s, t))
 
-    def _due_round(self, step: Step, held: list[_Held]) -> list[pa.RecordBatch]:
+    def _due_round(self, step: SlotStep, held: list[_Held]) -> list[pa.RecordBatch]:
         """Call the processor with the timers that have fired, and remove what has ended."""
         due = [one for one in held if one.due_us <= self._now_us(step, one.watermark_us)]
         if not due or not self._timed:
@@ -277,7 +287,9 @@ class ProcessorOperator:
             one.due_us = self._next_due(step, one)
         return output
 
-    def _timers_round(self, step: Step, due: list[_Held], fired: list[I64]) -> list[pa.RecordBatch]:
+    def _timers_round(
+        self, step: SlotStep, due: list[_Held], fired: list[I64]
+    ) -> list[pa.RecordBatch]:
         layout, at = self.layout, self.layout.value_at + 1
         found = [Distinct(rows[:, 1 : 1 + layout.variable_at]) for rows in fired]
         keys = _Keys([x.rows for x in found])
@@ -299,7 +311,7 @@ class ProcessorOperator:
 
     def _round(
         self,
-        step: Step,
+        step: SlotStep,
         held: list[_Held],
         keys: _Keys,
         of_keys: pa.RecordBatch | None,
@@ -335,7 +347,7 @@ class ProcessorOperator:
         return output
 
     def _called(
-        self, step: Step, call: Call, keys: pa.RecordBatch, state: State, timers: Timers
+        self, step: SlotStep, call: Call, keys: pa.RecordBatch, state: State, timers: Timers
     ) -> pa.RecordBatch | None:
         """Call the user's code and return its output as it was declared.
 
@@ -357,7 +369,7 @@ class ProcessorOperator:
         except FAILURES as error:
             raise explained(error, f"{name} with {keys.num_rows} keys") from None
 
-    def _timers(self, step: Step, held: list[_Held], keys: _Keys, state: State) -> Timers:
+    def _timers(self, step: SlotStep, held: list[_Held], keys: _Keys, state: State) -> Timers:
         mode = self.spec.time_mode
         if mode is TimeMode.NONE:
             return Timers(state, mode, -1, np.full(keys.count, -1, dtype=np.int64))
@@ -415,7 +427,7 @@ class ProcessorOperator:
         for one, at_us in zip(held, soonest.tolist(), strict=True):
             one.due_us = min(one.due_us, at_us)
 
-    def _scan(self, step: Step, one: _Held) -> tuple[I64, I64]:
+    def _scan(self, step: SlotStep, one: _Held) -> tuple[I64, I64]:
         """Return the rows of timers that have fired, and of entries that have ended."""
         rows = one.table.rows[one.table.live()]
         layout, now_ms = self.layout, self._now_us(step, one.watermark_us) // 1000
@@ -426,7 +438,7 @@ class ProcessorOperator:
     def _distinct_keys(self, rows: I64) -> I64:
         return Distinct(rows[:, 1 : 1 + self.layout.variable_at]).rows
 
-    def _next_due(self, step: Step, one: _Held) -> int:
+    def _next_due(self, step: SlotStep, one: _Held) -> int:
         """Return when a group is due next; all that was due has been done."""
         rows = one.table.rows[one.table.live()]
         layout, now_ms = self.layout, step.request.timestamp_ms

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headgate.core.errors import ProcessorError, UnsupportedQuery, nearest
 from headgate.operators.leaves import leaf_of
-from headgate.operators.spec import Kind, Leaf, OutputMode, TimeKey
+from headgate.operators.spec import Kind, Leaf, OperatorSpec, OutputMode, TimeKey
 
 I64 = npt.NDArray[np.int64]
 
@@ -110,7 +110,7 @@ TIMERS = Variable("", pa.schema([("at_ms", pa.int64())]), pa.schema([]))
 
 
 @dataclass
-class Changes:
+class VariableChanges:
     """What a call does to one variable; removals come first, later puts win over earlier ones.
 
     Attributes
@@ -144,7 +144,7 @@ class State:
         self._keys = keys
         self._variables = {variable.name: variable for variable in variables}
         self._before = before
-        self.changes = {name: Changes() for name in self._variables}
+        self.changes = {name: VariableChanges() for name in self._variables}
 
     def __getitem__(self, name: str) -> Keyed:
         """Return the entries of all keys of the call, a list's in order, others in no particular one."""
@@ -282,7 +282,7 @@ class Processor(Protocol):
 
 
 @dataclass(frozen=True)
-class ProcessorSpec:
+class ProcessorSpec(OperatorSpec):
     """A keyed processor.
 
     Parameters
@@ -344,6 +344,11 @@ class ProcessorSpec:
     def by_clock(self) -> bool:
         """Whether what is due is due by the batch's time stamp, not by the watermark."""
         return self.time_mode is TimeMode.PROCESSING
+
+    @property
+    def feeds_others(self) -> bool:
+        """Whether another operator may read what comes out: which of its records are late is unknown."""
+        return False
 
     def to_json(self) -> dict[str, Any]:
         """Return the part of the spec that a checkpoint's state depends on.

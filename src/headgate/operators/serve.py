@@ -9,204 +9,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.operators import counts
-from headgate.operators.aggregate import NEVER_US, AggregateOperator, Batch, Results
-from headgate.operators.build import Operator
-from headgate.operators.groupwise import Groupwise
+from headgate.operators.operator import Operator
 from headgate.operators.quota import fair_shares
-from headgate.operators.spec import OutputMode
-from headgate.state.ports import EMPTY_TOKEN, I64, Chain, Section, Store, Table
+from headgate.operators.spec import NEVER_US
+from headgate.operators.step import (
+    ARRIVED_FIRST,
+    ARRIVED_LAST,
+    GROUP,
+    RECORDS,
+    GroupState,
+    Request,
+    Served,
+    SlotStep,
+    slice_starts,
+)
+from headgate.state.ports import I64, Store
 
 F64 = npt.NDArray[np.float64]
 _NO_ROWS = np.zeros(0, dtype=np.int64)
-
-GROUP, TIME, RECORDS, ARRIVED_FIRST, ARRIVED_LAST = "g", "t", "n", "a0", "a1"
-"""Columns of arriving records beside ``k0 ..`` and ``v0 ..``: key group, slice start (microseconds), the
-number of records that a row stands for, when the first and the last of them arrived (ms)."""
-
-
-@dataclass(frozen=True)
-class GroupState:
-    """Where a key group stands before the step.
-
-    Attributes
-    ----------
-    token : str
-        Its state.
-    emitted_us : int
-        Watermark up to which it has emitted.
-    due_us : int
-        Watermark at which it has something to emit or to remove.
-    snapshot : bool
-        True where this step shall log all of it instead of the change.
-    """
-
-    token: str
-    emitted_us: int
-    due_us: int
-    snapshot: bool = False
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the driver asks of one slot in one step.
-
-    Attributes
-    ----------
-    token : str
-        Names the state after this execution of the task; 32 hexadecimal digits, never used before.
-    watermark_us : int
-        The operator's watermark.
-    groups : mapping of int to GroupState
-        The key groups that the slot owns.
-    chain : callable
-        ``chain(group)`` is the `Chain` that leads to the group's token.
-    quota_records : int or None
-        Rows to serve at the most; None serves all.
-    turn : int
-        Number of the step; see `fair_shares`.
-    delta_ms : float
-        Length of the time slots in which records are counted for the control loop; 0 counts none.
-    bound_ms : float
-        Latency up to which a served record counts as within the bound of an SLO; 0 counts none.
-    timestamp_ms : int
-        When the step began; the same in every attempt. A processor's processing time.
-    time_limit_s : float
-        How long one call of a processor may take; 0 for any time.
-    held : frozenset of int
-        Key groups of which nothing is served: their records join the backlog, their watermark stays.
-    """
-
-    token: str
-    watermark_us: int
-    groups: Mapping[int, GroupState]
-    chain: Callable[[int], Chain]
-    quota_records: int | None = None
-    turn: int = 0
-    delta_ms: float = 0.0
-    bound_ms: float = 0.0
-    timestamp_ms: int = 0
-    time_limit_s: float = 0.0
-    held: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True)
-class GroupDone:
-    """Where a key group stands after the step; only groups that changed are reported.
-
-    Attributes
-    ----------
-    emitted_us, due_us : int
-    rows : int
-        Entries in its table.
-    """
-
-    emitted_us: int
-    due_us: int
-    rows: int
-
-
-@dataclass
-class Served:
-    """What a slot did in a step.
-
-    Attributes
-    ----------
-    groups : dict of int to GroupDone
-        Groups whose state has a new token.
-    sections : dict of int to Section
-        Their part of the changelog.
-    output : pyarrow.RecordBatch
-        What the step emits: the operator's ``schema()``.
-    waiting : pyarrow.Table
-        New records not served, by key group in serving order: they join the group's backlog.
-    taken : dict of int to int
-        Rows served from each group's backlog; they leave it.
-    late : pyarrow.Table
-        Records refused because every window of theirs is out, and ``emitted`` which they met.
-    partly_late : pyarrow.Table
-        Records served of which some windows were out already, and ``emitted`` as above.
-    arrived_records, served_records, late_records : int
-    served_rows, touched_rows : int
-        Rows merged, and distinct entries they went to: how much aggregating first would shrink.
-    served_by_group : dict of int to int
-        Records.
-    holds_us : int
-        The least watermark of the slot's groups; what the next operator may count on.
-    latency : (float64[n], float64[n])
-        Latency in ms and weight in records, of what was served.
-    counts : Counts or None
-        Arrivals and completions by time slot; None where none were asked for.
-    """
-
-    output: pa.RecordBatch
-    waiting: pa.Table
-    late: pa.Table
-    partly_late: pa.Table
-    groups: dict[int, GroupDone] = field(default_factory=dict)
-    sections: dict[int, Section] = field(default_factory=dict)
-    arrived_records: int = 0
-    served_records: int = 0
-    late_records: int = 0
-    served_rows: int = 0
-    touched_rows: int = 0
-    taken: dict[int, int] = field(default_factory=dict)
-    served_by_group: dict[int, int] = field(default_factory=dict)
-    holds_us: int = int(NEVER_US)
-    latency: tuple[F64, F64] = (np.zeros(0), np.zeros(0))
-    counts: counts.Counts | None = None
-
-
-@dataclass(frozen=True)
-class Step:
-    """What an operator does its step through: tables of key groups, and what is written down of them."""
-
-    store: Store
-    request: Request
-    served: Served
-    on_group: Callable[[int], None] | None
-
-    def acquire(self, group: int) -> Table:
-        """Return a group's table, held until `release`."""
-        return self.store.acquire(
-            group, self.request.groups[group].token, self.request.chain(group)
-        )
-
-    def half_written(self, group: int) -> None:
-        """Say that a group is written and not committed yet, for fault tests."""
-        if self.on_group is not None:
-            self.on_group(group)
-
-    def commit(
-        self, group: int, table: Table, *, watermark_us: int, due_us: int, strings: tuple[int, ...]
-    ) -> None:
-        """Log what changed in a group, and give its state the step's token.
-
-        Parameters
-        ----------
-        watermark_us, due_us : int
-            As in `GroupDone`.
-        strings : tuple of int
-            Words of a row that hold interned strings.
-        """
-        snapshot = self.request.groups[group].snapshot
-        if snapshot:
-            table.compact(strings)
-        section = table.section(self.request.token, full=snapshot)
-        self.served.sections[group] = section
-        self.served.groups[group] = GroupDone(watermark_us, due_us, table.live_count)
-        self.served.touched_rows += len(section.rows)
-        self.store.commit(group, self.request.token)
-
-    def release(self, group: int) -> None:
-        """Give a group up; without a `commit` its table is left dirty."""
-        self.store.release(group)
 
 
 def serve(
@@ -245,7 +72,7 @@ def serve(
     began_ms = now_ms()
     arriving = _by_group(arriving)
     emitted = _emitted_by_group(request.groups)
-    if isinstance(operator, Groupwise) and operator.shared:
+    if operator.shared:
         # a group that misses a record now never meets it: none is held, it is brought in the task
         request = replace(request, held=frozenset())
         # records of all groups come; nothing ever waits, so all groups have emitted the same
@@ -271,16 +98,10 @@ def serve(
         if stop > start:
             served.served_by_group[group] = int(weights[start:stop].sum())
     served.holds_us = min(watermarks_us.values(), default=served.holds_us)
-    if isinstance(operator, Groupwise):
-        served.holds_us = operator.holds_us(served.holds_us)
-    step = Step(store, _without_held(operator, request), served, on_group)
+    served.holds_us = operator.holds_us(served.holds_us)
+    step = SlotStep(store, _without_held(operator, request), served, on_group)
     ready_us = {group: watermarks_us[group] for group in step.request.groups}
-    if isinstance(operator, AggregateOperator):
-        served.output = _aggregate(operator, step, chosen, starts, ready_us)
-    elif isinstance(operator, Groupwise):
-        served.output = operator.run(step, chosen, starts, ready_us)
-    else:
-        served.output = operator.run(step, chosen, starts, ready_us, _initial(initial, starts))
+    served.output = operator.run(step, chosen, starts, ready_us, _initial(initial, starts))
     served.served_rows = len(groups)
     served.served_records = int(weights.sum())
     if request.delta_ms or ARRIVED_FIRST in chosen.column_names:
@@ -288,102 +109,8 @@ def serve(
     return served
 
 
-@dataclass(frozen=True)
-class _GroupStep:
-    """One key group after the other: bring it, merge, emit, log, commit."""
-
-    operator: AggregateOperator
-    step: Step
-    batch: Batch
-    emission: _Emission
-
-    def run(self, group: int, start: int, stop: int, watermark_us: int) -> None:
-        """Serve records ``start:stop`` of the batch, all of one group."""
-        operator, state = self.operator, self.step.request.groups[group]
-        shows_all = operator.spec.mode is OutputMode.COMPLETE
-        unchanged = start == stop and watermark_us < state.due_us and not state.snapshot
-        if unchanged and (not shows_all or state.token == EMPTY_TOKEN):
-            return
-        table = self.step.acquire(group)
-        try:
-            if unchanged:
-                self.emission.add(operator.emit(table, _NO_ROWS, state.emitted_us, watermark_us))
-                return
-            table.begin()
-            if stop > start:
-                operator.merge(table, self.batch, start, stop)
-            self.step.half_written(group)
-            changed = table.changed()
-            self.emission.add(operator.emit(table, changed, state.emitted_us, watermark_us))
-            self.step.commit(
-                group,
-                table,
-                watermark_us=watermark_us,
-                due_us=operator.due_us(table, watermark_us),
-                strings=operator.layout.string_words,
-            )
-        finally:
-            self.step.release(group)
-
-
-def _aggregate(
-    operator: AggregateOperator,
-    step: Step,
-    chosen: pa.Table,
-    starts: I64,
-    watermarks_us: Mapping[int, int],
-) -> pa.RecordBatch:
-    """Serve rows ``starts[g]:starts[g + 1]``, one key group after the other; return what they emit."""
-    slices = _slices(operator, chosen)
-    names = operator.schema().names
-    keys = [chosen.column(n).combine_chunks() for n in names if n[0] == "k"]
-    values = [chosen.column(n).combine_chunks() for n in names if n[0] == "v"]
-    batch = operator.encode([_plain(c) for c in keys], slices, [_plain(c) for c in values])
-    emission = _Emission(operator)
-    one = _GroupStep(operator, step, batch, emission)
-    for group, watermark_us in watermarks_us.items():
-        one.run(group, int(starts[group]), int(starts[group + 1]), watermark_us)
-    return emission.batch()
-
-
-class _Emission:
-    """Collects results; those with strings become columns at once, while the table is held."""
-
-    def __init__(self, operator: AggregateOperator) -> None:
-        self._operator = operator
-        self._words: list[Results] = []
-        self._columns: list[list[pa.Array]] = []
-
-    def add(self, results: Results) -> None:
-        if len(results.keys) == 0:
-            return
-        if self._operator.layout.string_words:
-            self._columns.append(self._operator.columns(results))
-        else:
-            self._words.append(results)
-
-    def batch(self) -> pa.RecordBatch:
-        schema = self._operator.schema()
-        if self._columns:
-            parts = zip(*self._columns, strict=True)
-            return pa.RecordBatch.from_arrays([pa.concat_arrays(p) for p in parts], schema=schema)
-        if self._words:
-            keys = np.concatenate([r.keys for r in self._words])
-            values = np.concatenate([r.values for r in self._words])
-            together = Results(keys, values, self._words[0].strings)
-            return pa.RecordBatch.from_arrays(self._operator.columns(together), schema=schema)
-        return pa.RecordBatch.from_pylist([], schema=schema)
-
-
 def _column(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
     column: npt.NDArray[np.int64] = table.column(name).to_numpy()
-    return column
-
-
-def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return one contiguous array (`combine_chunks` gives a chunked one for some types)."""
-    if isinstance(column, pa.ChunkedArray):
-        return pa.concat_arrays(column.chunks) if column.num_chunks else column.combine_chunks()
     return column
 
 
@@ -410,12 +137,6 @@ def _emitted_by_group(groups: Mapping[int, GroupState]) -> I64:
     return emitted
 
 
-def _slices(operator: Operator, table: pa.Table) -> I64:
-    if operator.spec.time is None:
-        return np.zeros(table.num_rows, dtype=np.int64)
-    return _column(table, TIME)
-
-
 def _turn_away(operator: Operator, arriving: pa.Table, emitted: I64) -> tuple[Served, pa.Table]:
     """Split off what is late; lateness is judged on arrival, against what is out already."""
     empty = arriving.slice(0, 0)
@@ -426,7 +147,7 @@ def _turn_away(operator: Operator, arriving: pa.Table, emitted: I64) -> tuple[Se
     if not operator.expires or arriving.num_rows == 0:
         return served, arriving
     met = emitted[_column(arriving, GROUP)]
-    slices = _slices(operator, arriving)
+    slices = slice_starts(operator.time, arriving)
     late = operator.late(slices, met)
     partly = operator.partly_late(slices, met)
     if late.any():
@@ -469,8 +190,7 @@ def _without_held(operator: Operator, request: Request) -> Request:
 
     Complete mode shows every group in every step, so there they are read where they are not.
     """
-    complete = isinstance(operator, AggregateOperator) and operator.spec.mode is OutputMode.COMPLETE
-    if complete or not request.held:
+    if operator.shows_all or not request.held:
         return request
     ready = {g: state for g, state in request.groups.items() if g not in request.held}
     return replace(request, groups=ready)
@@ -503,9 +223,9 @@ def _within_quota(groups: I64, quota: int | None, turn: int) -> npt.NDArray[np.b
 def _held_by_waiting(operator: Operator, waiting: pa.Table, groups: int) -> I64:
     """Return the watermark that each group's oldest waiting record allows."""
     held = np.full(groups, NEVER_US, dtype=np.int64)
-    if waiting.num_rows and operator.spec.time is not None:
-        plain = 1 if operator.spec.time.size_us == 0 else 0
-        np.minimum.at(held, _column(waiting, GROUP), _slices(operator, waiting) - plain)
+    if waiting.num_rows and operator.time is not None:
+        plain = 1 if operator.time.size_us == 0 else 0
+        np.minimum.at(held, _column(waiting, GROUP), slice_starts(operator.time, waiting) - plain)
     return held
 
 

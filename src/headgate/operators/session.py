@@ -9,16 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from headgate.operators import codec
-from headgate.operators.aggregate import (
-    NEVER_US,
-    AggregateOperator,
-    Batch,
-    Results,
-    interned,
-)
+from headgate.operators.aggregate import AggregateOperator, Buffers, GroupResults, interned
 from headgate.operators.kernels.sessions import number_sessions
 from headgate.operators.numbering import Distinct
-from headgate.operators.spec import AggregateSpec, OutputMode
+from headgate.operators.spec import NEVER_US, AggregateSpec, OutputMode
 from headgate.state.ports import I64, Table
 
 
@@ -29,7 +23,7 @@ class SessionOperator(AggregateOperator):
         super().__init__(spec)
         self._end_at = self.layout.value_at[0]
 
-    def merge(self, table: Table, batch: Batch, start: int, stop: int) -> None:
+    def merge(self, table: Table, batch: Buffers, start: int, stop: int) -> None:
         """Merge records ``start:stop`` into the sessions that they touch, and those with each other."""
         layout, time = self.layout, self.layout.time_at
         keys = interned(table, batch.keys, batch.key_strings, start, stop)
@@ -54,7 +48,7 @@ class SessionOperator(AggregateOperator):
         index = table.upsert(keys[mine])
         self._merge_into(table, index, np.ascontiguousarray(values[mine]), table)
 
-    def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> Results:
+    def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> GroupResults:
         """Return the sessions that have ended, and remove them; in complete mode all."""
         live = table.live()
         if self.spec.mode is OutputMode.COMPLETE:
@@ -64,14 +58,14 @@ class SessionOperator(AggregateOperator):
         table.delete(ended)
         return results
 
-    def _results(self, table: Table, index: I64) -> Results:
+    def _results(self, table: Table, index: I64) -> GroupResults:
         """Return sessions with their end as the time, and their start as the first value."""
         rows = table.rows[index]
         keys, values = rows[:, 1 : self._start], rows[:, self._start :]
         starts = keys[:, self.layout.time_at].copy()
         keys[:, self.layout.time_at] = values[:, self._end_at]
         values[:, self._end_at] = starts
-        return Results(keys, values, codec.Strings(*table.strings()))
+        return GroupResults(keys, values, codec.Strings(*table.strings()))
 
     def due_us(self, table: Table, watermark_us: int) -> int:
         """Return when the first session ends."""

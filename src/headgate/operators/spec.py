@@ -22,6 +22,12 @@ from typing import Any
 
 from headgate.core.errors import UnsupportedQuery
 
+NEVER_US = 2**63 - 1
+"""A due time that does not come."""
+
+BEFORE_ALL_US = -(2**61)
+"""A watermark before every event; far from the edge, so that a window's size can be subtracted."""
+
 NO_TIME_US = 2**62
 """Stands for a plain event time that is null: after every watermark, so its row is never closed."""
 
@@ -170,8 +176,37 @@ class TimeKey:
         return self.size_us > 0 and self.slice_us != self.size_us
 
 
+class OperatorSpec:
+    """What an operator is, whichever its kind; what only some kinds have is as others have it."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether every slot sees every record."""
+        return False
+
+    @property
+    def holds_us(self) -> int | None:
+        """How much older than its watermark what comes out may be, as `JoinSpec` has it."""
+        return 0
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether what is due is due by the batch's time stamp, not by the watermark."""
+        return False
+
+    @property
+    def feeds_others(self) -> bool:
+        """Whether another operator may read what comes out."""
+        return True
+
+    @property
+    def merges(self) -> tuple[Aggregate, ...] | None:
+        """The aggregates by which records may be merged on their way to a slot; None if they may not."""
+        return None
+
+
 @dataclass(frozen=True)
-class AggregateSpec:
+class AggregateSpec(OperatorSpec):
     """A keyed aggregate: key leaves, an optional time, buffers, and what is emitted when.
 
     Parameters
@@ -198,6 +233,11 @@ class AggregateSpec:
                     "split the query."
                 )
                 raise UnsupportedQuery(msg)
+
+    @property
+    def merges(self) -> tuple[Aggregate, ...]:
+        """Its aggregates: a record comes as a buffer of each, and buffers can be merged anywhere."""
+        return self.aggregates
 
     def to_json(self) -> dict[str, Any]:
         """Return the part of the spec that a checkpoint's state depends on."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headgate.operators.build import Operator, Spec, operator_of
-from headgate.operators.process import ProcessorOperator
-from headgate.operators.serve import GROUP, RECORDS, GroupState, Request, serve
+from headgate.operators.build import Spec, operator_of
+from headgate.operators.operator import Operator
+from headgate.operators.serve import serve
+from headgate.operators.step import GROUP, RECORDS, GroupState, Request
 from headgate.state import kernels
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN, Section
@@ -20,9 +21,7 @@ def warm(spec: Spec) -> None:
     """
     operator = operator_of(spec)
     kernels.warm()
-    if isinstance(operator, ProcessorOperator):
-        operator.rehearse()
-    else:
+    if not operator.rehearse():
         _serve_two_rows(operator)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from headgate.scenario.description import Scenario
 
 
-class Query(Protocol):
+class ScenarioQuery(Protocol):
     """What a scenario needs of a running query."""
 
     journal: Any
@@ -27,7 +27,7 @@ class Query(Protocol):
 class Engine(Protocol):
     """What a scenario needs of an engine."""
 
-    def start(self, scenario: Scenario) -> Query:
+    def start(self, scenario: Scenario) -> ScenarioQuery:
         """Start the scenario's query."""
 
     def verify(self, scenario: Scenario) -> Mapping[str, Any]:

@@ -48,7 +48,7 @@ def check_fleet(path: Path) -> dict[str, Any]:
             "query": job.query,
             "slo": " and ".join(job.slo),
             "priority": job.priority,
-            "utility": job.utility,
+            "utility": job.utility if isinstance(job.utility, str) else job.utility.points,
             "slots": f"{job.slots.min} to {job.slots_max}, {job.slots.start} at the start",
         }
         for name, job in described.jobs.items()
@@ -164,6 +164,7 @@ def _fleet(engine: SparkEngine, described: FleetFile, place: Path, *, advise: bo
         journal=place / "fleet.jsonl",
         actions_per_minute=settings.max_actions_per_minute,
         hang_s=parse_duration_s(settings.hang),
+        cooldown_s=parse_duration_s(settings.cooldown) if settings.cooldown else 0.0,
         advise=advise,
     )
     for name, job in described.jobs.items():

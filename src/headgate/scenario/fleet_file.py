@@ -16,7 +16,7 @@ from headgate.core.errors import ConfigError, nearest
 from headgate.core.input import RATE_MAX, checked_path, read_file, read_toml, shown, whole
 from headgate.core.intents import utility_of
 from headgate.core.slo import parse_slo
-from headgate.core.utility import Custom, Shape, Utility, shape_named
+from headgate.core.utility import Custom, Piecewise, Shape, Utility, shape_named
 from headgate.scenario.spark import call_user, user_function
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -24,6 +24,8 @@ _VARIABLE = "HEADGATE__FLEET__"
 _SLOTS_MAX = 10**6
 _ACTIONS_MAX = 10**4
 _PRIORITY_MAX = 1e9
+_POINTS_MAX = 100
+_POINT_MAX = 1e12
 _DESCRIPTION_BYTES_MAX = 1 << 20
 _FORMAT = re.compile(r"[A-Za-z_][\w.$-]{0,199}", re.ASCII)
 _MODES = ("append", "update", "complete")
@@ -74,6 +76,9 @@ class FleetSettings:
     max_actions_per_minute: int = 6
     """The most actions within a minute; >= 1."""
 
+    cooldown: str = ""
+    """How long nothing is decided after an action; empty for no such time."""
+
     observe: str = ""
     """How long a new fleet is only watched; empty for 90 rounds."""
 
@@ -99,7 +104,7 @@ class FleetSettings:
             )
             raise ConfigError(msg)
         fleet_registry.check(self.policy, self.goal)
-        for text in filter(None, (self.round, self.observe, self.hang)):
+        for text in filter(None, (self.round, self.cooldown, self.observe, self.hang)):
             parse_duration_s(text)
 
 
@@ -116,8 +121,9 @@ class JobSettings:
     priority: float = 1.0
     """Its utility when the SLO is met; > 0."""
 
-    utility: str = "knee"
-    """What a missed SLO is worth: knee, linear, step, lognormal, or ``module:function``."""
+    utility: str | Piecewise = "knee"
+    """What a missed SLO is worth: knee, linear, step, lognormal, ``module:function``, or points
+    ``[[value, share], ...]`` with straight lines between them."""
 
     sink: Mapping[str, Any] = field(default_factory=dict)
     """``format``, ``outputMode``, and options of the sink, such as ``path``."""
@@ -171,7 +177,7 @@ class JobSettings:
             raise ConfigError(msg)
         for place in filter(None, (self.checkpoint, self.sink.get("path"))):
             checked_path(place)
-        call_user(self.utility, self.worth, "say what a missed SLO is worth")
+        call_user(str(self.utility), self.worth, "say what a missed SLO is worth")
 
     def _check_sink(self) -> None:
         """Refuse what no sink takes: Spark says so when the job starts, and in many words."""
@@ -211,6 +217,8 @@ class JobSettings:
 
     def shape(self) -> Shape:
         """Return the form of its utility."""
+        if isinstance(self.utility, Piecewise):
+            return self.utility
         return (
             Custom(user_function(self.utility))
             if ":" in self.utility
@@ -317,10 +325,34 @@ def _job(name: str, given: Any, defaults: Mapping[str, Any], root: str) -> JobSe
     if "slots" in own:
         slots = _table(f"{where}.slots", own["slots"])
         own["slots"] = _made(Slots, f"{where}.slots", {"start": slots.get("min", 1), **slots})
+    if isinstance(own.get("utility"), list):
+        own["utility"] = _points(where, own["utility"])
     priority = own.get("priority")
     if isinstance(priority, int) and not isinstance(priority, bool):
         own["priority"] = float(priority)
     return _made(JobSettings, where, own)
+
+
+def _points(where: str, value: list[Any]) -> Piecewise:
+    """Return the utility that points stand for."""
+    pairs = [one for one in value if isinstance(one, list) and len(one) == len(("value", "share"))]
+    fits = len(pairs) == len(value) and all(
+        isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= _POINT_MAX
+        for pair in pairs
+        for x in pair
+    )
+    if not (fits and 1 <= len(value) <= _POINTS_MAX):
+        found = f"[{where}] utility = {shown(repr(value), 60)}"
+        msg = (
+            f"{found} is not points; write [[value, share], ...] with 1 to {_POINTS_MAX} pairs of "
+            "numbers."
+        )
+        raise ConfigError(msg)
+    try:
+        return Piecewise(tuple((float(x), float(share)) for x, share in pairs))
+    except ConfigError as error:
+        msg = f"[{where}] {error}"
+        raise ConfigError(msg) from error
 
 
 def _texts(where: str, key: str, value: Any) -> tuple[str, ...]:
@@ -351,6 +383,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "start": (int,),
     "slots": (int, str, Slots),
     "slo": (tuple,),
+    "utility": (str, Piecewise),
     "priority": (float,),
     "slot_rate": (int, float),
     "sink": (dict,),

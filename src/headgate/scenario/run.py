@@ -16,7 +16,7 @@ from headgate.journal.reader import Tail
 from headgate.journal.schema import Batch, Start
 from headgate.report.summary import summary
 from headgate.scenario.description import Scenario, check_place
-from headgate.scenario.engine import Engine, Query
+from headgate.scenario.engine import Engine, ScenarioQuery
 from headgate.scenario.spark import SparkEngine
 
 PROGRESS_S = 0.25
@@ -88,7 +88,7 @@ def run_scenario(
 
 def _drive(
     scenario: Scenario,
-    query: Query,
+    query: ScenarioQuery,
     on_progress: OnProgress,
     interrupted: threading.Event,
     *,
@@ -134,7 +134,7 @@ class _Batches:
         return self._found
 
 
-def _raise_failure(scenario: Scenario, query: Query, journal: Path) -> None:
+def _raise_failure(scenario: Scenario, query: ScenarioQuery, journal: Path) -> None:
     """Raise EngineError if the query ended by an exception."""
     failure = query.exception()
     if failure is not None:

@@ -23,7 +23,7 @@ from headgate.core.location import uri
 
 if TYPE_CHECKING:
     from headgate.scenario.description import Scenario
-    from headgate.scenario.engine import Query
+    from headgate.scenario.engine import ScenarioQuery
 
 
 class SparkEngine:
@@ -33,12 +33,12 @@ class SparkEngine:
         self._spark: Any = None
         self._conf = dict(conf or {})
 
-    def start(self, scenario: Scenario) -> Query:
+    def start(self, scenario: Scenario) -> ScenarioQuery:
         """Start the scenario's query."""
         with _sparks_errors():
             return self._started(scenario)
 
-    def _started(self, scenario: Scenario) -> Query:
+    def _started(self, scenario: Scenario) -> ScenarioQuery:
         hg = engine_module("headgate")
         workload = self.workload(scenario.workload)
         frame = self._built(workload, scenario)
@@ -68,7 +68,7 @@ class SparkEngine:
         arrival = scenario.arrival or workload.arrival
         if arrival is not None:
             writer = writer.option("headgate.arrival", arrival)
-        query: Query = writer.start()
+        query: ScenarioQuery = writer.start()
         return query
 
     def verify(self, scenario: Scenario) -> Mapping[str, Any]:

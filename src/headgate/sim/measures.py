@@ -21,7 +21,7 @@ QUANTILES = (0.0, 0.5, 0.99)
 
 
 @dataclass(frozen=True)
-class Applied:
+class AppliedChange:
     """A change that came into force.
 
     Attributes
@@ -92,7 +92,7 @@ class Measures:
         Ticks per step.
     quantiles_s : float64[steps, 3]
         `QUANTILES` of the latency in each step, within 5 %; NaN where nothing was completed.
-    applied : list of Applied
+    applied : list of AppliedChange
     assignments : list of (float, Assignment)
         What held, and from when.
     """
@@ -116,7 +116,7 @@ class Measures:
         self.histogram: I64 = np.zeros(histogram.BUCKETS, dtype=np.int64)
         self.step_ticks = max(1, int(np.ceil(step_s / delta_s - 1e-9)))
         self.quantiles_s: F64 = np.full((-(-ticks // self.step_ticks), len(QUANTILES)), np.nan)
-        self.applied: list[Applied] = []
+        self.applied: list[AppliedChange] = []
         self.assignments: list[tuple[float, Assignment]] = [(0.0, assignment)]
 
     @property

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from headgate.control.decision import Change
 from headgate.core.assignment import spread
 from headgate.core.errors import ProtocolError
-from headgate.sim.measures import Applied, Measures
+from headgate.sim.measures import AppliedChange, Measures
 from headgate.sim.model import OperatorModel
 from headgate.sim.queues import Queues
 from headgate.sim.streams import Inflow
@@ -90,7 +90,7 @@ class SimulatedOperator:
         at_s: float,
         stopped_s: float = 0.0,
         involved: int = 0,
-    ) -> Applied:
+    ) -> AppliedChange:
         """Bring `change` into force at `at_s`, and write it down.
 
         Parameters
@@ -99,7 +99,7 @@ class SimulatedOperator:
         speeds : float64[new slots]
             As `allocate` returned them.
         decided_s, at_s, stopped_s, involved
-            As `Applied`.
+            As `AppliedChange`.
         """
         before = self.queues.assignment
         self.queues.reassign(change.assignment, change.survivors, speeds, resume_s=at_s)
@@ -111,7 +111,7 @@ class SimulatedOperator:
             else:
                 identities.append(self.slot_ids[old])
         self.slot_ids = tuple(identities)
-        applied = Applied(decided_s, at_s, change, before, stopped_s, involved)
+        applied = AppliedChange(decided_s, at_s, change, before, stopped_s, involved)
         self.measures.applied.append(applied)
         self.measures.assignments.append((at_s, change.assignment))
         return applied

@@ -18,7 +18,7 @@ from headgate.sim.microbatch import BatchOperator, MicroBatchEngine
 from headgate.sim.model import MicroBatch, OperatorModel
 from headgate.sim.result import RunResult
 from headgate.sim.streams import Inflow
-from headgate.workloads.arrivals import Arrivals, Feed
+from headgate.workloads.arrivals import ArrivalFeed, ArrivalStream
 
 _ROUNDING = 1e-9
 
@@ -34,12 +34,12 @@ class SimulatedJob:
     ----------
     operators : mapping of str to OperatorModel
         Upstream first.
-    sources : mapping of str to Arrivals
+    sources : mapping of str to ArrivalStream
         For each operator without parents, what arrives there.
     """
 
     operators: Mapping[str, OperatorModel]
-    sources: Mapping[str, Arrivals]
+    sources: Mapping[str, ArrivalStream]
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
@@ -188,7 +188,7 @@ class Simulation:
 
     def _inflow(self, name: str) -> Inflow:
         source = self._job.sources.get(name)
-        feed = None if source is None else Feed(source, self._generator(name, _SOURCE))
+        feed = None if source is None else ArrivalFeed(source, self._generator(name, _SOURCE))
         return Inflow(self._job.operators[name], feed, self._generator(name, _RECORDS))
 
     def _generator(self, name: str, purpose: int) -> np.random.Generator:

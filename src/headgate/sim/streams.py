@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.sim.model import OperatorModel
-from headgate.workloads.arrivals import Feed, groups_at
+from headgate.workloads.arrivals import ArrivalFeed, groups_at
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -28,13 +28,13 @@ class Inflow:
     Parameters
     ----------
     model : OperatorModel
-    source : Feed or None
+    source : ArrivalFeed or None
         None for an operator that is fed by its parents.
     generator : numpy.random.Generator
     """
 
     def __init__(
-        self, model: OperatorModel, source: Feed | None, generator: np.random.Generator
+        self, model: OperatorModel, source: ArrivalFeed | None, generator: np.random.Generator
     ) -> None:
         self._model = model
         self._source = source

@@ -148,7 +148,7 @@ class Writer(SparkWriter):
 
         The default is ``"streamswitch"`` with an SLO, and ``"static"`` without. ``"psps"``,
         ``"unified-pools"`` and ``"dabs"`` run the ``mapInArrow`` stages of a stateless query on pools
-        of replicas.
+        of replicas. Every policy over slots also takes `hysteresis`, `cooldown_s` and `per_minute`.
 
         Raises
         ------

@@ -18,7 +18,7 @@ from headgate.state.arena_file import ArenaFile, forget_directory, remember, tak
 from headgate.state.lineage import bring, build
 from headgate.state.ports import Chain, Store, Table, TableLayout
 from headgate.state.runs import (
-    Run,
+    RunDirectory,
     arena_root,
     checked_name,
     join_run,
@@ -28,7 +28,15 @@ from headgate.state.runs import (
 )
 from headgate.state.table import BufferTable, initial_bytes
 
-__all__ = ["ArenaStore", "Run", "arena_root", "checked_name", "join_run", "open_run", "sweep"]
+__all__ = [
+    "ArenaStore",
+    "RunDirectory",
+    "arena_root",
+    "checked_name",
+    "join_run",
+    "open_run",
+    "sweep",
+]
 
 
 class ArenaStore(Store):

@@ -77,7 +77,7 @@ def arena_root() -> Path:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunDirectory:
     """A run directory, in use for as long as this object is not closed.
 
     Parameters
@@ -136,17 +136,17 @@ class Run:
             _remove_unused(self.path)
 
 
-def open_run(root: Path) -> Run:
+def open_run(root: Path) -> RunDirectory:
     """Create a run directory and hold its lock; called by the driver's Python process."""
     fresh = root / f"{secrets.token_hex(16)}.new"
     descriptor = _hold(fresh)
     # Renamed only once it is locked, so that a sweep never sees a run without its lock.
     path = fresh.with_suffix("")
     fresh.rename(path)
-    return Run(path, descriptor)
+    return RunDirectory(path, descriptor)
 
 
-def join_run(root: Path, run_id: str) -> Run:
+def join_run(root: Path, run_id: str) -> RunDirectory:
     """Hold the lock of a run some driver opened, creating its directory on this host if need be.
 
     For workers: on other hosts than the driver's nobody else keeps a sweep away. Losing the
@@ -156,7 +156,7 @@ def join_run(root: Path, run_id: str) -> Run:
         msg = f"{run_id!r} is not a run: a run id is 32 hexadecimal digits"
         raise StateError(msg)
     path = root / run_id
-    return Run(path, _hold(path))
+    return RunDirectory(path, _hold(path))
 
 
 def sweep(root: Path) -> list[str]:

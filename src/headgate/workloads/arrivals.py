@@ -22,7 +22,7 @@ _CHUNK = 8192
 """Records made at once. Chosen, not tuned."""
 
 
-class Arrivals(ABC):
+class ArrivalStream(ABC):
     """A stream of records, each with a time and a key group."""
 
     @property
@@ -41,16 +41,16 @@ class Arrivals(ABC):
         """
 
 
-class Feed:
+class ArrivalFeed:
     """A stream, read up to one time after another.
 
     Parameters
     ----------
-    arrivals : Arrivals
+    arrivals : ArrivalStream
     generator : numpy.random.Generator
     """
 
-    def __init__(self, arrivals: Arrivals, generator: np.random.Generator) -> None:
+    def __init__(self, arrivals: ArrivalStream, generator: np.random.Generator) -> None:
         self._chunks = arrivals.chunks(generator)
         self._times_s: F64 = np.zeros(0)
         self._groups: I64 = np.zeros(0, dtype=np.int64)
@@ -76,7 +76,7 @@ class Feed:
         self._start = 0
 
 
-class RateArrivals(Arrivals):
+class RateArrivals(ArrivalStream):
     """Records at a given rate, spread over key groups by chance.
 
     Parameters
@@ -118,7 +118,7 @@ class RateArrivals(Arrivals):
             yield self.rate.time_of(at - 1.0), groups_at(edges, generator.random(_CHUNK))
 
 
-class TraceArrivals(Arrivals):
+class TraceArrivals(ArrivalStream):
     """The records of a trace, at random times within its slices.
 
     Parameters

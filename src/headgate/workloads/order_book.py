@@ -27,7 +27,7 @@ CASH, SHARES = 100_000_000, 40_000
 
 
 @dataclass
-class Order:
+class RestingOrder:
     """An order that rests."""
 
     order: int
@@ -55,7 +55,7 @@ class OrderBook:
 
     Attributes
     ----------
-    sides : dict of bool to dict of int to deque of Order
+    sides : dict of bool to dict of int to deque of RestingOrder
         For buyers (True) and sellers, the resting orders per price, oldest first.
     accounts : dict of int to Balance
     cancelled, refused : int
@@ -64,7 +64,7 @@ class OrderBook:
 
     cash: int = CASH
     shares: int = SHARES
-    sides: dict[bool, dict[int, deque[Order]]] = field(
+    sides: dict[bool, dict[int, deque[RestingOrder]]] = field(
         default_factory=lambda: {True: {}, False: {}}
     )
     accounts: dict[int, Balance] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class OrderBook:
         if row["cancel"]:
             self._cancel(row)
             return []
-        order = Order(row["order"], row["buy"], row["price"], row["volume"], row["account"])
+        order = RestingOrder(row["order"], row["buy"], row["price"], row["volume"], row["account"])
         if not self._set_aside(order):
             self.refused += order.volume
             return []
@@ -85,11 +85,11 @@ class OrderBook:
             self.sides[order.buy].setdefault(order.price, deque()).append(order)
         return trades
 
-    def resting(self) -> list[Order]:
+    def resting(self) -> list[RestingOrder]:
         """Return all orders in the book."""
         return [o for side in self.sides.values() for level in side.values() for o in level]
 
-    def _meet(self, order: Order) -> list[Trade]:
+    def _meet(self, order: RestingOrder) -> list[Trade]:
         others = self.sides[not order.buy]
         trades = []
         while order.volume and others:
@@ -108,7 +108,7 @@ class OrderBook:
                 del others[price]
         return trades
 
-    def _settle(self, buyer: Order, seller: Order, price: int, volume: int) -> None:
+    def _settle(self, buyer: RestingOrder, seller: RestingOrder, price: int, volume: int) -> None:
         buyer.volume -= volume
         seller.volume -= volume
         bought, sold = self.accounts[buyer.account], self.accounts[seller.account]
@@ -116,7 +116,7 @@ class OrderBook:
         bought.shares += volume
         sold.cash += price * volume
 
-    def _set_aside(self, order: Order) -> bool:
+    def _set_aside(self, order: RestingOrder) -> bool:
         account = self.accounts.setdefault(order.account, Balance(self.cash, self.shares))
         cost = order.price * order.volume
         if order.buy and account.cash >= cost:

@@ -38,7 +38,7 @@ def benchmark_event_s(events: Sequence[float], useful_s: Sequence[float]) -> flo
     return float(np.median(runs))
 
 
-class ServiceTime:
+class ServiceTimeEstimate:
     """A mean time per event that follows what is measured.
 
     Parameters

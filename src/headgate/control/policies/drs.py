@@ -15,7 +15,7 @@ from headgate.control.policies.streamswitch import Health, healthiness, latency_
 from headgate.control.projection import F64, pressure, projected_latency_s
 from headgate.control.rescaling import Averages, is_whole
 from headgate.control.strategies import (
-    Strategy,
+    UnitStrategy,
     best_balance,
     best_scale_in,
     best_scale_out,
@@ -194,7 +194,7 @@ class Drs:
     def _kind(self) -> str:
         return "drs"
 
-    def _otherwise(self, view: OperatorView) -> Strategy | None:
+    def _otherwise(self, view: OperatorView) -> UnitStrategy | None:
         """Return what to do with an operator that is not being scaled."""
         return None
 
@@ -249,7 +249,7 @@ class Drs:
         if wanted is not None:
             self._wanted.update(wanted)
 
-    def _towards(self, name: str, view: OperatorView) -> Strategy | None:
+    def _towards(self, name: str, view: OperatorView) -> UnitStrategy | None:
         """Return the next unit strategy towards the wanted number; None where it is reached."""
         wanted = self._wanted_of(name, view)
         strategy = None
@@ -286,7 +286,7 @@ class DrsBalanced(Drs):
     def _kind(self) -> str:
         return "drs-lb"
 
-    def _otherwise(self, view: OperatorView) -> Strategy | None:
+    def _otherwise(self, view: OperatorView) -> UnitStrategy | None:
         if not np.any(view.latency_s - view.floor_s > view.alert_s):
             return None  # nothing is severe: the usual case, in every cycle
         now_s = projected_latency_s(view.slot_rate, view.service_rate, self._epsilon)

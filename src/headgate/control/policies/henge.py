@@ -32,7 +32,7 @@ class Goal(StrEnum):
     the minimum utility: a job of low priority would be the minimum for ever."""
 
 
-class State(StrEnum):
+class ClusterState(StrEnum):
     """Henge's two states of a cluster (figure 4), and the time before it may act."""
 
     OBSERVING = "observing"
@@ -140,7 +140,7 @@ class Indicators:
 
     Attributes
     ----------
-    state : State
+    state : ClusterState
     touched : mapping of str to int
         Reconfigurations per job, most first: the hungry ones.
     blacklisted : mapping of str to float
@@ -157,7 +157,7 @@ class Indicators:
     Henge 5.5 (indicator of resource crunches), 8.1.1 (time taken by actions).
     """
 
-    state: State
+    state: ClusterState
     touched: Mapping[str, int]
     blacklisted: Mapping[str, float]
     oversubscribed: bool
@@ -237,7 +237,7 @@ class Henge:
         self._falling: frozenset[str] = frozenset()
         self._slots_most: dict[str, int] = {}
         self._satisfaction: deque[float] = deque(maxlen=max(1, round(3600.0 / self._p.round_s)))
-        self._state = State.OBSERVING
+        self._state = ClusterState.OBSERVING
         self._forget()
 
     @property
@@ -246,7 +246,7 @@ class Henge:
         return f"henge({self._p.goal})"
 
     @property
-    def state(self) -> State:
+    def state(self) -> ClusterState:
         """The state of the cluster."""
         return self._state
 
@@ -263,7 +263,7 @@ class Henge:
             state=self._state,
             touched=dict(self._touched.most_common()),
             blacklisted=dict(self._blacklist),
-            oversubscribed=self._state is State.CONVERGED and bool(self._accepted),
+            oversubscribed=self._state is ClusterState.CONVERGED and bool(self._accepted),
             satisfaction=sum(kept) / len(kept) if kept else 1.0,
             action_s=dict(self._action_s),
         )
@@ -289,14 +289,14 @@ class Henge:
             return _nothing("observing", f"Watching the first {self._p.observe_s:g} s.")
         if view.time_s < self._wait_until_s - _ROUNDING_S:
             return _nothing("fresh data", f"Collecting {self._p.fresh_s:g} s of fresh statistics.")
-        if self._state is State.OBSERVING:
-            self._state = State.NOT_CONVERGED
+        if self._state is ClusterState.OBSERVING:
+            self._state = ClusterState.NOT_CONVERGED
         if self._pending is not None:
             return self._judge(view, self._pending)
-        if self._state is State.CONVERGED:
+        if self._state is ClusterState.CONVERGED:
             if not self._disturbed(view):
                 return _nothing("converged", "Converged.")
-            self._state = State.NOT_CONVERGED
+            self._state = ClusterState.NOT_CONVERGED
         return self._act(view)
 
     # What is remembered from round to round.
@@ -318,8 +318,8 @@ class Henge:
         known = {name: (job.utility, frozenset(job.operators)) for name, job in view.jobs.items()}
         if (known, budget) != (self._known, self._budget):
             self._forget()
-            if self._state is State.CONVERGED:
-                self._state = State.NOT_CONVERGED
+            if self._state is ClusterState.CONVERGED:
+                self._state = ClusterState.NOT_CONVERGED
             self._known, self._budget = known, budget
         if self._pending is not None and self._acted:
             # Rounds are skipped while a change is under way: it took until about now.
@@ -561,7 +561,7 @@ class Henge:
 
     def _converge(self, view: FleetView) -> None:
         """Enter the converged state; jobs that miss their SLO now are accepted as they are."""
-        self._state = State.CONVERGED
+        self._state = ClusterState.CONVERGED
         self._stable_rounds = self._low_rounds = 0
         self._reference = self._objective(view)
         self._accepted = set(self._missing(view))

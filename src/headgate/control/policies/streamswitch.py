@@ -9,13 +9,13 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.decision import Change, Decision, Kind
+from headgate.control.decision import Change, ChangeKind, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.projection import F64, pressure, projected_latency_s
 from headgate.control.strategies import (
     Flags,
-    Strategy,
+    UnitStrategy,
     best_balance,
     best_scale_in,
     best_scale_out,
@@ -46,7 +46,7 @@ class _Diagnosis:
     rule: str
     reason: str
     numbers: dict[str, float]
-    strategy: Strategy | None = None
+    strategy: UnitStrategy | None = None
 
 
 class StreamSwitch:
@@ -131,11 +131,11 @@ class StreamSwitch:
         assert diagnosis.strategy is not None
         strategy, taken = diagnosis.strategy, 1
         change = change_of(view, strategy)
-        inward = strategy.kind is Kind.SCALE_IN
+        inward = strategy.kind is ChangeKind.SCALE_IN
         while taken < self._steps:
             view = view_after(view, strategy)
             following = self._diagnose(view).strategy
-            if following is None or (following.kind is Kind.SCALE_IN) is not inward:
+            if following is None or (following.kind is ChangeKind.SCALE_IN) is not inward:
                 break
             strategy, taken = following, taken + 1
             change = joined(change, change_of(view, strategy))
@@ -191,7 +191,7 @@ class StreamSwitch:
         return _Diagnosis("severe, cannot split", reason, numbers)
 
     def _suffices(
-        self, view: OperatorView, balance: Strategy, hopeless: Flags, *, alone: bool
+        self, view: OperatorView, balance: UnitStrategy, hopeless: Flags, *, alone: bool
     ) -> bool:
         """Return whether no slot that could be cured is severe after a balance.
 
@@ -269,7 +269,7 @@ def healthiness(view: OperatorView, latency_s: F64, projected_s: F64) -> I64:
 
 
 def _relief(
-    rule: str, view: OperatorView, strategy: Strategy, numbers: dict[str, float], about: str
+    rule: str, view: OperatorView, strategy: UnitStrategy, numbers: dict[str, float], about: str
 ) -> _Diagnosis:
     """Return the diagnosis that moves some groups away from a severe slot."""
     rate = view.slot_rate[strategy.source]

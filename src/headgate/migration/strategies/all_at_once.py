@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from headgate.migration.progress import Phase, Progress
+from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.strategies.base import Base
 from headgate.migration.strategy import Situation, together
 
@@ -28,7 +28,7 @@ class AllAtOnce(Base):
         return False
 
     def admit(
-        self, phase: Phase, waiting: Sequence[Progress], situation: Situation
-    ) -> Sequence[Progress]:
+        self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
+    ) -> Sequence[SubscaleProgress]:
         """Admit all together."""
         return together(phase, waiting, situation)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from headgate.migration.plan import Plan, Subscale, pairs
-from headgate.migration.progress import Phase, Progress
+from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.strategy import ALL_PHASES, DEFERRED_MAX, Situation
 
 
@@ -52,8 +52,8 @@ class Base:
         return ALL_PHASES
 
     def admit(
-        self, phase: Phase, waiting: Sequence[Progress], situation: Situation
-    ) -> Sequence[Progress]:
+        self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
+    ) -> Sequence[SubscaleProgress]:
         """Admit all."""
         return waiting
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from headgate.migration.plan import Subscale
-from headgate.migration.progress import Phase, Progress
+from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.strategies.base import Base
 from headgate.migration.strategy import Situation
 
@@ -31,8 +31,8 @@ class Fluid(Base):
         return [Subscale((group,), *moves[group]) for group in sorted(moves)]
 
     def admit(
-        self, phase: Phase, waiting: Sequence[Progress], situation: Situation
-    ) -> Sequence[Progress]:
+        self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
+    ) -> Sequence[SubscaleProgress]:
         """Start one when none is running; what has started goes on."""
         started = [p for p in waiting if p.phase is not Phase.PENDING]
         if any(p.phase is not Phase.PENDING for p in situation.subscales):

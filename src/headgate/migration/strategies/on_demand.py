@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from headgate.migration.plan import Subscale
-from headgate.migration.progress import Phase, Progress
+from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.strategies.base import Base
 from headgate.migration.strategy import Situation
 
@@ -41,8 +41,8 @@ class OnDemand(Base):
         return (Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.RELEASE)
 
     def admit(
-        self, phase: Phase, waiting: Sequence[Progress], situation: Situation
-    ) -> Sequence[Progress]:
+        self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
+    ) -> Sequence[SubscaleProgress]:
         """Install what is demanded; another group only when none is being installed."""
         if phase is not Phase.INSTALL:
             return waiting

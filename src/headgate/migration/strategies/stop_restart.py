@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from headgate.migration.plan import Subscale, pairs
-from headgate.migration.progress import Phase, Progress
+from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.strategies.base import Base
 from headgate.migration.strategy import Situation, together
 
@@ -42,7 +42,7 @@ class StopRestart(Base):
         return [Subscale(groups, *pair) for pair, groups in pairs(everything).items()]
 
     def admit(
-        self, phase: Phase, waiting: Sequence[Progress], situation: Situation
-    ) -> Sequence[Progress]:
+        self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
+    ) -> Sequence[SubscaleProgress]:
         """Admit all together."""
         return together(phase, waiting, situation)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from headgate.core.errors import ConfigError
 from headgate.migration import plan
 from headgate.migration.plan import PER_HOST_MAX, SUBSCALE_GROUPS_MIN
-from headgate.migration.progress import Phase, Progress
+from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.strategies.base import Base
 from headgate.migration.strategy import ALL_PHASES, DEFERRED_MAX, Situation, together
 
@@ -104,8 +104,8 @@ class Subscales(Base):
         return _PREFETCHED if self.decoupling else ALL_PHASES
 
     def admit(
-        self, phase: Phase, waiting: Sequence[Progress], situation: Situation
-    ) -> Sequence[Progress]:
+        self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
+    ) -> Sequence[SubscaleProgress]:
         """Start by fewest held groups, within the limit per host; what has started goes on."""
         if not self.division:
             return together(phase, waiting, situation)
@@ -128,6 +128,6 @@ class Subscales(Base):
         """The phase in which state is brought."""
         return Phase.PREFETCH if self.awaits_prefetch else Phase.INSTALL
 
-    def _stays(self, progress: Progress, hosts: Sequence[str]) -> bool:
+    def _stays(self, progress: SubscaleProgress, hosts: Sequence[str]) -> bool:
         """Return whether the groups of `progress` need not be brought anywhere."""
         return self.share and hosts[progress.source] == hosts[progress.destination]

@@ -29,7 +29,7 @@ _WORTH_SORTING = 16
 
 
 @dataclass(frozen=True)
-class Keyed:
+class SideRecords:
     """Records of one side, ready to be matched.
 
     Parameters
@@ -87,12 +87,12 @@ def bounds_of(
     return bounds, possible
 
 
-def pairs(probe: Keyed, stored: Keyed, keys: int, *, probe_side: int) -> Pairs:
+def pairs(probe: SideRecords, stored: SideRecords, keys: int, *, probe_side: int) -> Pairs:
     """Return the positions of the records that meet, by probe record.
 
     Parameters
     ----------
-    probe, stored : Keyed
+    probe, stored : SideRecords
     keys : int
         How many keys there are.
     probe_side : int

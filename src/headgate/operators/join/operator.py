@@ -15,23 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.operators import codec
-from headgate.operators.aggregate import BEFORE_ALL_US, NEVER_US, interned
+from headgate.operators.aggregate import interned
 from headgate.operators.groupwise import Groupwise, Share, joined, whole
-from headgate.operators.join.match import Keyed, bounds_of, ordered, pairs
+from headgate.operators.join.match import SideRecords, bounds_of, ordered, pairs
 from headgate.operators.join.spec import LEFT, RIGHT, JoinKind, JoinSpec
 from headgate.operators.numbering import Distinct
-from headgate.operators.spec import Kind, Leaf, TimeKey
+from headgate.operators.spec import BEFORE_ALL_US, NEVER_US, Kind, Leaf, TimeKey
+from headgate.operators.step import Request
 from headgate.state.ports import Table, TableLayout
-
-if TYPE_CHECKING:
-    from headgate.operators.serve import Request
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -157,9 +154,12 @@ class _Rows:
 class JoinOperator(Groupwise):
     """Runs one `JoinSpec`."""
 
+    spec: JoinSpec
+    layout: JoinLayout
+
     def __init__(self, spec: JoinSpec) -> None:
         self.spec = spec
-        self.layout: JoinLayout = join_layout(spec)
+        self.layout = join_layout(spec)
         self.string_words = self.layout.string_words
         self._value_start = 1 + self.layout.table.key_words
         self._key = slice(1, 1 + self.layout.side_at)
@@ -168,7 +168,8 @@ class JoinOperator(Groupwise):
         self._matched_at = self._value_start + self.layout.matched_at
 
     @property
-    def _time(self) -> TimeKey | None:
+    def time(self) -> TimeKey | None:
+        """The event time of a record."""
         return self.spec.time
 
     @property
@@ -303,7 +304,7 @@ class JoinOperator(Groupwise):
         rows = np.concatenate([table.rows[live], new])
         return _Rows(rows, live, np.zeros(len(rows), dtype=np.bool_))
 
-    def _keyed(self, keys: Distinct, side: int, records: _Rows, may_match: Mask) -> Keyed:
+    def _keyed(self, keys: Distinct, side: int, records: _Rows, may_match: Mask) -> SideRecords:
         rows = records.rows
         of = keys.find(rows[:, self._key])
         of[len(records.index) :][~may_match] = -1
@@ -315,10 +316,10 @@ class JoinOperator(Groupwise):
             columns.append(ordered(words, here.leaves[leaf].kind))
         bounds, possible = bounds_of(side, comparisons, columns, len(rows))
         of[~possible] = -1
-        return Keyed(of, bounds)
+        return SideRecords(of, bounds)
 
     def _pairs(
-        self, both: list[_Rows], ready: list[Keyed], own_left: Mask, keys: int
+        self, both: list[_Rows], ready: list[SideRecords], own_left: Mask, keys: int
     ) -> tuple[I64, I64]:
         """Return the positions of the left and of the right record of each pair."""
         old = [len(records.index) for records in both]
@@ -326,7 +327,7 @@ class JoinOperator(Groupwise):
         new_left, old_right = pairs(
             _part(lefts, old[LEFT], None), _part(rights, 0, old[RIGHT]), keys, probe_side=LEFT
         )
-        stored = Keyed(lefts.of.copy(), lefts.bounds)
+        stored = SideRecords(lefts.of.copy(), lefts.bounds)
         stored.of[old[LEFT] :][~own_left] = -1
         new_right, all_left = pairs(_part(rights, old[RIGHT], None), stored, keys, probe_side=RIGHT)
         return (
@@ -388,8 +389,8 @@ class JoinOperator(Groupwise):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema())
 
 
-def _part(keyed: Keyed, start: int, stop: int | None) -> Keyed:
-    return Keyed(keyed.of[start:stop], keyed.bounds[:, start:stop])
+def _part(keyed: SideRecords, start: int, stop: int | None) -> SideRecords:
+    return SideRecords(keyed.of[start:stop], keyed.bounds[:, start:stop])
 
 
 def _encoded(

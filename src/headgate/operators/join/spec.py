@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from headgate.core.errors import UnsupportedQuery
-from headgate.operators.spec import MAX_LEAVES, Leaf, OutputMode, TimeKey
+from headgate.operators.spec import MAX_LEAVES, Leaf, OperatorSpec, OutputMode, TimeKey
 
 LEFT, RIGHT = 0, 1
 
@@ -54,7 +54,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class JoinSpec:
+class JoinSpec(OperatorSpec):
     """A join of two streams.
 
     Parameters

@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 from headgate.core.errors import ConfigError
 from headgate.journal.schema import Event
 from headgate.operators.build import Spec
-from headgate.spark.cluster.following import ExecutorFollower, Needs
+from headgate.spark.cluster.following import ExecutorFollower, SharedNeeds
 from headgate.spark.job.ports import Executors, SameExecutors
 from headgate.spark.jvm.executors import ExecutorPool
 from headgate.spark.step.warmup import warm_workers
 
-_needs: dict[str, Needs] = {}
+_needs: dict[str, SharedNeeds] = {}
 """What the queries of each application of this process need together."""
 
 
@@ -61,7 +61,7 @@ def follow_slots(
     cores = max(1, int(spark.sparkContext.defaultParallelism))
     if choice == "keep" or pool.local or pool.managed_by_spark or not specs:
         return SameExecutors(cores)
-    needs = _needs.setdefault(str(spark.sparkContext.applicationId), Needs(pool.configured))
+    needs = _needs.setdefault(str(spark.sparkContext.applicationId), SharedNeeds(pool.configured))
     return _Followed(spark, specs, pool, needs, run, write, cores)
 
 
@@ -73,7 +73,7 @@ class _Followed:
         spark: SparkSession,
         specs: Sequence[Spec],
         pool: ExecutorPool,
-        needs: Needs,
+        needs: SharedNeeds,
         run: str,
         write: Callable[[Event], None],
         cores: int,

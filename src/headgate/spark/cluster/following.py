@@ -46,7 +46,7 @@ class Pool(Protocol):
 
 
 @dataclass
-class Needs:
+class SharedNeeds:
     """What the queries of one application need together; they share its executors.
 
     Attributes
@@ -94,7 +94,7 @@ class ExecutorFollower:
     Parameters
     ----------
     pool : Pool
-    needs : Needs
+    needs : SharedNeeds
         Shared by the queries of the application.
     query : str
         Unique within the application.
@@ -110,7 +110,7 @@ class ExecutorFollower:
     def __init__(
         self,
         pool: Pool,
-        needs: Needs,
+        needs: SharedNeeds,
         query: str,
         write: Callable[[Event], None],
         grown: Callable[[], None],

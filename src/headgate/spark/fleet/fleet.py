@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import warnings
@@ -28,7 +29,7 @@ from headgate.journal.fleet import (
 )
 from headgate.journal.schema import VERSION
 from headgate.journal.writer import JournalWriter
-from headgate.spark.fleet.member import Member, State
+from headgate.spark.fleet.member import JobState, Member
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.fleet.seen import every_s, measured, seen
 from headgate.spark.jvm.life import asked
@@ -73,11 +74,15 @@ class FleetLimits:
     advise: bool = False
     """Decide and write down, and change nothing."""
 
+    cooldown_s: float = 0.0
+    """How long nothing is decided after an action, in seconds; >= 0."""
+
     def __post_init__(self) -> None:
         check_range("fleet", "slots", self.slots, 1)
         check_range("fleet", "actions_per_minute", self.actions_per_minute, 1)
         for name in ("round_s", "hang_s"):
             check_range("fleet", name, getattr(self, name), 0.0, above=True)
+        check_range("fleet", "cooldown_s", self.cooldown_s, 0.0)
 
 
 @dataclass
@@ -118,7 +123,7 @@ class Fleet:
         proportion to the round; or a policy with parameters of one's own.
     journal : path, optional
         Where rounds and decisions are written, one JSON object a line.
-    actions_per_minute, hang_s, advise
+    actions_per_minute, hang_s, advise, cooldown_s
         As `FleetLimits`.
 
     Raises
@@ -128,7 +133,7 @@ class Fleet:
         range.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings of a fleet, by name
         self,
         spark: SparkSession,
         slots: int | str = "auto",
@@ -139,6 +144,7 @@ class Fleet:
         actions_per_minute: int = 6,
         hang_s: float = 60.0,
         advise: bool = False,
+        cooldown_s: float = 0.0,
     ) -> None:
         context = spark.sparkContext
         if context.getConf().get("spark.scheduler.mode", "FIFO") != "FAIR":
@@ -152,7 +158,7 @@ class Fleet:
         if not isinstance(budget, int):
             msg = f'fleet: slots={slots!r} is no budget; use a whole number from 1 on, or "auto".'
             raise ConfigError(msg)
-        self.limits = FleetLimits(budget, round_s, actions_per_minute, hang_s, advise)
+        self.limits = FleetLimits(budget, round_s, actions_per_minute, hang_s, advise, cooldown_s)
         self.policy = fleet_policy(policy, round_s) if isinstance(policy, str) else policy
         self._spark, self._context = spark, context
         self._journal = JournalWriter(journal) if journal is not None else None
@@ -164,6 +170,7 @@ class Fleet:
         self._log = _Log()
         self._began_s = time.monotonic()
         self._acted_s: deque[float] = deque()
+        self._next_action_s = -math.inf
         self._last_rule = ""
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -233,11 +240,11 @@ class Fleet:
         return self._get(name).query
 
     @property
-    def jobs(self) -> dict[str, State]:
+    def jobs(self) -> dict[str, JobState]:
         """How each job stands to the fleet."""
         self._look()
         with self._lock:
-            failed = dict.fromkeys(self._unstarted, State.FAILED)
+            failed = dict.fromkeys(self._unstarted, JobState.FAILED)
             return failed | {name: member.state for name, member in self._members.items()}
 
     @property
@@ -245,13 +252,13 @@ class Fleet:
         """Why each job that failed did, in one line."""
         self._look()
         with self._lock:
-            failed = {n: m.why for n, m in self._members.items() if m.state is State.FAILED}
+            failed = {n: m.why for n, m in self._members.items() if m.state is JobState.FAILED}
             return self._unstarted | failed
 
     def _holds(self, name: str) -> bool:
         """Return whether a job of that name was started and has not ended."""
         held = self._members.get(name)
-        return held is not None and held.state not in (State.GONE, State.FAILED)
+        return held is not None and held.state not in (JobState.GONE, JobState.FAILED)
 
     def _refuse_after_end(self) -> None:
         if self._over.is_set():
@@ -392,7 +399,7 @@ class Fleet:
                     refused.append(error)
                     with self._lock:
                         self._unstarted[name] = str(error)
-                    self._write(FleetJobChanged(name, str(State.FAILED), str(error)))
+                    self._write(FleetJobChanged(name, str(JobState.FAILED), str(error)))
         except (KeyboardInterrupt, SystemExit):
             self.stop()
             raise
@@ -464,7 +471,7 @@ class Fleet:
             starts = bool(self._starting)
             active = [member for member in self._members.values() if member.query.isActive]
         for member in active:
-            if member.state is not State.LEAVING:
+            if member.state is not JobState.LEAVING:
                 self._leave(member, "the fleet is stopped")
         return starts or bool(active)
 
@@ -498,7 +505,7 @@ class Fleet:
 
     def _round(self) -> None:
         members = self._look()
-        steady = {n: m for n, m in members.items() if m.state is State.RUNNING}
+        steady = {n: m for n, m in members.items() if m.state is JobState.RUNNING}
         view = self._view(members, steady)
         self._write(seen(view, members, self.limits.slots))
         late = [name for name, member in steady.items() if member.changing]
@@ -507,6 +514,9 @@ class Fleet:
         elif self._too_many():
             most = self.limits.actions_per_minute
             self._decided(FleetDecision(rule="limit", reason=f"{most} actions in this minute."))
+        elif time.monotonic() < self._next_action_s:
+            reason = f"less than {self.limits.cooldown_s:g} s since the last action."
+            self._decided(FleetDecision(rule="cool-down", reason=reason))
         elif steady:
             self._act(self.policy.decide(view), steady)
 
@@ -562,6 +572,7 @@ class Fleet:
         if not decision or self.limits.advise:
             return
         self._acted_s.append(time.monotonic())
+        self._next_action_s = time.monotonic() + self.limits.cooldown_s
         for name, slots in decision.slots.items():
             refused = steady[name].grant(dict(slots), self.policy.name, decision.reason)
             if refused:

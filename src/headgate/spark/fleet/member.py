@@ -31,7 +31,7 @@ _STOP_S = 30.0
 """How long a removed query may take to stop before the journal says that it does not."""
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     """How a query stands to its fleet."""
 
     RUNNING = "running"
@@ -73,7 +73,7 @@ class Member:
         self.name = name
         self.query = query
         self.utility = utility
-        self.state = State.RUNNING
+        self.state = JobState.RUNNING
         self.why = ""
         self._probe = probe
         self._hang_s = hang_s
@@ -88,15 +88,15 @@ class Member:
         """Look how the query stands; return whether that changed."""
         before = self.state
         if not self.query.isActive:
-            left = self.state is State.LEAVING
+            left = self.state is JobState.LEAVING
             failure = self.query.exception()
             self.why = "" if failure is None else _reason(failure)
-            self.state = State.FAILED if failure is not None and not left else State.GONE
+            self.state = JobState.FAILED if failure is not None and not left else JobState.GONE
         else:
             stuck = self._stuck()
             with self._lock:  # a user may remove it meanwhile
-                if self.state in (State.RUNNING, State.HUNG):
-                    self.state = State.HUNG if stuck else State.RUNNING
+                if self.state in (JobState.RUNNING, JobState.HUNG):
+                    self.state = JobState.HUNG if stuck else JobState.RUNNING
                     self.why = f"no batch ended for {self._hang_s:g} s" if stuck else ""
         return self.state is not before
 
@@ -125,7 +125,7 @@ class Member:
     @property
     def holds_slots(self) -> bool:
         """Whether its slots are taken although nothing can be decided about it."""
-        return self.state in (State.HUNG, State.LEAVING)
+        return self.state in (JobState.HUNG, JobState.LEAVING)
 
     @property
     def slots(self) -> dict[str, int]:
@@ -167,7 +167,7 @@ class Member:
             Called with why, if it has not stopped after a while.
         """
         with self._lock:
-            self.state = State.LEAVING
+            self.state = JobState.LEAVING
 
         def stop() -> None:
             with contextlib.suppress(HeadgateError):  # the next look at it says why it failed

@@ -8,14 +8,14 @@ from headgate.control.fleet_view import FleetJob, FleetView
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
 from headgate.journal.fleet import FleetJobState, FleetRound
-from headgate.spark.fleet.member import Member, State
+from headgate.spark.fleet.member import JobState, Member
 
 
 def seen(view: FleetView, members: Mapping[str, Member], slots_max: int) -> FleetRound:
     """Return what a round saw of the jobs that have not ended, under a budget of `slots_max`."""
     jobs = []
     for name, member in members.items():
-        if member.state in (State.GONE, State.FAILED):
+        if member.state in (JobState.GONE, JobState.FAILED):
             continue
         job = view.jobs.get(name)
         known = job is not None and job.reported

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.core.assignment import Assignment, spread
-from headgate.operators.aggregate import NEVER_US
 from headgate.operators.quota import timed_quota
+from headgate.operators.spec import NEVER_US
 from headgate.spark.job.reports import Report
 from headgate.state.manifest import Manifest
 from headgate.state.ports import EMPTY_TOKEN

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headgate.control.estimators.grouping import load_aware, round_robin
-from headgate.control.estimators.service_time import ServiceTime
+from headgate.control.estimators.service_time import ServiceTimeEstimate
 from headgate.control.replicas import OperatorInterval, ReplicaPool
 from headgate.operators.quota import timed_quota
 from headgate.spark.job.reports import ReplicaReport
@@ -76,7 +76,7 @@ class PoolState:
         What each replica holds, oldest first; also of inactive ones.
     received, processed, useful_s : float
         Since the interval began.
-    event : ServiceTime or None
+    event : ServiceTimeEstimate or None
         None until something was measured.
     """
 
@@ -85,7 +85,7 @@ class PoolState:
     received: float = 0.0
     processed: float = 0.0
     useful_s: float = 0.0
-    event: ServiceTime | None = None
+    event: ServiceTimeEstimate | None = None
     _expected: int = 0
     _cursor: int = 0
 
@@ -204,11 +204,11 @@ class PoolState:
     def interval(self, config: PoolConfig, parent: str | None) -> OperatorInterval | None:
         """Return what the stage did since the last call, None while the time of a row is unknown."""
         if config.replica_rate is not None:
-            self.event = ServiceTime(1.0 / config.replica_rate)
+            self.event = ServiceTimeEstimate(1.0 / config.replica_rate)
         elif self.event is not None:
             self.event.observe(self.processed, self.useful_s)
         elif self.processed and self.useful_s > 0.0:
-            self.event = ServiceTime(self.useful_s / self.processed)
+            self.event = ServiceTimeEstimate(self.useful_s / self.processed)
         received, processed = self.received, self.processed
         self.received = self.processed = self.useful_s = 0.0
         if self.event is None:

@@ -55,8 +55,6 @@ def refused(what: str) -> Iterator[None]:
 class V1Sink:
     """A sink of the older interface: Spark's file sink, and others such as Delta's."""
 
-    kind = "skip"
-    wants_empty = False
     inside = False
 
     def __init__(self, spark: SparkSession, sink: Jvm, checkpoint: Path, table: str | None) -> None:
@@ -120,8 +118,6 @@ class FileTableSink(V1Sink):
 class V2Sink:
     """A table of a newer source (DSv2), written to as a micro-batch of a stream is."""
 
-    kind = "plain"
-    wants_empty = False
     inside = False
 
     def __init__(
@@ -168,8 +164,6 @@ class V2Sink:
 class MemorySink:
     """A table of the query's name in this session, as Spark's memory sink."""
 
-    kind = "skip"
-    wants_empty = False
     inside = False
 
     def __init__(self, spark: SparkSession, name: str, schema_plan: DataFrame, mode: str) -> None:

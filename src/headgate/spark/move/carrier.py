@@ -26,7 +26,7 @@ from headgate.migration.instructions import (
     Release,
     Route,
 )
-from headgate.migration.progress import Phase, Progress
+from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.protocol import Migration
 from headgate.migration.strategy import DEFERRED_MAX, Strategy
 from headgate.spark.job.job import OperatorState
@@ -34,7 +34,7 @@ from headgate.spark.move.porter import LAG_STEPS, Porter, Urgency
 
 
 @dataclass(frozen=True)
-class Passed:
+class PhaseLeft:
     """A subscale has left a phase, for the journal.
 
     Attributes
@@ -71,7 +71,7 @@ _DEFERRALS_MAX = 8
 """Boundaries that a route waits at most for a copy that cannot keep up. Chosen, not tuned."""
 
 
-_Phases = dict[int, tuple[Phase, Progress]]
+_Phases = dict[int, tuple[Phase, SubscaleProgress]]
 """Of each subscale by its number: the phase it was in, and what it is."""
 
 
@@ -161,7 +161,7 @@ class Carrier:
     protocol : Migration
         New, or read from a manifest.
     note : callable
-        Takes each `Passed`.
+        Takes each `PhaseLeft`.
 
     Attributes
     ----------
@@ -174,7 +174,7 @@ class Carrier:
         state: OperatorState,
         porter: Porter,
         protocol: Migration,
-        note: Callable[[Passed], None],
+        note: Callable[[PhaseLeft], None],
     ) -> None:
         self.operator = operator
         self.protocol = protocol
@@ -201,7 +201,7 @@ class Carrier:
         state: OperatorState,
         porter: Porter,
         data: Mapping[str, Any],
-        note: Callable[[Passed], None],
+        note: Callable[[PhaseLeft], None],
     ) -> Carrier:
         """Return what `to_dict` wrote, to go on at the first boundary."""
         found = cls(operator, state, porter, Migration.from_dict(data["protocol"]), note)
@@ -373,7 +373,7 @@ class Carrier:
                 continue
             groups, moved = progress.groups, self._bytes
             self._note(
-                Passed(
+                PhaseLeft(
                     what,
                     number,
                     groups,

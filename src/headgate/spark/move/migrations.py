@@ -20,9 +20,9 @@ from headgate.migration.protocol import Migration, assignment_of, plain
 from headgate.spark.job.changes import Changes, Wanted
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.job import OperatorState
-from headgate.spark.move.carrier import Carrier, Passed
+from headgate.spark.move.carrier import Carrier, PhaseLeft
 from headgate.spark.move.placement import Placement
-from headgate.spark.move.porter import Heads, Porter
+from headgate.spark.move.porter import Porter, StepHeads
 
 _HERE = "here"
 """The one host of a job whose slots Spark does not place."""
@@ -279,15 +279,17 @@ class Migrations:
         wanted = replace(self._asked[operator].wanted, assignment=now, survivors=survivors)
         return InForce(before, wanted)
 
-    def _heads(self, step: int) -> Heads:
-        return Heads(step, {n: (tuple(s.tokens), tuple(s.steps)) for n, s in self._states.items()})
+    def _heads(self, step: int) -> StepHeads:
+        return StepHeads(
+            step, {n: (tuple(s.tokens), tuple(s.steps)) for n, s in self._states.items()}
+        )
 
     # -- the journal ------------------------------------------------------------------------------
 
-    def _noting(self, operator: str) -> Callable[[Passed], None]:
+    def _noting(self, operator: str) -> Callable[[PhaseLeft], None]:
         seen: Counter[str] = Counter()
 
-        def note(passed: Passed) -> None:
+        def note(passed: PhaseLeft) -> None:
             crash_point(f"migration-{passed.what.replace(' ', '-')}", seen[passed.what])
             seen[passed.what] += 1
             self._write(

@@ -84,7 +84,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Heads:
+class StepHeads:
     """Where key groups stood after a step.
 
     Attributes
@@ -120,7 +120,7 @@ class Porter:
         self._under_way: set[Place] = set()
         self._unknown: set[str] = set()
         self._missed_since: dict[str, float] = {}
-        self._heads: Heads | None = None
+        self._heads: StepHeads | None = None
         self._committed_s = time.monotonic()
         self._slice_s = _SLICE_S[0]
         self._changed = threading.Condition()
@@ -142,7 +142,7 @@ class Porter:
         with self._changed:
             return tuple(self.arena_of[host] for host in hosts)
 
-    def committed(self, heads: Heads) -> None:
+    def committed(self, heads: StepHeads) -> None:
         """Take note of where key groups stand now."""
         now_s = time.monotonic()
         with self._changed:
@@ -228,7 +228,7 @@ class Porter:
                 self._changed.wait(_PAUSE_S)
             return []
 
-    def _choose(self, heads: Heads | None) -> dict[str, Sequence[Order]]:
+    def _choose(self, heads: StepHeads | None) -> dict[str, Sequence[Order]]:
         """Return what to ask of each host now, the most urgent first."""
         host_of = {arena: host for host, arena in self.arena_of.items()}
         asked: dict[str, list[Order]] = {host: [] for host in self._unknown}
@@ -243,7 +243,7 @@ class Porter:
                 self._under_way.add(place)
         return dict(asked)
 
-    def _take(self, answer: Answer, heads: Heads | None) -> None:
+    def _take(self, answer: Answer, heads: StepHeads | None) -> None:
         if answer.host != answer.wished:
             self._missed(answer.wished, f"no task was run on host {answer.wished}")
             return
@@ -268,7 +268,7 @@ class Porter:
                 work.problem = problem
 
 
-def _behind(work: Work, operator: str, group: int, heads: Heads | None) -> bool:
+def _behind(work: Work, operator: str, group: int, heads: StepHeads | None) -> bool:
     if work.urgency is Urgency.DROP:
         return not work.dropped
     if heads is None:
@@ -277,14 +277,14 @@ def _behind(work: Work, operator: str, group: int, heads: Heads | None) -> bool:
     return lag is None or lag >= (1 if work.urgency is Urgency.INSTALL else _KEPT_STEPS)
 
 
-def _order(work: Work, operator: str, group: int, heads: Heads | None) -> Order:
+def _order(work: Work, operator: str, group: int, heads: StepHeads | None) -> Order:
     if work.urgency is Urgency.DROP or heads is None:
         return Order(operator, group)
     tokens, steps = heads.of[operator]
     return Order(operator, group, tokens[group], steps[group])
 
 
-def _note(work: Work, done: Done, heads: Heads | None) -> None:
+def _note(work: Work, done: Done, heads: StepHeads | None) -> None:
     if done.problem:
         work.failures += 1
         if work.failures >= _TRIES:

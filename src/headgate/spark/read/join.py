@@ -15,10 +15,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
-from headgate.operators.aggregate import NEVER_US
 from headgate.operators.join.operator import EXPIRY, FIRST_LEAF, MAY_MATCH, SIDE
 from headgate.operators.join.spec import LEFT, RIGHT, Comparison, JoinKind, JoinSpec
-from headgate.operators.spec import NO_TIME_US, Kind, Leaf, TimeKey
+from headgate.operators.spec import NEVER_US, NO_TIME_US, Kind, Leaf, TimeKey
 from headgate.spark.jvm.analysis import state_watermark_ms
 from headgate.spark.jvm.expressions import column, data_type, known_not_null
 from headgate.spark.jvm.gateway import Jvm, class_name, each

@@ -16,7 +16,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.errors import UnsupportedQuery
-from headgate.operators.processor import ProcessorSpec
 from headgate.operators.spec import OutputMode
 from headgate.spark.jvm.analysis import (
     check_streaming,
@@ -207,7 +206,7 @@ class _QueryReader:
             )
             raise UnsupportedQuery(msg)
         upstream = self.operators[-1]
-        if isinstance(upstream.spec, ProcessorSpec):
+        if not upstream.spec.feeds_others:
             msg = f"cannot run {wording(node).name} over a processor; write it as two queries, {WAY_OUT}."
             raise UnsupportedQuery(msg)
         # Spark widens what a stateful operator reads from another to nullable; the batch answer

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column
 from pyspark.sql import types as T
 
-from headgate.operators.aggregate import NEVER_US
 from headgate.operators.build import Spec
-from headgate.operators.join.spec import JoinSpec
-from headgate.operators.spec import AggregateSpec, Leaf, OutputMode
+from headgate.operators.spec import NEVER_US, AggregateSpec, Leaf, OutputMode
 from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.read import types
 
@@ -118,15 +116,14 @@ class Operator:
     @property
     def shared(self) -> bool:
         """Whether every slot gets every record, and one of them stores it."""
-        return isinstance(self.spec, JoinSpec) and self.spec.shared
+        return self.spec.shared
 
     @property
     def behind_us(self) -> int:
         """How far its watermark is behind the job's: a join below puts out older records, too."""
         if self.upstream is None:
             return 0
-        spec = self.upstream.spec
-        holds_us = spec.holds_us if isinstance(spec, JoinSpec) else 0
+        holds_us = self.upstream.spec.holds_us
         return self.upstream.behind_us + (int(NEVER_US) // 2 if holds_us is None else -holds_us)
 
 

@@ -25,7 +25,7 @@ from headgate.core.slo import END_TO_END, Slo
 from headgate.journal.schema import Decided, Event, SloState
 from headgate.loop import steering
 from headgate.loop.batch_floor import BatchFloor
-from headgate.loop.loop import ControlLoop, State
+from headgate.loop.loop import ControlLoop, LoopState
 from headgate.spark.job.changes import Changes, Wanted
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Report
@@ -39,7 +39,7 @@ DELTA_S = 0.1
 """Length of the time slots that records are counted in: StreamSwitch 6."""
 
 _STOP_WAIT_S = 5.0
-_WORST = (State.UNREACHABLE, State.NOT_READY, State.CHANGING, State.STEADY)
+_WORST = (LoopState.UNREACHABLE, LoopState.NOT_READY, LoopState.CHANGING, LoopState.STEADY)
 """States of operators, the one to show first."""
 
 
@@ -254,7 +254,7 @@ class Controller:
             return
         if wanted.decided:
             self._loop.applied(operator, self._now_s())
-        elif self._loop.state(operator) is State.CHANGING:
+        elif self._loop.state(operator) is LoopState.CHANGING:
             self._loop.abandoned(operator)  # a user was faster
 
     def _on_committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
@@ -277,7 +277,9 @@ class Controller:
         for name in self._first:
             self._configure(name, floor_s)
 
-    def _on_slos(self, targets: dict[str, steering.Target], end_to_end_s: float | None) -> None:
+    def _on_slos(
+        self, targets: dict[str, steering.LatencyTarget], end_to_end_s: float | None
+    ) -> None:
         self._targets = targets
         self._loop.bound_end_to_end(end_to_end_s)
         for name, target in targets.items():
@@ -304,14 +306,14 @@ class Controller:
     def _cycle(self) -> None:
         self._loop.cycle(self._now_s())
         self._state = self._measured()
-        if self._state.state == State.UNREACHABLE and not self._warned:
+        if self._state.state == LoopState.UNREACHABLE and not self._warned:
             self._warned = True
             self._warn()
 
     def _warn(self) -> None:
         """Say once that no number of slots can keep an SLO."""
         for name, target in self._targets.items():
-            if self._loop.state(name) is State.UNREACHABLE:
+            if self._loop.state(name) is LoopState.UNREACHABLE:
                 floor_ms = self._loop.floor_s(name) * 1e3
                 warnings.warn(
                     f'SLO "{target.slo}" is below two floors of this query: {name} takes '

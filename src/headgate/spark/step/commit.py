@@ -29,8 +29,6 @@ class StepFacts:
         End offsets of the sources.
     drain : bool
         True for a step after Spark's last batch.
-    wants_empty : bool
-        Whether the sink is given steps without output.
     """
 
     job: str
@@ -40,10 +38,9 @@ class StepFacts:
     watermark_us: int
     sources: list[str] | None
     drain: bool
-    wants_empty: bool
 
     @classmethod
-    def of(cls, begun: Begun, job: str, *, epoch: int, wants_empty: bool) -> StepFacts:
+    def of(cls, begun: Begun, job: str, *, epoch: int) -> StepFacts:
         """Return those of a step that was begun."""
         return cls(
             job=job,
@@ -53,7 +50,6 @@ class StepFacts:
             watermark_us=begun.watermark_us,
             sources=begun.sources,
             drain=begun.drain,
-            wants_empty=wants_empty,
         )
 
 
@@ -185,7 +181,7 @@ def _sink_batch(facts: StepFacts, outputs: Outputs, latest: Manifest | None) -> 
     Spark's file sink wants its batches numbered without gaps, so only deliveries count.
     """
     before: int = latest.engine["sink_batch"] if latest else -1
-    return before + 1 if outputs.rows or facts.wants_empty else before
+    return before + 1 if outputs.rows else before
 
 
 def _add(parts: _Parts, report: Report, state: OperatorState) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 
 from headgate.core.assignment import Assignment
 from headgate.core.errors import UnsupportedQuery
-from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
+from headgate.operators.step import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 from headgate.spark.job.columns import INITIAL, MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.spark.jvm.expressions import column, null_where_present, present_or
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq

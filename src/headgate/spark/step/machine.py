@@ -345,7 +345,7 @@ class StepMachine(Generic[R]):
     def _deliver(self, manifest: Manifest) -> int:
         """Give a committed step's output to the sink; return its rows before the user's filters."""
         outputs = Outputs.read(manifest)
-        if outputs.rows or self.sink.wants_empty:
+        if outputs.rows:
             self.sink.write(manifest.engine["sink_batch"], self.work.result(outputs))
         return outputs.rows
 

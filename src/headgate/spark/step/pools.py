@@ -294,7 +294,7 @@ class PoolWork:
                     waiting = report.waiting
                     plan.files[file] = FileEntry(file, waiting.length, waiting.crc32)
         return pool_manifest(
-            StepFacts.of(begun, self.uuid, epoch=0, wants_empty=self._sink.wants_empty),
+            StepFacts.of(begun, self.uuid, epoch=0),
             self.states,
             plan.outputs,
             plan.files,

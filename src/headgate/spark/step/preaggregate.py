@@ -14,8 +14,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headgate.operators.serve import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
-from headgate.operators.spec import Aggregate, AggregateSpec, Op
+from headgate.operators.spec import Aggregate, Op
+from headgate.operators.step import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.expressions import column, data_type
 from headgate.spark.jvm.gateway import Jvm, class_name, each
@@ -93,8 +93,7 @@ def all_merged(operator: Operator) -> list[Merged]:
     """Return how Spark merges all value leaves of an operator."""
     merged: list[Merged] = []
     at = 0
-    assert isinstance(operator.spec, AggregateSpec)
-    for aggregate in operator.spec.aggregates:
+    for aggregate in operator.spec.merges or ():
         width = len(aggregate.all_leaves)
         merged += merged_leaves(aggregate, [f"v{i}" for i in range(at, at + width)])
         at += width
@@ -117,7 +116,7 @@ class Preaggregation:
     def __init__(self, operator: Operator, wanted: str, unfolding: Unfolding | None = None) -> None:
         self.operator = operator
         self._unfolding = unfolding
-        self.wanted = wanted if isinstance(operator.spec, AggregateSpec) else "off"
+        self.wanted = wanted if operator.spec.merges is not None else "off"
         self.active = self.wanted == "on"
         self._rest = 0
 

@@ -40,10 +40,6 @@ ONE_TIME = ("memory", "console", "noop")
 class Sink(Protocol):
     """Takes the output of steps, in order; may be given a step again."""
 
-    kind: str
-    """replace, skip or plain."""
-    wants_empty: bool
-    """Whether steps without output are delivered too."""
     inside: bool
     """Whether rows need only be computed, by the very job that computes their step."""
 
@@ -286,8 +282,6 @@ def _default_format(spark: SparkSession) -> str:
 class NoopSink:
     """Spark's ``noop``: every row is computed and none is kept."""
 
-    kind = "replace"
-    wants_empty = False
     inside = True
 
     def begin(self) -> None:
@@ -301,8 +295,6 @@ class NoopSink:
 class ConsoleSink:
     """Prints each step, as Spark's console sink."""
 
-    kind = "plain"
-    wants_empty = False
     inside = False
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -330,8 +322,6 @@ class ConsoleSink:
 class FunctionSink:
     """The user's own function, called as Spark's ``foreachBatch`` calls it."""
 
-    kind = "plain"
-    wants_empty = False
     inside = False
 
     def __init__(self, function: Callable[[DataFrame, int], None]) -> None:
@@ -348,8 +338,6 @@ class FunctionSink:
 class WriterSink:
     """A batch writer, appended to: for formats that have no streaming writer, such as JDBC."""
 
-    kind = "plain"
-    wants_empty = False
     inside = False
 
     def __init__(

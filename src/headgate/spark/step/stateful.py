@@ -10,7 +10,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from headgate.operators.processor import ProcessorSpec
 from headgate.spark.job.job import JobConfig
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.ports import Ports
@@ -35,7 +34,7 @@ from headgate.spark.step.sinks import Sink
 from headgate.spark.step.unfold import unfolding
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.slot import SlotTask
-from headgate.state.arena import Run
+from headgate.state.arena import RunDirectory
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 
@@ -56,7 +55,7 @@ class StatefulWork:
         Opened.
     uuid : str
         Of the checkpoint.
-    run : Run
+    run : RunDirectory
         The arena directory of this run.
     sink : Sink
     ports : Ports
@@ -73,7 +72,7 @@ class StatefulWork:
         job: LiveJob,
         checkpoint: Checkpoint,
         uuid: str,
-        run: Run,
+        run: RunDirectory,
         sink: Sink,
         ports: Ports,
     ) -> None:
@@ -213,8 +212,7 @@ class StatefulWork:
     def due(self, watermark_us: int, clock_ms: float) -> bool:
         """Return whether there is work without any new record."""
         for op in self.query.operators:
-            by_clock = isinstance(op.spec, ProcessorSpec) and op.spec.by_clock
-            now_us = int(clock_ms * 1e3) if by_clock else watermark_us - op.behind_us
+            now_us = int(clock_ms * 1e3) if op.spec.by_clock else watermark_us - op.behind_us
             if self.states[op.id].backlog or min(self.states[op.id].due_us) <= now_us:
                 return True
         return False
@@ -364,8 +362,7 @@ class StatefulWork:
 
     def manifest(self, begun: Begun, reports: list[Report]) -> Manifest:
         """Return the manifest that commits the step, and take over what its slots did."""
-        wants_empty = self._sink.wants_empty
-        facts = StepFacts.of(begun, self.uuid, epoch=self.changes.epoch, wants_empty=wants_empty)
+        facts = StepFacts.of(begun, self.uuid, epoch=self.changes.epoch)
         return next_manifest(facts, self.states, reports, begun.latest, self.migrations.to_dict)
 
     def committed(self, step: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import pyarrow as pa
 from pyspark import TaskContext
 
-from headgate.operators.serve import GroupState, Request
+from headgate.operators.step import GroupState, Request
 from headgate.spark.worker.payloads import read_table
 from headgate.state.checkpoint import Checkpoint, due_for_snapshot
 from headgate.state.ports import Chain

@@ -14,16 +14,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from headgate.journal.histogram import counts_of, sparse_of
-from headgate.operators.build import Operator, Spec
-from headgate.operators.process import ProcessorOperator
-from headgate.operators.serve import (
-    GROUP,
-    RECORDS,
-    Request,
-    Served,
-    serve,
-    stamped,
-)
+from headgate.operators.build import Spec
+from headgate.operators.operator import Operator
+from headgate.operators.serve import serve, stamped
+from headgate.operators.step import GROUP, RECORDS, Request, Served
 from headgate.spark.job.columns import INITIAL, MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.spark.job.faults import SlotFaults
 from headgate.spark.job.reports import Report
@@ -128,9 +122,10 @@ def _split_markers(
 
 def _split_initial(arriving: pa.Table, operator: Operator) -> tuple[pa.Table, pa.Table | None]:
     """Return (records, initial state), each with its own columns."""
-    if INITIAL not in arriving.column_names or not isinstance(operator, ProcessorOperator):
+    schema = operator.initial_schema() if INITIAL in arriving.column_names else None
+    if schema is None:
         return arriving, None
-    own = [*operator.initial_schema().names, GROUP]
+    own = [*schema.names, GROUP]
     initial = arriving.filter(arriving.column(INITIAL).is_valid()).select(own)
     records = arriving.filter(arriving.column(INITIAL).is_null())
     others = [n for n in own if n[0] == "i"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headgate.operators.build import Operator, Spec, operator_of
-from headgate.state.arena import ArenaStore, Run, arena_root, join_run, sweep
+from headgate.operators.build import Spec, operator_of
+from headgate.operators.operator import Operator
+from headgate.state.arena import ArenaStore, RunDirectory, arena_root, join_run, sweep
 from headgate.state.checkpoint import Checkpoint
 
 _operators: dict[str, Operator] = {}
-_runs: dict[str, Run] = {}
+_runs: dict[str, RunDirectory] = {}
 _stores: dict[tuple[str, str], ArenaStore] = {}
 _checkpoints: dict[tuple[str, str], Checkpoint] = {}
 
@@ -22,7 +23,7 @@ def operator_named(name: str, spec: Spec) -> Operator:
     return known
 
 
-def run_named(root: str | None, run_id: str) -> Run:
+def run_named(root: str | None, run_id: str) -> RunDirectory:
     """Return this host's directory of a run, joined.
 
     Parameters
@@ -41,7 +42,7 @@ def run_named(root: str | None, run_id: str) -> Run:
     return _runs[run_id]
 
 
-def store_of(run: Run, name: str, operator: Operator) -> ArenaStore:
+def store_of(run: RunDirectory, name: str, operator: Operator) -> ArenaStore:
     """Return the store of an operator's tables in this host's directory of a run."""
     key = (run.run_id, name)
     if key not in _stores:

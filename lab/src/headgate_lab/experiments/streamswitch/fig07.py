@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headgate.report.plot import panels
-from headgate.sim.measures import Applied, Measures
+from headgate.sim.measures import AppliedChange, Measures
 from headgate.sim.result import F64
 from headgate_lab.experiments.registry import Request
 from headgate_lab.experiments.streamswitch.exchange import (
@@ -96,7 +96,7 @@ def _row(kind: str, changes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _seen(applied: Applied, measures: Measures) -> dict[str, Any]:
+def _seen(applied: AppliedChange, measures: Measures) -> dict[str, Any]:
     """Return what one change moved, and the mean latency of that in each second around it."""
     moved = list(applied.moved)
     (source,) = {applied.before.slot_of[g] for g in moved}

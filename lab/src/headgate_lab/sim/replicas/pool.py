@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.control.estimators.grouping import load_aware, round_robin, shuffle, utilisation
-from headgate.control.estimators.service_time import ServiceTime
+from headgate.control.estimators.service_time import ServiceTimeEstimate
 from headgate.control.replicas import OperatorInterval, ReplicaPool
 from headgate_lab.sim.replicas import kernels
 from headgate_lab.sim.replicas.kernels import (
@@ -85,7 +85,7 @@ class SimulatedPool:
         self._until_s = until_s
         self.pool = ReplicaPool(tuple(j < settings.active for j in range(operator.pool)))
         self.counts = Counts({})
-        self._known = ServiceTime(operator.service.mean_s, settings.event_time_weight)
+        self._known = ServiceTimeEstimate(operator.service.mean_s, settings.event_time_weight)
         self._free_s = np.zeros(operator.pool)
         self._speed = operator.replicas.speeds(generator, operator.pool)
         self._processed = np.zeros(operator.pool)

@@ -1,0 +1,112 @@
+"""What a slot's step asks of an operator, whichever its kind."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.operators.spec import OperatorSpec, TimeKey
+from headgate.operators.step import SlotStep
+from headgate.state.ports import TableLayout
+
+I64 = npt.NDArray[np.int64]
+
+
+class Layout(Protocol):
+    """What the layouts of all operators have in common."""
+
+    @property
+    def table(self) -> TableLayout:
+        """The shape of a row."""
+
+
+class Operator(Protocol):
+    """Runs one spec over the key groups of a slot; holds no state of its own.
+
+    `serve` calls `late`, `partly_late` and `holds_us` with all rows of a step, and `run` once. What
+    only some kinds do has the answer of the others here.
+
+    Attributes
+    ----------
+    spec : OperatorSpec
+    layout : Layout
+    """
+
+    spec: OperatorSpec
+    layout: Layout
+
+    @property
+    @abstractmethod
+    def time(self) -> TimeKey | None:
+        """The event time of arriving records; None where they have none."""
+
+    @property
+    @abstractmethod
+    def expires(self) -> bool:
+        """Whether records can be late."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether every slot gets every row, and each key group all of its slot's rows."""
+        return False
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether every key group puts out all that it has in every step, held or not."""
+        return False
+
+    @abstractmethod
+    def input_schema(self) -> pa.Schema:
+        """Return the schema of arriving columns."""
+
+    def initial_schema(self) -> pa.Schema | None:
+        """Return the schema of an initial state; None where there can be none."""
+        return None
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Return the schema of what is put out."""
+
+    @abstractmethod
+    def late(self, times_us: I64, watermark_us: I64, /) -> npt.NDArray[np.bool_]:
+        """Return which records are late: all that they belong to is out at the watermark."""
+
+    def partly_late(self, times_us: I64, watermark_us: I64, /) -> npt.NDArray[np.bool_]:
+        """Return which records are late for some of their windows only."""
+        del watermark_us
+        return np.zeros(len(times_us), dtype=np.bool_)
+
+    def holds_us(self, watermark_us: int) -> int:
+        """Return the time before which nothing more is put out, once a group stands at a watermark."""
+        return watermark_us
+
+    def rehearse(self) -> bool:
+        """Have ready what a batch needs, and return True; False where only rows can do that."""
+        return False
+
+    @abstractmethod
+    def run(
+        self,
+        step: SlotStep,
+        chosen: pa.Table,
+        starts: I64,
+        watermarks_us: Mapping[int, int],
+        initial: tuple[pa.Table, I64] | None = None,
+    ) -> pa.RecordBatch:
+        """Serve a step's rows, commit the groups that changed, and return what goes out.
+
+        Parameters
+        ----------
+        chosen : pyarrow.Table
+            Rows ``starts[g]:starts[g + 1]`` of it are key group g's, where the operator is not shared.
+        watermarks_us : mapping of int to int
+            Watermark of every group that is served.
+        initial : (pyarrow.Table, int64[groups + 1]) or None
+            The initial state, as `chosen` and `starts`; None where the operator has none, and in all
+            steps but the first.
+        """

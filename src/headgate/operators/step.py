@@ -1,0 +1,206 @@
+"""What a slot is asked in one step, what it answers, and what its operator does the step through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.operators.counts import Counts
+from headgate.operators.spec import NEVER_US, TimeKey
+from headgate.state.ports import I64, Chain, Section, Store, Table
+
+F64 = npt.NDArray[np.float64]
+
+GROUP, TIME, RECORDS, ARRIVED_FIRST, ARRIVED_LAST = "g", "t", "n", "a0", "a1"
+"""Columns of arriving records beside ``k0 ..`` and ``v0 ..``: key group, slice start (microseconds), the
+number of records that a row stands for, when the first and the last of them arrived (ms)."""
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """Where a key group stands before the step.
+
+    Attributes
+    ----------
+    token : str
+        Its state.
+    emitted_us : int
+        Watermark up to which it has emitted.
+    due_us : int
+        Watermark at which it has something to emit or to remove.
+    snapshot : bool
+        True where this step shall log all of it instead of the change.
+    """
+
+    token: str
+    emitted_us: int
+    due_us: int
+    snapshot: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the driver asks of one slot in one step.
+
+    Attributes
+    ----------
+    token : str
+        Names the state after this execution of the task; 32 hexadecimal digits, never used before.
+    watermark_us : int
+        The operator's watermark.
+    groups : mapping of int to GroupState
+        The key groups that the slot owns.
+    chain : callable
+        ``chain(group)`` is the `Chain` that leads to the group's token.
+    quota_records : int or None
+        Rows to serve at the most; None serves all.
+    turn : int
+        Number of the step; see `fair_shares`.
+    delta_ms : float
+        Length of the time slots in which records are counted for the control loop; 0 counts none.
+    bound_ms : float
+        Latency up to which a served record counts as within the bound of an SLO; 0 counts none.
+    timestamp_ms : int
+        When the step began; the same in every attempt. A processor's processing time.
+    time_limit_s : float
+        How long one call of a processor may take; 0 for any time.
+    held : frozenset of int
+        Key groups of which nothing is served: their records join the backlog, their watermark stays.
+    """
+
+    token: str
+    watermark_us: int
+    groups: Mapping[int, GroupState]
+    chain: Callable[[int], Chain]
+    quota_records: int | None = None
+    turn: int = 0
+    delta_ms: float = 0.0
+    bound_ms: float = 0.0
+    timestamp_ms: int = 0
+    time_limit_s: float = 0.0
+    held: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class GroupDone:
+    """Where a key group stands after the step; only groups that changed are reported.
+
+    Attributes
+    ----------
+    emitted_us, due_us : int
+    rows : int
+        Entries in its table.
+    """
+
+    emitted_us: int
+    due_us: int
+    rows: int
+
+
+@dataclass
+class Served:
+    """What a slot did in a step.
+
+    Attributes
+    ----------
+    groups : dict of int to GroupDone
+        Groups whose state has a new token.
+    sections : dict of int to Section
+        Their part of the changelog.
+    output : pyarrow.RecordBatch
+        What the step emits: the operator's ``schema()``.
+    waiting : pyarrow.Table
+        New records not served, by key group in serving order: they join the group's backlog.
+    taken : dict of int to int
+        Rows served from each group's backlog; they leave it.
+    late : pyarrow.Table
+        Records refused because every window of theirs is out, and ``emitted`` which they met.
+    partly_late : pyarrow.Table
+        Records served of which some windows were out already, and ``emitted`` as above.
+    arrived_records, served_records, late_records : int
+    served_rows, touched_rows : int
+        Rows merged, and distinct entries they went to: how much aggregating first would shrink.
+    served_by_group : dict of int to int
+        Records.
+    holds_us : int
+        The least watermark of the slot's groups; what the next operator may count on.
+    latency : (float64[n], float64[n])
+        Latency in ms and weight in records, of what was served.
+    counts : Counts or None
+        Arrivals and completions by time slot; None where none were asked for.
+    """
+
+    output: pa.RecordBatch
+    waiting: pa.Table
+    late: pa.Table
+    partly_late: pa.Table
+    groups: dict[int, GroupDone] = field(default_factory=dict)
+    sections: dict[int, Section] = field(default_factory=dict)
+    arrived_records: int = 0
+    served_records: int = 0
+    late_records: int = 0
+    served_rows: int = 0
+    touched_rows: int = 0
+    taken: dict[int, int] = field(default_factory=dict)
+    served_by_group: dict[int, int] = field(default_factory=dict)
+    holds_us: int = int(NEVER_US)
+    latency: tuple[F64, F64] = (np.zeros(0), np.zeros(0))
+    counts: Counts | None = None
+
+
+@dataclass(frozen=True)
+class SlotStep:
+    """What an operator does its step through: tables of key groups, and what is written down of them."""
+
+    store: Store
+    request: Request
+    served: Served
+    on_group: Callable[[int], None] | None
+
+    def acquire(self, group: int) -> Table:
+        """Return a group's table, held until `release`."""
+        return self.store.acquire(
+            group, self.request.groups[group].token, self.request.chain(group)
+        )
+
+    def half_written(self, group: int) -> None:
+        """Say that a group is written and not committed yet, for fault tests."""
+        if self.on_group is not None:
+            self.on_group(group)
+
+    def commit(
+        self, group: int, table: Table, *, watermark_us: int, due_us: int, strings: tuple[int, ...]
+    ) -> None:
+        """Log what changed in a group, and give its state the step's token.
+
+        Parameters
+        ----------
+        watermark_us, due_us : int
+            As in `GroupDone`.
+        strings : tuple of int
+            Words of a row that hold interned strings.
+        """
+        snapshot = self.request.groups[group].snapshot
+        if snapshot:
+            table.compact(strings)
+        section = table.section(self.request.token, full=snapshot)
+        self.served.sections[group] = section
+        self.served.groups[group] = GroupDone(watermark_us, due_us, table.live_count)
+        self.served.touched_rows += len(section.rows)
+        self.store.commit(group, self.request.token)
+
+    def release(self, group: int) -> None:
+        """Give a group up; without a `commit` its table is left dirty."""
+        self.store.release(group)
+
+
+def slice_starts(time: TimeKey | None, table: pa.Table) -> I64:
+    """Return the start of each arriving record's slice, microseconds; zeros where there is no time."""
+    if time is None:
+        return np.zeros(table.num_rows, dtype=np.int64)
+    starts: I64 = table.column(TIME).to_numpy()
+    return starts
