@@ -56,7 +56,7 @@ spark: setup ## the tests that need Spark
 	@$(JAVA) $(PYTEST) -m spark -n 2 --dist loadfile $(ARGS)
 
 laws: setup ## the property tests, with many more examples
-	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/state tests/workloads tests/control tests/laws tests/migration tests/dataflow -m "not spark" -n auto $(ARGS)
+	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/state tests/workloads tests/control tests/laws tests/migration lab/tests/dataflow lab/tests/workloads -m "not spark" -n auto $(ARGS)
 
 mutants: setup ## break one line at a time and see that its test fails; ARGS="--only word", "--tenth 3"
 	@$(JAVA) $(MUTANTS) $(ARGS)
