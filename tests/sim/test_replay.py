@@ -11,7 +11,7 @@ import pytest
 from headgate.core.errors import ConfigError
 from headgate.journal import JournalWriter
 from headgate.journal.schema import Arrivals, Batch, Latency, SloState, Start
-from headgate.scenario.recorded import Recorded
+from headgate.scenario.recording import Recorded
 from headgate.scenario.replay import replay
 
 pytestmark = pytest.mark.usefixtures("one_process")

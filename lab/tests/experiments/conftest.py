@@ -6,5 +6,5 @@ import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _small(one_process: None) -> None:
+def _one_process(one_process: None) -> None:
     """Start no process for runs this small."""
