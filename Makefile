@@ -71,6 +71,7 @@ bench: setup ## the benchmarks, side by side in one run
 
 docs: setup ## write the generated pages again
 	@.venv/bin/python -m headgate.journal.document docs/journal.md
+	@.venv/bin/python scripts/rooms.py
 
 COMPILE := "$(UV)" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links $(UPGRADE)

@@ -37,15 +37,15 @@ Rooms = Mapping[str, frozenset[str]]
 
 def room_of(module: str) -> str:
     """Return the room of a module, as ``control`` or ``spark.step``."""
-    parts = module.split(".")
-    if parts[0] != "headgate":
+    distribution, *parts = module.split(".")
+    if distribution != "headgate":
         return LABORATORY
-    if len(parts) == 1:
+    if not parts:
         return DOOR
-    if parts[1] != "spark":
-        return parts[1]
-    inside = len(parts) > 2 and (ROOT / "src" / Path(*parts[:3])).is_dir()
-    return f"spark.{parts[2]}" if inside else FRONT
+    if parts[0] != FRONT:
+        return parts[0]
+    inside = (ROOT / "src" / "headgate" / Path(*parts[:2])).is_dir()
+    return ".".join(parts[:2]) if inside else FRONT
 
 
 @functools.cache
