@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,21 @@ def test_every_arrow_goes_down_and_every_room_is_drawn() -> None:
     assert len(house) > 20
     drawn = re.findall(r">([\w.]+)</text>", rooms.PICTURE.read_text(encoding="utf-8"))
     assert sorted(drawn) == sorted(house)
+
+
+def test_every_room_stands_in_a_contract_and_no_import_is_left_out_of_one() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    contracts = tomllib.loads(text)["tool"]["importlinter"]["contracts"]
+    ignored = ("ignore_imports", "exhaustive_ignores", "unmatched_ignore_imports_alerting")
+    assert [c["name"] for c in contracts if any(key in c for key in ignored)] == []
+    layers = {c["containers"][0]: c for c in contracts if c["type"] == "layers"}
+    assert layers.keys() == {"headgate", "headgate.spark", "headgate_lab"}
+    for container, contract in layers.items():
+        top = ROOT / ("lab/src" if container == "headgate_lab" else "src")
+        inside = {p.stem for p in (top / container.replace(".", "/")).iterdir()}
+        named = set(re.findall(r"\w+", " ".join(contract["layers"])))
+        assert contract["exhaustive"]
+        assert named == {n for n in inside if not n.startswith("_")} - {"py"}
 
 
 def test_nothing_imports_the_laboratory() -> None:
