@@ -56,7 +56,7 @@ spark: setup ## the tests that need Spark
 	@$(JAVA) $(PYTEST) -m spark -n 2 --dist loadfile $(ARGS)
 
 laws: setup ## the property tests, with many more examples
-	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/state tests/workloads tests/control tests/laws tests/migration tests/dataflow -m "not spark" -n auto $(ARGS)
+	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/state tests/workloads tests/control tests/laws tests/migration lab/tests/dataflow lab/tests/workloads -m "not spark" -n auto $(ARGS)
 
 mutants: setup ## break one line at a time and see that its test fails; ARGS="--only word", "--tenth 3"
 	@$(JAVA) $(MUTANTS) $(ARGS)
@@ -71,6 +71,7 @@ bench: setup ## the benchmarks, side by side in one run
 
 docs: setup ## write the generated pages again
 	@.venv/bin/python -m headgate.journal.document docs/journal.md
+	@.venv/bin/python scripts/rooms.py
 
 COMPILE := "$(UV)" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links $(UPGRADE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,8 @@ from headgate.core.errors import (
     CheckpointError,
     ConfigError,
     EngineError,
-    HeadgateError,
     UnsupportedQuery,
 )
-from headgate_lab import cli as laboratory
 
 Invoke = Callable[..., Any]
 
@@ -325,14 +322,6 @@ def test_explain_prints_the_engines_words(invoke: Invoke, monkeypatch: pytest.Mo
     assert invoke("explain", "a:b", *given).stdout == f"a:b {{'n': 1}} {conf}\n"
 
 
-@pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    known: dict[str, Any] = {}
-    real = laboratory.engine_module
-    monkeypatch.setattr(laboratory, "engine_module", lambda name: known.get(name) or real(name))
-    return known
-
-
 def test_a_damaged_checkpoint_exits_with_1(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -350,41 +339,6 @@ def test_inspecting_what_is_no_checkpoint_exits_with_2(invoke: Invoke, tmp_path:
     done = invoke("inspect", str(tmp_path))
     assert (done.exit_code, "is not a checkpoint of headgate" in done.stderr) == (2, True)
     assert "does not exist" in invoke("inspect", str(tmp_path / "none")).stderr
-
-
-def test_bench_passes_what_was_given(invoke: Invoke, modules: dict[str, Any]) -> None:
-    bench = types.SimpleNamespace(run=lambda **given: {"given": given, "ratio": 4.2})
-    modules["headgate_lab.bench.aggregate"] = bench
-    done = invoke("bench", "aggregate", "--json", "--count", "3")
-    assert json.loads(done.stdout) == {"given": {"repeats": 3}, "ratio": 4.2}
-    assert "ratio  4.2" in invoke("bench", "aggregate").stdout
-
-
-def test_bench_whose_answers_differ_exits_with_3(invoke: Invoke, modules: dict[str, Any]) -> None:
-    modules["headgate_lab.bench.kill"] = types.SimpleNamespace(run=lambda **_: {"verified": False})
-    assert invoke("bench", "kill").exit_code == 3
-
-
-def test_a_benchmark_that_refuses_a_wrong_answer_exits_with_3(
-    invoke: Invoke, modules: dict[str, Any]
-) -> None:
-    class WrongAnswer(HeadgateError):
-        pass
-
-    def run(**given: object) -> dict[str, Any]:
-        raise WrongAnswer("Flink's answer is not the exact one.")
-
-    modules["headgate_lab.bench.kill"] = types.SimpleNamespace(run=run)
-    assert invoke("bench", "kill").exit_code == 3
-
-
-def test_a_benchmark_that_is_not_installed_is_one_sentence(
-    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "headgate_lab.bench.kill", None)
-    done = invoke("bench", "kill")
-    assert done.exit_code == 2
-    assert done.stderr.startswith("headgate: this installation cannot load headgate_lab.bench")
 
 
 def test_unknown_commands_and_options_exit_with_2(invoke: Invoke) -> None:

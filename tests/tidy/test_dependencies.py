@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -13,10 +15,17 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ["build.lock", "run.lock", "dev.lock"]
 CORE = {"pyspark", "pyarrow", "numpy", "numba", "pandas", "typer", "rich"}
+BROUGHT = {"py4j": "pyspark"}
+"""What is imported and comes with what is asked for."""
+OPTIONAL = {
+    "src/headgate/report/plot.py": {"matplotlib"},
+    "lab/src/headgate_lab/testing/stores.py": {"hypothesis", "pytest"},
+}
+"""What a module imports that only an extra brings."""
 
 
-def project() -> dict:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+def project(of: str = ".") -> dict:
+    return tomllib.loads((ROOT / of / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def core() -> list[Requirement]:
@@ -89,6 +98,39 @@ def test_the_lock_files_agree() -> None:
 
 def test_the_core_needs_no_more_than_the_listed_packages() -> None:
     assert {requirement.name for requirement in core()} == CORE
+
+
+def imported(path: Path) -> set[str]:
+    """Return the packages of others that a module imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").partition(".")[0])
+    return names - sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    ("sources", "own"), [("src", {"headgate"}), ("lab/src", {"headgate", "headgate_lab"})]
+)
+def test_a_project_imports_only_what_it_asks_for(sources: str, own: set[str]) -> None:
+    # The laboratory asks for the product, which asks for the core.
+    wrong = {}
+    for path in sorted((ROOT / sources).rglob("*.py")):
+        name = str(path.relative_to(ROOT))
+        others = imported(path) - own - CORE - BROUGHT.keys() - OPTIONAL.get(name, set())
+        if others:
+            wrong[name] = others
+    assert wrong == {}
+
+
+def test_the_laboratory_asks_for_the_product_and_nothing_else() -> None:
+    lab = project("lab")["project"]
+    assert lab["dependencies"] == [f"headgate=={project()['project']['version']}"]
+    assert "optional-dependencies" not in lab
+    assert project("lab")["build-system"] == project()["build-system"]
+    assert lab["requires-python"] == project()["project"]["requires-python"]
 
 
 def test_every_dependency_has_a_reason_a_licence_and_its_upkeep() -> None:

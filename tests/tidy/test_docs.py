@@ -9,8 +9,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
-NOTES = sorted((DOCS / "design").glob("*.md"))
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(DOCS.rglob("*.md")),
+]
+NOTES = sorted((DOCS / "design").glob("[0-9]*.md"))
 
 
 def rows(page: str, heading: str) -> dict[str, str]:
@@ -62,6 +67,13 @@ def test_a_design_note_asks_chooses_rejects_and_can_be_wrong(note: Path) -> None
     assert text.startswith(f"# {note.name[:4]} ")
     for part in ("**Question.**", "**Choice.**", "**Rejected.**", "**We would know it is wrong**"):
         assert part in text
+
+
+def test_the_index_lists_each_design_note_once_by_its_title() -> None:
+    text = (DOCS / "design" / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^- \[(.+)\]\((\S+)\)$", text, re.MULTILINE)
+    titles = [(n.read_text(encoding="utf-8").splitlines()[0].removeprefix("# "), n) for n in NOTES]
+    assert sorted(listed) == sorted((title, note.name) for title, note in titles)
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -86,6 +86,23 @@ def test_all_lists_only_what_the_module_has(path: Path) -> None:
     assert set(exported) - defined(tree) == set()
 
 
+def test_no_package_gives_a_name_that_another_of_its_modules_has() -> None:
+    # Importing that module puts it where the name is meant, at whatever moment it happens.
+    wrong = []
+    for path in MODULES:
+        if path.name != "__init__.py":
+            continue
+        package = f"{path.parents[1].name}.{path.parent.name}"
+        modules = {p.stem if p.is_file() else p.name for p in path.parent.iterdir()}
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            source = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+            for name in (a.asname or a.name for a in getattr(node, "names", []) if source):
+                # from the package: the module itself; from the module: it is there already
+                if name in modules and not source.removesuffix(f".{name}").endswith(package):
+                    wrong.append(f"{package}: {name} of {source}")
+    assert wrong == []
+
+
 def test_public_names_are_few_and_agreed() -> None:
     import headgate
 

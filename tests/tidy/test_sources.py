@@ -31,6 +31,17 @@ MACHINE_PATHS = [
     for name in ("root", "work", r"home/[a-z][\w-]*", r"Users/\w+", "opt/wheels")
 ]
 FORBIDDEN = re.compile("|".join(REGISTRIES + MACHINE_PATHS + [r"\.lib" + "rary/"]))
+# Documents that a reader of the repository does not have.
+PRIVATE = re.compile(
+    r"\b("
+    + "miss"
+    + "ion|design"
+    + r"\.md|decision"
+    + r" \d+\.\d+|house"
+    + "-style|audit"
+    + r"\.tsv)\b",
+    re.IGNORECASE,
+)
 UNFINISHED = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + r"X)\b")
 
 
@@ -101,6 +112,25 @@ def test_the_pattern_knows_a_machine_path_from_a_relative_one(line: str, wanted:
 
 def test_no_registry_address_and_no_path_of_a_machine_is_committed() -> None:
     assert hits(FORBIDDEN) == []
+
+
+def test_no_sentence_rests_on_a_document_that_is_not_here() -> None:
+    # What a paper says is cited by its section, what was decided here by a note of docs/design.
+    assert hits(PRIVATE) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("as [3.14 of the miss" + "ion table] has it", True),
+        ("(Design" + ".md, section 6)", True),
+        ("see decision" + " 3.12", True),
+        ("what the emission of a window omits, by permission", False),
+        ("docs/design/README.md", False),
+    ],
+)
+def test_a_private_document_is_known_by_its_name(line: str, wanted: bool) -> None:
+    assert bool(PRIVATE.search(line)) is wanted
 
 
 def test_nothing_is_left_unfinished() -> None:

@@ -34,13 +34,13 @@ def _stand_in(app: typer.Typer, name: str, what: str) -> None:
     """Add a command that says what to install, whatever it is given."""
 
     def missing(
-        _: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+        given: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     ) -> None:
         def work() -> dict[str, str]:
             msg = f"headgate {name} is in the laboratory: pip install headgate-lab"
             raise ConfigError(msg)
 
-        answer(work, lambda _: [], as_json=False, debug=False)
+        answer(work, lambda _: [], as_json="--json" in (given or ()), debug=False)
 
     settings = {"ignore_unknown_options": True, "allow_extra_args": True}
     app.command(name, help=what, epilog=EXIT_CODES, context_settings=settings)(missing)

@@ -149,7 +149,7 @@ class TimeKey:
 
     References
     ----------
-    [STRETCH] 4.2 (window advance and size), [3.14 of the mission table]: expiry is ``l + WS <= W``.
+    [STRETCH] 2.3 and 4.2 (window advance and size): expiry is ``l + WS <= W``.
     """
 
     size_us: int

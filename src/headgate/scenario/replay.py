@@ -14,7 +14,7 @@ from headgate.core.input import KEY_GROUPS_MAX
 from headgate.core.slo import Slo, parse_slo
 from headgate.loop import steering
 from headgate.loop.settings import OperatorSettings
-from headgate.scenario.recorded import SLICE_S, Recorded
+from headgate.scenario.recording import SLICE_S, Recorded
 from headgate.sim.decisions import finite
 from headgate.sim.model import MicroBatch, OperatorModel, ServiceTime
 from headgate.sim.result import RunResult

@@ -17,7 +17,7 @@ import numpy as np
 
 from headgate.core.errors import ConfigError
 from headgate.report.plot import panels
-from headgate.scenario.recorded import Recorded
+from headgate.scenario.recording import Recorded
 from headgate.scenario.replay import replayed
 from headgate_lab.experiments.registry import Request
 

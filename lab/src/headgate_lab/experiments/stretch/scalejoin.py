@@ -173,7 +173,7 @@ def _timed(work: Callable[[], T]) -> tuple[float, T]:
 def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return each form's comparisons per second and core over every pair's in one thread.
 
-    Beside them stands what the design asks for, which is a rate and no ratio: ``target_per_s``.
+    Beside them stands what was to be reached, which is a rate and no ratio: ``target_per_s``.
     """
     (alone,) = (row for row in rows if row["form"] == "every pair, 1T")
     found = []

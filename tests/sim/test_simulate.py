@@ -18,6 +18,8 @@ from headgate.scenario.simulate import WhatIf, read_trace, simulate
 from headgate.scenario.simulate import mode as mode_of
 from headgate.workloads.traces import Trace
 
+pytestmark = pytest.mark.usefixtures("one_process")
+
 SLO = "mean < 1 s over 1 s"
 EPOCH_S = 1_700_000_000
 
@@ -177,15 +179,3 @@ def test_a_trace_cannot_be_read_with_senseless_numbers(
 def test_an_unknown_mode_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match='"microbatch"; did you mean "micro-batch"'):
         mode_of("microbatch")
-
-
-def test_figures_are_listed() -> None:
-    code, out, _ = call("figure", "--list")
-    assert code == 0
-    assert out.startswith("streamswitch-5 ")
-
-
-def test_a_figure_without_a_name_is_a_question() -> None:
-    code, out, _ = call("figure", "--json")
-    assert code == 2
-    assert "headgate figure --list" in json.loads(out)["error"]["message"]

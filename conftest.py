@@ -1,14 +1,19 @@
-"""Settings of every test: hypothesis profiles, and whether kernels are compiled.
+"""Settings of every test, the product's and the laboratory's: hypothesis, kernels, one Spark session.
 
 ``pytest --jit=0`` runs the kernels as plain Python, as ``HEADGATE_JIT=0`` does: far slower, but a
 failure then shows the line. Without the option the environment decides; the default is to compile.
 
 ``pytest --thorough`` also runs tests marked `thorough`: further cases of what one case shows already.
+
+Every test in a folder ``spark`` is marked `spark`, and may ask for the session of that name.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -44,9 +49,40 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         further = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=further)
         items[:] = [item for item in items if item not in further]
+    for item in items:
+        if item.path.parent.name == "spark":
+            item.add_marker("spark")
+            # Warnings of Spark, py4j and the JVM bridge are not ours to fix. Put first, so that a
+            # test's own filterwarnings mark still wins.
+            item.add_marker(pytest.mark.filterwarnings("default"), append=False)
     if os.environ.get("HEADGATE_JIT") != "0":
         return
     skip = pytest.mark.skip(reason="tests compiled kernels, and HEADGATE_JIT=0")
     for item in items:
         if item.get_closest_marker("jit"):
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A session with two cores, made as headgate makes it."""
+    # Workers must be this very Python, whatever the shell that started pytest says.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Late: the session's settings are read from the environment above.
+    from headgate.spark.cluster.session import session as open_session
+
+    made = open_session(master="local[2]", name="tests")
+    made.sparkContext.setLogLevel("ERROR")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def one_process() -> Iterator[None]:
+    """Simulate in this process: new ones take longer to start than small runs take."""
+    from headgate.sim import parallel
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel.os, "cpu_count", lambda: 1)
+        yield

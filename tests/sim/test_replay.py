@@ -11,8 +11,10 @@ import pytest
 from headgate.core.errors import ConfigError
 from headgate.journal import JournalWriter
 from headgate.journal.schema import Arrivals, Batch, Latency, SloState, Start
-from headgate.scenario.recorded import Recorded
+from headgate.scenario.recording import Recorded
 from headgate.scenario.replay import replay
+
+pytestmark = pytest.mark.usefixtures("one_process")
 
 GROUPS = 8
 PLAN_MS, COMMIT_MS, SLOT_MS, RECORD_MS = 80.0, 40.0, 15.0, 0.1
