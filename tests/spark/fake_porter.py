@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.spark.move.porter import Urgency, Work
+from headgate.spark.move.porter import Urgency, Delivery
 
 
 class FakePorter:
@@ -15,7 +15,7 @@ class FakePorter:
         self.reached = True
 
     def want(self, place, urgency):
-        work = self.works.setdefault(place, Work(urgency))
+        work = self.works.setdefault(place, Delivery(urgency))
         work.urgency = urgency
         return work
 

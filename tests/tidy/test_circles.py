@@ -12,18 +12,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 KNOWN = frozenset(
     {
-        frozenset(
-            f"headgate.operators.{name}"
-            for name in (
-                "build",
-                "deduplicate",
-                "groupwise",
-                "join.operator",
-                "process",
-                "serve",
-            )
-        ),
-        frozenset({"headgate.spark.step.driver", "headgate.spark.step.record"}),
         frozenset({"headgate_lab.bench.aggregate", "headgate_lab.bench.flink"}),
         frozenset(f"headgate_lab.sim.dataflow.{name}" for name in ("channel", "handler", "slot")),
     }

@@ -48,7 +48,7 @@ class Urgency(IntEnum):
 
 
 @dataclass
-class Work:
+class Delivery:
     """A key group that shall be on a host, or shall be there no longer.
 
     Attributes
@@ -116,7 +116,7 @@ class Porter:
         self.arena_of: dict[str, str] = {}
         self._make = errands
         self._errands: Errands | None = None
-        self._works: dict[Place, Work] = {}
+        self._works: dict[Place, Delivery] = {}
         self._under_way: set[Place] = set()
         self._unknown: set[str] = set()
         self._missed_since: dict[str, float] = {}
@@ -153,17 +153,17 @@ class Porter:
             self._heads = heads
             self._changed.notify()
 
-    def want(self, place: Place, urgency: Urgency) -> Work:
+    def want(self, place: Place, urgency: Urgency) -> Delivery:
         """Ask for a key group on a host, or for its end there; return what is known of it."""
         with self._changed:
             work = self._works.get(place)
             if work is None or (work.urgency is Urgency.DROP) != (urgency is Urgency.DROP):
-                work = self._works[place] = Work(urgency)
+                work = self._works[place] = Delivery(urgency)
             work.urgency, work.problem, work.failures = urgency, "", 0
             self._wake()
             return work
 
-    def look(self, place: Place) -> Work | None:
+    def look(self, place: Place) -> Delivery | None:
         """Return what is known of what was asked for; None if nothing was."""
         return self._works.get(place)
 
@@ -268,7 +268,7 @@ class Porter:
                 work.problem = problem
 
 
-def _behind(work: Work, operator: str, group: int, heads: StepHeads | None) -> bool:
+def _behind(work: Delivery, operator: str, group: int, heads: StepHeads | None) -> bool:
     if work.urgency is Urgency.DROP:
         return not work.dropped
     if heads is None:
@@ -277,14 +277,14 @@ def _behind(work: Work, operator: str, group: int, heads: StepHeads | None) -> b
     return lag is None or lag >= (1 if work.urgency is Urgency.INSTALL else _KEPT_STEPS)
 
 
-def _order(work: Work, operator: str, group: int, heads: StepHeads | None) -> Order:
+def _order(work: Delivery, operator: str, group: int, heads: StepHeads | None) -> Order:
     if work.urgency is Urgency.DROP or heads is None:
         return Order(operator, group)
     tokens, steps = heads.of[operator]
     return Order(operator, group, tokens[group], steps[group])
 
 
-def _note(work: Work, done: Done, heads: StepHeads | None) -> None:
+def _note(work: Delivery, done: Done, heads: StepHeads | None) -> None:
     if done.problem:
         work.failures += 1
         if work.failures >= _TRIES:
