@@ -1,6 +1,6 @@
 """Queries that migrate on a cluster: a driver process of `test_migration`, one line of JSON per run.
 
-``python migration_runs.py MASTER DIRECTORY first`` runs all scenarios and is killed in the last one;
+``python migration_runs.py MASTER DIRECTORY first NAME ...`` runs the named ones and is killed in a last one;
 ``... then`` is the driver that goes on with that one.
 """
 
@@ -161,18 +161,12 @@ def kill_an_executor(run):
     raise AssertionError("there is no executor to kill")
 
 
-def main(master: str, base: Path, part: str) -> None:
+def main(master: str, base: Path, part: str, names: list[str]) -> None:
     spark = session(master, **{"spark.executor.memory": "600m", "spark.sql.shuffle.partitions": 2})
     if part == "first":
         write_input(base / "input")
-        for strategy in ("subscale", "all-at-once", "fluid", "on-demand", "stop-restart"):
-            Run(spark, base, strategy, strategy, {ASK_AT: scale(4)}).go()
-        Run(spark, base, "default", None, {ASK_AT: scale(GROUPS)}).go()
-        Run(spark, base, "to-one", None, {ASK_AT: scale(1)}, slots=4).go()
-        twice = {ASK_AT: scale(4), ASK_AT + 1: while_it_runs(scale(3))}
-        Run(spark, base, "second-request", "subscale(per_host=1)", twice).go()
-        killed = {ASK_AT: scale(4), ASK_AT + 1: while_it_runs(kill_an_executor)}
-        Run(spark, base, "executor", "all-at-once", killed).go()
+        for name in names:
+            run(spark, base, name)
         os.environ[CRASH] = "migration-released:0"
         Run(spark, base, "driver", "subscale(per_host=1)", {ASK_AT: scale(4)}).go()
     else:
@@ -180,5 +174,21 @@ def main(master: str, base: Path, part: str) -> None:
     spark.stop()
 
 
+def run(spark, base, name):
+    """Run one of `test_migration`'s queries."""
+    if name == "default":
+        Run(spark, base, name, None, {ASK_AT: scale(GROUPS)}).go()
+    elif name == "to-one":
+        Run(spark, base, name, None, {ASK_AT: scale(1)}, slots=4).go()
+    elif name == "second-request":
+        twice = {ASK_AT: scale(4), ASK_AT + 1: while_it_runs(scale(3))}
+        Run(spark, base, name, "subscale(per_host=1)", twice).go()
+    elif name == "executor":
+        killed = {ASK_AT: scale(4), ASK_AT + 1: while_it_runs(kill_an_executor)}
+        Run(spark, base, name, "all-at-once", killed).go()
+    else:
+        Run(spark, base, name, name, {ASK_AT: scale(4)}).go()
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4:])

@@ -147,12 +147,13 @@ def test_two_executions_of_a_slot_alive_at_once_do_not_change_the_answer(job, tm
     assert job.answer == job.expected
 
 
-def test_five_drivers_killed_on_one_checkpoint_give_the_batch_answer():
-    found = kill.run(count=5, seed=1)
+@pytest.mark.parametrize("count", [2, pytest.param(5, marks=pytest.mark.thorough)])
+def test_drivers_killed_on_one_checkpoint_give_the_batch_answer(count):
+    found = kill.run(count=count, seed=1)
     assert found["verified"], found
-    assert found["kills"] == 5
-    assert found["restarts"] == 5
-    assert found["at"]["between manifest and sink"] >= 2
+    assert found["kills"] == count
+    assert found["restarts"] == count
+    assert found["at"]["between manifest and sink"] >= count // 2
     assert found["undelivered"] >= 1
     assert found["with_backlog"] >= 1
     assert found["rows_compared"] > 0
