@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.spark.move.porter import Urgency, Delivery
+from headgate.spark.move.porter import Delivery, Urgency
 
 
 class FakePorter:

@@ -1,6 +1,6 @@
 """Queries that migrate on a cluster: a driver process of `test_migration`, one line of JSON per run.
 
-``python migration_runs.py MASTER DIRECTORY first NAME ...`` runs the named ones and is killed in a last one;
+``python migration_runs.py MASTER DIRECTORY first NAME ...`` runs those and is killed in a last one;
 ``... then`` is the driver that goes on with that one.
 """
 
