@@ -12,7 +12,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 KNOWN = frozenset(
     {
-        frozenset({"headgate_lab.bench.aggregate", "headgate_lab.bench.flink"}),
         frozenset(f"headgate_lab.sim.dataflow.{name}" for name in ("channel", "handler", "slot")),
     }
 )

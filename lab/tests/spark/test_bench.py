@@ -226,9 +226,9 @@ def test_the_bare_side_of_the_overhead_runs():
 
 def test_without_flink_its_baseline_says_why(monkeypatch):
     monkeypatch.delenv(flink.VARIABLE, raising=False)
-    assert flink.VARIABLE in flink.run()["skipped"]
+    assert flink.VARIABLE in flink.find_flink()[1]
     monkeypatch.setenv(flink.VARIABLE, "/nowhere/python")
-    assert "cannot import pyflink" in flink.run()["skipped"]
+    assert "cannot import pyflink" in flink.find_flink()[1]
 
 
 @pytest.mark.parametrize(

@@ -99,28 +99,6 @@ def find_flink() -> tuple[str | None, str]:
     return python, ran.stdout.strip()
 
 
-def run(
-    rows_per_batch: int = 1_000_000, batches: int = 6, keys: int = 1_000_000, **more: Any
-) -> dict[str, Any]:
-    """Run the Flink baseline alone and return its numbers, or ``{"skipped": reason}``.
-
-    Parameters
-    ----------
-    rows_per_batch, batches, keys : int
-        Size of the input; a "batch" is one file.
-    **more
-        Any other parameter of `aggregate.run`.
-    """
-    # the script side of this file runs where headgate is not installed
-    from headgate_lab.bench import aggregate  # noqa: PLC0415
-
-    python, found = find_flink()
-    if python is None:
-        return {"skipped": found}
-    sizes = {"rows_per_batch": rows_per_batch, "batches": batches, "keys": (keys,)}
-    return aggregate.run(**sizes, **({"engines": tuple(BACKENDS)} | more))
-
-
 def measure(python: str, name: str, job: Job, timeout_s: float) -> dict[str, Any]:
     """Run one backend in its own process.
 
@@ -144,7 +122,7 @@ def measure(python: str, name: str, job: Job, timeout_s: float) -> dict[str, Any
     ------
     EngineError    The process failed.
     """
-    from headgate_lab.bench.common import child  # noqa: PLC0415 -- as in `run`
+    from headgate_lab.bench.common import child  # noqa: PLC0415 -- the script side runs without headgate
 
     asked = json.dumps(asdict(job) | {"backend": BACKENDS[name]})
     return child([python, str(Path(__file__).resolve()), asked], _env(), timeout_s)
