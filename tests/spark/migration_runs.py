@@ -108,10 +108,10 @@ class Run:
             "slots": self.query.assignment()["aggregate-0"].slots,
             "waited": max(e["backlog"] for e in self.events("batch")),
             "retries": len(self.events("retry")),
-            "hosts": sorted(self.query._driver._porter.arena_of),
+            "hosts": sorted(self.query._work._porter.arena_of),
             "took_s": round(time.monotonic() - began, 1),
             "struck": self.struck,
-            "threads": self.query._driver._porter._thread is not None,
+            "threads": self.query._work._porter._thread is not None,
         }
         print(json.dumps(found), flush=True)
 
@@ -120,9 +120,7 @@ class Run:
         return (
             not self.at
             and ends("finished") + ends("failed") >= 1
-            and (
-                not self.query._driver.migrations.running and not self.query._driver.changes.pending
-            )
+            and (not self.query._work.migrations.running and not self.query._work.changes.pending)
         )
 
 
@@ -141,7 +139,7 @@ def while_it_runs(act):
     """Return `act`, put off batch by batch until a migration is under way."""
 
     def attempt(run):
-        if run.query._driver.migrations.running:
+        if run.query._work.migrations.running:
             run.struck = True
             act(run)
         else:

@@ -48,7 +48,7 @@ with StandaloneCluster(base, workers=2, cores=1) as cluster:
     writer = writer.option("path", str(base / "out")).slots(start=4)
     query = writer.option("checkpointLocation", str(base / "ck")).start()
     wait_for(query, 3)
-    placement = query._driver._placements["aggregate-0"]
+    placement = query._work._placements["aggregate-0"]
     before, active = dict(placement._host_of), placement.active
     for kill in (
         lambda: os.kill(cluster.executor_pids()[0], signal.SIGKILL),

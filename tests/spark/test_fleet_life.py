@@ -33,7 +33,7 @@ class Running:
     def __init__(self, failure=None, slots=1):
         self.isActive, self.failure, self.slots = failure is None, failure, slots
         newest = SimpleNamespace(newest=lambda operator: self.assignment()[operator])
-        self._driver = SimpleNamespace(changes=newest)
+        self._work = SimpleNamespace(changes=newest)
 
     def stop(self):
         self.isActive = False
@@ -334,7 +334,7 @@ def test_a_job_that_would_keep_the_fleet_waiting_for_its_statistics_is_refused(e
 def changing_member():
     changes = Changes({"op": OperatorState.fresh(1, 8)}, slots_max=8)
     query = Query.__new__(Query)
-    query._driver = SimpleNamespace(changes=changes)
+    query._work = SimpleNamespace(changes=changes)
     query._end = SimpleNamespace(refuse_if_over=lambda act: None)
     member = Member("job", query, None, UTILITY, 60.0)
     assert not member.grant({"op": 3}, "henge", "")

@@ -42,7 +42,7 @@ tail, begun = Tail(query.journal), False
 while not begun:
     begun = any(isinstance(event, Batch) for event in tail.events())
     assert not query.awaitTermination(0.1)
-arena = query._driver.run.path
+arena = query._work.run.path
 assert arena.exists()
 said = {}
 

@@ -108,7 +108,7 @@ def steered(spark, tmp_path_factory):
             load.rate = LOW
             seen["in"] = wait_for(lambda: slots() == 1)
             scenarios.ask(checkpoint, "freeze", reason="INC-1", wait_s=60)
-            seen["frozen"] = query._driver.changes.frozen
+            seen["frozen"] = query._work.changes.frozen
             with pytest.raises(ConfigError) as refused:
                 scenarios.ask(checkpoint, "scale", arguments={"slots": 2}, wait_s=60)
             seen["refused"] = str(refused.value)

@@ -17,11 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT, LABORATORY = ROOT / "src/headgate", ROOT / "lab/src/headgate_lab"
 
-IN_THE_PRODUCT = {
-    "Commands": "a port of the job, and the one class that serves it",
-    "Operator": "what runs in a slot, and what the plan of a query says of it",
-    "Query": "what runs, and what was read from the user's plan",
-}
+IN_THE_PRODUCT = {}
 
 IN_THE_LABORATORY = {
     "Answer": "of a bench that compares answers; the product's is what a task of an errand says",

@@ -77,13 +77,13 @@ class Run:
         )
         faults.inject(writer, faults.slow(0, 500.0))
         self.query = writer.start()
-        record = self.query._driver.recorder.batch
+        record = self.query._work.recorder.batch
 
         def batch(outcome, *rest):
             self.reports[outcome.step] = list(outcome.reports)
             record(outcome, *rest)
 
-        self.query._driver.recorder.batch = batch
+        self.query._work.recorder.batch = batch
         started.set()
         try:
             self.query.processAllAvailable()

@@ -14,7 +14,7 @@ from headgate.spark.cluster import session as sessions
 from headgate.spark.cluster.location import Place, place
 from headgate.spark.job.job import JobConfig
 from headgate.spark.job.pools import PoolConfig
-from headgate.spark.read.plan import Query as Plan
+from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.steer.control import DELTA_S
@@ -104,7 +104,9 @@ def checkpoint_place(spark: SparkSession, settings: QuerySettings) -> Place:
     return found
 
 
-def sink(spark: SparkSession, settings: QuerySettings, plan: Plan, where: Place) -> sinks.Sink:
+def sink(
+    spark: SparkSession, settings: QuerySettings, plan: PlannedQuery, where: Place
+) -> sinks.Sink:
     """Return where the rows of `plan` go."""
     options = settings.sink_options
     if settings.name:

@@ -8,7 +8,7 @@ from headgate.core.errors import UnsupportedQuery
 from headgate.operators.build import row_bytes
 from headgate.spark.jvm.gateway import require_classic
 from headgate.spark.read.logical import ModeRefused, read
-from headgate.spark.read.plan import Query
+from headgate.spark.read.plan import PlannedQuery
 
 MODES = ("append", "update", "complete")
 
@@ -25,7 +25,7 @@ def explain(df: DataFrame, outputMode: str | None = None) -> str:
     """
     require_classic(df.sparkSession)
     refused: dict[str, UnsupportedQuery] = {}
-    runs: dict[str, Query] = {}
+    runs: dict[str, PlannedQuery] = {}
     for mode in MODES if outputMode is None else (outputMode,):
         try:
             runs[mode] = read(df, mode)
@@ -48,7 +48,7 @@ def _of_mode(error: UnsupportedQuery) -> bool:
     return "STREAMING_OUTPUT_MODE" in str(error)
 
 
-def _lines(query: Query) -> list[str]:
+def _lines(query: PlannedQuery) -> list[str]:
     lines = [
         f"elastic       {op.what}; about {row_bytes(op.spec)} B per entry" for op in query.operators
     ]

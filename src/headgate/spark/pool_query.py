@@ -28,12 +28,12 @@ class PoolQuery(RunningQuery[ReplicaReport]):
         finite: bool,
         release: Callable[[], None],
     ) -> None:
-        self._driver = work
+        self._work = work
         super().__init__(inner, machine, work.recorder, finite=finite, release=release)
 
     def replicas(self) -> dict[str, int]:
         """Return the active replicas of each stage."""
-        return {name: len(state.active) for name, state in self._driver.states.items()}
+        return {name: len(state.active) for name, state in self._work.states.items()}
 
     def activate(self, replicas: int, *, stage: str | None = None) -> None:
         """Have so many replicas active from the next batch on; the others serve what they hold.
@@ -53,20 +53,20 @@ class PoolQuery(RunningQuery[ReplicaReport]):
             The query has ended.
         """
         self._end.refuse_if_over("activate")
-        states = self._driver.states
+        states = self._work.states
         if stage is not None and stage not in states:
             msg = f'there is no stage "{stage}"; this query has {", ".join(states)}.'
             raise ConfigError(msg)
-        most = self._driver.config.most
+        most = self._work.config.most
         if not 1 <= replicas <= most:
             msg = f"replicas={replicas} is out of range; use 1 to {most}."
             raise ConfigError(msg)
-        self._driver.loop.ask({name: replicas for name in states if stage in (None, name)})
+        self._work.loop.ask({name: replicas for name in states if stage in (None, name)})
 
     def decisions(self) -> list[tuple[float, str]]:
         """Return when the policy changed something, in seconds, and why; the last 10,000."""
-        return list(self._driver.loop.decisions)
+        return list(self._work.loop.decisions)
 
     def batches(self) -> list[BatchLine]:
         """Return what each batch with rows did, the last 10,000."""
-        return list(self._driver.batches)
+        return list(self._work.batches)

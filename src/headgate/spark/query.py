@@ -33,7 +33,7 @@ class Query(RunningQuery[Report]):
         finite: bool,
         release: Callable[[], None],
     ) -> None:
-        self._driver = work
+        self._work = work
         self._controller = controller
         self._commands = commands
         super().__init__(inner, machine, work.recorder, finite=finite, release=release)
@@ -71,7 +71,7 @@ class Query(RunningQuery[Report]):
             The query has ended.
         """
         self._end.refuse_if_over("scale")
-        changes = self._driver.changes
+        changes = self._work.changes
         changes.check_operator(operator)
         changes.ask(changes.scaled(slots, operator, partitioning), by, reason)
 
@@ -98,14 +98,14 @@ class Query(RunningQuery[Report]):
             The query has ended.
         """
         self._end.refuse_if_over("remap")
-        self._driver.changes.check_operator(operator)
-        names = [operator] if operator else list(self._driver.states)
-        held = self._driver.changes
+        self._work.changes.check_operator(operator)
+        names = [operator] if operator else list(self._work.states)
+        held = self._work.changes
         held.ask({name: held.newest(name).remap(changes) for name in names}, by, reason)
 
     def assignment(self) -> dict[str, Assignment]:
         """Return the assignment of each operator."""
-        return self._driver.changes.assignment()
+        return self._work.changes.assignment()
 
     def freeze(self) -> None:
         """Forbid changes of the assignment until `thaw`, also over a restart."""
@@ -146,6 +146,6 @@ class Query(RunningQuery[Report]):
         return self._controller.decisions() if self._controller is not None else []
 
     def _before_end(self) -> None:
-        self._driver.migrations.stop()
+        self._work.migrations.stop()
         if self._controller is not None:
             self._controller.stop()

@@ -20,7 +20,7 @@ from headgate.spark.launch import giving_back, launched, opened
 from headgate.spark.pool_query import PoolQuery
 from headgate.spark.query import Query
 from headgate.spark.read.logical import read
-from headgate.spark.read.plan import Query as Plan
+from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.read.stages import read_pipeline
 from headgate.spark.settings import given
 from headgate.spark.settings import options as own
@@ -92,7 +92,7 @@ def _start_pools(df: DataFrame, settings: QuerySettings, policy: ReplicaPolicy) 
         raise ConfigError(msg)
     spark = df.sparkSession
     pipeline = read_pipeline(df, policy.name, own.ARRIVAL.of(settings.options))
-    plan = Plan([], pipeline.plan, df.schema, OutputMode.APPEND)
+    plan = PlannedQuery([], pipeline.plan, df.schema, OutputMode.APPEND)
     config = configured.pool_config(spark, settings.slots, settings.options, settings.budget_s)
     identity = {"stages": {stage.id: stage.raw_schema.jsonValue() for stage in pipeline.stages}}
     with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
@@ -121,7 +121,7 @@ def _start_pools(df: DataFrame, settings: QuerySettings, policy: ReplicaPolicy) 
     return PoolQuery(inner, machine, work, finite=finite, release=release)
 
 
-def _start_slots(df: DataFrame, settings: QuerySettings, plan: Plan, watch: Watch) -> Query:
+def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, watch: Watch) -> Query:
     """Run the stateful part of a query in slots."""
     spark = df.sparkSession
     cores = configured.cores_of(spark)
@@ -208,7 +208,7 @@ def _controller(settings: QuerySettings, job: LiveJob, cores: int) -> Controller
     )
 
 
-def _identity(plan: Plan, config: JobConfig) -> dict[str, Any]:
+def _identity(plan: PlannedQuery, config: JobConfig) -> dict[str, Any]:
     """Return what of a query its checkpoint depends on."""
     return {
         "key_groups": config.key_groups,

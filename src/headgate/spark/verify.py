@@ -17,7 +17,7 @@ from headgate.journal.schema import Batch
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.read.logical import read
-from headgate.spark.read.plan import Query
+from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.workloads.sources import BUILT_IN
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
@@ -159,14 +159,14 @@ def _journalled(journal: Path) -> tuple[int, int | None]:
     return late, last
 
 
-def closed(batch: DataFrame, query: Query, latest: Manifest) -> DataFrame:
+def closed(batch: DataFrame, query: PlannedQuery, latest: Manifest) -> DataFrame:
     """Return a batch query with only the windows that the job had closed.
 
     Parameters
     ----------
     batch : DataFrame
         The batch form of `query`.
-    query : Query
+    query : PlannedQuery
         The streaming form, as headgate reads it.
     latest : Manifest
         The job's last manifest: every key group knows up to where it has emitted.

@@ -199,7 +199,7 @@ def _measure(
     if us_per_row:
         faults.inject(writer, faults.slow(SLOW, us_per_row))
     query = writer.start()
-    recorder = query._driver.recorder
+    recorder = query._work.recorder
     record = recorder.batch
     seen = _Seen()
     from_s = time.monotonic() + chosen.warmup_s
@@ -218,7 +218,7 @@ def _measure(
     if query.awaitTermination(chosen.warmup_s + seconds):
         query.awaitTermination()  # raises what it failed with
     query.stop()
-    for state in query._driver.states.values():
+    for state in query._work.states.values():
         for group in state.assignment.groups_of(SLOW):
             seen.waiting += sum(segment[2] for segment in state.backlog.get(group, ()))
     return seen

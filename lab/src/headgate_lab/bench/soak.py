@@ -282,7 +282,7 @@ def _figures(query: Any, spark: SparkSession) -> dict[str, float]:
 
 def entries(query: Any, spark: SparkSession) -> dict[str, float]:
     """Return how many entries the driver keeps of steps that are done, by where it does."""
-    driver = query._driver
+    driver = query._work
     context: Any = spark.sparkContext
     store: Any = driver.checkpoint
     status = context._jsc.sc().statusStore()

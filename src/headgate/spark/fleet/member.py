@@ -135,7 +135,7 @@ class Member:
     @property
     def changing(self) -> bool:
         """Whether slots that were asked for, and not given up since, are not in force yet."""
-        changes = self.query._driver.changes
+        changes = self.query._work.changes
         return any(changes.newest(op).slots != count for op, count in self.slots.items())
 
     def view(self) -> FleetJob:

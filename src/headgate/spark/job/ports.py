@@ -11,7 +11,7 @@ from headgate.spark.job.changes import Wanted
 from headgate.spark.job.reports import Report
 
 
-class Commands(Protocol):
+class CommandPort(Protocol):
     """What people ask of the job while it runs."""
 
     def poll(self) -> None:
@@ -55,7 +55,7 @@ class Executors(Protocol):
 
 
 class NoCommands:
-    """Nobody asks for anything; a `Commands`."""
+    """Nobody asks for anything; a `CommandPort`."""
 
     def poll(self) -> None:
         """Do nothing."""
@@ -104,5 +104,5 @@ class Ports:
     """Those who watch and steer one job; by default nobody does."""
 
     observer: Observer = field(default_factory=NoObserver)
-    commands: Commands = field(default_factory=NoCommands)
+    commands: CommandPort = field(default_factory=NoCommands)
     executors: Executors = field(default_factory=SameExecutors)

@@ -21,7 +21,7 @@ from headgate.spark.read.expressions import (
     sql_text,
 )
 from headgate.spark.read.functions import AggregateFunctions
-from headgate.spark.read.plan import Operator, Routed, raw_schema
+from headgate.spark.read.plan import PlannedOperator, Routed, raw_schema
 from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
 from headgate.spark.read.windows import (
     check_window,
@@ -36,7 +36,7 @@ from headgate.spark.read.wording import WAY_OUT
 class _AggregateReader:
     """Reads one Aggregate node."""
 
-    def __init__(self, reading: Reading, aggregate: Jvm, upstream: Operator | None) -> None:
+    def __init__(self, reading: Reading, aggregate: Jvm, upstream: PlannedOperator | None) -> None:
         self.reading = reading
         self.spark = reading.spark
         self.aggregate = aggregate
@@ -45,7 +45,7 @@ class _AggregateReader:
         self.grouping = list(each(aggregate.groupingExpressions()))
         self.output = list(each(aggregate.aggregateExpressions()))
 
-    def read(self) -> Operator:
+    def read(self) -> PlannedOperator:
         """Return the operator that the node becomes."""
         time_index, time, slice_start = self._time_key()
         keys: list[Routed] = []
@@ -267,7 +267,7 @@ def _time_value(time: TimeKey | None, kind: T.DataType) -> Column:
     return F.when(F.col("t").isNotNull(), F.struct(start.alias("start"), end.alias("end")))
 
 
-def _read(reading: Reading, node: Jvm, upstream: Operator | None) -> Operator:
+def _read(reading: Reading, node: Jvm, upstream: PlannedOperator | None) -> PlannedOperator:
     return _AggregateReader(reading, node, upstream).read()
 
 

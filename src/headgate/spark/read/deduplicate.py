@@ -16,7 +16,7 @@ from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.jvm.plans import analysed, named_as, of_rows, template
 from headgate.spark.read import types
 from headgate.spark.read.expressions import WATERMARK, event_time_us, seconds
-from headgate.spark.read.plan import Operator, Passed, Routed
+from headgate.spark.read.plan import Passed, PlannedOperator, Routed
 from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
 from headgate.spark.read.wording import WAY_OUT
 
@@ -24,7 +24,7 @@ from headgate.spark.read.wording import WAY_OUT
 class _DeduplicateReader:
     """Reads one node."""
 
-    def __init__(self, reading: Reading, node: Jvm, upstream: Operator | None) -> None:
+    def __init__(self, reading: Reading, node: Jvm, upstream: PlannedOperator | None) -> None:
         self.reading = reading
         self.spark = reading.spark
         self.node = node
@@ -32,7 +32,7 @@ class _DeduplicateReader:
         self.upstream = upstream
         self.inputs = list(each(self.child.output()))
 
-    def read(self) -> Operator:
+    def read(self) -> PlannedOperator:
         """Return the operator that the node becomes."""
         names = [a.name() for a in each(self.node.keys())]
         keys = self._keys()
@@ -101,7 +101,7 @@ class _DeduplicateReader:
         return named_as(of_rows(self.spark, placeholder).select(*typed), self.inputs)
 
 
-def _read(reading: Reading, node: Jvm, upstream: Operator | None) -> Operator:
+def _read(reading: Reading, node: Jvm, upstream: PlannedOperator | None) -> PlannedOperator:
     return _DeduplicateReader(reading, node, upstream).read()
 
 

@@ -31,7 +31,7 @@ from headgate.spark.read.expressions import (
     seconds,
     sql_text,
 )
-from headgate.spark.read.plan import Operator, Routed
+from headgate.spark.read.plan import PlannedOperator, Routed
 from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
 from headgate.spark.read.wording import WAY_OUT
 
@@ -124,7 +124,7 @@ class _JoinReader:
         times = [a for a in each(plan.output()) if a.metadata().contains(WATERMARK)]
         return _Side(plan, attributes, leaves, spans, times[0] if times else None)
 
-    def read(self) -> Operator:
+    def read(self) -> PlannedOperator:
         """Return the operator that the node becomes."""
         if not any(side.leaves for side in self.sides):
             msg = f"cannot join two streams and keep no column of them; select one, {WAY_OUT}."
@@ -324,7 +324,7 @@ class _JoinReader:
         return plan
 
 
-def _read(reading: Reading, node: Jvm, upstream: Operator | None) -> Operator:
+def _read(reading: Reading, node: Jvm, upstream: PlannedOperator | None) -> PlannedOperator:
     return _JoinReader(reading, node).read()
 
 

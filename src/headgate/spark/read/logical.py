@@ -25,7 +25,7 @@ from headgate.spark.jvm.analysis import (
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import analysed
 from headgate.spark.read import aggregate, deduplicate, join, processor
-from headgate.spark.read.plan import Operator, Query
+from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.read.reading import NodeReader, Reading
 from headgate.spark.read.wording import WAY_OUT, wording
 
@@ -66,7 +66,7 @@ class ModeRefused(UnsupportedQuery):
     """Spark itself refuses the query in this output mode."""
 
 
-def read(df: DataFrame, mode: str, arrival: str | None = None) -> Query:
+def read(df: DataFrame, mode: str, arrival: str | None = None) -> PlannedQuery:
     """Return the query behind `df`.
 
     Parameters
@@ -93,7 +93,7 @@ def read(df: DataFrame, mode: str, arrival: str | None = None) -> Query:
     _check_with_spark(spark, plan, mode)
     reader = _QueryReader(Reading(spark, plan, OutputMode[mode.upper()], arrival, 0))
     above = reader.above(plan)
-    return Query(reader.operators, above, df.schema, reader.reading.mode, reader.notes)
+    return PlannedQuery(reader.operators, above, df.schema, reader.reading.mode, reader.notes)
 
 
 def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:
@@ -134,7 +134,7 @@ class _QueryReader:
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
         self.spark = reading.spark
-        self.operators: list[Operator] = []
+        self.operators: list[PlannedOperator] = []
         self.notes: list[str] = []
 
     def above(self, plan: Jvm) -> Jvm:
@@ -175,7 +175,7 @@ class _QueryReader:
         for child in streaming:
             self._check_below(child)
 
-    def _operator(self, reader: NodeReader, node: Jvm) -> Operator:
+    def _operator(self, reader: NodeReader, node: Jvm) -> PlannedOperator:
         node, upstream = self._alone(reader, node) if reader.alone else self._over(node)
         reading = replace(self.reading, number=len(self.operators))
         operator = reader.read(reading, node, upstream)
@@ -191,7 +191,7 @@ class _QueryReader:
             self._check_below(child)
         return node, None
 
-    def _over(self, node: Jvm) -> tuple[Jvm, Operator | None]:
+    def _over(self, node: Jvm) -> tuple[Jvm, PlannedOperator | None]:
         """Return a node over what headgate puts below it, and the operator it then reads."""
         child = node.child()
         if not _is_stateful(child):
@@ -217,6 +217,6 @@ class _QueryReader:
         return with_nullability_of_children(self.spark, over), upstream
 
 
-def _direct(operators: list[Operator]) -> int:
+def _direct(operators: list[PlannedOperator]) -> int:
     feeding = {id(x.upstream) for x in operators}
     return sum(1 for x in operators if id(x) not in feeding)

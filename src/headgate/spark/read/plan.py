@@ -58,7 +58,7 @@ class InitialState:
 
 
 @dataclass
-class Operator:
+class PlannedOperator:
     """One stateful operator of a query.
 
     Attributes
@@ -69,7 +69,7 @@ class Operator:
         For people: keys, window, aggregates.
     level : int
         Operators of level n read what level n - 1 put out.
-    upstream : Operator or None
+    upstream : PlannedOperator or None
         None for an operator that reads the source.
     spec : Spec
     input_plan : plan node
@@ -99,7 +99,7 @@ class Operator:
     id: str
     what: str
     level: int
-    upstream: Operator | None
+    upstream: PlannedOperator | None
     spec: Spec
     input_plan: Jvm
     keys: list[Routed]
@@ -128,12 +128,12 @@ class Operator:
 
 
 @dataclass
-class Query:
+class PlannedQuery:
     """A query as headgate runs it.
 
     Attributes
     ----------
-    operators : list of Operator
+    operators : list of PlannedOperator
         From the source upwards; empty for a stateless query.
     plan : plan node
         What the user wrote above the last operators, over their placeholders.
@@ -144,14 +144,14 @@ class Query:
         What stays in Catalyst, for `explain`.
     """
 
-    operators: list[Operator]
+    operators: list[PlannedOperator]
     plan: Jvm
     schema: T.StructType
     mode: OutputMode
     notes: list[str] = field(default_factory=list)
 
     @property
-    def chains(self) -> list[list[Operator]]:
+    def chains(self) -> list[list[PlannedOperator]]:
         """Operators in chains, each from the source to the query's output."""
         feeding = {id(x.upstream) for x in self.operators}
         chains = []

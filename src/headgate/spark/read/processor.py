@@ -21,7 +21,7 @@ from headgate.spark.jvm.userfunctions import processor_of, takes_frames
 from headgate.spark.read import types
 from headgate.spark.read.declaration import declared
 from headgate.spark.read.expressions import WATERMARK
-from headgate.spark.read.plan import InitialState, Operator, Passed, Routed
+from headgate.spark.read.plan import InitialState, Passed, PlannedOperator, Routed
 from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
 from headgate.spark.read.wording import WAY_OUT
 from headgate.spark.worker.arrow_processor import ArrowProcessor
@@ -38,7 +38,7 @@ _TIME_MODES = {
 class _ProcessorReader:
     """Reads one node."""
 
-    def __init__(self, reading: Reading, node: Jvm, upstream: Operator | None) -> None:
+    def __init__(self, reading: Reading, node: Jvm, upstream: PlannedOperator | None) -> None:
         self.reading = reading
         self.upstream = upstream
         self.spark = reading.spark
@@ -49,7 +49,7 @@ class _ProcessorReader:
         self.zone = self.spark.conf.get("spark.sql.session.timeZone")
         self.time_mode = _TIME_MODES[node.timeMode().toString()]
 
-    def read(self) -> Operator:
+    def read(self) -> PlannedOperator:
         """Return the operator that the node becomes."""
         user = _given(self.node)
         outputs = _struct(each(self.node.output()))
@@ -207,7 +207,7 @@ def _given(node: Jvm) -> object:
         raise UnsupportedQuery(msg) from error
 
 
-def _read(reading: Reading, node: Jvm, upstream: Operator | None) -> Operator:
+def _read(reading: Reading, node: Jvm, upstream: PlannedOperator | None) -> PlannedOperator:
     if node.hasInitialState() and (upstream is not None or node.initialState().isStreaming()):
         msg = (
             "cannot run a processor with an initial state that is a stream, or over another "

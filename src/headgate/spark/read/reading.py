@@ -17,7 +17,7 @@ from headgate.operators.build import Spec
 from headgate.operators.spec import OutputMode
 from headgate.spark.jvm.expressions import column, data_type
 from headgate.spark.jvm.gateway import Jvm
-from headgate.spark.read.plan import InitialState, Operator, Passed, Routed
+from headgate.spark.read.plan import InitialState, Passed, PlannedOperator, Routed
 from headgate.spark.settings.options import ARRIVAL
 
 
@@ -66,7 +66,9 @@ class Reading:
     arrival: str | None
     number: int
 
-    def arrived(self, attributes: Iterable[Jvm], upstream: Operator | None = None) -> Column | None:
+    def arrived(
+        self, attributes: Iterable[Jvm], upstream: PlannedOperator | None = None
+    ) -> Column | None:
         """Return when a record arrived, of what an operator reads from the source; None from another.
 
         Raises
@@ -96,8 +98,8 @@ class Reading:
         *,
         taken: Taken,
         given: Given,
-        upstream: Operator | None = None,
-    ) -> Operator:
+        upstream: PlannedOperator | None = None,
+    ) -> PlannedOperator:
         """Return the operator that the node becomes.
 
         Parameters
@@ -109,10 +111,10 @@ class Reading:
         spec : Spec
         taken : Taken
         given : Given
-        upstream : Operator or None
+        upstream : PlannedOperator or None
             What it reads from; None for the source.
         """
-        return Operator(
+        return PlannedOperator(
             id=f"{kind}-{self.number}",
             what=what,
             level=0 if upstream is None else upstream.level + 1,
@@ -154,6 +156,6 @@ class NodeReader:
     """
 
     names: tuple[str, ...]
-    read: Callable[[Reading, Jvm, Operator | None], Operator]
+    read: Callable[[Reading, Jvm, PlannedOperator | None], PlannedOperator]
     applies: Callable[[Jvm], bool] = field(default=_streams)
     alone: str = ""

@@ -15,7 +15,7 @@ from headgate.spark.jvm.hosts import pinned_rows
 from headgate.spark.jvm.planned import Planned, Stage, hole_of
 from headgate.spark.jvm.plans import ArrowMap, internal_rows, of_rows
 from headgate.spark.move.placement import Placement
-from headgate.spark.read.plan import Operator
+from headgate.spark.read.plan import PlannedOperator
 from headgate.spark.step import exchange
 from headgate.spark.step.preaggregate import Preaggregation
 
@@ -27,7 +27,7 @@ class ChainJob:
     ----------
     spark : SparkSession
         For what the chain's operators read from each other.
-    chain : list of Operator
+    chain : list of PlannedOperator
     slots : mapping of str to ArrowMap
         What each operator's slots run.
     states : mapping of str to OperatorState
@@ -48,7 +48,7 @@ class ChainJob:
     def __init__(
         self,
         spark: SparkSession,
-        chain: list[Operator],
+        chain: list[PlannedOperator],
         slots: Mapping[str, ArrowMap],
         states: Mapping[str, OperatorState],
         placements: Mapping[str, Placement],

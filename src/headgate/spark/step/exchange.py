@@ -26,7 +26,7 @@ from headgate.spark.jvm.plans import (
     project,
     template,
 )
-from headgate.spark.read.plan import Operator, Query
+from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.read.wording import wording
 
 _COPY_FOR = "copy_for"
@@ -42,7 +42,7 @@ MARKERS = T.StructType(
 """Columns of a marker row, which tells the next operator's slot `m_to` that an upstream slot is done."""
 
 
-def routed_columns(operator: Operator, key_groups: int) -> dict[str, Column]:
+def routed_columns(operator: PlannedOperator, key_groups: int) -> dict[str, Column]:
     """Return the routed columns of `operator` over its input."""
     columns = {GROUP: _group(operator, key_groups)}
     if operator.slice_start is not None:
@@ -55,7 +55,7 @@ def routed_columns(operator: Operator, key_groups: int) -> dict[str, Column]:
     return columns
 
 
-def _group(operator: Operator, key_groups: int) -> Column:
+def _group(operator: PlannedOperator, key_groups: int) -> Column:
     """Return the key group: by the key, or by the window where that is the whole key."""
     by = [routed.value for routed in operator.keys]
     time = operator.spec.time
@@ -70,7 +70,7 @@ def _group_of(by: list[Column], key_groups: int) -> Column:
     return F.pmod(F.xxhash64(*by), F.lit(key_groups)).cast("int")
 
 
-def streaming_input(spark: SparkSession, query: Query, key_groups: int) -> DataFrame:
+def streaming_input(spark: SparkSession, query: PlannedQuery, key_groups: int) -> DataFrame:
     """Return the streaming DataFrame of a query's routed rows; of the user's own without operators."""
     if not query.operators:
         return of_rows(spark, query.plan)
@@ -93,7 +93,7 @@ def with_ticks(frame: DataFrame, ticks: DataFrame) -> DataFrame:
     return frame.unionByName(ticks.select(*nothing))
 
 
-def with_initial(frame: DataFrame, operator: Operator, key_groups: int) -> DataFrame:
+def with_initial(frame: DataFrame, operator: PlannedOperator, key_groups: int) -> DataFrame:
     """Return the first step's routed rows and, marked, those of the operator's initial state."""
     initial = operator.initial
     if initial is None:
@@ -107,7 +107,7 @@ def with_initial(frame: DataFrame, operator: Operator, key_groups: int) -> DataF
     return frame.unionByName(rows, allowMissingColumns=True)
 
 
-def chain_input(batch: DataFrame, operator: Operator, *, alone: bool) -> DataFrame:
+def chain_input(batch: DataFrame, operator: PlannedOperator, *, alone: bool) -> DataFrame:
     """Return the rows of a batch that belong to a chain's first operator, without prefix.
 
     Parameters
@@ -161,7 +161,7 @@ class Relay:
     Parameters
     ----------
     spark : SparkSession
-    operator : Operator
+    operator : PlannedOperator
         The one downstream.
     key_groups : int
 
@@ -173,7 +173,7 @@ class Relay:
         From them to the routed columns.
     """
 
-    def __init__(self, spark: SparkSession, operator: Operator, key_groups: int) -> None:
+    def __init__(self, spark: SparkSession, operator: PlannedOperator, key_groups: int) -> None:
         upstream = operator.upstream
         assert upstream is not None
         empty = analysed(template(spark, MARKERS))

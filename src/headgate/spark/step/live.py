@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.ports import Executors
-from headgate.spark.read.plan import Query
+from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.step.record import Recorder
 from headgate.state.manifest import Manifest
 
@@ -18,7 +18,7 @@ class LiveJob:
 
     Attributes
     ----------
-    query : Query
+    query : PlannedQuery
         What was read from the user's plan.
     config : JobConfig
         As it is now: the budget may change.
@@ -31,7 +31,7 @@ class LiveJob:
     recorder : Recorder
     """
 
-    query: Query
+    query: PlannedQuery
     config: JobConfig
     latest: Manifest | None
     states: dict[str, OperatorState]
@@ -41,7 +41,7 @@ class LiveJob:
     @classmethod
     def begin(
         cls,
-        query: Query,
+        query: PlannedQuery,
         config: JobConfig,
         latest: Manifest | None,
         executors: Executors,

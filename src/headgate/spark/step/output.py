@@ -20,7 +20,7 @@ from headgate.spark.job.reports import Payload
 from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.jvm.planned import Planned
 from headgate.spark.jvm.plans import internal_rows, leaf, no_rows, of_rows, replace_leaf
-from headgate.spark.read.plan import Query
+from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.worker.payloads import read_table
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import FileEntry, Manifest
@@ -118,7 +118,7 @@ class _ReadOutput:
 class Results:
     """Makes the user's result rows of what the slots put out; the plan above them is made once."""
 
-    def __init__(self, spark: SparkSession, query: Query) -> None:
+    def __init__(self, spark: SparkSession, query: PlannedQuery) -> None:
         self._spark = spark
         self._last = [chain[-1] for chain in query.chains]
         self._plan = query.plan

@@ -21,7 +21,7 @@ from headgate.spark.jvm.expressions import column, data_type
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.jvm.planned import Stage, copy_of, hole_of
 from headgate.spark.jvm.plans import of_rows, physical
-from headgate.spark.read.plan import Operator
+from headgate.spark.read.plan import PlannedOperator
 from headgate.spark.step.unfold import Unfolding
 
 _FEW_ROWS = 20_000
@@ -89,7 +89,7 @@ def _fields(names: list[str]) -> Callable[[Column], list[tuple[str, Column]]]:
     return lambda column: [(name, column.getField(name)) for name in names]
 
 
-def all_merged(operator: Operator) -> list[Merged]:
+def all_merged(operator: PlannedOperator) -> list[Merged]:
     """Return how Spark merges all value leaves of an operator."""
     merged: list[Merged] = []
     at = 0
@@ -105,7 +105,7 @@ class Preaggregation:
 
     Parameters
     ----------
-    operator : Operator
+    operator : PlannedOperator
     wanted : str
         auto, on or off. auto: when the last batches show that it shrinks the data. A processor always
         gets its rows as they are.
@@ -113,7 +113,9 @@ class Preaggregation:
         What is made of a batch's rows before they are routed rows.
     """
 
-    def __init__(self, operator: Operator, wanted: str, unfolding: Unfolding | None = None) -> None:
+    def __init__(
+        self, operator: PlannedOperator, wanted: str, unfolding: Unfolding | None = None
+    ) -> None:
         self.operator = operator
         self._unfolding = unfolding
         self.wanted = wanted if operator.spec.merges is not None else "off"

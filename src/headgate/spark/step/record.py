@@ -29,7 +29,7 @@ from headgate.operators.build import row_bytes
 from headgate.spark.job.changes import Wanted
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Report
-from headgate.spark.read.plan import Operator, Query
+from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.progress import Progress
 from headgate.spark.worker.failure import QueryFailed, told
@@ -83,11 +83,11 @@ class Recorder(StepRecorder):
     Parameters
     ----------
     path : path
-    query : Query
+    query : PlannedQuery
         What was read from the user's plan.
     """
 
-    def __init__(self, path: Path, query: Query) -> None:
+    def __init__(self, path: Path, query: PlannedQuery) -> None:
         super().__init__(path)
         self._query = query
         self._first = {chain[0].id for chain in query.chains}
@@ -301,7 +301,7 @@ def _holder(entering: list[Report], watermark_us: int) -> int | None:
 
 
 def _operator_progress(
-    operator: Operator, state: OperatorState, reports: list[Report]
+    operator: PlannedOperator, state: OperatorState, reports: list[Report]
 ) -> dict[str, Any]:
     """Return an operator's figures in the form of Spark's ``stateOperators``."""
     mine = [r for r in reports if r.operator == operator.id]
@@ -321,7 +321,7 @@ def _operator_progress(
     }
 
 
-def _entry_bytes(operator: Operator, state: OperatorState) -> int:
+def _entry_bytes(operator: PlannedOperator, state: OperatorState) -> int:
     """Return the size of an operator's entries; strings and free rows of the tables come on top."""
     return sum(state.rows) * row_bytes(operator.spec)
 

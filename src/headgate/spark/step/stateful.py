@@ -20,7 +20,7 @@ from headgate.spark.move.errand import Errands
 from headgate.spark.move.migrations import Migrations
 from headgate.spark.move.placement import Placement
 from headgate.spark.move.porter import Porter
-from headgate.spark.read.plan import Operator
+from headgate.spark.read.plan import PlannedOperator
 from headgate.spark.step import exchange
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.chain import ChainJob
@@ -306,12 +306,12 @@ class StatefulWork:
             chosen += consistent([r for r in reports if r.operator in names], slots, names)
         return chosen
 
-    def _describe(self, step: int, chain: list[Operator]) -> None:
+    def _describe(self, step: int, chain: list[PlannedOperator]) -> None:
         parts = [f"{op.id} x{self.states[op.id].assignment.slots}" for op in chain]
         text = f"{self.config.name} b{step}: {', '.join(parts)}, epoch {self.changes.epoch}"
         self.spark.sparkContext.setLocalProperty("spark.job.description", text)
 
-    def _emitted_schema(self, operator: Operator, task: SlotTask) -> T.StructType:
+    def _emitted_schema(self, operator: PlannedOperator, task: SlotTask) -> T.StructType:
         if task.into_sink and task.next_operator is None:
             return operator.raw_schema
         if task.next_operator is None:
@@ -319,7 +319,7 @@ class StatefulWork:
             return T.StructType([T.StructField("nothing", T.IntegerType())])
         return T.StructType(operator.raw_schema.fields + exchange.MARKERS.fields)
 
-    def _facts(self, operator: Operator, begun: Begun, attempt: int) -> SlotFacts:
+    def _facts(self, operator: PlannedOperator, begun: Begun, attempt: int) -> SlotFacts:
         state, config = self.states[operator.id], self.config
         following = self._tasks[operator.id].next_operator
         return SlotFacts(

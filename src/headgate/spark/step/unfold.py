@@ -24,7 +24,7 @@ from headgate.spark.jvm.plans import (
     template,
 )
 from headgate.spark.read.expressions import attributes_used
-from headgate.spark.read.plan import Operator, Query
+from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.step.exchange import routed_columns
 
 _MULTIPLIES = ("Generate", "Expand")
@@ -39,7 +39,7 @@ class Unfolding:
     Parameters
     ----------
     spark : SparkSession
-    operator : Operator
+    operator : PlannedOperator
         Reads the source.
     below : plan node
         What of its input plan the streaming query runs.
@@ -56,7 +56,7 @@ class Unfolding:
     """
 
     def __init__(
-        self, spark: SparkSession, operator: Operator, below: Jvm, key_groups: int
+        self, spark: SparkSession, operator: PlannedOperator, below: Jvm, key_groups: int
     ) -> None:
         self._spark, self._below = spark, below
         columns = routed_columns(operator, key_groups)
@@ -82,7 +82,7 @@ class Unfolding:
         return of_rows(self._spark, self._below).select(*named)
 
 
-def unfolding(spark: SparkSession, query: Query, key_groups: int) -> Unfolding | None:
+def unfolding(spark: SparkSession, query: PlannedQuery, key_groups: int) -> Unfolding | None:
     """Return what of a query's input is better made in the batch; None if nothing is.
 
     Chains that share one read of the source share what it puts out, so there it stays as it is.
