@@ -100,8 +100,9 @@ def _unreachable(state: SloState) -> str | None:
         return None
     bound, floor = ms_text(state.bound_ms), ms_text(state.floor_ms)
     return (
-        f"the SLO is unreachable: its bound of {bound} ms is below what a record takes in an idle job, "
-        f"{floor} ms (the floor), and slots cannot change that; raise the bound, or make batches shorter."
+        f"the SLO is unreachable: its bound of {bound} ms is less than twice {floor} ms (the floor), "
+        "what a record takes in an idle job, and slots cannot change that; raise the bound, or make "
+        "batches shorter."
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headgate.control import fleet_registry
+from headgate.core import formats
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.input import RATE_MAX, checked_path, read_file, read_toml, shown, whole
@@ -29,14 +30,6 @@ _POINT_MAX = 1e12
 _DESCRIPTION_BYTES_MAX = 1 << 20
 _FORMAT = re.compile(r"[A-Za-z_][\w.$-]{0,199}", re.ASCII)
 _MODES = ("append", "update", "complete")
-_FORMATS = (
-    "parquet", "orc", "json", "csv", "text", "avro", "console", "memory", "noop", "kafka", "delta",
-    "iceberg", "hudi", "paimon", "jdbc", "xml", "mongodb", "redis", "bigquery", "snowflake", "es",
-    "pulsar", "kinesis", "aws-kinesis", "eventhubs", "clickhouse", "starrocks", "doris", "neo4j",
-    "cosmos.oltp", "couchbase.kv",
-)  # fmt: skip
-"""Sinks by the short names that Spark and well-known packages give them."""
-_OWN_LOG = ("parquet", "orc", "json", "csv", "text", "avro")
 Made = TypeVar("Made")
 
 
@@ -181,12 +174,12 @@ class JobSettings:
 
     def _check_sink(self) -> None:
         """Refuse what no sink takes: Spark says so when the job starts, and in many words."""
-        kind = self.sink.get("format", _OWN_LOG[0])
+        kind = self.sink.get("format", formats.FILE_FORMATS[0])
         if not isinstance(kind, str) or not _FORMAT.fullmatch(kind):
             msg = f"sink format={shown(repr(kind), 60)} is no name of a format; use parquet."
             raise ConfigError(msg)
-        if "." not in kind and kind.lower() not in _FORMATS:
-            hint = nearest(kind.lower(), _FORMATS) or f"; known: {', '.join(_FORMATS)}"
+        if "." not in kind and kind.lower() not in formats.KNOWN:
+            hint = nearest(kind.lower(), formats.KNOWN) or f"; known: {', '.join(formats.KNOWN)}"
             msg = (
                 f'there is no sink "{kind}"{hint}, or write the name of its class, such as '
                 f"org.example.{kind}."
@@ -287,7 +280,7 @@ def read_fleet(path: Path, environment: Mapping[str, str] | None = None) -> Flee
 
 def _files(job: JobSettings) -> Any:
     """Return where a job's sink keeps files with a log of its own; None for another sink."""
-    own_log = job.sink.get("format", "parquet") in _OWN_LOG
+    own_log = str(job.sink.get("format", "parquet")).lower() in formats.FILE_FORMATS
     return job.sink.get("path") if own_log else None
 
 

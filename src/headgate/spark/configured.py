@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from headgate.core import formats
 from headgate.core.errors import ConfigError
 from headgate.spark.cluster import session as sessions
 from headgate.spark.cluster.location import Place, place
@@ -98,7 +99,7 @@ def checkpoint_place(spark: SparkSession, settings: QuerySettings) -> Place:
     options = {key.lower(): value for key, value in settings.options.items()}  # as Spark reads them
     asked = options.get("checkpointlocation")
     calls = settings.function is not None or settings.row_function is not None
-    one_time = calls or (settings.format or "").lower() in sinks.ONE_TIME
+    one_time = calls or (settings.format or "").lower() in formats.ONE_TIME
     found = place(spark, asked, settings.name, one_time=one_time)
     sessions.check(spark, str(found.path))
     return found

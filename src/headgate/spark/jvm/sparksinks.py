@@ -62,6 +62,7 @@ class V1Sink:
         self._sink = sink
         self._query = _QueryId(checkpoint)
         self._table = table
+        self.description = "" if sink is None else str(sink.toString())
 
     def begin(self) -> None:
         """Nothing to make ready."""
@@ -91,6 +92,7 @@ class FileTableSink(V1Sink):
         super().__init__(spark, None, checkpoint, table)
         self._make = make
         self._path = path
+        self.description = f"FileSink[{path}]"
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step; one that is in the sink's log already is skipped.
@@ -133,6 +135,7 @@ class V2Sink:
         self._mode = output_mode(spark, mode)
         self._options = scala_map(spark, options)
         self._query = _QueryId(checkpoint)
+        self.description = str(table.toString())
         some = jvm(spark).scala.Option.apply
         catalog, identifier = named or (None, None)
         relations = java_class(
@@ -171,6 +174,7 @@ class MemorySink:
         with refused(f'format "memory" with the query\'s name "{name}"'):
             spark._jsparkSession.sessionState().sqlParser().parseTableIdentifier(name)
         self._sink: Jvm = java.org.apache.spark.sql.execution.streaming.sources.MemorySink()
+        self.description = str(self._sink.toString())
         self._complete = mode == "complete"
         output = analysed(schema_plan).output()
         plan = java.org.apache.spark.sql.execution.streaming.sources.MemoryPlan(self._sink, output)

@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from headgate.journal.schema import Batch
+from headgate.spark.step.sinks import Sink
 
 _KEPT = "spark.sql.streaming.numRecentProgressUpdates"
 _TOTALS = ("numInputRows", "inputRowsPerSecond", "processedRowsPerSecond")
@@ -29,11 +30,6 @@ _OF_BATCH = (
 )
 """What of a stateful operator is about one batch; the rest holds until the next one."""
 
-_PLAIN_NAMES = {
-    "FunctionSink": "ForeachBatchSink",
-    "ConsoleSink": "ConsoleTable",
-    "NoopSink": "NoopTable",
-}
 _NOTHING_DONE = Batch(-1, -1, 0, 0, 0.0, {}, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -96,7 +92,7 @@ class Progress:
     def begin(
         self,
         spark: SparkSession,
-        sink: object,
+        sink: Sink,
         operators: Sequence[Mapping[str, Any]] = (),
         *,
         counted: bool = True,
@@ -112,7 +108,7 @@ class Progress:
         counted : bool
             Whether somebody counts the rows that it puts out.
         """
-        self.sink = sink_name(sink)
+        self.sink = sink.description
         kept = max(1, int(spark.conf.get(_KEPT, "100") or 100))
         before = _Done(-1, tuple(operators), _NOTHING_DONE, 0 if counted else None)
         self._done = deque([before], maxlen=kept + 1)
@@ -165,15 +161,3 @@ class Progress:
         rest = {key: value for key, value in found.items() if key not in _TOTALS}
         operators = [dict(one) for one in done.operators]
         return {**rest, **totals, "stateOperators": operators, "sources": sources, "sink": sink}
-
-
-def sink_name(sink: Any) -> str:
-    """Return what plain Spark's progress would call a sink."""
-    of_spark = getattr(sink, "_sink", None)
-    if of_spark is not None:
-        return str(of_spark.toString())
-    name = type(sink).__name__
-    target = getattr(sink, "_target", None)
-    if target is not None:
-        return f"{getattr(sink, '_format', None) or 'table'}[{target}]"
-    return _PLAIN_NAMES.get(name, getattr(sink, "_format", None) or name)

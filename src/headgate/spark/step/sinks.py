@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from headgate.core import formats
 from headgate.core.errors import ConfigError
 from headgate.spark.jvm import sparksinks
 from headgate.spark.jvm.files import path_of
@@ -31,17 +32,14 @@ from headgate.spark.jvm.formats import (
 from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.jvm.plans import of_rows
 
-FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
-
-ONE_TIME = ("memory", "console", "noop")
-"""Formats that Spark runs without a checkpoint, as it does ``foreach`` and ``foreachBatch``."""
-
 
 class Sink(Protocol):
     """Takes the output of steps, in order; may be given a step again."""
 
     inside: bool
     """Whether rows need only be computed, by the very job that computes their step."""
+    description: str
+    """What Spark's own progress would call it."""
 
     def begin(self) -> None:
         """Make ready: the checkpoint is held, and the query starts."""
@@ -151,7 +149,7 @@ def _format_sink(
     if name.lower() == "hive":
         msg = f"{what} is for tables only, as in Spark; use toTable."
         raise ConfigError(msg)
-    if name.lower() in FILE_FORMATS:
+    if name.lower() in formats.FILE_FORMATS:
         require_path(target.options, name)
         if target.mode != "append":
             msg = f"{what} takes append mode only, as in Spark; got {target.mode}."
@@ -283,6 +281,7 @@ class NoopSink:
     """Spark's ``noop``: every row is computed and none is kept."""
 
     inside = True
+    description = "NoopTable"
 
     def begin(self) -> None:
         """Nothing to make ready."""
@@ -296,6 +295,7 @@ class ConsoleSink:
     """Prints each step, as Spark's console sink."""
 
     inside = False
+    description = "ConsoleTable"
 
     def __init__(self, options: Mapping[str, str]) -> None:
         rows, truncate = options.get("numrows", "20"), options.get("truncate", "true").lower()
@@ -323,6 +323,7 @@ class FunctionSink:
     """The user's own function, called as Spark's ``foreachBatch`` calls it."""
 
     inside = False
+    description = "ForeachBatchSink"
 
     def __init__(self, function: Callable[[DataFrame, int], None]) -> None:
         self._function = function
@@ -343,7 +344,7 @@ class WriterSink:
     def __init__(
         self, file_format: str, partition_by: list[str], options: Mapping[str, str]
     ) -> None:
-        self._format = file_format
+        self._format = self.description = file_format
         self._partition_by = partition_by
         self._options = options
 
