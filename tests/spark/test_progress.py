@@ -104,7 +104,9 @@ def operator(total, updated):
 def begun(kept="100"):
     progress = Progress()
     conf = SimpleNamespace(get=lambda key, default: kept)
-    progress.begin(SimpleNamespace(conf=conf), SimpleNamespace(description="delta"), [operator(3, 0)])
+    progress.begin(
+        SimpleNamespace(conf=conf), SimpleNamespace(description="delta"), [operator(3, 0)]
+    )
     return progress
 
 
