@@ -18,6 +18,8 @@ JAVA := export JAVA_HOME; JAVA_HOME="$$(scripts/java.sh)";
 HEADGATE := .venv/bin/headgate
 PYTEST := .venv/bin/python -m pytest
 MUTANTS := .venv/bin/python tests/mutants/run.py
+# Two processes with a session each; whole files, in the order in which they are collected.
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup java run test check format unit spark laws mutants thorough bench docs lock clean
 
@@ -35,7 +37,7 @@ run: setup ## the demonstration: NEXMark Q5 scaled 2 -> 4 -> 3 while it runs, an
 
 test: setup ## all tests, quick ones first, and a tenth of the mutants
 	@$(JAVA) $(PYTEST) -m "not spark and not slow" -n auto $(ARGS)
-	@$(JAVA) $(PYTEST) -m "spark or slow" -n 2 --dist loadfile $(ARGS)
+	@$(JAVA) $(PYTEST) -m "spark or slow" $(TWO) $(ARGS)
 	@$(JAVA) $(MUTANTS) --tenth
 
 check: setup ## lint, format, types and layers
@@ -53,7 +55,7 @@ unit: setup ## the tests without Spark, under a minute
 	@$(PYTEST) -m "not spark and not slow" -n auto $(ARGS)
 
 spark: setup ## the tests that need Spark
-	@$(JAVA) $(PYTEST) -m spark -n 2 --dist loadfile $(ARGS)
+	@$(JAVA) $(PYTEST) -m spark $(TWO) $(ARGS)
 
 laws: setup ## the property tests, with many more examples
 	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/state tests/workloads tests/control tests/laws tests/migration lab/tests/dataflow lab/tests/workloads -m "not spark" -n auto $(ARGS)
@@ -63,7 +65,7 @@ mutants: setup ## break one line at a time and see that its test fails; ARGS="--
 
 thorough: setup ## all tests with all their cases, and all mutants
 	@$(JAVA) $(PYTEST) --thorough -m "not spark and not slow" -n auto
-	@$(JAVA) $(PYTEST) --thorough -m "spark or slow" -n 2 --dist loadfile
+	@$(JAVA) $(PYTEST) --thorough -m "spark or slow" $(TWO)
 	@$(JAVA) $(MUTANTS)
 
 bench: setup ## the benchmarks, side by side in one run

@@ -32,6 +32,20 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 
+LONGEST = {
+    "test_answers.py",
+    "test_cluster.py",
+    "test_executors.py",
+    "test_faults.py",
+    "test_henge.py",
+    "test_migration.py",
+    "test_nexmark_answers.py",
+    "test_processor.py",
+    "test_refusals.py",
+}
+"""Names of files that take longest, on Spark or not."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--jit", choices=["0", "1"], help="compile kernels (1) or not (0)")
     parser.addoption("--thorough", action="store_true", help="run all cases, not one of each kind")
@@ -49,6 +63,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         further = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=further)
         items[:] = [item for item in items if item not in further]
+    # Files that take a minute or more go first, so that no core waits for another's last file.
+    items.sort(key=lambda item: item.path.name not in LONGEST)
     for item in items:
         if item.path.parent.name == "spark":
             item.add_marker("spark")

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import headgate as hg
+from headgate.core.errors import EngineError
 from headgate.spark.workloads import queries
 from headgate.state.checkpoint import Checkpoint
 from headgate.workloads import nexmark
@@ -116,7 +117,8 @@ def finish(started: dict[str, Any], *, changes: random.Random | None = None) -> 
     while changes is not None and any(query.isActive for query in stateful):
         for query in stateful:
             if changes.random() < 0.5:
-                query.scale(changes.randint(1, 4))
+                with contextlib.suppress(EngineError):  # it may be at its end
+                    query.scale(changes.randint(1, 4))
             query.awaitTermination(changes.random() * 0.4)
     for query in started.values():
         query.awaitTermination()

@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 import headgate as hg
 
 QUERIES, AT_ONCE = 50, 5
+QUICK = 6
+"""So many lots of them without ``--thorough``."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,13 @@ def _utc(time: Any) -> Any:
     return time.astimezone(answers.START.tzinfo).replace(tzinfo=None)
 
 
-@pytest.mark.parametrize("part", range(QUERIES // AT_ONCE))
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(part, marks=[pytest.mark.thorough] if part >= QUICK else [])
+        for part in range(QUERIES // AT_ONCE)
+    ],
+)
 def test_generated_queries_answer_as_spark_does(
     session: SparkSession, files: Path, tmp_path: Path, part: int
 ) -> None:

@@ -50,12 +50,13 @@ with StandaloneCluster(base, workers=2, cores=1) as cluster:
     wait_for(query, 3)
     placement = query._work._placements["aggregate-0"]
     before, active = dict(placement._host_of), placement.active
-    for kill in (
-        lambda: os.kill(cluster.executor_pids()[0], signal.SIGKILL),
-        lambda: os.kill(cluster.python_worker_pids()[-1], signal.SIGKILL),
-        lambda: cluster.kill_worker("127.0.0.12"),
-    ):
-        kill()
+    kills = {
+        "executor": lambda: os.kill(cluster.executor_pids()[0], signal.SIGKILL),
+        "python": lambda: os.kill(cluster.python_worker_pids()[-1], signal.SIGKILL),
+        "host": lambda: cluster.kill_worker("127.0.0.12"),
+    }
+    for victim in sys.argv[2:]:
+        kills[victim]()
         wait_for(query, len(batches(query)) + 3)
     cluster.restart_worker("127.0.0.12")
     wait_for(query, len(batches(query)) + 3)
@@ -70,11 +71,18 @@ with StandaloneCluster(base, workers=2, cores=1) as cluster:
 """
 
 
+@pytest.mark.parametrize(
+    "victims",
+    [
+        ("python", "host"),
+        pytest.param(("executor", "python", "host"), marks=pytest.mark.thorough),
+    ],
+)
 def test_no_killed_process_changes_an_answer_and_slots_are_spread_over_hosts(
-    tmp_path: Path,
+    tmp_path: Path, victims: tuple[str, ...]
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path)],
+        [sys.executable, "-c", CHILD, str(tmp_path), *victims],
         capture_output=True,
         text=True,
         timeout=280,

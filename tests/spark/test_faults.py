@@ -159,6 +159,7 @@ def test_drivers_killed_on_one_checkpoint_give_the_batch_answer(count):
     assert found["rows_compared"] > 0
 
 
+@pytest.mark.thorough
 def test_a_kill_that_never_fires_fails_the_run(monkeypatch):
     monkeypatch.setattr(
         kill, "_plans", lambda parameters: [kill.Plan("after-sink", 10**6, "group")]

@@ -14,8 +14,8 @@ from headgate_lab.testing.cluster import StandaloneCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-ALWAYS = ("subscale", "stop-restart", "default", "second-request", "executor")
-FURTHER = ("all-at-once", "fluid", "on-demand", "to-one")
+ALWAYS = ("subscale", "stop-restart", "second-request", "executor")
+FURTHER = ("default", "all-at-once", "fluid", "on-demand", "to-one")
 """Further strategies, and a further number of slots: with ``--thorough`` only."""
 
 SCRIPT = Path(__file__).parent / "migration_runs.py"
@@ -49,7 +49,7 @@ def lives(tmp_path_factory, request):
 @pytest.mark.parametrize(
     "name",
     [
-        *ALWAYS[:3],
+        *ALWAYS[:2],
         *(pytest.param(name, marks=pytest.mark.thorough) for name in FURTHER),
     ],
 )
@@ -62,6 +62,7 @@ def test_the_answer_of_each_strategy_is_sparks(lives, name):
     assert len(found["hosts"]) == 2
 
 
+@pytest.mark.thorough
 def test_by_default_state_that_changes_host_goes_by_subscales(lives):
     assert lives["default"]["strategy"] == "subscale"
     assert lives["default"]["slots"] == 8

@@ -167,7 +167,8 @@ def micros(time: Any) -> int:
 
 
 seeds = [
-    pytest.param(seed, marks=[] if seed < QUICK else [pytest.mark.slow]) for seed in range(SEEDS)
+    pytest.param(seed, marks=[] if seed < QUICK else [pytest.mark.thorough])
+    for seed in range(SEEDS)
 ]
 
 

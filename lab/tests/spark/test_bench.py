@@ -216,6 +216,7 @@ def test_ratios_stand_beside_their_targets():
     assert (heap["target"], heap["met"], heap["same_rows_per_batch"]) == (None, None, False)
 
 
+@pytest.mark.thorough
 def test_the_bare_side_of_the_overhead_runs():
     result = overhead.run(
         rows=20, batches=2, rounds=2, dropped_batches=0, warmup_batches=0, slots=1, sides=("bare",)

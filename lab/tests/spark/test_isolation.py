@@ -173,6 +173,7 @@ def test_without_a_budget_nothing_waits(spark, input_path, tmp_path, monkeypatch
     assert set(map(str, run.quotas.values())) == {"None"}
 
 
+@pytest.mark.thorough
 def test_both_sides_of_the_benchmark_run():
     found = isolation.run(seconds=2.0, warmup_s=2.0, rate=2_000, slots=2, budget="50 ms")
     for side in ("with", "without"):
