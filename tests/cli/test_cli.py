@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -17,8 +18,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from headgate import scenario as scenarios
-from headgate.cli import app
+from headgate.cli import app, extensions
 from headgate.cli import commands as cli
+from headgate.cli.gate import GatedTyper
 from headgate.cli.input import parse_options, parse_scale_at
 from headgate.cli.output import NoiseFilter
 from headgate.core.errors import (
@@ -398,3 +400,14 @@ def test_every_command_and_option_is_documented() -> None:
         for parameter in command.params:
             for option in (o for o in parameter.opts if o.startswith("--")):
                 assert option in section or option in {"--debug", "--help"}, (name, option)
+
+
+def test_an_extension_that_is_broken_ends_no_other_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = importlib.metadata.EntryPoint("broken", "no_such_module:register", extensions.GROUP)
+    monkeypatch.setattr(extensions, "entry_points", lambda group: [broken])
+    app = GatedTyper()
+    extensions.load(app)
+    assert {command.name for command in app.registered_commands} == {"figure", "bench"}
+    assert "commands of no_such_module:register cannot be loaded" in capsys.readouterr().err

@@ -12,7 +12,8 @@ import pytest
 from headgate.core.errors import CheckpointError
 from headgate.spark.job.job import OperatorState
 from headgate.spark.job.reports import Payload, Report
-from headgate.spark.step.commit import StepFacts, next_manifest
+from headgate.spark.step.begun import Begun
+from headgate.spark.step.commit import next_manifest
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.payloads import table_payload
 from headgate.state.checkpoint import Checkpoint
@@ -55,8 +56,8 @@ def test_of_late_records_a_manifest_names_the_newest_files_only():
         late = Payload(None, f"late-{step}", 1, 0)
         more = {"operator": "op", "late": late, "consumed": (), "histogram": (), "phases_ms": {}}
         report = Report(**{**given, **empty, **nothing, **more})
-        facts = StepFacts("job", step, step, 0, 0, [], drain=False)
-        latest = next_manifest(facts, states, [report], latest)
+        begun = Begun(step, step, 0, [], 0.0, 0.0, 0, drain=False, latest=latest)
+        latest = next_manifest(begun, "job", 0, states, [report])
     named = [name for _, name in latest.engine["late"]]
     assert named[-1] == "late-599"
     assert len(named) < 300

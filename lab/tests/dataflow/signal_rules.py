@@ -29,13 +29,14 @@ from flows import (
 )
 
 from headgate_lab.sim.dataflow.behaviours import Pass, Windows
-from headgate_lab.sim.dataflow.channel import Channel, Network
+from headgate_lab.sim.dataflow.channel import Network
 from headgate_lab.sim.dataflow.coordinator import Step
 from headgate_lab.sim.dataflow.dataflow import Arrivals, Dataflow, OperatorModel
 from headgate_lab.sim.dataflow.elements import Record, Signal
 from headgate_lab.sim.dataflow.eventlog import EventLog
 from headgate_lab.sim.dataflow.methods.drrs import Drrs
 from headgate_lab.sim.dataflow.methods.drrs_handler import Rerouting
+from headgate_lab.sim.dataflow.slot import Channel
 
 Rule = Callable[[], None]
 

@@ -10,12 +10,12 @@ from flows import OPERATOR, answer, arrivals, job, run
 from signal_rules import busy
 
 from headgate_lab.sim.dataflow.behaviours import Held, Pass, Weigh, Windows
-from headgate_lab.sim.dataflow.channel import Channel, Network
+from headgate_lab.sim.dataflow.channel import Network
 from headgate_lab.sim.dataflow.clock import Clock
 from headgate_lab.sim.dataflow.dataflow import Arrivals, Dataflow, Job, OperatorModel
 from headgate_lab.sim.dataflow.elements import Record, Watermark
 from headgate_lab.sim.dataflow.eventlog import EventLog
-from headgate_lab.sim.dataflow.slot import Slot
+from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 
 def link(network: Network) -> tuple[Clock, Slot, Slot, Channel]:

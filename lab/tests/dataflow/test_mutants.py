@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from signal_rules import RULES
 
-from headgate_lab.sim.dataflow.channel import Channel
+from headgate_lab.sim.dataflow.channel import ChannelBetween
 from headgate_lab.sim.dataflow.coordinator import Step
 from headgate_lab.sim.dataflow.elements import Element, Record, Signal, Watermark
 from headgate_lab.sim.dataflow.handler import Handler, Verdict
@@ -19,7 +19,7 @@ from headgate_lab.sim.dataflow.methods.drrs_handler import (
     Leaving,
     Order,
 )
-from headgate_lab.sim.dataflow.slot import Slot
+from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
@@ -27,7 +27,7 @@ Mutant = Callable[[Patch], None]
 
 def trigger_queues(patch: Patch) -> None:
     """The trigger waits its turn in both caches."""
-    patch.setattr(Channel, "send_first", Channel.push)
+    patch.setattr(ChannelBetween, "send_first", ChannelBetween.push)
     patch.setattr(DrrsHandler, "signal", _signal_in_turn)
 
 
@@ -158,7 +158,7 @@ def channels_switch_together(patch: Patch) -> None:
 
 
 def overtaken_watermarks_are_not_doubled(patch: Patch) -> None:
-    push = Channel.push
+    push = ChannelBetween.push
     redirect = Drrs.redirect
 
     def without(
@@ -174,7 +174,7 @@ def overtaken_watermarks_are_not_doubled(patch: Patch) -> None:
                 push(channel, element)
 
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Channel, "push", records_only)
+            inner.setattr(ChannelBetween, "push", records_only)
             redirect(self, old, new, step, before, overtaken)
 
     patch.setattr(Drrs, "redirect", without)

@@ -9,6 +9,7 @@ import typer
 
 from headgate.cli.answer import EXIT_CODES, answer
 from headgate.core.errors import ConfigError
+from headgate.core.input import shown
 
 GROUP = "headgate.commands"
 _OF_THE_LABORATORY = {
@@ -20,7 +21,11 @@ _OF_THE_LABORATORY = {
 def load(app: typer.Typer) -> None:
     """Let each installed extension add its commands; the laboratory's are named where it is not."""
     for extension in entry_points(group=GROUP):
-        extension.load()(app)
+        try:
+            extension.load()(app)
+        except Exception as error:  # code of somebody else: the other commands work all the same
+            why = shown(f"{type(error).__name__}: {error}")
+            typer.echo(f"headgate: commands of {extension.value} cannot be loaded: {why}", err=True)
     there = {
         command.name or getattr(command.callback, "__name__", "")
         for command in app.registered_commands

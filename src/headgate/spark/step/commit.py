@@ -15,44 +15,6 @@ from headgate.spark.step.begun import Begun
 from headgate.spark.step.output import Outputs
 from headgate.state.manifest import BlobEntry, FileEntry, Heads, Manifest, SectionEntry
 
-
-@dataclass(frozen=True)
-class StepFacts:
-    """What a step is, beside what its slots did.
-
-    Attributes
-    ----------
-    job : str
-    step, spark_batch, epoch : int
-    watermark_us : int
-    sources : list of str
-        End offsets of the sources.
-    drain : bool
-        True for a step after Spark's last batch.
-    """
-
-    job: str
-    step: int
-    spark_batch: int
-    epoch: int
-    watermark_us: int
-    sources: list[str] | None
-    drain: bool
-
-    @classmethod
-    def of(cls, begun: Begun, job: str, *, epoch: int) -> StepFacts:
-        """Return those of a step that was begun."""
-        return cls(
-            job=job,
-            step=begun.number,
-            spark_batch=begun.spark_batch,
-            epoch=epoch,
-            watermark_us=begun.watermark_us,
-            sources=begun.sources,
-            drain=begun.drain,
-        )
-
-
 LATE_FILES_KEPT = 256
 """Files of late records that a manifest names, the newest; older ones are garbage. Chosen: every manifest
 has the whole list, 12 kB of it."""
@@ -71,33 +33,35 @@ class _Parts:
 
 
 def next_manifest(
-    facts: StepFacts,
+    begun: Begun,
+    job: str,
+    epoch: int,
     states: Mapping[str, OperatorState],
     reports: Sequence[Report],
-    latest: Manifest | None,
     migration: Callable[[str], dict[str, Any] | None] = lambda _: None,
 ) -> Manifest:
     """Return the manifest of a step, and bring `states` to where the step leaves them.
 
     `migration` returns what is to be kept of an operator's migration; None where there is none.
     """
+    latest = begun.latest
     parts = _Parts(sections={name: {} for name in states})
     parts.late = list(latest.engine.get("late", ())) if latest else []
     now_ms = int(time.time() * 1000)
     for report in reports:
         _add(parts, report, states[report.operator])
-        states[report.operator].apply(report, facts.step, now_ms)
+        states[report.operator].apply(report, begun.number, now_ms)
     segments = [s for state in states.values() for mine in state.backlog.values() for s in mine]
     parts.files |= _older_backlog(segments, parts.files, latest)
     return Manifest(
-        job=facts.job,
-        step=facts.step,
-        spark_batch=facts.spark_batch,
-        epoch=facts.epoch,
+        job=job,
+        step=begun.number,
+        spark_batch=begun.spark_batch,
+        epoch=epoch,
         assignments={name: assigned(s.assignment) for name, s in states.items()},
         watermarks={
             "late_us": latest.watermarks["evict_us"] if latest else 0,
-            "evict_us": facts.watermark_us,
+            "evict_us": begun.watermark_us,
         },
         heads={n: Heads(tuple(s.tokens), tuple(s.steps)) for n, s in states.items()},
         sections=parts.sections,
@@ -109,10 +73,10 @@ def next_manifest(
                 for name, s in states.items()
             },
             "outputs": parts.outputs.entries,
-            "sink_batch": _sink_batch(facts, parts.outputs, latest),
-            "sources": facts.sources,
+            "sink_batch": _sink_batch(parts.outputs, latest),
+            "sources": begun.sources,
             "late": parts.late[-LATE_FILES_KEPT:],
-            "drain": facts.drain,
+            "drain": begun.drain,
         },
         previous=latest.digest if latest else None,
         payloads=parts.payloads,
@@ -120,12 +84,12 @@ def next_manifest(
 
 
 def pool_manifest(
-    facts: StepFacts,
+    begun: Begun,
+    job: str,
     states: Mapping[str, PoolState],
     outputs: Outputs,
     files: Mapping[str, FileEntry],
     payloads: Mapping[str, bytes],
-    latest: Manifest | None,
     *,
     lost: int,
 ) -> Manifest:
@@ -133,25 +97,27 @@ def pool_manifest(
 
     Parameters
     ----------
-    facts : StepFacts
+    begun : Begun
+    job : str
+        Uuid of the checkpoint.
     states : mapping of str to PoolState
         By stage.
     outputs : Outputs
         Of the last stage.
     files, payloads : mapping
         What the step's tasks have written; inner stages' payloads are left out.
-    latest : Manifest or None
     lost : int
         Rows lost in restarts since the start.
     """
+    latest = begun.latest
     segments = [s for state in states.values() for mine in state.backlog.values() for s in mine]
     kept = {entry["inline"] for entry in outputs.entries if "inline" in entry}
     older = _older_backlog(segments, files, latest)
     return Manifest(
-        job=facts.job,
-        step=facts.step,
-        spark_batch=facts.spark_batch,
-        epoch=facts.epoch,
+        job=job,
+        step=begun.number,
+        spark_batch=begun.spark_batch,
+        epoch=0,
         assignments={},
         watermarks={},
         heads={},
@@ -160,9 +126,9 @@ def pool_manifest(
         engine={
             "pools": {name: state.facts() for name, state in states.items()},
             "outputs": outputs.entries,
-            "sink_batch": _sink_batch(facts, outputs, latest),
-            "sources": facts.sources,
-            "rest": facts.drain,
+            "sink_batch": _sink_batch(outputs, latest),
+            "sources": begun.sources,
+            "rest": begun.drain,
             "lost": lost,
         },
         previous=latest.digest if latest else None,
@@ -175,7 +141,7 @@ def assigned(assignment: Assignment) -> dict[str, Any]:
     return {"slots": assignment.slots, "slot_of": list(assignment.slot_of)}
 
 
-def _sink_batch(facts: StepFacts, outputs: Outputs, latest: Manifest | None) -> int:
+def _sink_batch(outputs: Outputs, latest: Manifest | None) -> int:
     """Return the sink's number of a step.
 
     Spark's file sink wants its batches numbered without gaps, so only deliveries count.

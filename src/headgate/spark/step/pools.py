@@ -28,12 +28,11 @@ from headgate.spark.jvm.plans import ArrowMap, Graft, computed_rows, leaf, of_ro
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.read.stages import Pipeline, Stage, arrived_ms
 from headgate.spark.step.begun import Begun
-from headgate.spark.step.commit import StepFacts, pool_manifest
+from headgate.spark.step.commit import pool_manifest
 from headgate.spark.step.intake import Intake
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs, raw_frame
 from headgate.spark.step.pool_loop import PoolLoop
-from headgate.spark.step.sinks import Sink
 from headgate.spark.worker.facts import ReplicaFacts
 from headgate.spark.worker.replica import ARRIVED, LANE, ReplicaTask
 from headgate.state.checkpoint import Checkpoint
@@ -102,7 +101,6 @@ class PoolWork:
         Opened.
     uuid : str
         Of the checkpoint.
-    sink : Sink
 
     Attributes
     ----------
@@ -122,7 +120,6 @@ class PoolWork:
         loop: PoolLoop,
         checkpoint: Checkpoint,
         uuid: str,
-        sink: Sink,
     ) -> None:
         self.spark = spark
         self.pipeline = pipeline
@@ -132,7 +129,6 @@ class PoolWork:
         self.recorder = loop.recorder
         self.checkpoint = checkpoint
         self.uuid = uuid
-        self._sink = sink
         self.batches: deque[BatchLine] = deque(maxlen=_KEPT)
         rows = of_rows(spark, pipeline.stages[0].input_plan)
         rows = rows.withColumn(ARRIVED, arrived_ms(pipeline.arrival))
@@ -294,12 +290,12 @@ class PoolWork:
                     waiting = report.waiting
                     plan.files[file] = FileEntry(file, waiting.length, waiting.crc32)
         return pool_manifest(
-            StepFacts.of(begun, self.uuid, epoch=0),
+            begun,
+            self.uuid,
             self.states,
             plan.outputs,
             plan.files,
             plan.payloads,
-            begun.latest,
             lost=self.loop.lost,
         )
 

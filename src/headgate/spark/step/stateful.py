@@ -24,7 +24,7 @@ from headgate.spark.read.plan import PlannedOperator
 from headgate.spark.step import exchange
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.chain import ChainJob
-from headgate.spark.step.commit import StepFacts, assigned, next_manifest
+from headgate.spark.step.commit import assigned, next_manifest
 from headgate.spark.step.intake import Intake
 from headgate.spark.step.live import LiveJob
 from headgate.spark.step.outcome import Outcome
@@ -362,8 +362,8 @@ class StatefulWork:
 
     def manifest(self, begun: Begun, reports: list[Report]) -> Manifest:
         """Return the manifest that commits the step, and take over what its slots did."""
-        facts = StepFacts.of(begun, self.uuid, epoch=self.changes.epoch)
-        return next_manifest(facts, self.states, reports, begun.latest, self.migrations.to_dict)
+        migration = self.migrations.to_dict
+        return next_manifest(begun, self.uuid, self.changes.epoch, self.states, reports, migration)
 
     def committed(self, step: int) -> None:
         """Take note that a step is final."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Generic, Protocol, TypeVar
 
+from headgate_lab.sim.dataflow.clock import Clock
 from headgate_lab.sim.dataflow.elements import Barrier, Element, Signal
-
-if TYPE_CHECKING:
-    from headgate_lab.sim.dataflow.slot import Slot
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,27 @@ class Network:
     state_unit_s: float = 0.0
 
 
-class Channel:
+class End(Protocol):
+    """What a channel asks of the slots at its ends."""
+
+    clock: Clock
+    full: int
+    barrier: int
+
+    def wake(self) -> None:
+        """Go on if there is anything to do."""
+
+    def receive_first(self, channel: Any, signal: Signal) -> None:
+        """Take a signal that overtook all."""
+
+    def reached(self, channel: Any, packet: Sequence[Element]) -> None:
+        """Take note of a packet that has arrived."""
+
+
+SlotEnd = TypeVar("SlotEnd", bound=End)
+
+
+class ChannelBetween(Generic[SlotEnd]):
     """From one slot to another, in order, with back-pressure by credit.
 
     A packet leaves as soon as the one before has arrived, with what the output cache holds and the
@@ -75,7 +94,7 @@ class Channel:
         "watermark_s",
     )
 
-    def __init__(self, sender: Slot, receiver: Slot, network: Network) -> None:
+    def __init__(self, sender: SlotEnd, receiver: SlotEnd, network: Network) -> None:
         self.sender, self.receiver, self.network = sender, receiver, network
         self.waiting: deque[Element] = deque()
         self.flying: list[Element] = []

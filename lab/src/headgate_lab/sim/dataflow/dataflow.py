@@ -11,7 +11,7 @@ import numpy.typing as npt
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import ConfigError
 from headgate_lab.sim.dataflow.behaviours import Behaviour, Held, Pass
-from headgate_lab.sim.dataflow.channel import Channel, Network
+from headgate_lab.sim.dataflow.channel import ChannelBetween, Network
 from headgate_lab.sim.dataflow.clock import Clock
 from headgate_lab.sim.dataflow.elements import Record
 from headgate_lab.sim.dataflow.eventlog import EventLog
@@ -271,7 +271,7 @@ class Dataflow:
         if slot.barrier:
             slot.snapshots[slot.barrier] = Snapshot()  # it had nothing when that was taken
         for parent in feeding:
-            channel = Channel(parent, slot, network)
+            channel = ChannelBetween(parent, slot, network)
             slot.attach(channel)
             if parent.edge is None:
                 parent.edge = Edge([], self._table(model.name), parts)
@@ -281,7 +281,7 @@ class Dataflow:
             # The operator after this one is there already: this slot comes late, for a scale-out.
             slot.edge = Edge([], self._table(child), self.parts.get(child, 1))
             for receiver in self.slots[child]:
-                channel = Channel(slot, receiver, network)
+                channel = ChannelBetween(slot, receiver, network)
                 receiver.attach(channel)
                 slot.edge.channels.append(channel)
 

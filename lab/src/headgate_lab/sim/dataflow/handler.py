@@ -6,9 +6,8 @@ from collections import deque
 from enum import Enum, auto
 from typing import Any
 
-from headgate_lab.sim.dataflow.channel import Channel
 from headgate_lab.sim.dataflow.elements import Record, Signal, Watermark
-from headgate_lab.sim.dataflow.slot import Slot
+from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 RECORDS_MAX = 200
 """Records that record scheduling may set aside (DRRS IV-A)."""

@@ -6,22 +6,55 @@ import copy
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeAlias
 
 from headgate_lab.sim.dataflow.behaviours import Behaviour, Held
-from headgate_lab.sim.dataflow.channel import Channel
+from headgate_lab.sim.dataflow.channel import ChannelBetween
 from headgate_lab.sim.dataflow.clock import Clock
 from headgate_lab.sim.dataflow.elements import Barrier, Element, Record, Signal, Watermark
 from headgate_lab.sim.dataflow.eventlog import EventLog
-
-if TYPE_CHECKING:
-    from headgate_lab.sim.dataflow.handler import Handler
-
 
 OLD_RANK, LAST_RANK = 3, 5
 """Data in transit is replayed rank by rank, so that no record overtakes an older one of its key: what
 was re-routed and received (0), under way (1), in the buffer (2); in the input caches of the old slot
 (3); what the new slot deferred (4), in its input caches (5)."""
+
+
+class Handling(Protocol):
+    """What a scaling slot asks of its handler, in place of taking elements as they come."""
+
+    def waits(self) -> bool:
+        """Return whether something is here that waits for state."""
+
+    def step(self) -> bool:
+        """Take one element; return whether there was one that could be taken."""
+
+    def first(self, channel: Channel, signal: Signal) -> None:
+        """Take a signal with priority."""
+
+    def ridden(self, channel: Channel, signal: Signal) -> None:
+        """Take a signal that rode on a checkpoint barrier."""
+
+    def signal(self, channel: Channel, signal: Signal) -> None:
+        """Take a signal in its turn."""
+
+    def watermark(self, channel: Channel, time_s: float) -> None:
+        """Take note of a watermark, before the slot does."""
+
+    def watermark_of(self, unit: int) -> float:
+        """Return up to where a unit that is here may be fired."""
+
+    def output_watermark_s(self) -> float:
+        """Return what the next operator may be told."""
+
+    def in_transit(self) -> dict[int, list[Record]]:
+        """Return what the handler holds, by rank."""
+
+    def old_units(self) -> frozenset[int]:
+        """Return the units whose records still come here although they are routed elsewhere."""
+
+    def progress(self) -> list[dict[str, Any]]:
+        """Return how far the subscales of this slot have come."""
 
 
 class Edge:
@@ -111,7 +144,7 @@ class Slot:
     inputs : list of Channel
     edge : Edge or None
         None of a sink, which keeps what it puts out in `collected`.
-    handler : Handler or None
+    handler : Handling or None
         What a method of scaling put in place of plain input handling; None outside of scaling.
     special : deque of Record or callable
         Re-routed events: taken before any channel.
@@ -141,7 +174,7 @@ class Slot:
         self.store: dict[int, Held] = {}
         self.inputs: list[Channel] = []
         self.edge: Edge | None = None
-        self.handler: Handler | None = None
+        self.handler: Handling | None = None
         self.special: deque[Record | Callable[[], None]] = deque()
         self.available: deque[Channel] = deque()
         self.collected: list[tuple[float, Record]] = []
@@ -383,3 +416,7 @@ class Slot:
                 snapshot = self._recording[channel]
                 rank = OLD_RANK if element.unit in snapshot.leaving else LAST_RANK
                 snapshot.in_transit[rank].append(element)
+
+
+Channel: TypeAlias = ChannelBetween[Slot]
+"""From slot to slot."""

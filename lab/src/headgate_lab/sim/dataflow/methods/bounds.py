@@ -10,12 +10,11 @@ from typing import ClassVar
 from headgate.migration import plan
 from headgate.migration.plan import Subscale
 from headgate_lab.sim.dataflow.behaviours import Held
-from headgate_lab.sim.dataflow.channel import Channel
 from headgate_lab.sim.dataflow.coordinator import Moves, Scaling, Step
 from headgate_lab.sim.dataflow.elements import Record
 from headgate_lab.sim.dataflow.handler import Handler, Verdict
 from headgate_lab.sim.dataflow.methods.coupled import Aligning, Relay
-from headgate_lab.sim.dataflow.slot import Slot
+from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 
 class _Whole:

@@ -14,12 +14,11 @@ from typing import ClassVar
 from headgate.migration import plan
 from headgate.migration.plan import PER_HOST_MAX, SUBSCALE_GROUPS_MIN, Subscale
 from headgate_lab.sim.dataflow.behaviours import Held
-from headgate_lab.sim.dataflow.channel import Channel
 from headgate_lab.sim.dataflow.coordinator import Moves, Scaling, Step
 from headgate_lab.sim.dataflow.elements import Signal
 from headgate_lab.sim.dataflow.handler import RECORDS_MAX, Handler
 from headgate_lab.sim.dataflow.methods.admission import greedy, one_direction
-from headgate_lab.sim.dataflow.slot import Slot
+from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from headgate.migration import plan
 from headgate.migration.plan import PER_HOST_MAX, SUBSCALE_GROUPS_MIN, Subscale
-from headgate_lab.sim.dataflow.channel import Channel
 from headgate_lab.sim.dataflow.coordinator import Moves, Scaling, Step
 from headgate_lab.sim.dataflow.elements import (
     Barrier,
@@ -22,7 +21,7 @@ from headgate_lab.sim.dataflow.elements import (
 from headgate_lab.sim.dataflow.handler import RECORDS_MAX
 from headgate_lab.sim.dataflow.methods.admission import greedy, one_direction
 from headgate_lab.sim.dataflow.methods.drrs_handler import DrrsHandler, Order, Rerouting
-from headgate_lab.sim.dataflow.slot import Slot
+from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from typing import Any
 
 from headgate.core.errors import ConfigError
 from headgate_lab.sim.dataflow.behaviours import Held
-from headgate_lab.sim.dataflow.channel import Channel
 from headgate_lab.sim.dataflow.coordinator import Scaling, Step
 from headgate_lab.sim.dataflow.elements import Record, Signal, Watermark
 from headgate_lab.sim.dataflow.handler import Handler, Verdict
-from headgate_lab.sim.dataflow.slot import Slot
+from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 NEVER_S = float("-inf")
 

@@ -11,11 +11,10 @@ from typing import ClassVar
 from headgate.migration import plan
 from headgate.migration.plan import Subscale
 from headgate_lab.sim.dataflow.behaviours import Held
-from headgate_lab.sim.dataflow.channel import Channel
 from headgate_lab.sim.dataflow.coordinator import Moves, Scaling, Step
 from headgate_lab.sim.dataflow.elements import Record, Signal
 from headgate_lab.sim.dataflow.handler import Handler, Verdict
-from headgate_lab.sim.dataflow.slot import Slot
+from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 SUB_GROUPS = 32
 """Parts of a key group that are fetched on their own (DRRS's port of Meces)."""
