@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from pyspark import SparkConf
@@ -21,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from headgate.core.errors import ConfigError, HeadgateError
 from headgate.spark.cluster.interpreter import check_interpreter
+from headgate.spark.cluster.sockets import socket_directory
 from headgate.spark.jvm.sessions import driver_conf, has_jvm, is_running, start_jvm
 from headgate.spark.workloads import sources
 
@@ -51,8 +48,6 @@ _UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 _SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
 _SOCKET_TIMEOUT_S = 120
 _WRITABLE_BY_OTHERS = 0o022
-_SOCKET_DIRECTORY_MAX = 61
-"""What Spark takes: the path of a Unix socket has at most 104 characters, and it adds a name."""
 
 SETTINGS = (
     Setting(
@@ -207,22 +202,11 @@ def _ours(given: Mapping[str, str]) -> dict[str, str]:
         ours |= {} if named else _HERE
     ours |= {setting.key: setting.value for setting in SETTINGS}
     if alone:
-        ours[_SOCKET_DIRECTORY] = _socket_directory()
+        ours[_SOCKET_DIRECTORY] = socket_directory()
     elif not _umask_keeps_others_out():
         # executors have no directory of this host, and with this umask a socket is open to others
         del ours[_UNIX_SOCKETS]
     return {key: value for key, value in ours.items() if key not in given}
-
-
-@cache
-def _socket_directory() -> str:
-    """Return a directory that only this user can enter; who can reach a socket may speak to Spark."""
-    made = tempfile.mkdtemp(prefix="hg-")
-    if len(made) > _SOCKET_DIRECTORY_MAX:
-        Path(made).rmdir()
-        made = tempfile.mkdtemp(prefix="hg-", dir="/tmp")
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
 
 
 def _umask_keeps_others_out() -> bool:

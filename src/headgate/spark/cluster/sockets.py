@@ -1,0 +1,55 @@
+"""Where the JVM and its Python workers meet on one host: Unix sockets that only this user can reach."""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+_PREFIX = "hg-"
+_LOCK = ".in-use"
+_LENGTH_MAX = 61
+"""What Spark takes: the path of a Unix socket has at most 104 characters, and it adds a name."""
+
+
+@cache
+def socket_directory() -> str:
+    """Return a directory that only this user can enter; who can reach a socket may speak to Spark.
+
+    It is this process's for as long as the process lives. Those of processes that were killed, which
+    could not take theirs away, are taken away here.
+    """
+    made = tempfile.mkdtemp(prefix=_PREFIX)
+    if len(made) > _LENGTH_MAX:
+        Path(made).rmdir()
+        made = tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp")
+    lock = os.open(Path(made, "new"), os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # until this process ends, however it does
+    Path(made, "new").rename(Path(made, _LOCK))  # nobody sees it without its lock
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    sweep(Path(made).parent)
+    return made
+
+
+def sweep(parent: Path) -> list[Path]:
+    """Remove the socket directories of ended processes below `parent`; return what was removed."""
+    removed = []
+    for lock in parent.glob(f"{_PREFIX}*/{_LOCK}"):
+        try:
+            descriptor = os.open(lock, os.O_RDWR)
+        except OSError:
+            continue  # another user's, or just removed
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        else:
+            shutil.rmtree(lock.parent, ignore_errors=True)
+            removed.append(lock.parent)
+        finally:
+            os.close(descriptor)
+    return removed
