@@ -24,6 +24,7 @@ class Benchmark(StrEnum):
     """Benchmarks by name."""
 
     AGGREGATE = "aggregate"
+    CPU_COST = "cpu-cost"
     OVERHEAD = "overhead"
     KILL = "kill"
     STORM = "storm"
@@ -44,6 +45,7 @@ class Benchmark(StrEnum):
 
 _COUNTED = {
     Benchmark.AGGREGATE: "repeats",
+    Benchmark.CPU_COST: "seconds",
     Benchmark.OVERHEAD: "batches",
     Benchmark.KILL: "count",
     Benchmark.STORM: "count",

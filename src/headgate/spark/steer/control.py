@@ -219,6 +219,13 @@ class Controller:
         end_to_end_s = steering.end_to_end_s(slos, self._names)
         self._events.put(lambda: self._on_slos(targets, end_to_end_s))
 
+    def record_s(self) -> float | None:
+        """Return what a record is believed to take a slot of the first operator; None if unknown.
+
+        In seconds, the mean of its slots. For the policy's own thread.
+        """
+        return self._metrics.record_s(self._first[0]) if self._first else None
+
     def decisions(self) -> list[Decided]:
         """Return the last decisions, oldest first."""
         return list(self._writer.kept)

@@ -238,6 +238,10 @@ class SparkMetrics:
         """Return how often the operator met its SLO; None where it is not judged by itself."""
         return self._operators[operator].success
 
+    def record_s(self, operator: str) -> float | None:
+        """Return what a record is believed to take a slot of `operator`, in seconds."""
+        return self._operators[operator].useful.record_s
+
     def assigned(
         self,
         operator: str,

@@ -132,6 +132,12 @@ class UsefulTime:
         fits = self._fits
         self._fits = [fits[s] if s is not None and s < len(fits) else CostFit() for s in survivors]
 
+    @property
+    def record_s(self) -> float | None:
+        """What a record takes a slot, in seconds, the mean of the slots that know; None if none does."""
+        known = [fit.record_ms for fit in self._fits if fit.record_ms > 0.0]
+        return sum(known) / len(known) / 1e3 if known else None
+
     def _useful_s(self, report: Report, waves: int) -> float:
         fit = self._fits[report.slot]
         useful_s = fit.record_ms * report.served / 1e3 * waves
