@@ -27,7 +27,7 @@ from headgate.spark.job.changes import Changes, Wanted
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Report
 from headgate.spark.steer.commands import FREEZE, Commands
-from headgate.spark.steer.control import ControlConfig, Controller
+from headgate.spark.steer.control import ControlConfig, Controller, Cores
 from headgate.state.control import Command, ControlFiles
 
 GROUPS = 8
@@ -59,7 +59,7 @@ class Job:
                 self.changes,
                 self.events.append,
                 budget_s=lambda: None,
-                cores=2,
+                cores=Cores(lambda: 2),
                 parents=parents or {},
             )
             self.controller.start()

@@ -56,6 +56,9 @@ _COLD_S = 20.0
 _WARM_S = 4.0
 """Of each run, in which nothing is judged of the estimate: its first batches."""
 
+_ESTIMATES = ("record", "cpu", "capacity")
+"""What is judged; see `judged`."""
+
 _TRUTH_S = 3.0
 """The truth of a moment is what records took in so many seconds before it."""
 
@@ -161,13 +164,16 @@ class Belief:
     capacity_per_s : float
         Records per second that all slots together are believed to serve, if all have enough to do.
     record_s : float or None
-        What a record is believed to take; None while nothing is known.
+        What a record is believed to take a slot; None while nothing is known.
+    computing : float or None
+        Share of that in which slots are believed to compute.
     """
 
     at_s: float
     slots: int
     capacity_per_s: float
     record_s: float | None
+    computing: float | None
 
 
 @dataclass
@@ -177,13 +183,13 @@ class Watched(Policy):
     Attributes
     ----------
     inner : Policy
-    record_s : callable
-        Returns what a record is believed to take.
+    cost : callable
+        Returns what a record is believed to take, and the share of it that is computing.
     seen : list of Belief
     """
 
     inner: Policy
-    record_s: Callable[[], float | None] = lambda: None
+    cost: Callable[[], tuple[float | None, float | None]] = lambda: (None, None)
     seen: list[Belief] = field(default_factory=list)
 
     @property
@@ -195,7 +201,7 @@ class Watched(Policy):
         """Decide as the policy inside, and remember what it saw."""
         for view in observation.operators.values():
             total = float(view.service_rate.sum())
-            self.seen.append(Belief(time.time(), view.slots, total, self.record_s()))
+            self.seen.append(Belief(time.time(), view.slots, total, *self.cost()))
         return self.inner.decide(observation)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
@@ -253,7 +259,7 @@ def _one(
         .trigger(processingTime="0 seconds")
         .start()
     )
-    watched.record_s = query._controller.record_s
+    watched.cost = query._controller.record_cost
     ends_s = base_us / 1e6 + chosen.seconds
     if query.awaitTermination(max(0.1, ends_s - time.time())):
         query.awaitTermination()  # raises what it failed with
@@ -282,23 +288,32 @@ def judged(
     Returns
     -------
     dict
-        ``record``: of the time of a record; empty where slots do not spend it. ``capacity``: of the
+        ``record``: of the time that a record takes a slot; empty where slots do not spend it. ``cpu``: of
+        the part of it on a core. ``capacity``: of the
         records per second that all slots serve, in cycles within batches that had, and left, records
         waiting.
     """
     from_s = cost.base_us / 1e6 + _WARM_S
-    record, capacity = [], []
+    record, computed, capacity = [], [], []
     for belief in seen:
         if belief.at_s < from_s:
             continue
-        unit_s = truth.unit_s(belief.at_s, _TRUTH_S)
-        if job.in_slots and unit_s is not None and belief.record_s is not None:
+        unit = truth.unit_s(belief.at_s, _TRUTH_S)
+        if job.in_slots and unit is not None and belief.record_s is not None:
             # what a record of this moment takes in the mean: few are dear, and those make the mean
-            record.append(belief.record_s / (unit_s * cost.mean_units(belief.at_s * 1e6)) - 1.0)
+            units = cost.mean_units(belief.at_s * 1e6)
+            record.append(belief.record_s / (unit[0] * units) - 1.0)
+            if belief.computing and not job.sleeps:
+                believed_s = belief.record_s * belief.computing
+                computed.append(believed_s / (unit[1] * units) - 1.0)
         served = _served_per_s(batches, belief)
         if served is not None:
             capacity.append(belief.capacity_per_s / served - 1.0)
-    return {"record": _rounded(record), "capacity": _rounded(capacity)}
+    return {
+        "record": _rounded(record),
+        "cpu": _rounded(computed),
+        "capacity": _rounded(capacity),
+    }
 
 
 def _rounded(errors: Sequence[float]) -> list[float]:
@@ -345,16 +360,19 @@ def _all(spark: SparkSession, chosen: CpuCostParameters, work: Path) -> dict[str
             progress(f"{job}, {name}: {json.dumps(_short(runs[name]))}")
         estimates = [one["estimate"] for one in runs.values()]
         for one in runs.values():
-            one["estimate"] = {of: error([one["estimate"]], of) for of in ("record", "capacity")}
-        total = {of: error(estimates, of) for of in ("record", "capacity")}
+            one["estimate"] = {of: error([one["estimate"]], of) for of in _ESTIMATES}
+        total = {of: error(estimates, of) for of in _ESTIMATES}
         found[job] = {"policies": runs, "estimate": total}
     return {"jobs": found, "loops": loops}
 
 
 def _short(ran: Mapping[str, Any]) -> dict[str, Any]:
-    errors = {of: error([ran["estimate"]], of) for of in ("record", "capacity")}
+    errors = {of: error([ran["estimate"]], of) for of in _ESTIMATES}
     names = ("success", "success_worst", "slots_mean", "changes", "waiting")
-    return {name: ran[name] for name in names} | {"p99_ms": ran["latency_ms"]["p99"]} | errors
+    shown = {name: ran[name] for name in names} | {"p99_ms": ran["latency_ms"]["p99"]}
+    return shown | {
+        of: one and (one["median"], one["p90"], one["bias"]) for of, one in errors.items()
+    }
 
 
 def _child(request: Mapping[str, Any]) -> dict[str, Any]:

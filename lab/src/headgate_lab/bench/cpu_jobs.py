@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 F64 = npt.NDArray[np.float64]
@@ -31,7 +31,7 @@ RARE, DEAR = 0.01, 100.0
 GROWTH = 2.0
 """Where cost drifts, so many times as much at the end of a run as at its beginning."""
 
-_LINE = struct.Struct("dddd")
+_LINE = struct.Struct("ddddd")
 _BITS = 32
 _SPREAD = 2654435761
 """Knuth's multiplicative hash: neighbouring numbers are dear or cheap independently."""
@@ -85,14 +85,14 @@ class Cost:
         else:
             time.sleep(self.unit_s * units)
 
-    def tell(self, records: int, units: float, began_s: float) -> None:
-        """Write down what records took since `began_s` of `clock`."""
-        line = _LINE.pack(time.time(), records, units, self.clock() - began_s)
-        os.write(_opened(self.truth), line)
+    def tell(self, records: int, units: float, began: tuple[float, float]) -> None:
+        """Write down what records took since `began` of `clock`."""
+        spent = (now_s - began_s for now_s, began_s in zip(self.clock(), began, strict=True))
+        os.write(_opened(self.truth), _LINE.pack(time.time(), records, units, *spent))
 
-    def clock(self) -> float:
-        """Return the time that counts, in seconds: this thread's own on a core, or the wall's."""
-        return time.thread_time() if self.loops else time.perf_counter()
+    def clock(self) -> tuple[float, float]:
+        """Return the wall's time, and this thread's own on a core, in seconds."""
+        return time.perf_counter(), time.thread_time()
 
 
 @cache
@@ -117,28 +117,37 @@ class Truth:
 
     Attributes
     ----------
-    at_s, records, units, took_s : float64[n]
-        When, since 1970; how many records; their units; what they took.
+    at_s, records, units, took_s, computed_s : float64[n]
+        When, since 1970; how many records; their units; what they took, and what of it on a core.
     """
 
     at_s: F64
     records: F64
     units: F64
     took_s: F64
+    computed_s: F64
 
     @classmethod
     def read(cls, path: Path) -> Truth:
         """Return what is in a file of `Cost.tell`; nothing where there is none."""
         data = path.read_bytes() if path.exists() else b""
         lines = np.frombuffer(data[: len(data) // _LINE.size * _LINE.size], dtype=np.float64)
-        lines = lines.reshape(-1, 4)
+        lines = lines.reshape(-1, 5)
         return cls(*lines[np.argsort(lines[:, 0], kind="stable")].T)
 
-    def unit_s(self, at_s: float, within_s: float) -> float | None:
-        """Return what a unit took in the time before a moment; None where nothing was done in it."""
+    def unit_s(self, at_s: float, within_s: float) -> tuple[float, float] | None:
+        """Return what a unit took in the time before a moment, and what of it on a core.
+
+        None where nothing was done in that time.
+        """
         inside = (self.at_s > at_s - within_s) & (self.at_s <= at_s)
         units = float(self.units[inside].sum())
-        return float(self.took_s[inside].sum()) / units if units else None
+        if not units:
+            return None
+        return (
+            float(self.took_s[inside].sum()) / units,
+            float(self.computed_s[inside].sum()) / units,
+        )
 
 
 class Heavy(StatefulProcessor):
@@ -150,13 +159,11 @@ class Heavy(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
         self._count = handle.getValueState("count", "orders bigint")
-        self._began_s, self._records, self._units = self._cost.clock(), 0, 0.0
+        self._began, self._records, self._units = self._cost.clock(), 0, 0.0
 
-    def handleInputRows(
-        self, key: Any, rows: Iterator[Row], timerValues: Any
-    ) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """Take in the orders of one stock."""
-        cost, before = self._cost, self._count.get() if self._count.exists() else (0,)
+        cost, before = self._cost, self._count.get() or (0,)
         count = 0
         for row in rows:
             units = cost.units(row.number, row.at_us)
@@ -169,7 +176,7 @@ class Heavy(StatefulProcessor):
     def close(self) -> None:
         """Write down what this task took."""
         if self._records:
-            self._cost.tell(self._records, self._units, self._began_s)
+            self._cost.tell(self._records, self._units, self._began)
 
 
 def _processor(orders: DataFrame, cost: Cost) -> DataFrame:
@@ -182,16 +189,18 @@ def _processor(orders: DataFrame, cost: Cost) -> DataFrame:
 
 
 def _function(orders: DataFrame, cost: Cost) -> DataFrame:
-    @F.pandas_udf("double")  # type: ignore[call-overload,untyped-decorator,unused-ignore]
-    def worth(number: pd.Series, at_us: pd.Series, price: pd.Series) -> pd.Series:
-        began_s = cost.clock()
+    def worth(number: Any, at_us: Any, price: Any) -> Any:
+        began = cost.clock()
         units = [cost.units(*pair) for pair in zip(number, at_us, strict=True)]
         for one in units:
             cost.spend(one)
-        cost.tell(len(units), sum(units), began_s)
+        cost.tell(len(units), sum(units), began)
         return price * 1.01
 
-    worths = orders.withColumn("worth", worth("number", "at_us", "price"))
+    # the annotations would say that it takes anything, where PySpark reads series of them
+    worth.__annotations__.clear()
+    function = pandas_udf(worth, "double")  # type: ignore[call-overload]
+    worths = orders.withColumn("worth", function("number", "at_us", "price"))
     return worths.groupBy("stock").agg(F.sum("worth").alias("worth"), F.count("*").alias("orders"))
 
 
