@@ -23,6 +23,9 @@ _WARM_BATCHES = 3
 _RECORD_DECAY = 0.9
 """The same in the cost of a record, for tasks of the usual size: some ten tasks. Chosen, not tuned."""
 
+_MADE_UP = 0.125
+"""Weight of the made-up task: a quarter of one of the usual size. Chosen, not tuned."""
+
 _LEAST_OF, _SHORT_SHARE = 64, 0.25
 """Tasks of which the short ones bound the fixed cost: a quartile, since the least may be luck."""
 
@@ -177,8 +180,7 @@ class TaskCost:
         least_ms = short_ms[int(_SHORT_SHARE * len(short_ms))]
         guess_ms = min(FIXED_MS, least_ms)
         one, x, y, xx, xy = self._line[:, self._line[0] > 0.0]
-        # a task without records, of the weight that one of the usual size has
-        made_up = float(self._ratio[0].sum() / self._ratio[1].sum()) / 2.0
+        made_up = _MADE_UP * float(self._ratio[0].sum() / self._ratio[1].sum())
         weight = float((one - x * x / xx).sum()) + made_up
         found = (float((y - xy * x / xx).sum()) + made_up * guess_ms) / weight
         return min(max(found, 0.0), least_ms)
