@@ -205,6 +205,10 @@ def test_slots_that_wait_for_a_store_are_limited_by_what_spark_runs_at_a_time():
     )  # fmt: skip
 
 
+def test_slots_that_wait_need_more_of_them_than_there_are_cores():
+    assert limit(2, 2, computing=0.4)[0] == 5
+
+
 def test_where_it_is_not_known_how_much_slots_compute_spark_is_the_limit():
     assert limit(2, 2, computing=0.0)[0] == 8
 

@@ -39,7 +39,10 @@ from headgate.spark.cluster.session import session
 from headgate.spark.workloads import sources
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
 from headgate_lab.bench.cpu_jobs import JOBS, Cost, CostlyJob, Truth, loops_of
+from headgate_lab.bench.cpu_table import lines
 from headgate_lab.bench.slo import split_policies
+
+__all__ = ["CpuCostParameters", "lines", "run"]
 
 _START_S = 240.0
 """What all runs may take beside their load: the JVM, the first batches."""

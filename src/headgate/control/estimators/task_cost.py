@@ -158,7 +158,7 @@ class TaskCost:
         if not some.any():
             self._record_ms = np.zeros(len(records))
             return
-        self._fixed_ms = self._fitted_ms(some)
+        self._fixed_ms = self._fitted_ms()
         above_ms = np.maximum(took_ms - self._fixed_ms * tasks, _RECORDS_SHARE_MIN * took_ms)
         own_ms = above_ms[some] / records[some]
         weight, total = records[some], float(records.sum())
@@ -174,7 +174,7 @@ class TaskCost:
         found[some] = mean_ms + credible * (own_ms - mean_ms)
         self._record_ms = found
 
-    def _fitted_ms(self, some: npt.NDArray[np.bool_]) -> float:
+    def _fitted_ms(self) -> float:
         """Return `a`: least squares with one `a` for all slots and a slope for each."""
         short_ms = sorted(self._took_ms)
         least_ms = short_ms[int(_SHORT_SHARE * len(short_ms))]
