@@ -433,3 +433,43 @@ def test_without_its_floor_an_idle_micro_batch_job_never_scales_in() -> None:
     engine = Late(rate=1.0, slots=4)
     story(loop_of(policy("streamswitch"), engine), engine, 1, 100)
     assert engine.now.slots == 4
+
+
+# --- a limit that is nobody's wish -----------------------------------------------------------------
+
+LIMIT = "the cores are the limit: the machine has 2"
+
+
+def limited(slots: int, most: int, rate: float) -> tuple[FakeEngine, ControlLoop]:
+    settings = replace(SETTINGS, slots_max=most, limit=LIMIT)
+    engine = FakeEngine(slots=slots, rate=rate)
+    return engine, loop_of(policy("threshold"), engine, settings)
+
+
+def test_a_policy_stays_within_the_slots_that_can_be_of_use_and_the_journal_says_why() -> None:
+    engine, loop = limited(slots=2, most=2, rate=30.0)
+    run(loop, 1, 30)
+    assert "apply" not in engine.log
+    assert engine.log.count("noted limit") == 1
+    (told,) = (decision for _, decision, _ in engine.decisions if decision.rule == "limit")
+    assert told.reason == f"op: {LIMIT}; more than 2 slots would serve no more."
+
+
+def test_slots_that_are_there_already_are_no_reason_to_take_some_away() -> None:
+    engine, loop = limited(slots=4, most=2, rate=70.0)
+    run(loop, 1, 30)
+    assert "apply" not in engine.log
+    assert "noted limit" in engine.log
+
+
+def test_a_limit_is_no_news_while_the_slots_suffice() -> None:
+    engine, loop = limited(slots=2, most=2, rate=10.0)
+    run(loop, 1, 30)
+    assert "noted limit" not in engine.log
+
+
+def test_a_policy_that_goes_beyond_the_limit_is_refused_with_its_reason() -> None:
+    engine = FakeEngine()
+    loop = loop_of(Restless(), engine, replace(SETTINGS, slots_max=2, limit=LIMIT))
+    run(loop, 1, 30)
+    assert engine.log[-1].endswith(f"it has 3 slots, the most is 2: {LIMIT}")

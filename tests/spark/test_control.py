@@ -27,10 +27,11 @@ from headgate.spark.job.changes import Changes, Wanted
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Report
 from headgate.spark.steer.commands import FREEZE, Commands
-from headgate.spark.steer.control import ControlConfig, Controller
+from headgate.spark.steer.control import ControlConfig, Controller, Cores
 from headgate.state.control import Command, ControlFiles
 
 GROUPS = 8
+TWO_CORES = Cores(lambda: 2)
 
 
 class Job:
@@ -46,6 +47,7 @@ class Job:
         slot_rate=1_000.0,
         slo="mean < 1 s over 300 ms",
         parents=None,
+        cores=TWO_CORES,
     ):
         self.states = {name: OperatorState.fresh(slots, GROUPS) for name in ("a", *(parents or {}))}
         self.changes = Changes(self.states, slots_max=GROUPS)
@@ -59,7 +61,7 @@ class Job:
                 self.changes,
                 self.events.append,
                 budget_s=lambda: None,
-                cores=2,
+                cores=cores,
                 parents=parents or {},
             )
             self.controller.start()
@@ -117,7 +119,7 @@ def report(slot, counts, served, operator="a"):
         segments={}, taken={}, arrived=served, served=served, late_records=0, waiting_records=0,
         served_rows=served, touched_rows=0, served_by_group={}, histogram=((100.0, served),),
         latency_sum_ms=100.0 * served, latency_max_ms=100.0, watermark_us=0, holds_us=0,
-        useful_ms=5.0, counts=counts,
+        useful_ms=5.0, counts=counts, cpu_ms=4.9,
     )  # fmt: skip
 
 
@@ -226,6 +228,30 @@ def test_slots_at_a_fixed_rate_get_what_the_time_since_the_last_step_allows():
     assert state.limited(1_000.0, 0.25) == [250] * 3
     assert state.limited(1_000.0, 60.0) == [10_000] * 3
     assert state.limited(1_000.0, 0.0) == [1] * 3
+
+
+def test_slots_that_compute_stay_within_the_machines_cores_and_the_journal_says_why(tmp_path):
+    # Spark runs eight at a time, but they share two cores
+    job = Job(tmp_path, Grow(4), slots=1, slot_rate=None, cores=Cores(lambda: 8, machine=2))
+    for number in range(8):
+        job.batch(number)
+    assert job.changes.newest("a").slots == 2
+    refused = [event.why for event in job.of(NotReadyToDecide)][-1]
+    assert refused.endswith(
+        "it has 3 slots, the most is 2: the cores are the limit: slots compute for 98% of their "
+        "time, and the machine has 2"
+    )
+    assert job.controller._loop.settings("a").slots_max == 2
+
+
+def test_at_a_fixed_rate_and_where_cores_may_come_slots_are_not_limited(tmp_path):
+    for number, given in enumerate(({"slot_rate": 1_000.0}, {"cores": Cores(lambda: 8)})):
+        (tmp_path / str(number)).mkdir()
+        made = {"slot_rate": None, "cores": Cores(lambda: 8, machine=2), **given}
+        job = Job(tmp_path / str(number), Grow(4), slots=1, **made)
+        for step in range(8):
+            job.batch(step)
+        assert job.changes.newest("a").slots == 4
 
 
 # --- commands ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from headgate.operators.counts import Binned, Counts
 from headgate.spark.job.reports import Report
 from headgate.spark.steer.metrics import OperatorCounters, SparkMetrics
 from headgate.spark.steer.success import SuccessRate
-from headgate.spark.steer.useful import CostFit, UsefulTime
+from headgate.spark.steer.useful import UsefulTime
 
 GROUPS = 4
 
@@ -79,10 +79,10 @@ def test_a_time_slot_is_told_once_and_what_comes_later_counts_in_the_next():
 
 def test_nothing_is_told_of_time_that_is_not_known_completely():
     metrics = SparkMetrics(0.1, started_ms=10_000.0)
-    useful = UsefulTime(None, lambda: None, 2)
+    useful = UsefulTime(None, lambda: None, lambda: 2)
     metrics.add_operator("o", spread(1, GROUPS), np.zeros(GROUPS), useful, None)
     # the batch began at 10.35 s and took until 12 s: time slots up to 10.3 s are known
-    metrics.committed([report(0, [(103, 0, 1, 0)], [(119, 0, 1, 0)])], 10_350.0, 10_350.0)
+    metrics.committed([report(0, [(103, 0, 1, 0)], [(119, 0, 1, 0)])], 10_350.0, 10_350.0, 12_000.0)
     assert [s.tick for s in metrics.collect()["o"]] == [1, 2, 3]
     metrics.known_until(12_050.0)
     samples = metrics.collect()["o"]
@@ -164,101 +164,11 @@ def test_an_assignment_holds_from_the_time_slot_that_begins_after_its_step():
 def test_each_operator_counts_its_own_reports():
     metrics = SparkMetrics(0.1, started_ms=0.0)
     for name in ("o", "other"):
-        useful = UsefulTime(100.0, lambda: None, 2)
+        useful = UsefulTime(100.0, lambda: None, lambda: 2)
         metrics.add_operator(name, spread(1, GROUPS), np.zeros(GROUPS), useful, None)
-    metrics.committed([report(0, [(1, 0, 4, 0)], [])], 100.0, 100.0)
+    metrics.committed([report(0, [(1, 0, 4, 0)], [])], 100.0, 100.0, 110.0)
     told = metrics.collect()
     assert [told[name][-1].arrived[0] for name in ("o", "other")] == [4.0, 0.0]
-
-
-# --- useful time ---------------------------------------------------------------------------------
-
-
-def test_the_fit_separates_a_tasks_fixed_cost_from_its_records():
-    fit = CostFit()
-    for records in (100, 2_000, 500, 4_000, 1_000):
-        fit.add(records, 15.0 + 0.02 * records)
-    assert fit.record_ms == pytest.approx(0.02, rel=0.05)
-    assert fit.fixed_ms == pytest.approx(15.0, rel=0.1)
-
-
-def test_a_slot_with_little_to_do_does_not_look_slow():
-    fit = CostFit()
-    fit.add(10_000, 120.0)
-    for _ in range(30):
-        fit.add(5, 18.0)
-    assert 1e3 / fit.record_ms > 5 / 18e-3 * 10
-
-
-def test_noise_gives_a_cost_above_zero():
-    fit = CostFit()
-    for records, useful_ms in ((1_000, 50.0), (2_000, 30.0), (3_000, 10.0)):
-        fit.add(records, useful_ms)
-    assert fit.record_ms > 0.0
-    assert CostFit().record_ms == 0.0
-
-
-def test_a_task_without_records_says_nothing_about_them():
-    fit, same = CostFit(), CostFit()
-    for records in (100, 300):
-        fit.add(records, 10.0 + records)
-        same.add(records, 10.0 + records)
-        same.add(0, 1.0)
-    assert (same.fixed_ms, same.record_ms) == (fit.fixed_ms, fit.record_ms)
-
-
-def test_a_slot_that_gets_another_number_keeps_what_its_records_cost():
-    useful = UsefulTime(None, lambda: None, 4)
-    for _ in range(5):
-        tasks = [report(s, [], [], served=100, useful_ms=100.0 * (1 + 3 * s)) for s in (0, 1)]
-        useful.add(tasks, 0.0, 2)
-    useful.renumber((1,))
-    (spent_s,) = useful.add([report(0, [], [], served=100, useful_ms=400.0)], 0.0, 1)
-    kept = UsefulTime(None, lambda: None, 4)
-    for _ in range(6):
-        (expected_s,) = kept.add([report(0, [], [], served=100, useful_ms=400.0)], 0.0, 1)
-    assert spent_s == pytest.approx(expected_s)
-
-
-def test_at_a_fixed_rate_useful_time_is_served_over_rate():
-    useful = UsefulTime(2_000.0, lambda: 1.0, 2)
-    assert useful.add([report(0, [], [], served=500, useful_ms=3.0)], 0.0, 1) == [0.25]
-
-
-def test_turns_on_few_cores_and_time_beside_the_slots_count():
-    def sustained(cores, budget_s):
-        useful = UsefulTime(None, lambda: budget_s, cores)
-        for batch in range(40):
-            # 1 ms per record and 200 ms beside the slots, of which there are four
-            slots = [report(s, [], [], served=100, useful_ms=100.0) for s in range(4)]
-            spent = useful.add(slots, batch * (200.0 + 100.0 * 4 / cores), 4)
-        return 100 / spent[0]
-
-    plain = sustained(4, None)
-    assert sustained(2, None) == pytest.approx(plain / 2)
-    # of a budget of 800 ms and 200 ms beside it, what is not fixed cost serves
-    assert sustained(2, 0.8) == pytest.approx(sustained(4, 0.8) / 2)
-    assert sustained(4, 0.8) < plain * 0.8
-
-
-def test_what_records_cost_now_outweighs_what_they_cost_long_ago():
-    fit = CostFit()
-    for record_ms in (1.0, 3.0):
-        for records in (100, 200, 300) * 10:
-            fit.add(records, record_ms * records)
-    assert fit.record_ms == pytest.approx(3.0, rel=0.1)
-
-
-def test_the_pauses_of_a_quiet_source_are_no_time_beside_the_slots():
-    def spent_s(pauses_ms):
-        useful, now_ms = UsefulTime(None, lambda: 0.8, 4), 0.0
-        for pause_ms in pauses_ms:
-            spent = useful.add([report(0, [], [], served=100, useful_ms=100.0)], now_ms, 1)
-            now_ms += 100.0 + pause_ms
-        return spent[0]
-
-    busy = spent_s([50.0] * 12)
-    assert spent_s([50.0, 50.0, 5_000.0] * 4) == pytest.approx(busy)
 
 
 # --- success -------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ class Benchmark(StrEnum):
     """Benchmarks by name."""
 
     AGGREGATE = "aggregate"
+    CPU_COST = "cpu-cost"
     OVERHEAD = "overhead"
     KILL = "kill"
     STORM = "storm"
@@ -44,6 +45,7 @@ class Benchmark(StrEnum):
 
 _COUNTED = {
     Benchmark.AGGREGATE: "repeats",
+    Benchmark.CPU_COST: "seconds",
     Benchmark.OVERHEAD: "batches",
     Benchmark.KILL: "count",
     Benchmark.STORM: "count",
@@ -114,7 +116,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
         typer.Option(
             help="rescale: decoupling,scheduling,subscale,all,none; operators: processor, windows, "
             "join, counts, operator6, scalejoin, memory; henge: 9,11,12,13,17; soak: with, without; "
-            "storm: aggregates,join,processor,duplicates."
+            "storm: aggregates,join,processor,duplicates; cpu-cost: processor,udf,varied,store."
         ),
     ] = None,
     store_delay: Annotated[
@@ -124,6 +126,13 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
     cluster: Annotated[
         bool, typer.Option("--cluster", help="kill: on a cluster, workers and executors too.")
     ] = False,
+    policies: Annotated[
+        str | None,
+        typer.Option(metavar="POLICY,POLICY", help="cpu-cost, slo: who decides."),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="cpu-cost, slo, phases: length of each run.")
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Another parameter of it; repeatable."),
@@ -131,11 +140,17 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
     debug: Debug = False,
 ) -> None:
     """Measure headgate on this machine, side by side with what it is compared with."""
+    module: Any = None
+
+    def show(found: dict[str, Any]) -> list[str]:
+        lines: list[str] = getattr(module, "lines", _plain_items)(found)
+        return lines
 
     def work() -> dict[str, Any]:
         if cluster and name is not Benchmark.KILL:
             msg = f"--cluster is for bench kill; bench {name.value} chooses its own cluster."
             raise ConfigError(msg)
+        nonlocal module
         module = engine_module(_bench_module(name, cluster=cluster))
         counted = {_COUNTED[name]: count} if name in _COUNTED else {"count": count}
         sizes = {"state": state, "store_delay": store_delay, "only": only}
@@ -143,10 +158,12 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
             parse_bytes(state)
         if store_delay is not None:
             parse_duration_s(store_delay, zero=True)
-        given = {**counted, "seed": seed, **sizes, **parse_options(option or ())}
-        return dict(module.run(**{k: v for k, v in given.items() if v is not None}))
+        runs = {"policies": policies, "seconds": seconds}
+        named = {**counted, "seed": seed, **sizes}
+        given = [*named.items(), *runs.items(), *parse_options(option or ()).items()]
+        return dict(module.run(**{key: value for key, value in given if value is not None}))
 
-    answer(work, _plain_items, as_json=as_json, debug=debug)
+    answer(work, show, as_json=as_json, debug=debug)
 
 
 def _bench_module(name: Benchmark, *, cluster: bool) -> str:

@@ -48,6 +48,8 @@ class OperatorView:
         contains it: policies compare ``latency_s - floor_s`` with `alert_s`.
     slots_min, slots_max : int
         How many slots the operator may have.
+    limit : str
+        Why no more than `slots_max` could be of use; empty where it is what a user gave.
     """
 
     assignment: Assignment
@@ -64,6 +66,7 @@ class OperatorView:
     floor_s: float = 0.0
     slots_min: int = 1
     slots_max: int = 1
+    limit: str = ""
 
     @property
     def slots(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from headgate.control.decision import NOTHING, Change, Decision
@@ -21,6 +21,9 @@ from headgate.loop.settings import OperatorSettings
 
 _FLOORS = 2.0
 """A bound below so many floors cannot be kept, whatever the number of slots."""
+
+_FULL = 0.9
+"""Share of what its slots can serve from which an operator is short of slots. Chosen, not tuned."""
 
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 
@@ -64,6 +67,8 @@ class _Operator:
         The change between *decided* and *applied*.
     why : str
         Why the last cycle was not ready; empty where it was.
+    limited : bool
+        Whether it was short of slots that could be of use, and that was written down.
     """
 
     settings: OperatorSettings
@@ -71,6 +76,7 @@ class _Operator:
     floor: Floor = field(default_factory=Floor)
     pending: _Pending | None = None
     why: str = "no cycle has run yet"
+    limited: bool = False
 
     @property
     def floor_s(self) -> float:
@@ -159,6 +165,7 @@ class ControlLoop:
         observation = Observation(time_s, views, self._parents, self._end_to_end_s)
         decision = self._advice.decide(observation)
         self._write(observation, decision)
+        self._tell_limits(observation)
         if decision:
             for name, change in decision.changes.items():
                 self._begin(name, change, observation)
@@ -251,13 +258,16 @@ class ControlLoop:
     def _examine(self, name: str, operator: _Operator) -> OperatorView | None:
         """Return what a policy may see of an operator; None where it may not."""
         settings = operator.settings
+        slots_max = settings.slots_max
+        if settings.limit:  # what is there already is no reason to take slots away
+            slots_max = max(slots_max, self._actuator.assignment(name).slots)
         try:
             view = operator.examiner.view(
                 bound_s=self.bound_s(name),
                 alert_s=settings.alert_s,
                 floor_s=operator.floor_s,
                 slots_min=settings.slots_min,
-                slots_max=settings.slots_max,
+                slots_max=slots_max,
             )
         except NotReady as not_ready:
             self._not_ready(name, operator, str(not_ready))
@@ -268,6 +278,7 @@ class ControlLoop:
             self._not_ready(name, operator, why)
             return None
         operator.why = ""
+        view = replace(view, limit=settings.limit) if settings.limit else view
         if settings.floor_s is None:
             latency_s = view.latency_s[view.latency_s == view.latency_s]
             if len(latency_s):
@@ -285,6 +296,17 @@ class ControlLoop:
         if decision or (decision.rule and decision.rule != self._last_rule):
             self._journal.decided(observation, decision, acts=bool(decision))
         self._last_rule = decision.rule
+
+    def _tell_limits(self, observation: Observation) -> None:
+        """Write down once that an operator is short of slots, and that more could not be of use."""
+        for name, view in observation.operators.items():
+            short = view.group_rate.sum() > _FULL * view.service_rate.sum()
+            limited = bool(view.limit and view.slots >= view.slots_max and short)
+            if limited and not self._operators[name].limited:
+                reason = f"{name}: {view.limit}; more than {view.slots} slots would serve no more."
+                told = Decision({}, reason, "limit", {f"{name}.slots": float(view.slots)})
+                self._journal.decided(observation, told, acts=False)
+            self._operators[name].limited = limited
 
     def _begin(self, name: str, change: Change, observation: Observation) -> None:
         """Hand a change to the engine; one that is not valid is refused, never carried out."""
@@ -330,5 +352,5 @@ def _fault(view: OperatorView | None, change: Change) -> str:
         return f"the survivors {kept} are not different slots of the operator"
     most = max(view.slots_max, view.slots)
     if new.slots > most:
-        return f"it has {new.slots} slots, the most is {most}"
+        return f"it has {new.slots} slots, the most is {most}" + (view.limit and f": {view.limit}")
     return ""

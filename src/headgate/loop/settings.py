@@ -29,6 +29,9 @@ class OperatorSettings:
     slots_min: int = 1
     """Fewest slots the operator may have; at least 1."""
 
+    limit: str = ""
+    """Why no more than `slots_max` could be of use; empty where it is what the user gave."""
+
     alert_s: float = 0.1
     """l: the alert threshold above the floor, in seconds; StreamSwitch's default."""
 

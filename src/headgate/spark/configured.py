@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,14 @@ from headgate.spark.step import sinks
 def cores_of(spark: SparkSession) -> int:
     """Return the cores granted."""
     return int(spark.sparkContext.defaultParallelism)
+
+
+def machine_cores(spark: SparkSession) -> int | None:
+    """Return the cores of this machine where all of Spark is on it, whatever Spark was promised."""
+    if not str(spark.sparkContext.master).startswith("local"):
+        return None
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count()
 
 
 def job_config(settings: QuerySettings, cores: int) -> JobConfig:

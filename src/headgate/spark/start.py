@@ -15,7 +15,7 @@ from headgate.operators.spec import OutputMode
 from headgate.spark import configured
 from headgate.spark.cluster.allocation import follow_slots
 from headgate.spark.job.job import JobConfig
-from headgate.spark.job.ports import NoObserver, Observer, Ports
+from headgate.spark.job.ports import Executors, NoObserver, Observer, Ports
 from headgate.spark.launch import giving_back, launched, opened
 from headgate.spark.pool_query import PoolQuery
 from headgate.spark.query import Query
@@ -26,7 +26,7 @@ from headgate.spark.settings import given
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.steer.commands import Commands
-from headgate.spark.steer.control import ControlConfig, Controller
+from headgate.spark.steer.control import ControlConfig, Controller, Cores
 from headgate.spark.step.live import LiveJob
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.pool_loop import PoolLoop
@@ -143,7 +143,7 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         executors = follow_slots(spark, specs, run.run_id, recorder.write, choice)
         undo.callback(executors.leave)
         job = LiveJob.begin(plan, config, latest, executors, recorder)
-        controller = _controller(settings, job, cores)
+        controller = _controller(settings, job, executors, configured.machine_cores(spark))
         commands = Commands(
             ControlFiles(checkpoint.root),
             job.changes,
@@ -178,7 +178,9 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
     return Query(inner, machine, work, controller, commands, finite=finite, release=release)
 
 
-def _controller(settings: QuerySettings, job: LiveJob, cores: int) -> Controller | None:
+def _controller(
+    settings: QuerySettings, job: LiveJob, executors: Executors, machine_cores: int | None
+) -> Controller | None:
     """Return what steers the query; None without an SLO or without operators."""
     policy, operators = settings.policy, job.query.operators
     if not settings.slos or not operators:
@@ -193,7 +195,7 @@ def _controller(settings: QuerySettings, job: LiveJob, cores: int) -> Controller
         settings.slos,
         policy or given.policy_of("streamswitch", {}),
         advise=settings.advise,
-        **configured.limits(settings, job.config, cores),
+        **configured.limits(settings, job.config, executors.cores),
     )
     parents = {op.id: (op.upstream.id,) for op in operators if op.upstream is not None}
     return Controller(
@@ -203,7 +205,7 @@ def _controller(settings: QuerySettings, job: LiveJob, cores: int) -> Controller
         job.changes,
         job.recorder.write,
         budget_s=lambda: job.config.budget_s,
-        cores=cores,
+        cores=Cores(lambda: executors.cores, machine_cores),
         parents=parents,
     )
 

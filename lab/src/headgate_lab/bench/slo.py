@@ -78,8 +78,13 @@ class SloParameters:
 
     def names(self) -> list[str]:
         """Return the policies, each once."""
-        found = (name.strip() for name in _OUTSIDE_BRACKETS.split(self.policies))
-        return list(dict.fromkeys(name for name in found if name))
+        return split_policies(self.policies)
+
+
+def split_policies(text: str) -> list[str]:
+    """Return the policies that a text names, with commas between them, each once."""
+    found = (name.strip() for name in _OUTSIDE_BRACKETS.split(text))
+    return list(dict.fromkeys(name for name in found if name))
 
 
 def run(**given: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headgate.control.estimators.task_cost import FIXED_MS
 from headgate.core.assignment import Assignment, spread
 from headgate.operators.quota import timed_quota
 from headgate.operators.spec import NEVER_US
@@ -207,7 +208,7 @@ class OperatorState:
             raised = min(known * 1.5, _RATE_MAX_PER_S) if held_up else known
             self.rate_per_s[slot] = max(least, raised)
             return
-        rate = report.served_rows / (useful_ms - _FIXED_MS) * 1e3
+        rate = report.served_rows / (useful_ms - FIXED_MS) * 1e3
         near = known / 2 <= rate <= known * 2
         self.rate_per_s[slot] = (known + rate) / 2 if near else rate
 
@@ -275,9 +276,6 @@ _INITIAL_RATE_PER_S = 100_000.0
 
 _RATE_MAX_PER_S = 10_000_000.0
 """No slot serves more; keeps the raising of a rate within bounds."""
-
-_FIXED_MS = 20.0
-"""What a task costs with hardly any rows: 5 to 30 ms were measured here."""
 
 _TELLING_MS = 50.0
 """A task shorter than this is mostly fixed cost, so it says nothing against the known rate: a budget

@@ -72,6 +72,8 @@ class Report:
     phases_ms : dict of str to float
     counts : Counts or None
         For the control loop; None where there is none.
+    cpu_ms : float
+        What of `useful_ms` the worker was on a core.
     """
 
     step: int
@@ -105,6 +107,7 @@ class Report:
     useful_ms: float
     phases_ms: dict[str, float] = field(default_factory=dict)
     counts: Counts | None = None
+    cpu_ms: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.control.estimators.examiner import Examiner
+from headgate.control.estimators.task_cost import makespan_ms
 from headgate.control.policy import Policy
 from headgate.control.sample import Sample
 from headgate.core.assignment import spread
@@ -66,6 +67,23 @@ class ControlConfig:
     floor_s: float | None = None
 
 
+@dataclass(frozen=True)
+class Cores:
+    """What slots run on.
+
+    Attributes
+    ----------
+    at_once : callable
+        Returns how many slots run at a time.
+    machine : int or None
+        Cores of the one machine that all of Spark is on; None where there may be others, and cores to
+        come.
+    """
+
+    at_once: Callable[[], int]
+    machine: int | None = None
+
+
 @dataclass
 class _Spent:
     """What the loop took since the last batch line."""
@@ -91,7 +109,7 @@ class Controller:
         Appends an event to the journal.
     budget_s : callable
         Returns the time that a slot may serve per batch at present, or None.
-    cores : int
+    cores : Cores
     parents : mapping of str to tuple of str
         As `Observation.parents`.
     """
@@ -105,12 +123,13 @@ class Controller:
         write: Callable[[Event], None],
         *,
         budget_s: Callable[[], float | None],
-        cores: int,
+        cores: Cores,
         parents: Mapping[str, tuple[str, ...]],
     ) -> None:
         self._config = config
         self._began_s = time.monotonic()
         self._changes = changes
+        self._cores = cores
         self._names = list(states)
         self._targets = steering.targets_of(config.slos, self._names)
         self._metrics = SparkMetrics(DELTA_S, time.time() * 1e3)
@@ -121,7 +140,7 @@ class Controller:
                 name,
                 state.assignment,
                 _waiting(state),
-                UsefulTime(limited, budget_s, cores),
+                UsefulTime(limited, budget_s, cores.at_once),
                 _judge(target.slo, job.key_groups, first=not parents.get(name)),
             )
         self._writer = DecisionWriter(write, config.policy.name)
@@ -163,7 +182,8 @@ class Controller:
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
         """Take note of a committed step; parameters as of `SparkMetrics.committed`."""
-        self._events.put(lambda: self._on_committed(reports, started_ms, horizon_ms))
+        ended_ms = time.time() * 1e3
+        self._events.put(lambda: self._on_committed(reports, started_ms, horizon_ms, ended_ms))
 
     def quiet(self, horizon_ms: float) -> None:
         """Take note that nothing arrived until `horizon_ms`, and nothing is left to do."""
@@ -219,6 +239,14 @@ class Controller:
         end_to_end_s = steering.end_to_end_s(slos, self._names)
         self._events.put(lambda: self._on_slos(targets, end_to_end_s))
 
+    def record_cost(self) -> tuple[float | None, float | None]:
+        """Return what a record is believed to take a slot of the first operator.
+
+        In seconds, the mean of its slots, and the share of that in which they compute; None where that is
+        not known. For the policy's own thread.
+        """
+        return self._metrics.record_cost(self._first[0]) if self._first else (None, None)
+
     def decisions(self) -> list[Decided]:
         """Return the last decisions, oldest first."""
         return list(self._writer.kept)
@@ -257,8 +285,10 @@ class Controller:
         elif self._loop.state(operator) is LoopState.CHANGING:
             self._loop.abandoned(operator)  # a user was faster
 
-    def _on_committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
-        self._metrics.committed(reports, started_ms, horizon_ms)
+    def _on_committed(
+        self, reports: list[Report], started_ms: float, horizon_ms: float, ended_ms: float
+    ) -> None:
+        self._metrics.committed(reports, started_ms, horizon_ms, ended_ms)
         self._measure_floor(reports, started_ms)
         self._due = True
 
@@ -269,7 +299,7 @@ class Controller:
         self._floor.add(
             started_ms,
             latency_ms / records / 1e3 if records else None,
-            max((r.useful_ms for r in reports), default=0.0) / 1e3,
+            busy_s(reports, self._cores.at_once()),
             any(r.waiting_records or r.taken for r in first),
         )
         given_s = self._config.floor_s
@@ -290,14 +320,25 @@ class Controller:
     def _configure(self, operator: str, floor_s: float | None) -> None:
         """Hold an operator to its target; `floor_s` is None where the loop measures it."""
         target, known_s = self._targets[operator], floor_s or 0.0
+        most, why = self._limit(operator)
         settings = replace(
             self._loop.settings(operator),
+            slots_max=most,
+            limit=why,
             bound_s=target.mean_bound_s(known_s),
             window_s=target.slo.window_s,
             alert_s=target.alert_s(known_s),
             floor_s=floor_s,
         )
         self._loop.configure(operator, settings)
+
+    def _limit(self, operator: str) -> tuple[int, str]:
+        """Return the most slots of an operator, and why no more could be of use."""
+        asked, cores = self._config.slots_max, self._cores.machine
+        found = None if cores is None else self._metrics.limit(operator, cores)
+        if found is None or found[0] >= asked:
+            return asked, ""
+        return max(found[0], self._config.slots_min), found[1]
 
     def _on_quiet(self, horizon_ms: float) -> None:
         self._metrics.known_until(horizon_ms)
@@ -350,6 +391,14 @@ class Controller:
             loop_ms=0.0,
             cycles=0,
         )
+
+
+def busy_s(reports: Sequence[Report], cores: int) -> float:
+    """Return how long the slots of a batch took, in seconds: operator after operator, in turns."""
+    took_ms: dict[str, list[float]] = {}
+    for report in sorted(reports, key=lambda one: one.slot):
+        took_ms.setdefault(report.operator, []).append(report.useful_ms)
+    return sum(makespan_ms(tasks, max(1, cores)) for tasks in took_ms.values()) / 1e3
 
 
 def _judge(slo: Slo, key_groups: int, *, first: bool) -> SuccessRate | None:

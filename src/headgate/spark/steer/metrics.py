@@ -238,6 +238,16 @@ class SparkMetrics:
         """Return how often the operator met its SLO; None where it is not judged by itself."""
         return self._operators[operator].success
 
+    def record_cost(self, operator: str) -> tuple[float | None, float | None]:
+        """Return what a record takes a slot of `operator`, and the share of that which is computing."""
+        useful = self._operators[operator].useful
+        return useful.record_s, useful.computing
+
+    def limit(self, operator: str, cores: int) -> tuple[int, str] | None:
+        """Return how many slots can be of use to `operator`, and why no more; see `UsefulTime`."""
+        metered = self._operators[operator]
+        return metered.useful.limit(len(metered.counters.slot_ids), cores)
+
     def assigned(
         self,
         operator: str,
@@ -250,7 +260,13 @@ class SparkMetrics:
         metered.counters.assign(assignment, survivors, math.ceil(at_ms / self._delta_ms))
         metered.useful.renumber(survivors)
 
-    def committed(self, reports: Sequence[Report], started_ms: float, horizon_ms: float) -> None:
+    def committed(
+        self,
+        reports: Sequence[Report],
+        started_ms: float,
+        horizon_ms: float,
+        ended_ms: float,
+    ) -> None:
         """Count a committed step.
 
         Parameters
@@ -261,10 +277,12 @@ class SparkMetrics:
             When the step began.
         horizon_ms : float
             All records that arrived until then are in this step or in an earlier one.
+        ended_ms : float
+            When it was committed.
         """
         for name, metered in self._operators.items():
             mine = [r for r in reports if r.operator == name and r.counts is not None]
-            spent_s = metered.useful.add(mine, started_ms, len(mine))
+            spent_s = metered.useful.add(mine, started_ms, ended_ms, len(mine))
             for report, useful_s in zip(mine, spent_s, strict=True):
                 metered.counters.add(report, useful_s)
         self.known_until(horizon_ms)

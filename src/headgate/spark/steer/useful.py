@@ -1,4 +1,4 @@
-"""How much of a slot task's time its records took: the fixed cost of an Arrow batch taken away.
+"""How much of the time that a slot has its records took: what it can sustain, and what limits that.
 
 A task with five records takes nearly as long as one with five hundred. Time per record taken from
 such tasks would make a slot with little to do look slow.
@@ -6,18 +6,17 @@ such tasks would make a slot with little to do look slow.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
+from headgate.control.estimators.task_cost import FIXED_MS, TaskCost, makespan_ms
 from headgate.spark.job.reports import Report
 
-_DECAY = 0.9
-"""Weight of a batch against the next one: the fit looks back about ten batches. Chosen, not tuned."""
-
-_FIXED_MS = 20.0
-"""Fixed cost of a task assumed at first: 5 to 30 ms were measured here."""
+F64 = npt.NDArray[np.float64]
 
 _PERIODS = 32
 """Batches whose time beside the slots' is remembered. Chosen, not tuned."""
@@ -25,67 +24,80 @@ _PERIODS = 32
 _SERVING_SHARE_MIN = 0.2
 """A budget that the fixed cost nearly fills still serves; keeps the rate away from zero."""
 
+_BESIDE_DECAY = 0.95
+"""Weight of a batch against the next one in what it takes beside its slots: some twenty batches."""
 
-class CostFit:
-    """Fits ``useful time = a + b x records`` over the recent tasks of one slot.
+_EVIDENCE = 3.0
+"""Standard errors that the cost of a record beside the slots must be above 0, to be believed: it is
+extended to many more records than were seen."""
 
-    Least squares, older tasks weighing less. One made-up task without records and with the least time
-    seen so far keeps `a` defined while the load, and so every task, is the same.
+_TOLD_MIN = 6.0
+"""Batches' weight from which such an error is known."""
+
+_BEFORE_MIN = 0.8
+"""Share of a record's time that is spent before it reaches a slot, from which slots cannot help: a
+quarter more of them would save a twentieth. Chosen, not tuned."""
+
+_COMPUTING_DECAY = 0.9
+"""Weight of a task against the next one in the share of its time that it computes."""
+
+
+class BesideSlots:
+    """What a batch takes beside its slots: a fixed time, and one for each record that it brought.
+
+    The second is that of a UDF, a parse or a filter between source and slots. No slot more shortens it.
     """
 
     def __init__(self) -> None:
-        self._least_ms = _FIXED_MS
-        self._sums = np.zeros(5)
-        """Weighted sums of 1, x, y, x*x, x*y."""
+        self._within: deque[float] = deque(maxlen=_PERIODS)
+        self._between: deque[float] = deque(maxlen=_PERIODS)
+        self._sums: F64 = np.zeros(6)
+        """Weighted: 1, x, y, x*x, x*y, y*y of the batches' records and the time within them."""
 
-    def add(self, records: int, useful_ms: float) -> None:
-        """Take a task into account; one without records says nothing about them."""
-        if records <= 0:
-            return
-        self._least_ms = min(self._least_ms, useful_ms)
-        x, y = float(records), useful_ms
-        self._sums = self._sums * _DECAY + np.array([1.0, x, y, x * x, x * y])
-
-    @property
-    def fixed_ms(self) -> float:
-        """The fixed cost a of a task, in ms; never above its mean."""
-        return self._line()[0]
+    def add(self, records: int, within_ms: float, between_ms: float) -> None:
+        """Take a batch into account: its records, and the time beside slots within and before it."""
+        self._within.append(within_ms)
+        self._between.append(between_ms)
+        x, y = float(records), within_ms
+        self._sums = self._sums * _BESIDE_DECAY + np.array([1.0, x, y, x * x, x * y, y * y])
 
     @property
-    def record_ms(self) -> float:
-        """The cost b of a record, in ms; 0 while none is known."""
-        return self._line()[1]
+    def known(self) -> bool:
+        """Whether there was a batch."""
+        return bool(self._within)
 
-    def _line(self) -> tuple[float, float]:
-        tasks, x, y, xx, xy = (float(v) for v in self._sums)
-        if x == 0.0:
-            return self._least_ms, 0.0
-        weight, y_all = tasks + 1.0, y + self._least_ms
-        slope = (weight * xy - x * y_all) / (weight * xx - x * x)
-        fixed = (y_all - slope * x) / weight
-        if slope > 0.0 and fixed >= 0.0:
-            return fixed, slope
-        # more records in less time, or a negative start: noise; all the time is the records'
-        return 0.0, y / x
+    def line(self) -> tuple[float, float]:
+        """Return (ms of a batch, ms of a record)."""
+        # low quantiles: while a source is quiet, the time between batches is not spent on anything
+        between_ms = _quartile(self._between)
+        count, x, y, xx, xy, yy = self._sums.tolist()
+        across, both = xx - x * x / count, xy - x * y / count
+        if count >= _TOLD_MIN and across > 0.0 and both > 0.0:
+            slope = both / across
+            left = max(yy - y * y / count - slope * both, 0.0) / (count - 2.0)
+            fixed_ms = (y - slope * x) / count
+            if slope > _EVIDENCE * math.sqrt(left / across) and fixed_ms >= 0.0:
+                return between_ms + fixed_ms, slope
+        return between_ms + _quartile(self._within), 0.0
 
 
 class UsefulTime:
     """Returns the useful time of slot tasks in seconds, of one operator.
 
-    It is what the records took of the time that the slot has for them: ``b x records``, times the
-    wall time per time of serving. A slot serves ``(budget - a) / b`` records in a batch that takes
-    the budget and what every batch takes beside the slots, and with more slots than cores they take
-    turns. So completions / useful time is what the slot can sustain, and useful time / wall time
-    is 1 when it can do no more.
+    It is records over what the slot can sustain, so that completions / useful time is what it can
+    sustain, and useful time / wall time is 1 when it can do no more. A slot serves
+    ``(budget / waves - a) / b`` records in a batch, for the quota that its budget is has a task's usual
+    fixed cost in it; the batch takes the budget, and what it takes beside the slots for all the records
+    that they then serve. Without a budget, its fixed parts weigh nothing.
 
     Parameters
     ----------
     slot_rate : float or None
         Records per second that a slot serves in an experiment: useful time is served / rate.
     budget_s : callable
-        Returns the budget at present, or None: without one a batch takes as long as it takes, and
-        its fixed part weighs nothing.
-    cores : int
+        Returns the budget at present, or None.
+    cores : callable
+        Returns how many slots run at a time; the others wait for their turn, in waves.
 
     References
     ----------
@@ -93,53 +105,118 @@ class UsefulTime:
     """
 
     def __init__(
-        self, slot_rate: float | None, budget_s: Callable[[], float | None], cores: int
+        self,
+        slot_rate: float | None,
+        budget_s: Callable[[], float | None],
+        cores: Callable[[], int],
     ) -> None:
         self._slot_rate = slot_rate
         self._budget_s = budget_s
-        self._cores = max(cores, 1)
-        self._fits: list[CostFit] = []
-        self._beside_ms: deque[float] = deque(maxlen=_PERIODS)
-        self._last_ms: float | None = None
-        self._slowest_ms = 0.0
+        self._cores = cores
+        self._cost = TaskCost()
+        self._beside = BesideSlots()
+        self._ended_ms: float | None = None
+        self._computed_ms = self._took_ms = 0.0
 
-    def add(self, reports: Sequence[Report], started_ms: float, slots: int) -> list[float]:
+    def add(
+        self, reports: Sequence[Report], started_ms: float, ended_ms: float, slots: int
+    ) -> list[float]:
         """Take the tasks of a batch into account, and return the useful time of each, in s.
 
         Parameters
         ----------
         reports : sequence of Report
             Of this operator's slots.
-        started_ms : float
-            When the batch began, by the wall clock.
+        started_ms, ended_ms : float
+            When the batch began and when it was committed, by the wall clock.
         slots : int
         """
         if self._slot_rate is not None:
             return [report.served / self._slot_rate for report in reports]
-        while len(self._fits) < slots:
-            self._fits.append(CostFit())
+        tasks = sorted((r.slot, r.served, r.useful_ms) for r in reports)
+        self._cost.widen(slots)
+        self._cost.add(tasks)
         for report in reports:
-            self._fits[report.slot].add(report.served, report.useful_ms)
-        waves = -(-slots // self._cores)
-        slowest_ms = max((r.useful_ms for r in reports), default=0.0) * waves
-        if self._last_ms is not None:
-            self._beside_ms.append(max(0.0, started_ms - self._last_ms - self._slowest_ms))
-        self._last_ms, self._slowest_ms = started_ms, slowest_ms
-        return [self._useful_s(report, waves) for report in reports]
+            if report.served:
+                self._computed_ms += report.cpu_ms - (1.0 - _COMPUTING_DECAY) * self._computed_ms
+                self._took_ms += report.useful_ms - (1.0 - _COMPUTING_DECAY) * self._took_ms
+        slots_ms = makespan_ms([took_ms for _, _, took_ms in tasks], self._at_once())
+        if self._ended_ms is not None:
+            within_ms = max(0.0, ended_ms - started_ms - slots_ms)
+            between_ms = max(0.0, started_ms - self._ended_ms)
+            self._beside.add(sum(r.arrived for r in reports), within_ms, between_ms)
+        self._ended_ms = ended_ms
+        sustained = self._sustained_per_s(slots)
+        return [r.served / sustained[r.slot] if r.served else 0.0 for r in reports]
 
     def renumber(self, survivors: Sequence[int | None]) -> None:
         """Take note of a new assignment; parameters as of `Change.survivors`."""
-        fits = self._fits
-        self._fits = [fits[s] if s is not None and s < len(fits) else CostFit() for s in survivors]
+        self._cost.renumber(survivors)
 
-    def _useful_s(self, report: Report, waves: int) -> float:
-        fit = self._fits[report.slot]
-        useful_s = fit.record_ms * report.served / 1e3 * waves
-        budget_s = self._budget_s()
-        if budget_s is None or not self._beside_ms:
-            return useful_s
-        budget_ms = budget_s * 1e3
-        # a low quantile: while a source is quiet, the time between batches is not spent on anything
-        beside_ms = sorted(self._beside_ms)[len(self._beside_ms) // 4]
-        serving_ms = max(budget_ms - fit.fixed_ms, _SERVING_SHARE_MIN * budget_ms)
-        return useful_s * (budget_ms + beside_ms) / serving_ms
+    @property
+    def record_s(self) -> float | None:
+        """What a record takes a slot, in seconds, the mean of the slots; None while none is known."""
+        known = self._cost.record_ms
+        return float(known.mean()) / 1e3 if known.any() else None
+
+    @property
+    def computing(self) -> float | None:
+        """Share of the slots' time that they compute, and do not wait; None while it is not known."""
+        if self._slot_rate is not None or not self._took_ms or not self._computed_ms:
+            return None
+        return min(self._computed_ms / self._took_ms, 1.0)
+
+    def limit(self, slots: int, cores: int) -> tuple[int, str] | None:
+        """Return how many slots can be of use on so many cores, and why no more; None if any number.
+
+        Parameters
+        ----------
+        slots : int
+            That there are.
+        cores : int
+            Of the machine, of which Spark may have been promised more.
+        """
+        known = self._cost.record_ms[:slots]
+        if self._slot_rate is not None or not known.any() or not self._beside.known:
+            return None
+        in_slots_ms = float(known.mean()) * self._waves(slots) / slots
+        _, before_ms = self._beside.line()
+        if before_ms > _BEFORE_MIN * (before_ms + in_slots_ms):
+            return slots, (
+                f"what comes before the slots is the limit: a record takes {before_ms:.3g} ms there, "
+                f"and {in_slots_ms:.3g} ms in {slots} slots"
+            )
+        most = self._at_once()
+        why = f"the cores are the limit: Spark runs {most} slots at a time"
+        computing = self.computing
+        if computing is not None and cores / computing < most:
+            most = max(1, math.floor(cores / computing))
+            why = (
+                f"the cores are the limit: slots compute for {computing:.0%} of their time, and the "
+                f"machine has {cores}"
+            )
+        return most, why
+
+    def _at_once(self) -> int:
+        return max(1, self._cores())
+
+    def _waves(self, slots: int) -> int:
+        return -(-slots // self._at_once())
+
+    def _sustained_per_s(self, slots: int) -> F64:
+        """Return the records per second that each slot can sustain; inf while nothing is known."""
+        record_ms = self._cost.record_ms[:slots]
+        if not record_ms.any():
+            return np.full(slots, np.inf)
+        waves, budget_s = self._waves(slots), self._budget_s()
+        batch_ms, beside_ms = self._beside.line() if self._beside.known else (0.0, 0.0)
+        if budget_s is None or not self._beside.known:
+            served = 1.0 / record_ms
+            return served * 1e3 / (waves + beside_ms * float(served.sum()))
+        turn_ms = budget_s * 1e3 / waves + FIXED_MS
+        served = max(turn_ms - self._cost.fixed_ms, _SERVING_SHARE_MIN * turn_ms) / record_ms
+        return served * 1e3 / (waves * turn_ms + batch_ms + beside_ms * float(served.sum()))
+
+
+def _quartile(values: Sequence[float] | deque[float]) -> float:
+    return sorted(values)[len(values) // 4]

@@ -62,7 +62,7 @@ class SlotTask:
         slot = context.partitionId()
         operator = operator_named(self.operator, self.spec)
         arrived = list(batches)
-        read = time.perf_counter()
+        read, read_cpu = time.perf_counter(), time.process_time()
         arriving, consumed, watermark_us = _split_markers(arrived, operator, facts)
         token = uuid.uuid4().hex
         run = run_named(facts.arena_root, facts.run_id)
@@ -94,7 +94,8 @@ class SlotTask:
             "log": (time.perf_counter() - done) * 1e3,
         }
         useful_ms = (time.perf_counter() - read) * 1e3
-        self.sender.add([_timed(report, useful_ms, phases)])
+        cpu_ms = (time.process_time() - read_cpu) * 1e3
+        self.sender.add([_timed(report, useful_ms, cpu_ms, phases)])
         freeze_once()
         if self.next_operator is not None:
             yield _downstream(served, token, facts.next_slots)
@@ -204,8 +205,8 @@ def _report(
     )
 
 
-def _timed(report: Report, useful_ms: float, phases_ms: dict[str, float]) -> Report:
-    return replace(report, useful_ms=useful_ms, phases_ms=phases_ms)
+def _timed(report: Report, useful_ms: float, cpu_ms: float, phases_ms: dict[str, float]) -> Report:
+    return replace(report, useful_ms=useful_ms, cpu_ms=cpu_ms, phases_ms=phases_ms)
 
 
 def freeze_once() -> None:

@@ -1,0 +1,204 @@
+"""What a task of a slot takes whatever it has to do, and what each of its records takes."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+
+FIXED_MS = 20.0
+"""Fixed cost of a task assumed at first: 5 to 30 ms were measured on Spark."""
+
+_FIXED_DECAY = 0.97
+"""Weight of a task against the next one in the fixed cost, which does not drift: some thirty tasks."""
+
+_WARM_BATCHES = 3
+"""Batches that say nothing of the fixed cost: workers still load and compile."""
+
+_RECORD_DECAY = 0.9
+"""The same in the cost of a record, for tasks of the usual size: some ten tasks. Chosen, not tuned."""
+
+_MADE_UP = 0.125
+"""Weight of the made-up task: a quarter of one of the usual size. Chosen, not tuned."""
+
+_LEAST_OF, _SHORT_SHARE = 64, 0.25
+"""Tasks of which the short ones bound the fixed cost: a quartile, since the least may be luck."""
+
+_DRIFT_DECAY = 0.6
+"""The same while cost drifts: some three tasks."""
+
+_SIDE_WEIGHT, _SIDE_CHANCE = 0.2, 0.5
+"""Batches on one side of what was expected: how the last ones count, and up to what mean of their signs
+chance may be to blame. A sign and not its size, since one dear record is no drift. Chosen, not tuned."""
+
+_RECORDS_SHARE_MIN = 0.05
+"""The records' share of what tasks take, at least; keeps their cost away from zero."""
+
+_RATIO, _LINE = 4, 5
+"""Rows of the sums below."""
+
+
+class TaskCost:
+    """Fits ``time = a + b x records`` over the recent tasks of an operator's slots.
+
+    The fixed cost `a` is one for all slots, the cost of a record `b` is each slot's own: keys may differ.
+    The time of n records, each drawn for itself, varies by the square root of n. So
+
+    - `a` is fitted by least squares, all slots together, a task weighing less the more records it has. It
+      takes tasks of different sizes to tell; where all are alike, a made-up task without records and
+      of 20 ms, or the shortest one seen, decides. No task was shorter than `a`.
+    - `b` is the sum of what tasks took above `a` over the sum of their records, the best there is for
+      such times, where a line's slope would hang on the few records that are dear.
+    - What chance may explain of the differences between slots is taken to be chance: each slot's `b` is
+      drawn towards that of all slots, the more so the fewer records it had and the more they vary.
+
+    Tasks are forgotten as records come: one with a tenth of the usual records forgets a tenth as much, so
+    that nearly empty tasks do not wash out what full ones said.
+
+    References
+    ----------
+    The last is the credibility estimator of Bühlmann and Straub (1970). StreamSwitch 4.2 has mu =
+    completions / useful time, with no fixed cost.
+    """
+
+    def __init__(self) -> None:
+        self._took_ms: deque[float] = deque(maxlen=_LEAST_OF)
+        self._ratio: F64 = np.zeros((_RATIO, 0))
+        """By slot: tasks, records, ms, and squared residuals per record."""
+        self._line: F64 = np.zeros((_LINE, 0))
+        """By slot, weighted: 1, x, y, x*x, x*y."""
+        self._side, self._decay = 0.0, _RECORD_DECAY
+        """Smoothed sign of what batches took more than expected, and the decay that follows from it."""
+        self._batches = 0
+        self._fixed_ms = FIXED_MS
+        self._record_ms: F64 = np.zeros(0)
+
+    @property
+    def fixed_ms(self) -> float:
+        """The fixed cost a of a task, in ms."""
+        return self._fixed_ms
+
+    @property
+    def record_ms(self) -> F64:
+        """The cost b of a record by slot, in ms; 0 while nothing is known of any slot."""
+        return self._record_ms
+
+    def widen(self, slots: int) -> None:
+        """Make room for at least so many slots; new ones cost what the others do."""
+        more = slots - self._ratio.shape[1]
+        if more > 0:
+            self._ratio = np.hstack([self._ratio, np.zeros((_RATIO, more))])
+            self._line = np.hstack([self._line, np.zeros((_LINE, more))])
+            self._solve()
+
+    def renumber(self, survivors: Sequence[int | None]) -> None:
+        """Take note of a new assignment: the old number of each slot, None for a new one."""
+        old = self._ratio.shape[1]
+        ratio, line = np.zeros((_RATIO, len(survivors))), np.zeros((_LINE, len(survivors)))
+        for slot, survivor in enumerate(survivors):
+            if survivor is not None and survivor < old:
+                ratio[:, slot] = self._ratio[:, survivor]
+                line[:, slot] = self._line[:, survivor]
+        if ratio[0].any() or not self._ratio[0].any():
+            self._ratio, self._line = ratio, line
+        self._solve()
+
+    def add(self, tasks: Sequence[tuple[int, float, float]]) -> None:
+        """Take the tasks of a batch into account.
+
+        Parameters
+        ----------
+        tasks : sequence of (slot, records, ms)
+            One without records says nothing about them, and may have spared itself work.
+        """
+        self._follow(tasks)
+        self._batches += any(records > 0 for _, records, _ in tasks)
+        for slot, records, took_ms in tasks:
+            if records > 0:
+                self.widen(slot + 1)
+                self._took_ms.append(took_ms)
+                self._add(slot, float(records), took_ms)
+        self._solve()
+
+    def _follow(self, tasks: Sequence[tuple[int, float, float]]) -> None:
+        """Forget faster while batch after batch takes longer than expected, or shorter."""
+        known_ms = self._record_ms
+        off_ms = sum(
+            took_ms - self._fixed_ms - known_ms[slot] * records
+            for slot, records, took_ms in tasks
+            if records > 0 and slot < len(known_ms) and known_ms[slot] > 0.0
+        )
+        if off_ms:
+            self._side += _SIDE_WEIGHT * (math.copysign(1.0, off_ms) - self._side)
+        excess = max(0.0, (abs(self._side) - _SIDE_CHANCE) / (1.0 - _SIDE_CHANCE))
+        self._decay = _RECORD_DECAY - (_RECORD_DECAY - _DRIFT_DECAY) * excess
+
+    def _add(self, slot: int, x: float, y: float) -> None:
+        mine, seen = self._ratio[:, slot], self._ratio.sum(axis=1)
+        usual = seen[1] / seen[0] if seen[0] else x
+        known_ms = float(self._record_ms[slot])
+        off = y - self._fixed_ms - known_ms * x if known_ms else 0.0
+        own = mine[1] / mine[0] if mine[0] else x
+        mine *= self._decay ** min(1.0, x / own)
+        mine += np.array([1.0, x, y, off * off / x])
+        if self._batches <= _WARM_BATCHES:
+            return
+        weight = 1.0 / (x + usual)
+        self._line[:, slot] *= _FIXED_DECAY
+        self._line[:, slot] += weight * np.array([1.0, x, y, x * x, x * y])
+
+    def _solve(self) -> None:
+        tasks, records, took_ms, squares = self._ratio
+        some = records > 0.0
+        if not some.any():
+            self._record_ms = np.zeros(len(records))
+            return
+        self._fixed_ms = self._fitted_ms()
+        above_ms = np.maximum(took_ms - self._fixed_ms * tasks, _RECORDS_SHARE_MIN * took_ms)
+        own_ms = above_ms[some] / records[some]
+        weight, total = records[some], float(records.sum())
+        mean_ms = float(above_ms[some].sum()) / total
+        chance = float(squares.sum()) / float(tasks.sum())
+        spread = float((weight * (own_ms - mean_ms) ** 2).sum()) - (len(weight) - 1) * chance
+        room = total - float((weight * weight).sum()) / total
+        real = max(0.0, spread / room) if room > 0.0 else 0.0
+        credible = (
+            real * weight / (real * weight + chance) if chance > 0.0 else np.ones(len(weight))
+        )
+        found = np.full(len(records), mean_ms)
+        found[some] = mean_ms + credible * (own_ms - mean_ms)
+        self._record_ms = found
+
+    def _fitted_ms(self) -> float:
+        """Return `a`: least squares with one `a` for all slots and a slope for each."""
+        short_ms = sorted(self._took_ms)
+        least_ms = short_ms[int(_SHORT_SHARE * len(short_ms))]
+        guess_ms = min(FIXED_MS, least_ms)
+        one, x, y, xx, xy = self._line[:, self._line[0] > 0.0]
+        made_up = _MADE_UP * float(self._ratio[0].sum() / self._ratio[1].sum())
+        weight = float((one - x * x / xx).sum()) + made_up
+        found = (float((y - xy * x / xx).sum()) + made_up * guess_ms) / weight
+        return min(max(found, 0.0), least_ms)
+
+
+def makespan_ms(tasks_ms: Sequence[float], at_once: int) -> float:
+    """Return how long tasks take together, each begun in its turn as soon as one of the cores is free.
+
+    Parameters
+    ----------
+    tasks_ms : sequence of float
+        In the order in which they begin.
+    at_once : int
+        How many run at a time, at least 1.
+    """
+    if len(tasks_ms) <= at_once:
+        return max(tasks_ms, default=0.0)
+    free_ms = [0.0] * at_once
+    for took_ms in tasks_ms:
+        free_ms[free_ms.index(min(free_ms))] += took_ms
+    return max(free_ms)
