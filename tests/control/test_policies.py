@@ -101,6 +101,20 @@ def test_threshold_decommissions_as_stretch_does(start: int, left: int) -> None:
     assert decision.changes["a"].kind is ChangeKind.RESCALE
 
 
+@pytest.mark.parametrize(("rate", "start", "left"), [(465.0, 9, 3), (1296.0, 70, 30)])
+def test_threshold_takes_a_load_for_what_it_is_but_for_one_record_of_its_window(
+    rate: float, start: int, left: int
+) -> None:
+    # 30 % of what 9 and 70 slots sustain, 464.76/s and 1,296.15/s, as counted over a second.
+    mu = {9: 464.76, 70: 1296.15}[start] / (0.3 * start)
+    made = Threshold()
+    one = view([rate / 144] * 144, mu, slots=start)
+    decision = made.decide(seen(0.0, a=one))
+    assert decision.changes["a"].assignment.slots == left
+    # Nor does what it leads to ask for another change.
+    assert not made.decide(seen(1.0, a=view([rate / 144] * 144, mu, slots=left)))
+
+
 @pytest.mark.parametrize("load", [0.45, 0.6, 0.9])
 def test_threshold_does_nothing_within_the_band_and_on_its_edges(load: float) -> None:
     assert not Threshold().decide(seen(0.0, a=view([load * 50.0] * 4, slots=2)))

@@ -21,7 +21,9 @@ from headgate_lab.experiments.stretch import (
     fig13,
     tuple_buffer,
 )
+from headgate_lab.experiments.stretch.fig08 import Compared
 from headgate_lab.experiments.stretch.hedge import hedges, hedges_as_printed, share_of_pairs, trades
+from headgate_lab.experiments.stretch.live import LiveJoin
 from headgate_lab.experiments.stretch.words import Count, add_counts, groups_of
 from headgate_lab.tuple_buffer.measure import Load
 from headgate_lab.workloads.tweets import keys
@@ -29,18 +31,24 @@ from headgate_lab.workloads.tweets import keys
 
 @pytest.fixture(scope="module")
 def figure10() -> dict:
-    starts = {"provisioning": [5, 18], "decommissioning": [5]}
+    # 9 -> 3 and 70 -> 30 lie on an edge of the rule.
+    starts = {"provisioning": [1, 5, 18], "decommissioning": [5, 9, 70]}
     return fig10.measure(starts, before_s=8.0, after_s=12.0, window_s=4.0)
 
 
 @pytest.mark.jit
 def test_figure_10_gives_table_4_in_one_step_where_load_is_the_rate(figure10: dict) -> None:
     rows = [r for r in figure10["rows"] if r["cost"] == "constant" and r["policy"] == "threshold"]
-    assert [(r["start"], r["slots"], r["paper"]) for r in rows] == [
-        (5, 9, 9),
-        (18, 31, 31),
-        (5, 2, 2),
+    assert len(rows) == 6
+    assert [(r["action"], r["start"], r["slots"]) for r in rows] == [
+        ("provisioning", 1, 2),
+        ("provisioning", 5, 9),
+        ("provisioning", 18, 31),
+        ("decommissioning", 5, 2),
+        ("decommissioning", 9, 3),
+        ("decommissioning", 70, 30),
     ]
+    assert all(r["slots"] == r["paper"] == r["slots_at_end"] for r in rows)
     assert all(r["reconfigurations"] == 1 for r in rows)
 
 
@@ -215,12 +223,43 @@ def test_figure_6_measures_both_exchanges() -> None:
     assert row["shared_ms_p50"] is not None
 
 
+def test_figure_8_grows_by_slots_on_as_many_cores_and_by_their_share_of_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compared(join: LiveJoin, seconds: float) -> Compared:
+        # Two cores: the third and fourth slot add nothing to what is done in a second.
+        per_s = 3e9 * min(join.slots, 2) if join.keys > 4 else 2e9
+        return Compared(per_s, 3e9, 1.0 / join.slots)
+
+    monkeypatch.setattr(fig08, "compared", compared)
+    monkeypatch.setattr(fig08, "single_threaded", lambda join, seconds: Compared(4e9, 4e9, 1.0))
+    monkeypatch.setattr(fig08, "latency", lambda join, seconds: {})
+    monkeypatch.setattr(fig08.os, "cpu_count", lambda: 2)
+    found = fig08.measure((1, 2, 4), seconds=0.0, window_s=2.0)
+    assert found["cores"] == 2
+    assert [(row["kind"], row["slots"]) for row in found["rows"]] == [
+        ("1T", 1),
+        *((kind, slots) for slots in (1, 2, 4) for kind in ("O+", "ad hoc")),
+    ]
+    growth = [
+        (g["slots"], g["on_these_cores"], g["measured"], g["by_processor_time"])
+        for g in found["growth"]
+    ]
+    assert growth == [(1, 1, 1.0, 1.0), (2, 2, 2.0, 2.0), (4, 2, 2.0, 4.0)]
+
+
 @pytest.mark.jit
 @pytest.mark.slow
-def test_figure_8_measures_the_kernel_alone_and_in_slots() -> None:
-    rows = fig08.measure((1,), seconds=0.2, window_s=2.0)["rows"]
-    assert [row["kind"] for row in rows] == ["1T", "O+", "ad hoc"]
-    assert all(row["comparisons_per_s"] > 0 for row in rows)
+def test_figure_8_has_two_slots_share_the_work_of_one_at_one_threads_cost_per_comparison() -> None:
+    found = fig08.measure((1, 2), seconds=0.5, window_s=30.0)
+    rows = {(row["kind"], row["slots"]): row for row in found["rows"]}
+    # By processor time, since whoever else works on these cores takes comparisons per second away.
+    alone, one, two = rows["1T", 1], rows["O+", 1], rows["O+", 2]
+    assert one["comparisons_per_cpu_s"] > 0.6 * alone["comparisons_per_cpu_s"]
+    assert two["comparisons_per_cpu_s"] > 0.6 * one["comparisons_per_cpu_s"]
+    assert two["most_share"] < 0.6
+    by_slots = {growth["slots"]: growth for growth in found["growth"]}
+    assert by_slots[2]["by_processor_time"] > 1.4
 
 
 @pytest.mark.jit

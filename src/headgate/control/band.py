@@ -11,6 +11,9 @@ from headgate.core.errors import ConfigError
 _ROUNDING = 1e-9
 """0.3 x 70 / 0.7 is 30, also in floating point."""
 
+_SLACK_MAX = 0.01
+"""Of a load, however few records it was counted from."""
+
 
 @dataclass(frozen=True)
 class Band:
@@ -21,7 +24,8 @@ class Band:
     STRETCH 8.4, 8.5. Out to ceil(demand / target). In to floor(demand / target), as table 4 has it
     (70 -> 30 slots), although the text ("keep below the target") asks for the ceiling. Differs: never
     in to a number whose load would be above `high`, which would scale out again at once (3 slots at
-    44 % would become 1 at 132 %).
+    44 % would become 1 at 132 %); and a rate counted over a window is known to a record, so a load
+    that is on an edge but for one record is on it (table 4's 9 -> 3 is, at 90 %, and 70 -> 30, at 70).
     """
 
     high: float
@@ -45,11 +49,18 @@ class Band:
     def slots(self, view: OperatorView, demand: float) -> int:
         """Return the number of slots for `demand`, the slots' worth of work to be done."""
         load = demand / view.slots
+        slack = _slack(view)
         # No operator has more slots than key groups: ceil of an absurd demand stays a number.
         ratio = min(demand / self.target, float(view.assignment.key_groups))
-        if load > self.high:
-            return math.ceil(ratio - _ROUNDING)
-        if load < self.low:
-            least = math.ceil(demand / self.high - _ROUNDING)
-            return max(math.floor(ratio + _ROUNDING), least)
+        if load > self.high * (1.0 + slack):
+            return math.ceil(ratio * (1.0 - slack) - _ROUNDING)
+        if load < self.low * (1.0 - slack):
+            least = math.ceil(demand / self.high * (1.0 - slack) - _ROUNDING)
+            return max(math.floor(ratio * (1.0 + slack) + _ROUNDING), least)
         return view.slots
+
+
+def _slack(view: OperatorView) -> float:
+    """Return the share of the arrivals of a window that one record is; of many records next to none."""
+    records = float(view.group_rate.sum()) * view.window_s
+    return min(1.0 / records, _SLACK_MAX) if records > 1.0 else _SLACK_MAX

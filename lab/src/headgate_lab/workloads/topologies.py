@@ -140,14 +140,18 @@ def page_load() -> Topology:
     return Topology(operators)
 
 
-def word_count(*, stateful: bool) -> Topology:
+def word_count(*, write_s: float = 0.0) -> Topology:
     """Return spout, split, count; the stateful one writes each count to a store.
+
+    Parameters
+    ----------
+    write_s : float
+        Time that a write takes, in seconds; 0, the default, of the stateless one.
 
     References
     ----------
-    Henge 8.3 [P]; service times, a write of 10 ms and their spread [I].
+    Henge 8.3 [P]; service times and their spread [I].
     """
-    write_s = 0.010 if stateful else 0.0
     count = OperatorShape(
         ("split",), 0.010 + write_s, cpu_s=PASS_S, variation=1.0, slots=4, slots_max=400
     )

@@ -52,10 +52,13 @@ def run(request: Request) -> dict[str, Any]:
     return measure(3600.0 if request.quick else 36_000.0)
 
 
-def measure(length_s: float) -> dict[str, Any]:
-    """Return the same of a run of some length."""
+def measure(
+    length_s: float, *, cpu_s: float = ANALYSIS_CPU_S, per_worker: float = RATE_PER_WORKER
+) -> dict[str, Any]:
+    """Return the same of a run of some length, and with other guesses."""
     jobs = {
-        name: SimJob(_topology(name), within(0.060), hosts=n) for name, (n, _) in WORKERS.items()
+        name: SimJob(_topology(name, cpu_s, per_worker), within(0.060), hosts=n)
+        for name, (n, _) in WORKERS.items()
     }
     found = managed(jobs, length_s, replace(STORM, hosts=20))
     last = found.satisfaction[found.between(length_s - 1800.0, length_s)]
@@ -73,7 +76,7 @@ def measure(length_s: float) -> dict[str, Any]:
     }
 
 
-def _topology(name: str) -> Topology:
+def _topology(name: str, cpu_s: float, per_worker: float) -> Topology:
     """Return a job of table 3."""
     workers, tasks = WORKERS[name]
     operators = dict(page_load().scaled(tasks / _TASKS).operators)
@@ -81,9 +84,9 @@ def _topology(name: str) -> Topology:
         operators = {op: replace(shape, slots=shape.slots_max) for op, shape in operators.items()}
         service_s, cpu_s = LOGS_S, operators["aggregate"].cpu_s
     else:
-        service_s, cpu_s = operators["aggregate"].service_s, ANALYSIS_CPU_S
+        service_s = operators["aggregate"].service_s
     operators["aggregate"] = replace(operators["aggregate"], service_s=service_s, cpu_s=cpu_s)
-    return Topology(operators, workers * RATE_PER_WORKER)
+    return Topology(operators, workers * per_worker)
 
 
 def draw(data: Mapping[str, Any]) -> Figure:

@@ -41,11 +41,11 @@ def run(request: Request) -> dict[str, Any]:
     return measure(4000.0 if request.quick else 21_800.0)
 
 
-def measure(spike_s: float) -> dict[str, Any]:
-    """Return the same with a spike that begins at some time."""
+def measure(spike_s: float, *, taken: float = TAKEN, lasts_s: float = SPIKE_S) -> dict[str, Any]:
+    """Return the same with a spike that begins at some time, and with other guesses."""
 
     def background(time_s: float, host: int) -> float:
-        return TAKEN if spike_s <= time_s < spike_s + SPIKE_S else 0.0
+        return taken if spike_s <= time_s < spike_s + lasts_s else 0.0
 
     jobs = page_loads(7, 0.070) | {"T8": page_load_job(within(0.010))}
     found = managed(jobs, spike_s + 3600.0, replace(STORM, background=background))

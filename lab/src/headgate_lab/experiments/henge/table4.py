@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headgate.report.plot import panels
+from headgate_lab.experiments.henge.fig13 import RATE_PER_WORKER, WORKERS
 from headgate_lab.experiments.henge.fleets import managed, within
 from headgate_lab.experiments.registry import Request
 from headgate_lab.sim.fleet.model import SimJob
@@ -31,7 +32,8 @@ PAPER = {
     "stateful": {"rounds": "5.5 (0.6)", "converged_s": "1358.7 (58.1)"},
     "stateless": {"rounds": "4 (0.8)", "converged_s": "1134.2 (210.5)"},
 }
-_RATE = 800.0
+RATE = WORKERS["T2"][0] * RATE_PER_WORKER
+WRITE_S = 0.020
 
 
 def run(request: Request) -> dict[str, Any]:
@@ -39,12 +41,12 @@ def run(request: Request) -> dict[str, Any]:
     return measure(1 if request.quick else 5)
 
 
-def measure(runs: int) -> dict[str, Any]:
-    """Return the same over some runs, with other noise each."""
+def measure(runs: int, *, rate: float = RATE, write_s: float = WRITE_S) -> dict[str, Any]:
+    """Return the same over some runs, with other noise each, and with other guesses."""
     jobs = {}
     for k in (1, 2):
-        stateless = replace(word_count(stateful=False), rate=_RATE)
-        stateful = replace(word_count(stateful=True), rate=_RATE)
+        stateless = replace(word_count(), rate=rate)
+        stateful = replace(word_count(write_s=write_s), rate=rate)
         jobs[f"stateful-{k}"] = SimJob(stateful, within(0.240))
         jobs[f"stateless-{k}"] = SimJob(stateless, within(0.060))
     found = [managed(jobs, 6000.0, seed=seed) for seed in range(1, runs + 1)]

@@ -113,11 +113,20 @@ def simulate(trading: Trading) -> RunResult:
     return simulation.run(trading.until_s or trace.duration_s)
 
 
+def day_s(shorter: float) -> float:
+    """Return the length of the day, both sessions, in seconds: 14,400 in the paper [P]."""
+    day = _exchange(shorter)
+    return day.sessions * day.session_s
+
+
 @lru_cache(maxsize=1)
 def _day(shorter: float, seed: int) -> Trace:
     """Return the day; a process that runs several policies over it makes it once."""
+    return _exchange(shorter).trace(seed)
+
+
+def _exchange(shorter: float) -> StockExchange:
     full = StockExchange()
-    day = StockExchange(
+    return StockExchange(
         session_s=full.session_s / shorter, opening_decay_s=full.opening_decay_s / shorter
     )
-    return day.trace(seed)

@@ -2,12 +2,13 @@
 
 The paper shows [P]: the success of Switch(epsilon) above that of Static(n), DRS(epsilon) and
 DRS-LB(epsilon) at equal numbers of executors; over 20 experiments the least spread over the 64
-substreams; and beside the rivals with the closest numbers of executors, Static(8), DRS-LB(0.4) and
-DRS(0.4), Switch(0.2) lower in 6, 1 and none of 64 substreams. Figure 6 gives Switch(0.2)'s
-numbers: 96.28 % with 8.40 executors.
+substreams; DRS and DRS-LB below Static; and beside the rivals with the closest numbers of executors,
+Static(8), DRS-LB(0.4) and DRS(0.4), Switch(0.2) lower in 6, 1 and none of 64 substreams. Figure 6
+gives Switch(0.2)'s numbers: 96.28 % with 8.40 executors.
 
 Not in the paper: the service rate of a slot. It is fixed by Static alone (`exchange`), and
-everything is shown for that rate times 0.8, 1 and 1.25.
+everything is shown for that rate times 0.8, 1 and 1.25. Nor ours, `packing`, which is shown beside
+it: how few slots the day fits into if key groups may be dealt anew one by one.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.report.plot import panels
 from headgate_lab.experiments.registry import Request
-from headgate_lab.experiments.streamswitch.exchange import SERVICE_RATE_PER_S, Trading
+from headgate_lab.experiments.streamswitch.exchange import SERVICE_RATE_PER_S, Trading, day_s
 from headgate_lab.experiments.streamswitch.sweep import (
     FULL,
+    PACKING,
     QUICK,
     SWITCH,
     Plan,
     curves,
     domination,
+    family,
     flat,
     inner_box,
+    rivals_below_static,
     success_at,
     sweep,
 )
@@ -58,6 +62,7 @@ def measure(plan: Plan, rate_factors: tuple[float, ...] = RATE_FACTORS) -> dict[
         "mode": "continuous",
         "seed": variants[0].seed,
         "shorter": plan.shorter,
+        "day_s": day_s(plan.shorter),
         "service_rate_per_s": round(SERVICE_RATE_PER_S, 2),
         "paper": PAPER,
         "reaches": reaches(sweeps[1.0]),
@@ -67,6 +72,7 @@ def measure(plan: Plan, rate_factors: tuple[float, ...] = RATE_FACTORS) -> dict[
                 "service_rate_per_s": round(factor * SERVICE_RATE_PER_S, 2),
                 "reaches": reaches(points),
                 "dominates": domination(points),
+                "below_static": rivals_below_static(points),
                 "inner_box": inner_box(points),
                 "points": points,
             }
@@ -84,11 +90,16 @@ def reaches(points: list[dict[str, Any]]) -> dict[str, Any]:
         "policy": BASELINE,
         "success": baseline["success"],
         "slots_mean": baseline["slots_mean"],
-        "met": baseline["success"] >= PAPER["success"]
-        and baseline["slots_mean"] <= PAPER["slots_mean"],
+        "met": _met(baseline),
         "success_at_the_papers_slots": None if at_paper is None else round(at_paper, 5),
         "met_by_some_epsilon": at_paper is not None and at_paper >= PAPER["success"],
+        "met_by_ours": [p["policy"] for p in family(points, PACKING) if _met(p)],
     }
+
+
+def _met(point: Mapping[str, Any]) -> bool:
+    few: bool = point["slots_mean"] <= PAPER["slots_mean"]
+    return few and bool(point["success"] >= PAPER["success"])
 
 
 def draw(data: Mapping[str, Any]) -> Figure:

@@ -15,9 +15,10 @@ from headgate_lab.experiments.streamswitch.exchange import OPERATOR, Trading, si
 Point = dict[str, Any]
 
 SWITCH = "streamswitch"
+PACKING = "packing"
 RIVALS = ("static", "drs", "drs-lb")
 _BOX = ("least", "lower_quartile", "median", "upper_quartile", "most")
-MARKERS = {SWITCH: "o-", "static": "s--", "drs": "^:", "drs-lb": "v-."}
+MARKERS = {SWITCH: "o-", PACKING: "x-", "static": "s--", "drs": "^:", "drs-lb": "v-."}
 
 
 @dataclass(frozen=True)
@@ -32,22 +33,27 @@ class Plan:
         Of Static.
     shorter : float
         As `Trading.shorter`.
+    packing : tuple of float
+        Margins of ours, `headgate.control.policies.packing.Packing`, to be shown beside them.
     """
 
     epsilons: tuple[float, ...]
     slots: tuple[int, ...]
     shorter: float
+    packing: tuple[float, ...] = ()
 
     def policies(self) -> list[str]:
         """Return the policies of the sweep, the slowest ones to simulate first."""
-        margins = [f"{name}({e:g})" for name in (SWITCH, "drs-lb", "drs") for e in self.epsilons]
+        margins = [f"{PACKING}({e:g})" for e in self.packing]
+        margins += [f"{name}({e:g})" for name in (SWITCH, "drs-lb", "drs") for e in self.epsilons]
         return margins + [f"static({n})" for n in self.slots]
 
 
-FULL = Plan((0.0, 0.1, 0.2, 0.3, 0.4), (7, 8, 9, 10, 12), 1.0)
-"""20 experiments, as in the paper's figure 5 [P]; which ones, beside those named there, is [I]."""
+FULL = Plan((0.0, 0.1, 0.2, 0.3, 0.4), (7, 8, 9, 10, 12), 1.0, (0.1, 0.2, 0.3))
+"""20 experiments, as in the paper's figure 5 [P]; which ones, beside those named there, is [I]. Ours
+are not among the 20."""
 
-QUICK = Plan((0.0, 0.2, 0.4), (8, 10, 12), 24.0)
+QUICK = Plan((0.0, 0.2, 0.4), (8, 10, 12), 24.0, (0.2,))
 
 
 def sweep(plan: Plan, variants: Sequence[Trading]) -> list[list[Point]]:
@@ -136,6 +142,27 @@ def domination(points: Sequence[Point]) -> dict[str, Any]:
             "cheaper": cheaper,
         }
     found["all"] = all(found[rival]["dominates"] for rival in RIVALS)
+    return found
+
+
+def rivals_below_static(points: Sequence[Point]) -> dict[str, Any]:
+    """Return, per point of DRS and DRS-LB, whether Static has more success with as many slots.
+
+    Between the points of Static; a rival with fewer or more slots than any of them is left out.
+    """
+    static = family(points, "static")
+    known = np.array([(p["slots_mean"], p["success"]) for p in static])
+    found: dict[str, Any] = {}
+    for rival in RIVALS[1:]:
+        at = {
+            p["policy"]: float(np.interp(p["slots_mean"], known[:, 0], known[:, 1])) - p["success"]
+            for p in family(points, rival)
+            if known[0, 0] <= p["slots_mean"] <= known[-1, 0]
+        }
+        found[rival] = {
+            "lead_of_static": {name: round(lead, 5) for name, lead in at.items()},
+            "all_below": bool(at) and min(at.values()) > 0.0,
+        }
     return found
 
 

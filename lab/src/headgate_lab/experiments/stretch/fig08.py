@@ -8,7 +8,12 @@ Measured here, WS 5 minutes [P]: a full window in memory that the slots' process
 fast as there is room, which gives comparisons/s; the rate that can be sustained follows from it, as two
 inputs of R/2 make R^2 WS / 2 comparisons/s. Latency at 70 % of that rate, window filled at it. *ad hoc*
 has as many keys as slots and nothing to reassign, as ScaleJoin has; *1T* the same kernel in one
-process, without a tuple buffer. More slots than cores share the cores.
+process, without a tuple buffer.
+
+What a machine with few cores can show: more slots than cores share the cores, and comparisons/s cannot
+grow. Beside them stand comparisons per second of the slots' *processor time*: where that does not fall
+with the number of slots and no slot has more than its share of the comparisons, comparisons/s are linear
+on as many cores. It is not shown that memory and caches keep up with them.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +44,7 @@ _ASSUMED_PER_S = 2000.0
 """Records/s that space event times while comparisons/s are measured; they hardly depend on it."""
 
 _BLOCK = 256
+_NS = 1e9
 PAPER = {
     "comparisons_per_s": "linear in threads up to the cores; equal to ScaleJoin, and to 1T for one",
     "latency": "about 10 ms above ScaleJoin's",
@@ -56,29 +62,85 @@ def measure(slots: Sequence[int], *, seconds: float, window_s: float) -> dict[st
     """Return the same, measured for `seconds` each."""
     alone = LiveJoin(1, 1, _ASSUMED_PER_S, window_s, paced=False, keys=1)
     rows = [{"kind": "1T", "slots": 1, **_sustained(single_threaded(alone, seconds), window_s)}]
+    cores = os.cpu_count() or 1
     for count in slots:
         for kind, keys in (("O+", None), ("ad hoc", count if count % 2 else count + 1)):
             join = LiveJoin(count, count, _ASSUMED_PER_S, window_s, paced=False)
             join = join if keys is None else replace(join, keys=keys)
-            found = _sustained(throughput(join, seconds), window_s)
+            found = _sustained(compared(join, seconds), window_s)
             paced = replace(join, rate_per_s=0.7 * found["rate_per_s"], paced=True)
             rows.append({"kind": kind, "slots": count, **found, **latency(paced, seconds)})
     return {
         "mode": "measured, processes of this machine",
-        "cores": os.cpu_count(),
+        "cores": cores,
         "window_s": window_s,
         "paper": PAPER,
+        "growth": growth(rows, cores),
         "rows": rows,
     }
 
 
+@dataclass(frozen=True)
+class Compared:
+    """What was compared in some seconds.
+
+    Attributes
+    ----------
+    per_s : float
+        Comparisons per second, of all slots together.
+    per_cpu_s : float
+        The same per second of processor time that the slots spent on records.
+    most_share : float
+        Share of the comparisons that the slot with most of them made.
+    """
+
+    per_s: float
+    per_cpu_s: float
+    most_share: float
+
+
+def compared(join: LiveJoin, seconds: float) -> Compared:
+    """Return what the slots of a join compare."""
+    with join.running() as (slots, _):
+        rows = slots.board.rows
+        begun, busy_ns = rows["work"][:, 0].copy(), int(rows["busy_ns"].sum())
+        begun_s = time.perf_counter()
+        time.sleep(seconds)
+        each = rows["work"][:, 0] - begun
+        elapsed_s = time.perf_counter() - begun_s
+        cpu_s = (int(rows["busy_ns"].sum()) - busy_ns) / _NS
+    total = int(each.sum())
+    return Compared(total / elapsed_s, total / max(cpu_s, 1e-9), float(each.max()) / max(total, 1))
+
+
 def throughput(join: LiveJoin, seconds: float) -> float:
     """Return the comparisons per second of all slots together."""
-    with join.running() as (slots, _):
-        work = slots.board.rows["work"]
-        begun, begun_s = int(work[:, 0].sum()), time.perf_counter()
-        time.sleep(seconds)
-        return (int(work[:, 0].sum()) - begun) / (time.perf_counter() - begun_s)
+    return compared(join, seconds).per_s
+
+
+def growth(rows: Sequence[Mapping[str, Any]], cores: int) -> list[dict[str, Any]]:
+    """Return what each number of slots of the O+ compares, as a multiple of what one does.
+
+    ``linear`` is the number of slots, and ``on_these_cores`` the most that this machine can show of it;
+    ``by_processor_time`` what the slots would come to with a core each.
+    """
+    mine = {row["slots"]: row for row in rows if row["kind"] == "O+"}
+    if 1 not in mine:
+        return []
+    one = mine[1]
+    return [
+        {
+            "slots": slots,
+            "linear": slots,
+            "on_these_cores": min(slots, cores),
+            "measured": round(row["comparisons_per_s"] / one["comparisons_per_s"], 2),
+            "by_processor_time": round(
+                row["comparisons_per_cpu_s"] / (one["comparisons_per_cpu_s"] * row["most_share"]),
+                2,
+            ),
+        }
+        for slots, row in mine.items()
+    ]
 
 
 def latency(join: LiveJoin, seconds: float) -> dict[str, Any]:
@@ -93,25 +155,28 @@ def latency(join: LiveJoin, seconds: float) -> dict[str, Any]:
     return {name: None if value is None else round(value, 2) for name, value in each.items()}
 
 
-def single_threaded(join: LiveJoin, seconds: float) -> float:
-    """Return the comparisons per second of the kernel alone, all records under one key."""
+def single_threaded(join: LiveJoin, seconds: float) -> Compared:
+    """Return what the kernel alone compares, all records under one key."""
     with tempfile.TemporaryDirectory(dir=memory(), prefix="headgate-join-") as name:
         join.filled_state(Path(name))
         work = JoinWork(Path(name), join.shape)
         totals, at = np.zeros(WORK, np.int64), join.filled
-        begun_s = time.perf_counter()
+        begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
         while time.perf_counter() - begun_s < seconds:
             times, columns = join.records(at, at + _BLOCK)
             block = Block(times, np.arange(at, at + _BLOCK) % 2, columns, int(times[-1]))
             work.serve(block, np.zeros(1, np.int64), at, totals)
             at += _BLOCK
-        return int(totals[0]) / (time.perf_counter() - begun_s)
+        total, elapsed_s = int(totals[0]), time.perf_counter() - begun_s
+        return Compared(total / elapsed_s, total / (time.process_time() - begun_cpu_s), 1.0)
 
 
-def _sustained(comparisons_per_s: float, window_s: float) -> dict[str, Any]:
+def _sustained(found: Compared, window_s: float) -> dict[str, Any]:
     return {
-        "comparisons_per_s": float(f"{comparisons_per_s:.4g}"),
-        "rate_per_s": round(float(np.sqrt(2.0 * comparisons_per_s / window_s))),
+        "comparisons_per_s": float(f"{found.per_s:.4g}"),
+        "comparisons_per_cpu_s": float(f"{found.per_cpu_s:.4g}"),
+        "most_share": round(found.most_share, 3),
+        "rate_per_s": round(float(np.sqrt(2.0 * found.per_s / window_s))),
         "latency_ms_p50": None,
         "latency_ms_p99": None,
     }
