@@ -178,6 +178,9 @@ def run(spark, base, name):
         Run(spark, base, name, None, {ASK_AT: scale(GROUPS)}).go()
     elif name == "to-one":
         Run(spark, base, name, None, {ASK_AT: scale(1)}, slots=4).go()
+    elif name == "bounded":
+        bounded = "subscale(early_route=true, deferred=1)"
+        Run(spark, base, name, bounded, {ASK_AT: scale(4)}).go()
     elif name == "second-request":
         twice = {ASK_AT: scale(4), ASK_AT + 1: while_it_runs(scale(3))}
         Run(spark, base, name, "subscale(per_host=1)", twice).go()

@@ -8,7 +8,6 @@ import pytest
 from fake_porter import FakePorter
 
 from headgate.core.assignment import Assignment, spread
-from headgate.core.errors import ConfigError
 from headgate.migration import registry
 from headgate.migration.events import Cause, Requested
 from headgate.migration.plan import uniform
@@ -126,16 +125,45 @@ def test_with_record_scheduling_the_slot_serves_its_other_groups():
     assert to_a_slot_with_groups_of_its_own("subscale(early_route=true)").boundary() == {0}
 
 
-def test_however_many_records_wait_the_slot_serves_its_other_groups_so_that_a_bound_is_refused():
+def test_by_default_the_slot_serves_its_other_groups_however_many_records_it_defers():
     job = to_a_slot_with_groups_of_its_own("subscale(early_route=true)")
     job.state.backlog[0] = [["file", 0, 100_000, 0]]
     assert job.boundary() == {0}
+
+
+def test_a_slot_that_has_deferred_as_many_records_as_it_may_serves_nothing_until_they_are_served():
+    # deferred=8      batch  1   2     3      4            5
+    # of group 0 wait        -   5   5 + 3   5 + 3         -
+    # the slot serves its    yes yes  no     no, installed yes     other groups
+    job = to_a_slot_with_groups_of_its_own("subscale(early_route=true, deferred=8)")
+    everything = {0, *spread(4, GROUPS).groups_of(3)}
+    assert job.boundary() == {0}
+    job.state.backlog[0] = [["file", 0, 5, 0]]
+    assert job.boundary() == {0}
+    # what waits of a group that is ready is not deferred
+    job.state.backlog[max(everything)] = [["file", 5, 100, 0]]
+    assert job.boundary() == {0}
+    job.state.backlog[0].append(["file", 105, 3, 0])
+    assert job.boundary() == everything
+    assert job.boundary() == everything
+    job.porter.work(job.state, job.step - 1)
+    assert job.boundary() == frozenset()
+
+
+def test_the_bound_of_a_slot_outlives_the_driver():
+    job = to_a_slot_with_groups_of_its_own("subscale(early_route=true, deferred=8)")
+    job.boundary()
+    job.state.backlog[0] = [["file", 0, 8, 0]]
+    kept = json.loads(json.dumps(job.carrier.to_dict()))
+    resumed = Carrier.resumed("op", job.state, FakePorter(), kept, job.passed.append)
+    assert resumed.unserved() == {0, *spread(4, GROUPS).groups_of(3)}
+
+
+def test_a_query_takes_the_bound():
     writer = Writer.__new__(Writer)
     writer.settings = QuerySettings()
-    with pytest.raises(ConfigError, match=r"deferred=3.*lie in the checkpoint"):
-        writer.migration("subscale(deferred=3)")
-    strategy = "subscale(scheduling=false)"
-    assert writer.migration(strategy).settings.migration == strategy
+    for strategy in ("subscale(deferred=3)", "subscale(scheduling=false)"):
+        assert writer.migration(strategy).settings.migration == strategy
 
 
 def test_a_group_is_not_routed_while_its_copy_lags_by_more_than_a_batch():

@@ -15,7 +15,7 @@ from headgate_lab.testing.cluster import StandaloneCluster
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ALWAYS = ("subscale", "stop-restart", "second-request", "executor")
-FURTHER = ("default", "all-at-once", "fluid", "on-demand", "to-one")
+FURTHER = ("default", "all-at-once", "fluid", "on-demand", "to-one", "bounded")
 """Further strategies, and a further number of slots: with ``--thorough`` only."""
 
 SCRIPT = Path(__file__).parent / "migration_runs.py"

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.core.errors import ConfigError
-from headgate.migration import events, registry
+from headgate.migration import events
+from headgate.migration.deferral import full
 from headgate.migration.events import Event, Requested
 from headgate.migration.instructions import (
     Forward,
@@ -28,7 +28,7 @@ from headgate.migration.instructions import (
 )
 from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.protocol import Migration
-from headgate.migration.strategy import DEFERRED_MAX, Strategy
+from headgate.migration.strategy import UNBOUNDED
 from headgate.spark.job.job import OperatorState
 from headgate.spark.move.porter import LAG_STEPS, Porter, Urgency
 
@@ -128,25 +128,6 @@ def _instruction(group: int, order: int, *route: int) -> Hold | Route:
     return Route(order, (group,), *route) if route else Hold(order, (group,))
 
 
-def strategy_of(text: str) -> Strategy:
-    """Return the strategy that a user names, as far as it can be carried out here.
-
-    Raises
-    ------
-    ConfigError
-        As of `registry.strategy`; or it bounds how many records a slot defers, which nothing does: they
-        lie in the checkpoint, by key group.
-    """
-    chosen = registry.strategy(text)
-    if chosen.deferred_max not in (0, DEFERRED_MAX):
-        msg = (
-            f'strategy "{chosen}" bounds the records that a slot defers, and on Spark those lie in '
-            "the checkpoint, however many; leave out deferred, or write scheduling=false for none."
-        )
-        raise ConfigError(msg)
-    return chosen
-
-
 class Carrier:
     """The migration of one operator, from its request to its end.
 
@@ -226,13 +207,17 @@ class Carrier:
     def unserved(self) -> frozenset[int]:
         """Return the key groups that no slot serves in the batch that begins.
 
-        A slot that may defer serves its other groups; what it defers is in the checkpoint already, so
-        no number of records is too many. One that may not serves nothing.
+        A slot serves its other groups as long as it may defer more records of those that are not ready;
+        then it serves nothing. What it defers is in the checkpoint already, so that is all the bound
+        does, and the batch that reaches it may go past it.
         """
         durable, owner = self._durable, self._owners
         unready = durable.held | durable.inactive
-        allowed = durable.deferred_max
-        stopped = {s for s in (owner[g] for g in unready) if not allowed.get(s, DEFERRED_MAX)}
+        deferred = Counter({owner[group]: 0 for group in unready})
+        for group in unready:
+            deferred[owner[group]] += self._state.waiting_rows_of(group)
+        room = durable.deferred_max
+        stopped = {s for s, rows in deferred.items() if full(room.get(s, UNBOUNDED), rows)}
         return frozenset(unready | {g for g, slot in enumerate(owner) if slot in stopped})
 
     # -- between two batches ----------------------------------------------------------------------
