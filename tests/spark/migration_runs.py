@@ -106,6 +106,7 @@ class Run:
             "what": [e["what"] for e in moves],
             "bytes_moved": sum(e["bytes_moved"] for e in self.events("assignment")),
             "slots": self.query.assignment()["aggregate-0"].slots,
+            "suspended_s": sum(e["suspended_s"] for e in moves),
             "waited": max(e["backlog"] for e in self.events("batch")),
             "retries": len(self.events("retry")),
             "hosts": sorted(self.query._work._porter.arena_of),

@@ -58,7 +58,7 @@ class Job:
             unserved.append(self.boundary())
             if not self.carrier.running:
                 return unserved
-            self.carrier.demand()
+            self.carrier.committed(self.step - 1, 1.0)
             self.porter.work(self.state, self.step - 1, at_once)
         raise AssertionError("still running")
 
@@ -106,7 +106,7 @@ def test_on_demand_brings_the_group_first_that_records_wait_for():
     job.boundary()
     last = max(job.moving)
     job.state.backlog[last] = [["file", 0, 5, 0]]
-    job.carrier.demand()
+    job.carrier.committed(job.step - 1, 1.0)
     job.boundary()
     wanted = [g for (_, g, _), w in job.porter.works.items() if w.urgency is Urgency.INSTALL]
     assert last in wanted
@@ -148,6 +148,30 @@ def test_a_slot_that_has_deferred_as_many_records_as_it_may_serves_nothing_until
     assert job.boundary() == everything
     job.porter.work(job.state, job.step - 1)
     assert job.boundary() == frozenset()
+
+
+def test_suspended_is_a_slot_that_has_records_waiting_and_serves_none_of_them():
+    # slot 3 has groups 0 (on its way), 10 and 11; slots 1 and 2 have nothing to do: they are idle
+    # batch        1     2       3          4          5
+    # 0 waits      no    yes     yes        yes        yes
+    # 11           -     -       served     waits      waits, 10 is served
+    # suspended    no    2.0 s   no         0.5 s      no
+    job = to_a_slot_with_groups_of_its_own("subscale(early_route=true)")
+
+    def batch(took_s, *served):
+        job.boundary()
+        for group in served:
+            job.state.steps[group] = job.step - 1
+        job.carrier.committed(job.step - 1, took_s)
+        return job.carrier.suspended_s
+
+    assert batch(3.0) == 0.0
+    job.state.backlog[0] = [["file", 0, 5, 0]]
+    assert batch(2.0) == 2.0
+    assert batch(3.0, 11) == 2.0
+    job.state.backlog[11] = [["file", 5, 5, 0]]
+    assert batch(0.5) == 2.5
+    assert batch(3.0, 10) == 2.5
 
 
 def test_the_bound_of_a_slot_outlives_the_driver():

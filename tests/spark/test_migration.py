@@ -74,8 +74,9 @@ def test_all_of_the_state_may_move_to_one_slot(lives):
 
 
 def test_with_subscales_no_record_waits_and_with_a_restart_some_do(lives):
-    assert lives["subscale"]["waited"] == 0
+    assert lives["subscale"]["waited"] == lives["subscale"]["suspended_s"] == 0
     assert lives["stop-restart"]["waited"] > 0
+    assert lives["stop-restart"]["suspended_s"] > 0
 
 
 @pytest.mark.thorough

@@ -147,6 +147,9 @@ class Carrier:
     Attributes
     ----------
     protocol : Migration
+    suspended_s : float
+        How long slots had records waiting and could serve none of them, all slots together, under this
+        driver (DRRS IV-A and V-B). Differs: a slot is suspended for a whole batch or not at all.
     """
 
     def __init__(
@@ -159,6 +162,7 @@ class Carrier:
     ) -> None:
         self.operator = operator
         self.protocol = protocol
+        self.suspended_s = 0.0
         self._state = state
         self._porter = porter
         self._note = note
@@ -266,10 +270,22 @@ class Carrier:
         self._absorb(step - 1)
         return self._owners if self._owners != before else None
 
-    def demand(self) -> None:
-        """After a batch: say which key groups without their state have records waiting."""
-        for group in sorted(self._durable.inactive & self._state.backlog.keys()):
+    def committed(self, step: int, batch_s: float) -> None:
+        """After a batch: note which key groups without their state have records waiting, and who did.
+
+        Parameters
+        ----------
+        step : int
+        batch_s : float
+            How long it took.
+        """
+        waiting, steps = self._state.backlog.keys(), self._state.steps
+        for group in sorted(self._durable.inactive & waiting):
             self._told.append(events.Demanded(group))
+        # a slot without anything to serve is idle; one that served something was not suspended
+        waited = {self._owners[group] for group in waiting}
+        served = {self._owners[group] for group, at in enumerate(steps) if at == step}
+        self.suspended_s += batch_s * len(waited - served)
 
     def end(self) -> None:
         """Give up what is still asked of the porter."""
