@@ -30,7 +30,7 @@ from headgate.migration.instructions import (
 from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.protocol import PATIENCE_BOUNDARIES, RETRIES, Migration
 from headgate.migration.registry import strategy
-from headgate.migration.strategy import Situation
+from headgate.migration.strategy import UNBOUNDED, Situation
 
 HOSTS = ("a", "b", "c", "d")
 
@@ -75,7 +75,7 @@ def test_a_subscale_is_prefetched_routed_forwarded_installed_and_released() -> N
     assert given == (Prefetch(0, (1, 2), "b"),)
     assert clock.tick() == ()
     assert migration.handle(CaughtUp(0, 1, "b")) == ()
-    assert migration.handle(CaughtUp(0, 2, "b")) == (Route(1, (1, 2), 1, 200),)
+    assert migration.handle(CaughtUp(0, 2, "b")) == (Route(1, (1, 2), 1, UNBOUNDED),)
     assert clock.tick(1) == (Forward(2, (1, 2), 0, 1),)
     assert migration.handle(Forwarded(2, 2)) == ()
     assert migration.handle(Forwarded(2, 1)) == (Install(3, (1, 2), "b", resume=True),)
@@ -90,13 +90,13 @@ def test_a_subscale_is_prefetched_routed_forwarded_installed_and_released() -> N
 
 def test_early_route_does_not_wait_for_the_catch_up() -> None:
     _, given = begun("subscale(early_route=true)", (0, 0), (0, 1))
-    assert given == (Prefetch(0, (1,), "b"), Route(1, (1,), 1, 200))
+    assert given == (Prefetch(0, (1,), "b"), Route(1, (1,), 1, UNBOUNDED))
 
 
 def test_without_decoupling_groups_are_held_before_they_are_routed() -> None:
     migration, given = begun("subscale(decoupling=false)", (0, 0), (0, 1))
     assert given == (Hold(0, (1,)),)
-    assert Clock(migration).tick(0) == (Route(1, (1,), 1, 200),)
+    assert Clock(migration).tick(0) == (Route(1, (1,), 1, UNBOUNDED),)
 
 
 def test_without_scheduling_nothing_may_be_deferred() -> None:
@@ -104,12 +104,17 @@ def test_without_scheduling_nothing_may_be_deferred() -> None:
     assert migration.handle(CaughtUp(0, 1, "b")) == (Route(1, (1,), 1, 0),)
 
 
+def test_the_new_slot_is_told_how_many_records_it_may_defer() -> None:
+    migration, _ = begun("subscale(deferred=50)", (0, 0), (0, 1))
+    assert migration.handle(CaughtUp(0, 1, "b")) == (Route(1, (1,), 1, 50),)
+
+
 def test_without_division_no_group_is_routed_before_the_last_caught_up() -> None:
     migration, given = begun("subscale(division=false)", (0, 0, 0), (0, 1, 2))
     assert given == (Prefetch(0, (1,), "b"), Prefetch(1, (2,), "c"))
     assert migration.handle(CaughtUp(0, 1, "b")) == ()
     routes = migration.handle(CaughtUp(1, 2, "c"))
-    assert routes == (Route(2, (1,), 1, 200), Route(3, (2,), 2, 200))
+    assert routes == (Route(2, (1,), 1, UNBOUNDED), Route(3, (2,), 2, UNBOUNDED))
 
 
 def test_no_host_brings_state_for_more_than_two_subscales_at_once() -> None:
@@ -119,7 +124,7 @@ def test_no_host_brings_state_for_more_than_two_subscales_at_once() -> None:
     assert Clock(migration).tick() == ()
     # what follows the catch-up brings nothing, so the next one need not wait for it
     given = migration.handle(CaughtUp(0, 1, "b"))
-    assert given == (Prefetch(2, (3,), "d"), Route(3, (1,), 1, 200))
+    assert given == (Prefetch(2, (3,), "d"), Route(3, (1,), 1, UNBOUNDED))
 
 
 def test_a_move_within_a_host_waits_for_no_state_of_others() -> None:
@@ -135,7 +140,7 @@ def test_a_move_within_a_host_waits_for_no_state_of_others() -> None:
 def test_shared_routes_and_ends_at_the_boundary() -> None:
     migration = Migration(Assignment((0, 0), 1))
     given = migration.handle(request((0, 1), "shared", hosts=("a", "a")))
-    assert given == (Route(0, (1,), 1, 200),)
+    assert given == (Route(0, (1,), 1, UNBOUNDED),)
     assert Clock(migration).tick(0, hosts=("a", "a")) == ()
     assert not migration.running
 
@@ -227,7 +232,7 @@ def test_orders_go_on_from_one_migration_to_the_next() -> None:
     migration.handle(request((0, 1), "shared", hosts=here))
     Clock(migration).tick(0, hosts=here)
     given = migration.handle(request((0, 0), "shared", epoch=2, hosts=here))
-    assert given == (Route(1, (1,), 0, 200),)
+    assert given == (Route(1, (1,), 0, UNBOUNDED),)
 
 
 # Messages that are lost, late, doubled, wrong.
@@ -246,7 +251,7 @@ def test_a_boundary_older_than_the_last_is_ignored() -> None:
     migration, _ = begun("fluid", (0, 0), (0, 1))
     migration.handle(Boundary(7, frozenset(), HOSTS))
     assert migration.handle(Boundary(6, frozenset({0}), HOSTS)) == ()
-    assert migration.handle(Boundary(8, frozenset({0}), HOSTS)) == (Route(1, (1,), 1, 200),)
+    assert migration.handle(Boundary(8, frozenset({0}), HOSTS)) == (Route(1, (1,), 1, UNBOUNDED),)
 
 
 def test_a_doubled_answer_is_taken_once() -> None:
@@ -282,7 +287,7 @@ def test_a_new_host_is_asked_for_what_the_lost_one_had() -> None:
     given = migration.handle(HostLost(0, "b", ("a", "e")))
     assert given == (Prefetch(1, (1,), "e"),)
     assert migration.handle(CaughtUp(0, 1, "b")) == ()
-    assert migration.handle(CaughtUp(1, 1, "e")) == (Route(2, (1,), 1, 200),)
+    assert migration.handle(CaughtUp(1, 1, "e")) == (Route(2, (1,), 1, UNBOUNDED),)
 
 
 def test_a_new_host_is_asked_for_what_the_lost_one_had_brought_already() -> None:
@@ -389,7 +394,7 @@ def test_what_is_routed_is_sent_on_without_being_installed_in_between() -> None:
     assert migration.handle(request((0, 2, 0), epoch=2)) == ()
     clock = Clock(migration)
     assert clock.tick(1) == (Forward(2, (1,), 0, 1),)
-    assert migration.handle(Forwarded(2, 1)) == (Route(3, (1,), 2, 200),)
+    assert migration.handle(Forwarded(2, 1)) == (Route(3, (1,), 2, UNBOUNDED),)
     assert clock.tick(3) == (Forward(4, (1,), 1, 2),)
     assert migration.handle(Forwarded(4, 1)) == (Install(5, (1,), "c", resume=True),)
 
@@ -416,7 +421,7 @@ def test_what_is_installed_moves_on_by_itself_and_what_is_not_is_sent_on() -> No
         migration.handle(Forwarded(2, group))
     migration.handle(Installed(3, 1, "b"))
     given = migration.handle(request((0, 2, 2), epoch=2))
-    assert given == (Route(4, (2,), 2, 200), Release(5, (1,)))
+    assert given == (Route(4, (2,), 2, UNBOUNDED), Release(5, (1,)))
     assert migration.handle(Released(5, 1)) == (Prefetch(6, (1,), "c"),)
 
 
@@ -438,7 +443,7 @@ def test_a_restart_gives_again_what_is_not_answered() -> None:
     resumed = Migration.from_dict(json.loads(manifest))
     assert resumed.resume() == (Prefetch(0, (2,), "b"),)
     assert json.dumps(resumed.to_dict()) == manifest
-    assert resumed.handle(CaughtUp(0, 2, "b")) == (Route(1, (1, 2), 1, 200),)
+    assert resumed.handle(CaughtUp(0, 2, "b")) == (Route(1, (1, 2), 1, UNBOUNDED),)
 
 
 def test_the_manifest_names_what_was_superseded() -> None:

@@ -106,6 +106,7 @@ class Run:
             "what": [e["what"] for e in moves],
             "bytes_moved": sum(e["bytes_moved"] for e in self.events("assignment")),
             "slots": self.query.assignment()["aggregate-0"].slots,
+            "suspended_s": sum(e["suspended_s"] for e in moves),
             "waited": max(e["backlog"] for e in self.events("batch")),
             "retries": len(self.events("retry")),
             "hosts": sorted(self.query._work._porter.arena_of),
@@ -178,6 +179,9 @@ def run(spark, base, name):
         Run(spark, base, name, None, {ASK_AT: scale(GROUPS)}).go()
     elif name == "to-one":
         Run(spark, base, name, None, {ASK_AT: scale(1)}, slots=4).go()
+    elif name == "bounded":
+        bounded = "subscale(early_route=true, deferred=1)"
+        Run(spark, base, name, bounded, {ASK_AT: scale(4)}).go()
     elif name == "second-request":
         twice = {ASK_AT: scale(4), ASK_AT + 1: while_it_runs(scale(3))}
         Run(spark, base, name, "subscale(per_host=1)", twice).go()

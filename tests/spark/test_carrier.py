@@ -8,7 +8,6 @@ import pytest
 from fake_porter import FakePorter
 
 from headgate.core.assignment import Assignment, spread
-from headgate.core.errors import ConfigError
 from headgate.migration import registry
 from headgate.migration.events import Cause, Requested
 from headgate.migration.plan import uniform
@@ -59,7 +58,7 @@ class Job:
             unserved.append(self.boundary())
             if not self.carrier.running:
                 return unserved
-            self.carrier.demand()
+            self.carrier.committed(self.step - 1, 1.0)
             self.porter.work(self.state, self.step - 1, at_once)
         raise AssertionError("still running")
 
@@ -107,7 +106,7 @@ def test_on_demand_brings_the_group_first_that_records_wait_for():
     job.boundary()
     last = max(job.moving)
     job.state.backlog[last] = [["file", 0, 5, 0]]
-    job.carrier.demand()
+    job.carrier.committed(job.step - 1, 1.0)
     job.boundary()
     wanted = [g for (_, g, _), w in job.porter.works.items() if w.urgency is Urgency.INSTALL]
     assert last in wanted
@@ -126,16 +125,69 @@ def test_with_record_scheduling_the_slot_serves_its_other_groups():
     assert to_a_slot_with_groups_of_its_own("subscale(early_route=true)").boundary() == {0}
 
 
-def test_however_many_records_wait_the_slot_serves_its_other_groups_so_that_a_bound_is_refused():
+def test_by_default_the_slot_serves_its_other_groups_however_many_records_it_defers():
     job = to_a_slot_with_groups_of_its_own("subscale(early_route=true)")
     job.state.backlog[0] = [["file", 0, 100_000, 0]]
     assert job.boundary() == {0}
+
+
+def test_a_slot_that_has_deferred_as_many_records_as_it_may_serves_nothing_until_they_are_served():
+    # deferred=8      batch  1   2     3      4            5
+    # of group 0 wait        -   5   5 + 3   5 + 3         -
+    # the slot serves its    yes yes  no     no, installed yes     other groups
+    job = to_a_slot_with_groups_of_its_own("subscale(early_route=true, deferred=8)")
+    everything = {0, *spread(4, GROUPS).groups_of(3)}
+    assert job.boundary() == {0}
+    job.state.backlog[0] = [["file", 0, 5, 0]]
+    assert job.boundary() == {0}
+    # what waits of a group that is ready is not deferred
+    job.state.backlog[max(everything)] = [["file", 5, 100, 0]]
+    assert job.boundary() == {0}
+    job.state.backlog[0].append(["file", 105, 3, 0])
+    assert job.boundary() == everything
+    assert job.boundary() == everything
+    job.porter.work(job.state, job.step - 1)
+    assert job.boundary() == frozenset()
+
+
+def test_suspended_is_a_slot_that_has_records_waiting_and_serves_none_of_them():
+    # slot 3 has groups 0 (on its way), 10 and 11; slots 1 and 2 have nothing to do: they are idle
+    # batch        1     2       3          4          5
+    # 0 waits      no    yes     yes        yes        yes
+    # 11           -     -       served     waits      waits, 10 is served
+    # suspended    no    2.0 s   no         0.5 s      no
+    job = to_a_slot_with_groups_of_its_own("subscale(early_route=true)")
+
+    def batch(took_s, *served):
+        job.boundary()
+        for group in served:
+            job.state.steps[group] = job.step - 1
+        job.carrier.committed(job.step - 1, took_s)
+        return job.carrier.suspended_s
+
+    assert batch(3.0) == 0.0
+    job.state.backlog[0] = [["file", 0, 5, 0]]
+    assert batch(2.0) == 2.0
+    assert batch(3.0, 11) == 2.0
+    job.state.backlog[11] = [["file", 5, 5, 0]]
+    assert batch(0.5) == 2.5
+    assert batch(3.0, 10) == 2.5
+
+
+def test_the_bound_of_a_slot_outlives_the_driver():
+    job = to_a_slot_with_groups_of_its_own("subscale(early_route=true, deferred=8)")
+    job.boundary()
+    job.state.backlog[0] = [["file", 0, 8, 0]]
+    kept = json.loads(json.dumps(job.carrier.to_dict()))
+    resumed = Carrier.resumed("op", job.state, FakePorter(), kept, job.passed.append)
+    assert resumed.unserved() == {0, *spread(4, GROUPS).groups_of(3)}
+
+
+def test_a_query_takes_the_bound():
     writer = Writer.__new__(Writer)
     writer.settings = QuerySettings()
-    with pytest.raises(ConfigError, match=r"deferred=3.*lie in the checkpoint"):
-        writer.migration("subscale(deferred=3)")
-    strategy = "subscale(scheduling=false)"
-    assert writer.migration(strategy).settings.migration == strategy
+    for strategy in ("subscale(deferred=3)", "subscale(scheduling=false)"):
+        assert writer.migration(strategy).settings.migration == strategy
 
 
 def test_a_group_is_not_routed_while_its_copy_lags_by_more_than_a_batch():

@@ -15,7 +15,7 @@ from headgate_lab.testing.cluster import StandaloneCluster
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ALWAYS = ("subscale", "stop-restart", "second-request", "executor")
-FURTHER = ("default", "all-at-once", "fluid", "on-demand", "to-one")
+FURTHER = ("default", "all-at-once", "fluid", "on-demand", "to-one", "bounded")
 """Further strategies, and a further number of slots: with ``--thorough`` only."""
 
 SCRIPT = Path(__file__).parent / "migration_runs.py"
@@ -74,8 +74,9 @@ def test_all_of_the_state_may_move_to_one_slot(lives):
 
 
 def test_with_subscales_no_record_waits_and_with_a_restart_some_do(lives):
-    assert lives["subscale"]["waited"] == 0
+    assert lives["subscale"]["waited"] == lives["subscale"]["suspended_s"] == 0
     assert lives["stop-restart"]["waited"] > 0
+    assert lives["stop-restart"]["suspended_s"] > 0
 
 
 @pytest.mark.thorough

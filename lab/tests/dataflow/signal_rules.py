@@ -10,8 +10,10 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import pytest
 from flows import (
     DRRS,
     GROUPS,
@@ -30,13 +32,15 @@ from flows import (
 
 from headgate_lab.sim.dataflow.behaviours import Pass, Windows
 from headgate_lab.sim.dataflow.channel import Network
+from headgate_lab.sim.dataflow.clock import Clock
 from headgate_lab.sim.dataflow.coordinator import Step
 from headgate_lab.sim.dataflow.dataflow import Arrivals, Dataflow, OperatorModel
 from headgate_lab.sim.dataflow.elements import Record, Signal
 from headgate_lab.sim.dataflow.eventlog import EventLog
+from headgate_lab.sim.dataflow.handler import Handler, Verdict
 from headgate_lab.sim.dataflow.methods.drrs import Drrs
 from headgate_lab.sim.dataflow.methods.drrs_handler import Rerouting
-from headgate_lab.sim.dataflow.slot import Channel
+from headgate_lab.sim.dataflow.slot import Channel, Slot
 
 Rule = Callable[[], None]
 
@@ -232,6 +236,55 @@ def suspended_is_a_slot_whose_every_reachable_record_waits() -> None:
     assert flow.slots[OPERATOR][1].suspended_s
 
 
+def suspended_is_at_every_moment_what_its_definition_says() -> None:
+    """DR-14: neither more nor less, with scheduling and without, and nothing once it has ended."""
+    trials = [busy(state_bytes=8000.0, slots=3), *map(random_trial, SEEDS)]
+    for method in (Drrs(), Drrs(records_max=1), Drrs(scheduling=False)):
+        moments = [moment for trial in trials for moment in suspended_moments(trial, method)]
+        assert all(noted == defined for noted, defined in moments)
+        assert {defined for _, defined in moments} == {True, False}
+
+
+def suspended_moments(trial: Trial, method: Drrs) -> list[tuple[bool, bool]]:
+    """Return after each event, by scaling slot, whether it counts as suspended, and whether it is."""
+    scaling: dict[Slot, Handler] = {}
+    found: list[tuple[bool, bool]] = []
+    start, after = Handler.__init__, Clock.after
+
+    def starts(self: Handler, slot: Slot, records_max: int = 0) -> None:
+        start(self, slot, records_max)
+        scaling[slot] = self
+
+    def watched(action: Callable[..., None], *arguments: object) -> None:
+        action(*arguments)
+        for slot in scaling:
+            ended_s = slot.suspended_s[-1][1] if slot.suspended_s else 0.0
+            found.append((ended_s == float("inf"), is_suspended(slot)))
+
+    def asks(self: Clock, delay_s: float, *action: Any) -> None:
+        after(self, delay_s, watched, *action)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Handler, "__init__", starts)
+        patch.setattr(Clock, "after", asks)
+        run(trial, method, checkpoint_s=1.2)
+    return found
+
+
+def is_suspended(slot: Slot) -> bool:
+    """Return whether a slot could serve, and all it may reach, of which there is some, has to wait."""
+    handler = slot.handler
+    if not isinstance(handler, Handler) or slot.serving or slot.full or slot.paused or slot.special:
+        return False
+    fronts = [(c, c.arrived[0]) for c in slot.available if c.arrived and not c.blocked]
+    if not handler.records_max:
+        fronts = fronts[:1]
+    held = [(c, record) for c, records in handler.deferred.items() for record in records]
+    reached = [(c, front) for c, front in (*fronts, *held) if isinstance(front, Record)]
+    waits = [handler.verdict(channel, record) is Verdict.WAIT for channel, record in reached]
+    return not handler.ready and bool(waits) and all(waits)
+
+
 def a_slot_that_nothing_waits_for_is_not_suspended() -> None:
     """DR-14: idle is not suspended. All records are of groups that stay, while others move."""
     trial = busy(state_bytes=8000.0)
@@ -283,6 +336,7 @@ RULES: list[Rule] = [
     rerouted_records_fit_into_the_input_caches,
     overtaken_watermarks_reach_both_streams,
     suspended_is_a_slot_whose_every_reachable_record_waits,
+    suspended_is_at_every_moment_what_its_definition_says,
     a_slot_that_nothing_waits_for_is_not_suspended,
     the_reroute_buffer_goes_by_capacity_time_or_confirm,
     every_seed_gives_the_answer_in_order,

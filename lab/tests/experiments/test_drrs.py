@@ -111,6 +111,23 @@ def test_in_figure_10_drrs_has_less_latency_than_both_rivals_and_is_done_first()
     json.dumps(data)
 
 
+def test_the_order_of_methods_is_told_for_transfers_that_take_less_and_more() -> None:
+    methods = {name: name for name in ("drrs", "megaphone", "meces")}
+    little, much = compare.orders(["q7"], methods, HERE, (0.0, 0.08 / SMALL))
+    assert (little["transfer_ms"], much["transfer_ms"]) == (0.0, pytest.approx(80 / SMALL))
+    assert much["peak"] == ["drrs", "meces", "megaphone"]
+    assert much["peak_s"]["meces"] > 2 * little["peak_s"]["meces"]
+    json.dumps(much)
+
+
+def test_a_figure_says_what_is_guessed() -> None:
+    guessed = fig10.measure(("q7",), HERE)["guessed"]
+    assert guessed == {
+        "transfer_ms": {"q7": pytest.approx(20 / SMALL)},
+        "load": {"q7": workloads.LOAD},
+    }
+
+
 def test_in_figure_11_throughput_does_not_dip_with_drrs_and_does_with_megaphone() -> None:
     data = fig11.measure(("q7",), HERE)
     rows = {row["method"]: row for row in data["rows"]}

@@ -43,6 +43,10 @@ class MigrationStep:
     why: str = ""
     """Why it was refused or failed."""
 
+    suspended_s: float = 0.0
+    """At the end of the whole: how long slots had records waiting and could serve none of them, since
+    their key groups were held or on their way; whole batches, all slots together, in s."""
+
     at_ms: int = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 

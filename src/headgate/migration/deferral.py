@@ -10,6 +10,26 @@ from typing import Any, Generic, TypeVar
 R = TypeVar("R")
 
 
+def full(capacity: int, deferred: int) -> bool:
+    """Return whether a slot has no room to defer another record, and so has to wait.
+
+    An engine that serves record by record asks at each record of a group that is not ready, one that
+    serves batches before each batch: there the last batch may go past the bound.
+
+    Parameters
+    ----------
+    capacity : int
+        Most records that it may defer; 0: none, so that it waits for any group that is not ready.
+    deferred : int
+        How many of its groups that are not ready wait.
+
+    References
+    ----------
+    DRRS IV-A: a buffer of 200 records.
+    """
+    return deferred >= capacity
+
+
 @dataclass(frozen=True)
 class Entry(Generic[R]):
     """Something in a slot's input.
@@ -44,7 +64,8 @@ class Deferral(Generic[R]):
     References
     ----------
     DRRS III-B (intra-channel scheduling) and IV-A (200 records). Differs: one input per slot,
-    since a batch has no channels; what does not fit stays in the durable backlog.
+    since a batch has no channels; what does not fit stays in the durable backlog. On Spark all of
+    it lies there, and `headgate.spark.move.carrier.Carrier` asks `full` alone.
     """
 
     capacity: int
@@ -60,7 +81,7 @@ class Deferral(Generic[R]):
         unready : set of int
             Key groups of the slot that cannot be served now.
         """
-        if unready and self.capacity == 0:
+        if unready and full(self.capacity, 0):
             return None
         for index, entry in enumerate(self.entries):
             if entry.group not in unready:
@@ -72,7 +93,7 @@ class Deferral(Generic[R]):
                 return None if unready else queue.popleft()
             if group not in unready:
                 return queue.popleft()
-            if len(self.entries) >= self.capacity:
+            if full(self.capacity, len(self.entries)):
                 return None
             self.entries.append(queue.popleft())
         return None

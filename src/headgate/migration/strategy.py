@@ -9,8 +9,9 @@ from typing import Protocol
 from headgate.migration.plan import Plan, Subscale
 from headgate.migration.progress import Phase, SubscaleProgress
 
-DEFERRED_MAX = 200
-"""Records a slot may defer in memory (DRRS IV-A)."""
+UNBOUNDED = 2**31 - 1
+"""Records a slot may defer unless a strategy says less: what waits is durable, so that memory sets no
+bound. DRRS defers at most 200, in memory (IV-A)."""
 
 ALL_PHASES = (Phase.HOLD, Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.RELEASE)
 """A move between hosts without prefetch."""

@@ -11,8 +11,8 @@ from headgate.control import registry
 from headgate.control.policy import Policy
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.slo import Slo
+from headgate.migration import registry as strategies
 from headgate.spark.jvm.gateway import require_classic
-from headgate.spark.move.carrier import strategy_of
 from headgate.spark.query import Query
 from headgate.spark.settings import given
 from headgate.spark.settings import options as own
@@ -177,11 +177,10 @@ class Writer(SparkWriter):
         Raises
         ------
         ConfigError
-            No strategy has that name, a parameter is unknown or out of range, or it bounds how many
-            records a slot defers, which nothing does on Spark.
+            No strategy has that name, or a parameter is unknown or out of range.
         """
         given.text("migration", strategy, 'a strategy such as "subscale" or "fluid"')
-        return self._with(migration=str(strategy_of(strategy)))
+        return self._with(migration=str(strategies.strategy(strategy)))
 
     def fallback(self, to: Literal["error", "spark"]) -> Writer:
         """Say what happens to a query that cannot run elastically: refuse it, or plain Spark."""

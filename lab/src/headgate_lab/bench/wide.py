@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate.operators.build import row_bytes
@@ -102,10 +102,10 @@ def source(spark: SparkSession, directory: Path, files_per_batch: int = 1) -> Da
     return reader.parquet(str(directory))
 
 
-def totals(rows: DataFrame) -> DataFrame:
-    """Return count and `SUMS` sums per key."""
+def totals(rows: DataFrame, *more: Column) -> DataFrame:
+    """Return count and `SUMS` sums per key, and `more` aggregates."""
     sums = [F.sum(F.col("v") + F.lit(i)).alias(f"s{i}") for i in range(SUMS)]
-    return rows.groupBy("k").agg(F.count(F.lit(1)).alias("c"), *sums)
+    return rows.groupBy("k").agg(F.count(F.lit(1)).alias("c"), *sums, *more)
 
 
 def entry_bytes(spark: SparkSession, directory: Path) -> int:

@@ -21,13 +21,13 @@ from headgate.migration import events, instructions
 from headgate.migration.deferral import Deferral, Entry
 from headgate.migration.events import Event
 from headgate.migration.instructions import Instruction
+from headgate.migration.strategy import UNBOUNDED
 
 Record = tuple[int, int, int]
 """Key, number within the key, watermarks before it; of a watermark: -1, its number, 0."""
 
 KEYS_PER_GROUP = 3
 _QUOTA = 6
-_DEFERRED_MAX = 200
 _FIXED_BYTES = 1
 _BYTES_PER_BATCH = 20
 
@@ -197,7 +197,7 @@ class ModelEngine:
             hosts=list(hosts),
             active=[hosts[slot] for slot in assignment.slot_of],
             queues=[deque() for _ in range(slots)],
-            deferrals=[Deferral(_DEFERRED_MAX) for _ in range(slots)],
+            deferrals=[Deferral(UNBOUNDED) for _ in range(slots)],
             since=[0] * groups,
             log=[[] for _ in range(groups)],
         )

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from headgate.migration.plan import Plan, Subscale, pairs
 from headgate.migration.progress import Phase, SubscaleProgress
-from headgate.migration.strategy import ALL_PHASES, DEFERRED_MAX, Situation
+from headgate.migration.strategy import ALL_PHASES, UNBOUNDED, Situation
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Base:
 
     @property
     def deferred_max(self) -> int:
-        """DRRS gives its rivals the buffer of 200 too, but for Meces (V-A)."""
-        return DEFERRED_MAX
+        """No bound, as by default for DRRS, which gives its rivals its own buffer (V-A)."""
+        return UNBOUNDED
 
     @property
     def resume(self) -> bool:

@@ -11,7 +11,7 @@ from headgate.migration import plan
 from headgate.migration.plan import PER_HOST_MAX, SUBSCALE_GROUPS_MIN
 from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.strategies.base import Base
-from headgate.migration.strategy import ALL_PHASES, DEFERRED_MAX, Situation, together
+from headgate.migration.strategy import ALL_PHASES, UNBOUNDED, Situation, together
 
 _ROUTE_ONLY = (Phase.ROUTE,)
 _PREFETCHED = (Phase.PREFETCH, Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.RELEASE)
@@ -37,7 +37,7 @@ class Subscales(Base):
         Moves within a host are routed only, as `shared` does; off to measure the mechanisms on
         one host.
     deferred : int
-        Records a slot may defer; >= 1.
+        Records a slot may defer before it serves nothing; >= 1. DRRS has 200, the default no bound.
     per_host : int
         Subscales a host takes part in at once while their state is brought; >= 1.
     groups_min : int
@@ -62,7 +62,7 @@ class Subscales(Base):
     division: bool = True
     early_route: bool = False
     share: bool = True
-    deferred: int = DEFERRED_MAX
+    deferred: int = UNBOUNDED
     per_host: int = PER_HOST_MAX
     groups_min: int = SUBSCALE_GROUPS_MIN
 

@@ -162,6 +162,10 @@ class OperatorState:
         """Return how many rows wait in the backlog."""
         return sum(segment[2] for segments in self.backlog.values() for segment in segments)
 
+    def waiting_rows_of(self, group: int) -> int:
+        """Return how many rows of one key group wait in the backlog."""
+        return sum(segment[2] for segment in self.backlog.get(group, ()))
+
     def apply(self, report: Report, step: int, now_ms: int) -> None:
         """Take over what a committed slot task did."""
         for group, (emitted_us, due_us, rows) in report.groups.items():

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.core.errors import ConfigError
-from headgate.migration import events, registry
+from headgate.migration import events
+from headgate.migration.deferral import full
 from headgate.migration.events import Event, Requested
 from headgate.migration.instructions import (
     Forward,
@@ -28,7 +28,7 @@ from headgate.migration.instructions import (
 )
 from headgate.migration.progress import Phase, SubscaleProgress
 from headgate.migration.protocol import Migration
-from headgate.migration.strategy import DEFERRED_MAX, Strategy
+from headgate.migration.strategy import UNBOUNDED
 from headgate.spark.job.job import OperatorState
 from headgate.spark.move.porter import LAG_STEPS, Porter, Urgency
 
@@ -128,25 +128,6 @@ def _instruction(group: int, order: int, *route: int) -> Hold | Route:
     return Route(order, (group,), *route) if route else Hold(order, (group,))
 
 
-def strategy_of(text: str) -> Strategy:
-    """Return the strategy that a user names, as far as it can be carried out here.
-
-    Raises
-    ------
-    ConfigError
-        As of `registry.strategy`; or it bounds how many records a slot defers, which nothing does: they
-        lie in the checkpoint, by key group.
-    """
-    chosen = registry.strategy(text)
-    if chosen.deferred_max not in (0, DEFERRED_MAX):
-        msg = (
-            f'strategy "{chosen}" bounds the records that a slot defers, and on Spark those lie in '
-            "the checkpoint, however many; leave out deferred, or write scheduling=false for none."
-        )
-        raise ConfigError(msg)
-    return chosen
-
-
 class Carrier:
     """The migration of one operator, from its request to its end.
 
@@ -166,6 +147,9 @@ class Carrier:
     Attributes
     ----------
     protocol : Migration
+    suspended_s : float
+        How long slots had records waiting and could serve none of them, all slots together, under this
+        driver (DRRS IV-A and V-B). Differs: a slot is suspended for a whole batch or not at all.
     """
 
     def __init__(
@@ -178,6 +162,7 @@ class Carrier:
     ) -> None:
         self.operator = operator
         self.protocol = protocol
+        self.suspended_s = 0.0
         self._state = state
         self._porter = porter
         self._note = note
@@ -226,13 +211,17 @@ class Carrier:
     def unserved(self) -> frozenset[int]:
         """Return the key groups that no slot serves in the batch that begins.
 
-        A slot that may defer serves its other groups; what it defers is in the checkpoint already, so
-        no number of records is too many. One that may not serves nothing.
+        A slot serves its other groups as long as it may defer more records of those that are not ready;
+        then it serves nothing. What it defers is in the checkpoint already, so that is all the bound
+        does, and the batch that reaches it may go past it.
         """
         durable, owner = self._durable, self._owners
         unready = durable.held | durable.inactive
-        allowed = durable.deferred_max
-        stopped = {s for s in (owner[g] for g in unready) if not allowed.get(s, DEFERRED_MAX)}
+        deferred = Counter({owner[group]: 0 for group in unready})
+        for group in unready:
+            deferred[owner[group]] += self._state.waiting_rows_of(group)
+        room = durable.deferred_max
+        stopped = {s for s, rows in deferred.items() if full(room.get(s, UNBOUNDED), rows)}
         return frozenset(unready | {g for g, slot in enumerate(owner) if slot in stopped})
 
     # -- between two batches ----------------------------------------------------------------------
@@ -281,10 +270,22 @@ class Carrier:
         self._absorb(step - 1)
         return self._owners if self._owners != before else None
 
-    def demand(self) -> None:
-        """After a batch: say which key groups without their state have records waiting."""
-        for group in sorted(self._durable.inactive & self._state.backlog.keys()):
+    def committed(self, step: int, batch_s: float) -> None:
+        """After a batch: note which key groups without their state have records waiting, and who did.
+
+        Parameters
+        ----------
+        step : int
+        batch_s : float
+            How long it took.
+        """
+        waiting, steps = self._state.backlog.keys(), self._state.steps
+        for group in sorted(self._durable.inactive & waiting):
             self._told.append(events.Demanded(group))
+        # a slot without anything to serve is idle; one that served something was not suspended
+        waited = {self._owners[group] for group in waiting}
+        served = {self._owners[group] for group, at in enumerate(steps) if at == step}
+        self.suspended_s += batch_s * len(waited - served)
 
     def end(self) -> None:
         """Give up what is still asked of the porter."""

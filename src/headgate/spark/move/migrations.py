@@ -6,6 +6,7 @@ the next boundary and nothing of this is used (STRETCH; see `Changes.take`).
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -138,6 +139,7 @@ class Migrations:
         self._carriers: dict[str, Carrier] = {}
         self._asked: dict[str, _Asked] = {}
         self._step = 0
+        self._began_s = time.monotonic()
 
     @property
     def running(self) -> bool:
@@ -172,7 +174,7 @@ class Migrations:
 
     def begin(self, step: int) -> dict[str, InForce]:
         """Pass the boundary before `step`; return the assignments that come into force with it."""
-        self._step = step
+        self._step, self._began_s = step, time.monotonic()
         changed: dict[str, InForce] = {}
         for name in self._states:
             self._take_request(name)
@@ -186,7 +188,7 @@ class Migrations:
             return
         self._porter.committed(self._heads(step))
         for carrier in self._carriers.values():
-            carrier.demand()
+            carrier.committed(step, time.monotonic() - self._began_s)
 
     def stop(self) -> None:
         """End what goes on in the background; the manifest knows how far it is."""
@@ -265,7 +267,8 @@ class Migrations:
         carrier.end()
         del self._carriers[operator]
         self._changes.ended(operator)
-        self._note(operator, "failed" if failed else "finished", why=failed)
+        what, waited_s = "failed" if failed else "finished", round(carrier.suspended_s, 3)
+        self._note(operator, what, why=failed, suspended_s=waited_s)
         decided = asked.wanted.decided and not failed
         found = self._in_force(operator, asked.before, held.slots, numbers)
         wanted = replace(found.wanted, decided=decided)
@@ -315,6 +318,7 @@ class Migrations:
         groups: tuple[int, ...] = (),
         strategy: str = "",
         why: str = "",
+        suspended_s: float = 0.0,
     ) -> None:
         self._write(
             MigrationStep(
@@ -324,5 +328,6 @@ class Migrations:
                 groups=groups,
                 strategy=strategy,
                 why=why,
+                suspended_s=suspended_s,
             )
         )

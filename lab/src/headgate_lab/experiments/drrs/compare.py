@@ -47,12 +47,15 @@ class Case:
     method : str
     quick : bool
     seed : int
+    transfer_s : float or None
+        Of a key group or sub-group, beside its bytes; None: the workload's own, a guess.
     """
 
     workload: str
     method: str
     quick: bool
     seed: int = SEED
+    transfer_s: float | None = None
 
     @property
     def stable_s(self) -> float:
@@ -62,6 +65,8 @@ class Case:
     def load(self) -> Workload:
         """Return the workload, at the length that is wanted."""
         found = WORKLOADS[self.workload]()
+        if self.transfer_s is not None:
+            found = replace(found, unit_s=self.transfer_s)
         if not self.quick:
             return found
         return replace(
@@ -149,7 +154,10 @@ def throughput(flow: Dataflow, start_s: int, seconds: int) -> list[int]:
 
 
 def compare(
-    names: Sequence[str], methods: Sequence[str], request: Request
+    names: Sequence[str],
+    methods: Sequence[str],
+    request: Request,
+    transfer_s: float | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Run every method on every workload; peak and mean are over the longest scaling period.
 
@@ -162,7 +170,8 @@ def compare(
     ----------
     DRRS V-B: "the longest observed scaling period among all three methods as the statistical basis".
     """
-    found = run_all(observe, cases(names, methods, request))
+    asked = [replace(case, transfer_s=transfer_s) for case in cases(names, methods, request)]
+    found = run_all(observe, asked)
     by_workload: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for outcome in found:
         by_workload[outcome["workload"]].append(outcome)
@@ -175,6 +184,49 @@ def compare(
             outcome["peak_s"] = float(latency_s[inside].max())
             outcome["mean_s"] = float(latency_s[inside].mean())
     return by_workload
+
+
+TRANSFERS_S = (0.005, 0.02, 0.08)
+"""What a transfer takes beside its bytes, in `orders`: the guess, a quarter and four times of it."""
+
+
+def orders(
+    names: Sequence[str],
+    methods: Mapping[str, str],
+    request: Request,
+    transfers_s: Sequence[float] = TRANSFERS_S,
+) -> list[dict[str, Any]]:
+    """Return in which order methods come, by what a transfer takes: the paper does not say.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Workloads.
+    methods : mapping of str to str
+        What a method is called in the figure -> the method.
+    request : Request
+    transfers_s : sequence of float
+
+    Returns
+    -------
+    list of dict
+        By workload and transfer: *peak* and *mean*, the methods from the least to the greatest, and
+        the values, in s, by method.
+    """
+    rows = []
+    for transfer_s in transfers_s:
+        found = compare(names, list(methods.values()), request, transfer_s)
+        for name, outcomes in found.items():
+            row: dict[str, Any] = {"workload": name, "transfer_ms": transfer_s * 1e3}
+            for figure in ("peak", "mean"):
+                values = {
+                    method: round(outcome[f"{figure}_s"], 4)
+                    for method, outcome in zip(methods, outcomes, strict=True)
+                }
+                row[figure] = sorted(values, key=values.__getitem__)
+                row[f"{figure}_s"] = values
+            rows.append(row)
+    return rows
 
 
 def _period_s(outcome: Mapping[str, Any]) -> float:
@@ -200,6 +252,10 @@ def scale_of(request: Request, names: Sequence[str]) -> dict[str, Any]:
         "stable_s": QUICK_STABLE_S if request.quick else measures.STABLE_S,
         "length_s": {n: Case(n, "", request.quick).load().length_s for n in names},
         "records_per_element": {n: Case(n, "", request.quick).load().count for n in names},
+        "guessed": {
+            "transfer_ms": {n: Case(n, "", request.quick).load().unit_s * 1e3 for n in names},
+            "load": {n: Case(n, "", request.quick).load().load for n in names},
+        },
     }
 
 

@@ -9,6 +9,11 @@ Parameters: 8 -> 12 slots, 111 of 128 key groups with uniform ranges [P], one la
 record costs, bandwidth of state and caches as in `workloads` [I]; 60 s of warm-up instead of 300, since
 state is there from the start. Differs: the level before scaling is the greatest latency of the middle
 third of the warm-up; the paper's code has that of 200 to 280 s of 300.
+
+Guessed, since the paper does not say [I]: 20 ms that a transfer takes beside its bytes, and a load of
+0.85 before (Twitch: 0.7). With 5, 20 and 80 ms DRRS comes first in peak and mean on all three workloads;
+behind it Meces comes before Megaphone with 5 and 20 ms and, but for Q8's peak, behind it with 80
+(`compare.orders`, quick).
 """
 
 from __future__ import annotations
