@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from headgate.control.decision import NOTHING, Change, Decision
@@ -262,6 +262,7 @@ class ControlLoop:
         except NotReady as not_ready:
             self._not_ready(name, operator, str(not_ready))
             return None
+        view = replace(view, unsplittable=settings.unsplittable)
         epoch = self._actuator.assignment(name).epoch
         if view.assignment.epoch != epoch:
             why = f"the counters are of epoch {view.assignment.epoch}, epoch {epoch} holds"
