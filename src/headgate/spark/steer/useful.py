@@ -115,11 +115,11 @@ class UsefulTime:
         slots : int
         """
         if self._slot_rate is not None:
-            return [report.served / self._slot_rate for report in reports]
+            return [report.work / self._slot_rate for report in reports]
         while len(self._fits) < slots:
             self._fits.append(CostFit())
         for report in reports:
-            self._fits[report.slot].add(report.served, report.useful_ms)
+            self._fits[report.slot].add(report.work, report.useful_ms)
         waves = -(-slots // self._cores)
         slowest_ms = max((r.useful_ms for r in reports), default=0.0) * waves
         if self._last_ms is not None:
@@ -134,7 +134,7 @@ class UsefulTime:
 
     def _useful_s(self, report: Report, waves: int) -> float:
         fit = self._fits[report.slot]
-        useful_s = fit.record_ms * report.served / 1e3 * waves
+        useful_s = fit.record_ms * report.work / 1e3 * waves
         budget_s = self._budget_s()
         if budget_s is None or not self._beside_ms:
             return useful_s
