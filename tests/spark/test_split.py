@@ -7,6 +7,7 @@ groups, scales and ends the split, at batch boundaries, in any order.
 from __future__ import annotations
 
 import json
+import queue
 import random
 from collections import Counter
 from dataclasses import replace
@@ -18,7 +19,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.core.assignment import Assignment, kept_split, rescale
+from headgate.core.assignment import Assignment
 from headgate_lab.testing import faults
 
 pytestmark = pytest.mark.timeout(900)
@@ -63,7 +64,6 @@ def merged(rows, *by):
     )
 
 
-TUMBLING, SLIDING = F.window, lambda ts, size: F.window(ts, size, "2 seconds")
 SHAPES = {"none": None, "tumbling": "5 seconds", "sliding": "6 seconds"}
 
 
@@ -149,23 +149,27 @@ def act(query, draw):
         query.remap({draw.randrange(GROUPS): draw.randrange(slots) for _ in range(3)})
 
 
-def in_slots(spark, path, mode, shape, checkpoint, seed, *, quota=None, planned=(), more=()):
+def in_slots(spark, path, mode, shape, checkpoint, seed, *, planned=(), more=(), migration=""):
     answer, draw = Answer(mode, shape), random.Random(seed)
-    running = []
+    running = queue.SimpleQueue()
 
     def deliver(frame, batch):
         answer(frame, batch)
-        if running and read_batches(running[0]):
-            act(running[0], draw)
+        query = running.get(timeout=60)  # it is there once `start` is back
+        running.put(query)
+        if read_batches(query):
+            act(query, draw)
 
     writer = hg.writeStream(query_of(spark, path, shape)).outputMode(mode).foreachBatch(deliver)
     writer = writer.option("checkpointLocation", str(checkpoint)).keyGroups(GROUPS).slots(start=2)
     writer = writer.option("headgate.snapshotEvery", 3).option("headgate.preaggregate", "off")
     for key, value in more:
         writer = writer.option(key, value)
+    if migration:
+        writer = writer.migration(migration)
     faults.inject(writer, *planned)
     query = writer.trigger(availableNow=True).start()
-    running.append(query)
+    running.put(query)
     query.awaitTermination()
     return answer, query
 
@@ -189,4 +193,94 @@ def test_split_key_groups_give_the_answers_of_plain_spark(
     answer, query = in_slots(spark, input_path, mode, shape, tmp_path / "headgate", seed)
     changes = [json.loads(line) for line in query.journal.read_text().splitlines()]
     assert any(e["event"] == "assignment" and e["split"] for e in changes)
+    assert answer.found == expected
+
+
+def fixed(query, shares):
+    """Split the hottest group over so many slots, once."""
+    name, new = split_of(query, shares)
+    query._work.changes.ask({name: new}, "test", "split")
+
+
+@pytest.mark.parametrize("fault", [faults.raise_in, faults.kill_worker])
+def test_a_slot_that_fails_with_shares_does_not_change_the_answer(
+    spark, input_path, tmp_path, monkeypatch, fault
+):
+    monkeypatch.setattr("test_split.act", lambda query, draw: fixed(query, 3))
+    expected = on_spark(spark, input_path, "append", "tumbling", tmp_path / "spark")
+    planned = [fault(slot=slot, step=4 + slot) for slot in range(3)]
+    answer, query = in_slots(
+        spark, input_path, "append", "tumbling", tmp_path / "headgate", 1, planned=planned
+    )
+    events = [json.loads(line) for line in query.journal.read_text().splitlines()]
+    assert any(event["event"] == "retry" for event in events)
+    assert answer.found == expected
+
+
+def test_a_split_goes_on_after_a_restart_with_rows_waiting_at_several_slots(
+    spark, input_path, tmp_path, monkeypatch
+):
+    """The slots serve few rows a step, so that they wait for all shares when the query fails."""
+    monkeypatch.setattr("test_split.act", lambda query, draw: fixed(query, 3))
+    few = [("headgate.slotRate", "150")]
+    checkpoint = tmp_path / "headgate"
+    with pytest.raises(Exception, match="a test made slot"):
+        in_slots(
+            spark,
+            input_path,
+            "update",
+            "none",
+            checkpoint,
+            1,
+            planned=[faults.raise_in(slot=s, step=5, attempts=99) for s in range(3)],
+            more=few,
+        )
+    monkeypatch.setattr("test_split.act", lambda query, draw: None)
+    seen = []
+
+    def look(query, draw):
+        (state,) = query._work.states.values()
+        seen.append((state.assignment.split, set(state.backlog)))
+
+    monkeypatch.setattr("test_split.act", look)
+    answer, _ = in_slots(spark, input_path, "update", "none", checkpoint, 1, more=few)
+    (first, waiting), *_ = seen
+    (shares,) = first.values()
+    assert len(shares) == 3
+    assert any(key >= GROUPS for key in waiting)  # for a share that is not the owner's
+    expected = on_spark(spark, input_path, "update", "none", tmp_path / "spark")
+    # what the first run put out last was put out again, or has changed since
+    assert {**expected, **answer.found} == expected
+    assert (HOT,) in answer.found
+
+
+@pytest.mark.parametrize(
+    "strategy", ["subscale", pytest.param("fluid", marks=pytest.mark.thorough)]
+)
+def test_splits_and_migrations_give_the_answers_of_plain_spark(
+    spark, input_path, tmp_path, strategy
+):
+    expected = on_spark(spark, input_path, "append", "sliding", tmp_path / "spark")
+    answer, query = in_slots(
+        spark, input_path, "append", "sliding", tmp_path / "headgate", 5, migration=strategy
+    )
+    events = [json.loads(line) for line in query.journal.read_text().splitlines()]
+    assert any(e["event"] == "migration" for e in events)
+    assert any(e["event"] == "assignment" and e["split"] for e in events)
+    assert answer.found == expected
+
+
+def test_slots_with_few_rows_a_step_give_all_counts(spark, input_path, tmp_path):
+    expected = on_spark(spark, input_path, "complete", "none", tmp_path / "spark")
+    answer, query = in_slots(
+        spark,
+        input_path,
+        "complete",
+        "none",
+        tmp_path / "headgate",
+        3,
+        more=[("headgate.slotRate", "400")],
+    )
+    assert any(batch["backlog"] for batch in read_batches(query))
+    assert sum(batch["served"] for batch in read_batches(query)) == FILES * ROWS
     assert answer.found == expected
