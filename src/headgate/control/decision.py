@@ -10,11 +10,12 @@ from headgate.core.assignment import Assignment
 
 
 class ChangeKind(StrEnum):
-    """What a change does; the first three are StreamSwitch's unit treatments."""
+    """What a change does; the first three are StreamSwitch's unit treatments, the fourth is ours."""
 
     SCALE_OUT = "scale-out"
     SCALE_IN = "scale-in"
     BALANCE = "balance"
+    SPLIT = "split"
     RESCALE = "rescale"
 
 

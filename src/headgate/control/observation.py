@@ -50,6 +50,12 @@ class OperatorView:
         How many slots the operator may have.
     limit : str
         Why no more than `slots_max` could be of use; empty where it is what a user gave.
+    unsplittable : str
+        Why the records of one key group may not be dealt to several slots, each of which merges its
+        own, and the results be merged again, as a half sentence; empty where they may.
+    entry_rate : float64[G] or None
+        Rows per second that a share of a key group sends to its owner once it has merged its
+        records; None where it is not known, and taken to be nothing.
     """
 
     assignment: Assignment
@@ -67,6 +73,8 @@ class OperatorView:
     slots_min: int = 1
     slots_max: int = 1
     limit: str = ""
+    unsplittable: str = "the engine does not split key groups"
+    entry_rate: F64 | None = None
 
     @property
     def slots(self) -> int:
@@ -74,12 +82,39 @@ class OperatorView:
         return self.assignment.slots
 
     @property
+    def splittable(self) -> bool:
+        """Whether key groups may be split over slots."""
+        return not self.unsplittable
+
+    @property
     def slot_rate(self) -> F64:
-        """lambda_i: arrivals per second at each slot, shape [N]."""
-        rates: F64 = np.bincount(
-            np.asarray(self.assignment.slot_of), weights=self.group_rate, minlength=self.slots
-        ).astype(np.float64)
+        """lambda_i: arrivals per second at each slot, shape [N].
+
+        Of a split key group every slot gets its share, and its owner the merged rows of the others.
+        """
+        rates = self.by_slot(self.group_rate)
+        for group, shares in self.assignment.split.items():
+            rates[shares[0]] += self.merging_rate(group, len(shares))
         return rates
+
+    def by_slot(self, per_group: F64) -> F64:
+        """Return what each slot has of something that every key group has some of, shape [N]."""
+        owners = np.asarray(self.assignment.slot_of)
+        found: F64 = np.bincount(owners, weights=per_group, minlength=self.slots).astype(np.float64)
+        for group, shares in self.assignment.split.items():
+            found[shares[0]] -= per_group[group]
+            found[list(shares)] += per_group[group] / len(shares)
+        return found
+
+    def merging_rate(self, group: int, shares: int) -> float:
+        """Return the rows per second that a key group's owner merges if it has so many shares.
+
+        No more than one per record: where all keys differ, splitting gains nothing.
+        """
+        if self.entry_rate is None:
+            return 0.0
+        most = float(self.group_rate[group]) * (shares - 1) / shares
+        return min(float(self.entry_rate[group]) * (shares - 1), most)
 
 
 @dataclass(frozen=True)

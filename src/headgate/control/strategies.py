@@ -7,6 +7,7 @@ projected latency, and where that is infinite by load. Ties go by number.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,6 +41,8 @@ class UnitStrategy:
         As `Change.survivors`: the old number of each slot that there is afterwards.
     latency_s : float64[len(survivors)]
         Projected latency of each slot that there is afterwards.
+    split : mapping of int to tuple of int, or None
+        For a split, and for its end: what is split afterwards, and over which slots. None: as before.
     """
 
     kind: ChangeKind
@@ -48,6 +51,7 @@ class UnitStrategy:
     destination: int
     survivors: tuple[int | None, ...]
     latency_s: F64
+    split: Mapping[int, tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,18 @@ def change_of(view: OperatorView, strategy: UnitStrategy) -> Change:
     number = {old: new for new, old in enumerate(strategy.survivors) if old is not None}
     # A new slot has a number that no old one has.
     moved = tuple(number.get(slot, slot) for slot in slot_of.tolist())
-    assignment = Assignment(moved, len(strategy.survivors), view.assignment.epoch + 1)
+    split = strategy.split
+    if split is None:
+        merged = strategy.kind is ChangeKind.SCALE_IN
+        split = {
+            # shares of a slot that goes move with what else it had
+            group: tuple(
+                number[strategy.destination if merged and slot == strategy.source else slot]
+                for slot in shares
+            )
+            for group, shares in view.assignment.split.items()
+        }
+    assignment = Assignment(moved, len(strategy.survivors), view.assignment.epoch + 1, split)
     return Change(
         strategy.kind, assignment, strategy.survivors, strategy.source, strategy.destination
     )
@@ -228,6 +243,8 @@ def best_scale_out(
 def best_scale_in(view: OperatorView, epsilon: float) -> UnitStrategy | None:
     """Return the best merge of one slot into another; None where there is one slot only.
 
+    None as well where all slots have a share of one split key group: that has to end first.
+
     References
     ----------
     StreamSwitch 3.4, Algorithm 1: of all ordered pairs, the one whose projected latencies, sorted
@@ -244,6 +261,10 @@ def best_scale_in(view: OperatorView, epsilon: float) -> UnitStrategy | None:
     alike = (rates[:, None] == rates) & (view.service_rate[:, None] == view.service_rate)
     stands = np.tril(alike, -1).sum(axis=1) < 2  # noqa: PLR2004
     pairs = stands[:, None] & stands & ~np.eye(slots, dtype=bool)
+    for shares in view.assignment.split.values():
+        pairs[np.ix_(shares, shares)] = False  # one of them would have two shares
+    if not pairs.any():
+        return None
     source, destination = _least_pair(now, merged, pairs)
     survivors = list(range(slots - 1))
     if source < slots - 1:
@@ -269,6 +290,7 @@ def _best_prefixes(
     """
     groups = np.flatnonzero(np.asarray(view.assignment.slot_of) == source)
     stays = np.zeros(len(groups), dtype=bool) if fixed is None else fixed[groups]
+    stays[[int(np.searchsorted(groups, g)) for g in view.assignment.split if g in groups]] = True
     movable = groups[~stays]
     longest = len(movable) if stays.any() else len(movable) - 1
     if longest < 1 or not len(mu):
@@ -278,6 +300,9 @@ def _best_prefixes(
     moved = np.cumsum(view.group_rate[order])
     # One sum for all, so that moving groups without arrivals is no improvement, not even a tiny one.
     total = moved[-1] + view.group_rate[groups[stays]].sum()
+    if view.assignment.split:
+        # of split groups a slot has shares, of others' as well as of its own
+        total = max(float(view.slot_rate[source]), float(moved[-1]))
     kept, moved = (total - moved)[:longest], moved[:longest]
     mu_source = float(view.service_rate[source])
     lengths, scores = _best_lengths(kept, moved, mu_source, mu, rate, epsilon)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from headgate.core.errors import ConfigError
 
@@ -21,17 +21,21 @@ class Assignment:
         nothing (it then only waits).
     epoch : int
         Number of the assignment; grows by one with each change.
+    split : mapping of int to tuple of int
+        Key groups whose records are dealt to several slots: the slots that have a share of them,
+        all different, first the one that owns the group and its state. Empty as a rule.
 
     Raises
     ------
     ConfigError
-        A group names a slot that does not exist, there is no slot, or there are more slots than
-        key groups.
+        A group names a slot that does not exist, there is no slot, there are more slots than
+        key groups, or a split group's slots are not as above.
     """
 
     slot_of: tuple[int, ...]
     slots: int
     epoch: int = 0
+    split: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         check_slots(self.slots, len(self.slot_of))
@@ -42,6 +46,18 @@ class Assignment:
                     f"use 0 to {self.slots - 1}, or scale({slot + 1}) first."
                 )
                 raise ConfigError(msg)
+        for group, shares in self.split.items():
+            self._check_split(group, shares)
+
+    def _check_split(self, group: int, shares: tuple[int, ...]) -> None:
+        known = 0 <= group < len(self.slot_of) and set(shares) <= set(range(self.slots))
+        if known and 1 < len(shares) == len(set(shares)) and shares[0] == self.slot_of[group]:
+            return
+        msg = (
+            f"key group {group} cannot be split over slots {list(shares)}; name two or more "
+            f"different slots of {self.slots}, first the one that owns the group."
+        )
+        raise ConfigError(msg)
 
     @property
     def key_groups(self) -> int:
@@ -51,6 +67,25 @@ class Assignment:
     def groups_of(self, slot: int) -> tuple[int, ...]:
         """Return the key groups that `slot` owns, ascending."""
         return tuple(g for g, s in enumerate(self.slot_of) if s == slot)
+
+    def shares_of(self, group: int) -> tuple[int, ...]:
+        """Return the slots that get records of `group`, its owner first."""
+        return self.split.get(group, (self.slot_of[group],))
+
+    def shares_at(self, slot: int) -> dict[int, int]:
+        """Return the key groups of other slots of which `slot` has a share, and its number: 1, 2 .."""
+        return {
+            group: shares.index(slot) for group, shares in self.split.items() if slot in shares[1:]
+        }
+
+    def waiting_at(self, slot: int) -> tuple[int, ...]:
+        """Return the keys (see `share_key`) of what waits at `slot`."""
+        others = self.shares_at(slot).items()
+        return (*self.groups_of(slot), *(self.share_key(group, n) for group, n in others))
+
+    def share_key(self, group: int, share: int) -> int:
+        """Return the key of what waits for a share of a key group; the group itself for share 0."""
+        return share * self.key_groups + group
 
     def moved(self, other: Assignment) -> tuple[int, ...]:
         """Return the key groups whose slot differs in `other`, ascending."""
@@ -71,7 +106,8 @@ class Assignment:
                 msg = f"key group {group} does not exist; use 0 to {len(slot_of) - 1}."
                 raise ConfigError(msg)
             slot_of[group] = slot
-        return Assignment(tuple(slot_of), self.slots, self.epoch + 1)
+        split = kept_split(self.split, slot_of, self.slots)
+        return Assignment(tuple(slot_of), self.slots, self.epoch + 1, split)
 
 
 def check_slots(slots: int, key_groups: int) -> None:
@@ -79,6 +115,22 @@ def check_slots(slots: int, key_groups: int) -> None:
     if not 1 <= slots <= key_groups:
         msg = f"slots={slots} is out of range; use 1 to {key_groups}, the number of key groups."
         raise ConfigError(msg)
+
+
+def kept_split(
+    split: Mapping[int, tuple[int, ...]], slot_of: Sequence[int], slots: int
+) -> dict[int, tuple[int, ...]]:
+    """Return what is left of a split under another map with `slots` slots.
+
+    A share whose slot has vanished ends, and so does that of a slot that owns the group now.
+    """
+    kept = {}
+    for group, shares in split.items():
+        owner = slot_of[group]
+        left = (owner, *(slot for slot in shares[1:] if slot < slots and slot != owner))
+        if len(left) > 1:
+            kept[group] = left
+    return kept
 
 
 def spread(slots: int, key_groups: int) -> Assignment:
@@ -120,4 +172,5 @@ def rescale(current: Assignment, slots: int) -> Assignment:
     for slot, groups in enumerate(held):
         for group in groups:
             slot_of[group] = slot
-    return Assignment(tuple(slot_of), slots, current.epoch + 1)
+    split = kept_split(current.split, slot_of, slots)
+    return Assignment(tuple(slot_of), slots, current.epoch + 1, split)

@@ -349,6 +349,9 @@ class AssignmentChange:
     slot_of: tuple[int, ...] = ()
     """The slot of each key group from now on; empty in journals of an earlier release."""
 
+    split: tuple[tuple[int, ...], ...] = ()
+    """Key groups that are split from now on: each with the slots that have a share, its owner first."""
+
     at_ms: int = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 

@@ -272,6 +272,7 @@ class ControlLoop:
         except NotReady as not_ready:
             self._not_ready(name, operator, str(not_ready))
             return None
+        view = replace(view, unsplittable=settings.unsplittable)
         epoch = self._actuator.assignment(name).epoch
         if view.assignment.epoch != epoch:
             why = f"the counters are of epoch {view.assignment.epoch}, epoch {epoch} holds"

@@ -38,6 +38,9 @@ class OperatorSettings:
     floor_s: float | None = None
     """Latency of an idle job, in seconds: 0 for a continuous engine; None to measure it."""
 
+    unsplittable: str = "the engine does not split key groups"
+    """Why key groups of the operator cannot be split over slots; empty where they can."""
+
     initial_service_rate: float | None = None
     """mu of slots that have completed nothing, records per second; None to wait for the first.
 

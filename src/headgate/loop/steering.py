@@ -89,7 +89,11 @@ def end_to_end_s(slos: Sequence[Slo], operators: Sequence[str]) -> float | None:
 
 
 def settings_of(
-    targets: Mapping[str, LatencyTarget], *, slots_min: int, slots_max: int
+    targets: Mapping[str, LatencyTarget],
+    *,
+    slots_min: int,
+    slots_max: int,
+    unsplittable: Mapping[str, str],
 ) -> dict[str, OperatorSettings]:
     """Return what the control loop is told about each operator."""
     return {
@@ -99,6 +103,7 @@ def settings_of(
             slots_max=slots_max,
             slots_min=slots_min,
             alert_s=target.alert_s(0.0),
+            unsplittable=unsplittable.get(name, OperatorSettings.unsplittable),
         )
         for name, target in targets.items()
     }

@@ -483,13 +483,17 @@ class Migration:
 
 def plain(assignment: Assignment) -> dict[str, Any]:
     """Return an assignment as plain data; see `assignment_of`."""
-    return {
+    data: dict[str, Any] = {
         "slot_of": list(assignment.slot_of),
         "slots": assignment.slots,
         "epoch": assignment.epoch,
     }
+    if assignment.split:
+        data["split"] = [[group, *shares] for group, shares in assignment.split.items()]
+    return data
 
 
 def assignment_of(data: Mapping[str, Any]) -> Assignment:
     """Return what `plain` made of an assignment."""
-    return Assignment(tuple(data["slot_of"]), data["slots"], data["epoch"])
+    split = {group: tuple(shares) for group, *shares in data.get("split", ())}
+    return Assignment(tuple(data["slot_of"]), data["slots"], data["epoch"], split)

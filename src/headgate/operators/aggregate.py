@@ -24,7 +24,14 @@ from headgate.operators.kernels.merge import OVERFLOW, expand_windows, merge
 from headgate.operators.layout import RowLayout, row_layout
 from headgate.operators.operator import Operator
 from headgate.operators.spec import BEFORE_ALL_US, NEVER_US, AggregateSpec, OutputMode, TimeKey
-from headgate.operators.step import SlotStep, slice_starts
+from headgate.operators.step import (
+    ARRIVED_FIRST,
+    ARRIVED_LAST,
+    GROUP,
+    RECORDS,
+    SlotStep,
+    slice_starts,
+)
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN, I64, Table
 
@@ -87,6 +94,14 @@ class AggregateOperator(Operator):
         value = codec.encode(values, layout.value_leaves, layout.value_at, self._value_width)
         return Buffers(matrix, key.strings, value.matrix, value.strings)
 
+    def _encoded(self, rows: pa.Table) -> Buffers:
+        """Return arriving rows as words, in the order given."""
+        names = self.schema().names
+        keys = [rows.column(n).combine_chunks() for n in names if n[0] == "k"]
+        values = [rows.column(n).combine_chunks() for n in names if n[0] == "v"]
+        slices = slice_starts(self.time, rows)
+        return self.encode([whole(c) for c in keys], slices, [whole(c) for c in values])
+
     def merge(self, table: Table, batch: Buffers, start: int, stop: int) -> None:
         """Merge records ``start:stop`` of `batch` into `table`.
 
@@ -132,16 +147,40 @@ class AggregateOperator(Operator):
     ) -> pa.RecordBatch:
         """Serve rows ``starts[g]:starts[g + 1]``, one group after the other; return what they emit."""
         del initial
-        slices = slice_starts(self.time, chosen)
-        names = self.schema().names
-        keys = [chosen.column(n).combine_chunks() for n in names if n[0] == "k"]
-        values = [chosen.column(n).combine_chunks() for n in names if n[0] == "v"]
-        batch = self.encode([whole(c) for c in keys], slices, [whole(c) for c in values])
+        batch = self._encoded(chosen)
         emission = _Emission(self)
         one = _GroupStep(self, step, batch, emission)
         for group, watermark_us in watermarks_us.items():
             one.run(group, int(starts[group]), int(starts[group + 1]), watermark_us)
         return emission.batch()
+
+    def merged(self, rows: pa.Table) -> pa.Table:
+        """Return arriving rows merged among themselves, one for each key and slice."""
+        batch = self._encoded(rows)
+        table = HeapStore(self.layout.table).acquire(0, EMPTY_TOKEN, lambda _: [])
+        table.begin()
+        index = table.upsert(interned(table, batch.keys, batch.key_strings, 0, rows.num_rows))
+        values = interned(table, batch.values, batch.value_strings, 0, rows.num_rows)
+        self._merge_into(table, index, values, table)
+        _, first, entry = np.unique(index, return_index=True, return_inverse=True)
+        words = table.rows[index[first]]
+        results = GroupResults(
+            words[:, 1 : self._start], words[:, self._start :], codec.Strings(*table.strings())
+        )
+        columns = dict(zip(self.schema().names, self.columns(results), strict=True))
+        columns[GROUP] = rows.column(GROUP).to_numpy()[first]
+        columns[RECORDS] = np.bincount(entry, rows.column(RECORDS).to_numpy()).astype(np.int64)
+        for name, extreme in ((ARRIVED_FIRST, np.fmin), (ARRIVED_LAST, np.fmax)):
+            if name in rows.column_names:
+                columns[name] = at_ms = np.full(len(first), np.nan)
+                extreme.at(at_ms, entry, rows.column(name).to_numpy())
+        return pa.table(
+            {
+                name: (c if isinstance(c, pa.Array) else pa.array(c)).cast(field.type)
+                for name, field in zip(rows.column_names, rows.schema, strict=True)
+                for c in (columns[name],)
+            }
+        )
 
     @property
     def time(self) -> TimeKey | None:

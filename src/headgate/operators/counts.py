@@ -6,6 +6,7 @@ Time slot m is ``((m - 1) delta, m delta]`` since the Unix epoch, so that slots 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,20 @@ class Counts:
     arrivals : Binned
         New records by the time they arrived, whether served or left waiting; late ones are not in it.
     completions : Binned
-        Served records by the time they were served, new or from the backlog.
+        Served records by the time they were served, new or from the backlog; those of a share of
+        another slot's key group are not among them, but among their owner's once it has merged them.
+    end_tick : int
+        Time slot in which the execution ended.
     """
 
     arrivals: Binned
     completions: Binned
+    end_tick: int = 0
+
+
+def tick_of(at_ms: float, delta_ms: float) -> int:
+    """Return the time slot that a time lies in."""
+    return ceil(at_ms / delta_ms)
 
 
 @dataclass(frozen=True)

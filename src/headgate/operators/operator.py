@@ -89,6 +89,13 @@ class Operator(Protocol):
         """Have ready what a batch needs, and return True; False where only rows can do that."""
         return False
 
+    def merged(self, rows: pa.Table) -> pa.Table:
+        """Return arriving rows merged among themselves, one for each entry that they belong to.
+
+        Only asked of operators whose spec is not `unsplittable`; by default they are left as they are.
+        """
+        return rows
+
     @abstractmethod
     def run(
         self,

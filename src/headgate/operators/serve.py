@@ -8,7 +8,7 @@ serves under the same rule.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -23,8 +23,8 @@ from headgate.operators.step import (
     ARRIVED_FIRST,
     ARRIVED_LAST,
     GROUP,
+    MERGED,
     RECORDS,
-    GroupState,
     Request,
     Served,
     SlotStep,
@@ -71,7 +71,7 @@ def serve(
     """
     began_ms = now_ms()
     arriving = _by_group(arriving)
-    emitted = _emitted_by_group(request.groups)
+    emitted = _emitted_by_group(request)
     if operator.shared:
         # a group that misses a record now never meets it: none is held, it is brought in the task
         request = replace(request, held=frozenset())
@@ -84,26 +84,31 @@ def serve(
     both, waited = _behind_backlog(arriving, backlog)
     now = _servable(_column(both, GROUP), request)
     chosen = both if now.all() else both.filter(pa.array(now)).combine_chunks()
+    served.served_rows = chosen.num_rows
+    chosen = _set_apart(operator, request, served, chosen)
     served.waiting = both.filter(pa.array(~now & ~waited))
     served.taken = _counts(_column(both, GROUP)[now & waited])
     groups = _column(chosen, GROUP)
     starts = np.searchsorted(groups, np.arange(len(emitted) + 1))
     held = _held_by_waiting(operator, both.filter(pa.array(~now)), len(emitted))
-    weights = _column(chosen, RECORDS)
+    weights = _counted(chosen, served)
     watermarks_us = {}
     for group, state in request.groups.items():
         start, stop = int(starts[group]), int(starts[group + 1])
         allowed_us = state.emitted_us if group in request.held else request.watermark_us
+        if state.stands_us is not None:
+            allowed_us = min(allowed_us, state.stands_us)
+            served.apart_holds_us[group] = int(held[group])
         watermarks_us[group] = max(state.emitted_us, min(allowed_us, int(held[group])))
         if stop > start:
             served.served_by_group[group] = int(weights[start:stop].sum())
+    served.apart_holds_us |= {group: int(held[group]) for group in request.shares}
     served.holds_us = min(watermarks_us.values(), default=served.holds_us)
     served.holds_us = operator.holds_us(served.holds_us)
     step = SlotStep(store, _without_held(operator, request), served, on_group)
     ready_us = {group: watermarks_us[group] for group in step.request.groups}
     served.output = operator.run(step, chosen, starts, ready_us, _initial(initial, starts))
-    served.served_rows = len(groups)
-    served.served_records = int(weights.sum())
+    served.served_records += int(weights.sum())
     if request.delta_ms or ARRIVED_FIRST in chosen.column_names:
         _measure(served, request, arriving, chosen, began_ms, now_ms())
     return served
@@ -130,11 +135,44 @@ def _initial(initial: pa.Table | None, starts: I64) -> tuple[pa.Table, I64] | No
     return initial, np.searchsorted(_column(initial, GROUP), np.arange(len(starts)))
 
 
-def _emitted_by_group(groups: Mapping[int, GroupState]) -> I64:
-    emitted = np.zeros(max(groups, default=-1) + 1, dtype=np.int64)
+def _emitted_by_group(request: Request) -> I64:
+    """Return the watermark that arriving records of each group are judged late by."""
+    groups = request.groups
+    emitted = np.zeros(max([*groups, *request.shares], default=-1) + 1, dtype=np.int64)
     for group, state in groups.items():
-        emitted[group] = state.emitted_us
+        emitted[group] = state.emitted_us if state.stands_us is None else state.stands_us
+    for group, stands_us in request.shares.items():
+        emitted[group] = stands_us
     return emitted
+
+
+def _set_apart(operator: Operator, request: Request, served: Served, chosen: pa.Table) -> pa.Table:
+    """Merge the rows of others' key groups among themselves; return the rows of the slot's own."""
+    if not request.shares or chosen.num_rows == 0:
+        return chosen
+    apart = np.isin(_column(chosen, GROUP), np.fromiter(request.shares, np.int64))
+    if not apart.any():
+        return chosen
+    rows = chosen.filter(pa.array(apart)).combine_chunks()
+    groups, weights = _column(rows, GROUP), _counted(rows, served)
+    served.served_records = int(weights.sum())
+    for group in np.unique(groups).tolist():
+        served.served_by_group[group] = int(weights[groups == group].sum())
+    if MERGED in rows.column_names:
+        rows = rows.drop_columns([MERGED])
+    merged = _by_group(operator.merged(rows))
+    served.apart = merged.append_column(MERGED, pa.array(np.ones(merged.num_rows, dtype=np.bool_)))
+    return chosen.filter(pa.array(~apart)).combine_chunks()
+
+
+def _counted(rows: pa.Table, served: Served) -> I64:
+    """Return the records of each row that were not counted yet; count rows merged elsewhere."""
+    weights = _column(rows, RECORDS)
+    if MERGED not in rows.column_names:
+        return weights
+    merged = rows.column(MERGED).fill_null(False).to_numpy()
+    served.merged_rows += int(merged.sum())
+    return np.where(merged, 0, weights)
 
 
 def _turn_away(operator: Operator, arriving: pa.Table, emitted: I64) -> tuple[Served, pa.Table]:
@@ -262,6 +300,7 @@ def _measure(
         served.counts = counts.Counts(
             counts.count_arrivals(_arrived(arriving), delta_ms, began_ms),
             counts.count_completions(completions, done_ms, delta_ms, request.bound_ms),
+            counts.tick_of(ended_ms, delta_ms),
         )
 
 

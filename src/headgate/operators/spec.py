@@ -204,6 +204,11 @@ class OperatorSpec:
         """The aggregates by which records may be merged on their way to a slot; None if they may not."""
         return None
 
+    @property
+    def unsplittable(self) -> str:
+        """Why records of one key may not be merged apart from each other; empty where they may."""
+        return "only aggregates can be merged, and this operator is none"
+
 
 @dataclass(frozen=True)
 class AggregateSpec(OperatorSpec):
@@ -238,6 +243,18 @@ class AggregateSpec(OperatorSpec):
     def merges(self) -> tuple[Aggregate, ...]:
         """Its aggregates: a record comes as a buffer of each, and buffers can be merged anywhere."""
         return self.aggregates
+
+    @property
+    def unsplittable(self) -> str:
+        """Why records of one key may not be merged apart from each other; empty where they may."""
+        if self.time is not None and self.time.session:
+            return "a session grows with every record, in the order of their times"
+        ops = {aggregate.op for aggregate in self.aggregates}
+        if ops & {Op.FIRST, Op.LAST}:
+            return "first and last depend on the order of the records"
+        if ops & {Op.MIN_BY, Op.MAX_BY}:
+            return "of equal values min_by and max_by keep the one that came first"
+        return ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the part of the spec that a checkpoint's state depends on."""

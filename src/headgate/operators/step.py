@@ -19,6 +19,10 @@ GROUP, TIME, RECORDS, ARRIVED_FIRST, ARRIVED_LAST = "g", "t", "n", "a0", "a1"
 """Columns of arriving records beside ``k0 ..`` and ``v0 ..``: key group, slice start (microseconds), the
 number of records that a row stands for, when the first and the last of them arrived (ms)."""
 
+MERGED = "m"
+"""Column of rows that wait: true where a row is the merged records of a share of a split key group, which
+were counted as served when they were merged."""
+
 
 @dataclass(frozen=True)
 class GroupState:
@@ -34,12 +38,16 @@ class GroupState:
         Watermark at which it has something to emit or to remove.
     snapshot : bool
         True where this step shall log all of it instead of the change.
+    stands_us : int or None
+        Of a split group: what its records are judged late by in this step, at all slots that have a
+        share of them, and the watermark up to which it may emit; None where it is not split.
     """
 
     token: str
     emitted_us: int
     due_us: int
     snapshot: bool = False
+    stands_us: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,9 @@ class Request:
         How long one call of a processor may take; 0 for any time.
     held : frozenset of int
         Key groups of which nothing is served: their records join the backlog, their watermark stays.
+    shares : mapping of int to int
+        Key groups of other slots of which this one has a share, and their `GroupState.stands_us`: it
+        merges the records among themselves, and its results wait for the owner.
     """
 
     token: str
@@ -83,6 +94,7 @@ class Request:
     timestamp_ms: int = 0
     time_limit_s: float = 0.0
     held: frozenset[int] = frozenset()
+    shares: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,6 +127,11 @@ class Served:
         What the step emits: the operator's ``schema()``.
     waiting : pyarrow.Table
         New records not served, by key group in serving order: they join the group's backlog.
+    apart : pyarrow.Table or None
+        What the slot made of its shares of others' key groups, by group: it joins the backlog of the
+        groups' owners. None where it served none.
+    apart_holds_us : dict of int to int
+        Of each split group: the watermark that what waits at this slot allows.
     taken : dict of int to int
         Rows served from each group's backlog; they leave it.
     late : pyarrow.Table
@@ -122,6 +139,8 @@ class Served:
     partly_late : pyarrow.Table
         Records served of which some windows were out already, and ``emitted`` as above.
     arrived_records, served_records, late_records : int
+    merged_rows : int
+        Rows served that had been merged at another slot; their records are not among the served.
     served_rows, touched_rows : int
         Rows merged, and distinct entries they went to: how much aggregating first would shrink.
     served_by_group : dict of int to int
@@ -148,6 +167,9 @@ class Served:
     taken: dict[int, int] = field(default_factory=dict)
     served_by_group: dict[int, int] = field(default_factory=dict)
     holds_us: int = int(NEVER_US)
+    apart: pa.Table | None = None
+    apart_holds_us: dict[int, int] = field(default_factory=dict)
+    merged_rows: int = 0
     latency: tuple[F64, F64] = (np.zeros(0), np.zeros(0))
     counts: Counts | None = None
 

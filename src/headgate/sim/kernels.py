@@ -56,12 +56,31 @@ def link_free(links: I64, start: int, free: int) -> int:
 
 
 @jit
+def share(shares: I64, dealt: I64, group: int) -> int:
+    """Return the slot that the next record of a group goes to: its shares take turns.
+
+    Parameters
+    ----------
+    shares : int64[G, most]
+        Slots of each group, its owner first; `NONE` behind the last.
+    dealt : int64[G]
+        Whose turn it is; moved on.
+    """
+    turn = dealt[group]
+    if turn >= shares.shape[1] or shares[group, turn] == NONE:
+        turn = 0
+    dealt[group] = turn + 1
+    return int(shares[group, turn])
+
+
+@jit
 def enqueue(
     stamps: F64,
     links: I64,
     free: int,
     places: I64,
-    slot_of: I64,
+    shares: I64,
+    dealt: I64,
     arrived: F64,
     in_tick: I32,
     arrival_s: F64,
@@ -71,12 +90,12 @@ def enqueue(
 ) -> int:
     """Append records, ascending in arrival, to the lists of their slots.
 
-    There must be enough free nodes. Counts them in `arrived` and `in_tick`, both [G]. Returns the
-    free list's new first node.
+    There must be enough free nodes. Counts them in `arrived` and `in_tick`, both [G]. `shares` and
+    `dealt` as `share` has them. Returns the free list's new first node.
     """
     for i in range(groups.shape[0]):
         group = groups[i]
-        slot = slot_of[group]
+        slot = share(shares, dealt, group)
         node = free
         free = links[node, NEXT]
         stamps[node, ARRIVAL] = arrival_s[i]
@@ -182,7 +201,9 @@ def serve(
 
 
 @jit
-def rehome(stamps: F64, links: I64, places: I64, slot: int, slot_of: I64, moved: I64) -> None:
+def rehome(
+    stamps: F64, links: I64, places: I64, slot: int, shares: I64, dealt: I64, moved: I64
+) -> None:
     """Take the records of moved groups out of one slot's list and into their new slots' lists.
 
     Both lists are in the order of arrival, and the merged one is too; at equal times the record that
@@ -190,8 +211,8 @@ def rehome(stamps: F64, links: I64, places: I64, slot: int, slot_of: I64, moved:
 
     Parameters
     ----------
-    slot_of : int64[G]
-        The new assignment, in numbers of `places`.
+    shares, dealt
+        As `share` has them: the new assignment, in numbers of `places`.
     moved : int64[slots]
         Scratch: receives, per slot, the last node of the merge so far.
     """
@@ -202,7 +223,7 @@ def rehome(stamps: F64, links: I64, places: I64, slot: int, slot_of: I64, moved:
     places[slot, TAIL] = NONE
     while node != NONE:
         following = links[node, NEXT]
-        target = slot_of[links[node, GROUP]]
+        target = share(shares, dealt, links[node, GROUP])
         if target == slot:
             previous = places[slot, TAIL]
             after = NONE
@@ -232,6 +253,15 @@ def waiting(links: I64, places: I64, slot: int, limit: int) -> int:
         count += 1
         node = links[node, NEXT]
     return count
+
+
+@jit
+def waiting_of(links: I64, places: I64, slot: int, counts: I64) -> None:
+    """Count the records of each key group that wait in a slot's list, int64[G]."""
+    node = places[slot, HEAD]
+    while node != NONE:
+        counts[links[node, GROUP]] += 1
+        node = links[node, NEXT]
 
 
 @jit

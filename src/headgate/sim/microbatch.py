@@ -65,6 +65,8 @@ class BatchOperator(SimulatedOperator):
         self._held = [(0.0, self.queues.assignment, self.slot_ids)]
         self._arrived = np.zeros(model.key_groups)
         self._completed = np.zeros(model.key_groups)
+        # Records that a share has merged, which its owner completes in the next batch; by key group.
+        self._apart: dict[int, list[I64]] = defaultdict(list)
 
     @property
     def waves(self) -> int:
@@ -124,6 +126,7 @@ class BatchOperator(SimulatedOperator):
         self.busy_s = 0.0
         out = np.empty((self.queues.held, 2))
         count = 0
+        apart, self._apart = self._apart, defaultdict(list)
         free_s = [start_s] * self._engine.cores
         for slot in range(self.queues.slots):
             core = free_s.index(min(free_s))
@@ -134,13 +137,28 @@ class BatchOperator(SimulatedOperator):
             free_s[core] += fixed_s + serving_s
             self.busy_s = max(self.busy_s, fixed_s + serving_s)
             tick = _tick_of(free_s[core], self.measures.delta_s)
-            self.queues.complete(taken, free_s[core], self.measures.row(tick), out, count)
-            count += len(taken)
-            self._learn(slot, len(taken), serving_s)
-            useful_s = serving_s * stretch if limited is None else len(taken) / self._slot_rate
+            mine, served = self._own(slot, taken), len(taken)
+            # what others had merged is a few rows to it, which cost next to nothing
+            groups = [g for g in apart if self.queues.assignment.slot_of[g] == slot]
+            for done in (mine, *(part for g in groups for part in apart[g])):
+                self.queues.complete(done, free_s[core], self.measures.row(tick), out, count)
+                count += len(done)
+            self._learn(slot, served, serving_s)
+            useful_s = serving_s * stretch if limited is None else served / self._slot_rate
             self._useful_s[tick][self.slot_ids[slot]] += useful_s
         out = out[:count]
         return max(free_s), out[np.argsort(out[:, 0], kind="stable")]
+
+    def _own(self, slot: int, taken: I64) -> I64:
+        """Return what a slot completes of what it took; shares of others' wait for their owners."""
+        groups = self.queues.groups(taken)
+        own = np.ones(len(taken), dtype=np.bool_)
+        for group in self.queues.assignment.shares_at(slot):
+            of_share = groups == group
+            if of_share.any():
+                self._apart[group].append(taken[of_share])
+                own &= ~of_share
+        return taken[own]
 
     @property
     def _slot_rate(self) -> float:
@@ -160,6 +178,9 @@ class BatchOperator(SimulatedOperator):
         engine, queues = self._engine, self.queues
         groups = np.array(queues.assignment.groups_of(slot), dtype=np.int64)
         backlog = queues.backlog
+        if queues.assignment.split:
+            others = np.array([*queues.assignment.shares_at(slot)], dtype=np.int64)
+            groups, backlog = np.union1d(groups, others), queues.waiting(slot)
         mine = groups[backlog[groups] > 0]
         shares = np.zeros_like(backlog)
         shares[mine] = backlog[mine]

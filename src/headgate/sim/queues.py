@@ -70,7 +70,8 @@ class Queues:
         self.places, self.clocks = _new_slots(speeds, least_s)
         self._least_s = least_s
         self.other_slots = int((speeds != 1.0).sum())
-        self._slot_of = np.array(assignment.slot_of, dtype=np.int64)
+        self._shares = _shares(assignment, range(assignment.slots))
+        self._dealt = np.zeros(groups, dtype=np.int64)
         self._stamps: F64 = np.zeros((_NODES, 3))
         self._links = np.full((_NODES, 2), NONE, dtype=np.int64)
         self._free = kernels.link_free(self._links, 0, NONE)
@@ -107,7 +108,8 @@ class Queues:
             self._links,
             self._free,
             self.places,
-            self._slot_of,
+            self._shares,
+            self._dealt,
             self.arrived,
             in_tick,
             arrival_s,
@@ -181,6 +183,11 @@ class Queues:
         )
         self._held -= len(taken)
 
+    def groups(self, taken: I64) -> I64:
+        """Return the key group of each taken record."""
+        found: I64 = self._links[taken, kernels.GROUP]
+        return found
+
     def speed(self, slot: int) -> float:
         """Return a slot's speed; the normal one is 1."""
         return float(self.clocks[slot, SPEED])
@@ -220,7 +227,8 @@ class Queues:
     ) -> None:
         """Bring an assignment into force; slots that stood still go on at `resume_s`.
 
-        Records move with their key groups, in the order of arrival.
+        Records move with their key groups, in the order of arrival; those of a group that is split,
+        or whose shares change, are dealt anew.
 
         Parameters
         ----------
@@ -237,10 +245,10 @@ class Queues:
         self.places = np.concatenate([self.places, places])
         self.clocks = np.concatenate([self.clocks, clocks])
         # In the numbers of the old slots and, behind them, the new ones.
-        target = np.array(order, dtype=np.int64)[list(assignment.slot_of)]
+        shares = _shares(assignment, order)
         moved = np.empty(len(self.places), dtype=np.int64)
-        for slot in np.unique(self._slot_of[target != self._slot_of]).tolist():
-            kernels.rehome(self._stamps, self._links, self.places, slot, target, moved)
+        for slot in self._losing(shares):
+            kernels.rehome(self._stamps, self._links, self.places, slot, shares, self._dealt, moved)
         stood = self.places[:, ALLOWANCE] != UNLIMITED
         stood[before:] = True
         self.clocks[stood, BLOCKED] = resume_s
@@ -251,8 +259,24 @@ class Queues:
         self.places = self.places[order]
         self.clocks = self.clocks[order]
         self.other_slots = int((self.clocks[:, SPEED] != 1.0).sum())
-        self._slot_of = np.array(assignment.slot_of, dtype=np.int64)
+        self._shares = _shares(assignment, range(assignment.slots))
         self.assignment = assignment
+
+    def _losing(self, shares: I64) -> list[int]:
+        """Return the slots that have a share of a key group whose shares change."""
+        width = max(shares.shape[1], self._shares.shape[1])
+        old, new = (
+            np.pad(of, ((0, 0), (0, width - of.shape[1])), constant_values=NONE)
+            for of in (self._shares, shares)
+        )
+        slots = np.unique(old[(old != new).any(axis=1)])
+        return [slot for slot in slots.tolist() if slot != NONE]
+
+    def waiting(self, slot: int) -> I64:
+        """Return the records of each key group that wait at a slot, int64[G]."""
+        counts = np.zeros(self.assignment.key_groups, dtype=np.int64)
+        kernels.waiting_of(self._links, self.places, slot, counts)
+        return counts
 
     def _make_room(self, count: int) -> None:
         """Have `count` free nodes."""
@@ -267,6 +291,16 @@ class Queues:
         links = np.full((wanted - nodes, 2), NONE, dtype=np.int64)
         self._links = np.concatenate([self._links, links])
         self._free = kernels.link_free(self._links, nodes, self._free)
+
+
+def _shares(assignment: Assignment, numbers: Sequence[int]) -> I64:
+    """Return the slots of each key group as `kernels.share` has them, by `numbers` of slots."""
+    width = max([1, *(len(slots) for slots in assignment.split.values())])
+    shares = np.full((assignment.key_groups, width), NONE, dtype=np.int64)
+    for group in range(assignment.key_groups):
+        slots = assignment.shares_of(group)
+        shares[group, : len(slots)] = [numbers[slot] for slot in slots]
+    return shares
 
 
 def _new_slots(speeds: F64, least_s: float) -> tuple[I64, F64]:

@@ -195,6 +195,7 @@ def _controller(
         settings.slos,
         policy or given.policy_of("streamswitch", {}),
         advise=settings.advise,
+        unsplittable={op.id: op.spec.unsplittable for op in operators},
         **configured.limits(settings, job.config, executors.cores),
     )
     parents = {op.id: (op.upstream.id,) for op in operators if op.upstream is not None}

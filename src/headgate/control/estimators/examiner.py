@@ -117,6 +117,7 @@ class Examiner:
         self._service_rate = np.zeros(0)
         self._carried_s = np.zeros(0)
         self._all_groups: I64 = np.arange(key_groups)
+        self._split: dict[int, I64] = {}
         self._queue_tick = np.zeros((key_groups, 16), dtype=np.int64)
         self._queue_upto = np.zeros((key_groups, 16))
         self._head = np.zeros(key_groups, dtype=np.int64)
@@ -337,6 +338,7 @@ class Examiner:
             self._slot_count,
             self._slot_ticks,
         )
+        self._share_out(row)
         commit_slots(
             row,
             new.useful_s,
@@ -352,6 +354,19 @@ class Examiner:
         full = new.tick - self._since
         self._why = "" if full >= self._window else f"{full} of {self._window} ticks have passed"
 
+    def _share_out(self, row: int) -> None:
+        """Let every slot with a share of a split key group count an equal part of what was completed.
+
+        Its owner completes all of it, once it has merged what the others have done.
+        """
+        for group, columns in self._split.items():
+            for slots, groups in (
+                (self._slot_count, self._group_count),
+                (self._slot_ticks, self._group_ticks),
+            ):
+                slots[row, self._column_of[group]] -= groups[row, group]
+                slots[row, columns] += groups[row, group] / len(columns)
+
     def _map(self, assignment: Assignment, slot_ids: tuple[int, ...]) -> None:
         """Give every slot a column; a new one starts with the service rate of its source."""
         old_ids, old_columns, old_column_of = self._slot_ids, self._columns, self._column_of
@@ -364,11 +379,13 @@ class Examiner:
             column = known.get(identity)
             if column is None:
                 column = next(free)
-                sources = np.unique(old_column_of[slot_of == slot]) if known else old_columns
+                mine = [*assignment.groups_of(slot), *assignment.shares_at(slot)]
+                sources = np.unique(old_column_of[mine]) if known else old_columns
                 self._clear(column, sources if len(sources) else old_columns)
             chosen[slot] = column
         self._assignment, self._slot_ids = assignment, slot_ids
         self._columns, self._column_of = chosen, chosen[slot_of]
+        self._split = {g: chosen[list(shares)] for g, shares in assignment.split.items()}
 
     def _clear(self, column: int, sources: I64) -> None:
         """Make a column ready for a new slot whose groups come from the columns `sources`."""

@@ -13,6 +13,7 @@ from headgate.control.decision import Change, ChangeKind, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.projection import F64, pressure, projected_latency_s
+from headgate.control.splitting import best_split, best_whole, hottest_at, share_rate
 from headgate.control.strategies import (
     Flags,
     UnitStrategy,
@@ -73,6 +74,9 @@ class StreamSwitch:
         Unit strategies per decision, from 1, which is the paper's. With more, the next is chosen as
         if the last had been carried out, for as long as there is one in the same direction: a load
         that needs six more slots has them after one change instead of six.
+    split : int
+        1, the default, where a key group that no slot can serve alone is split over several, of
+        operators whose records can be merged; 0 for the paper's treatments alone.
 
     References
     ----------
@@ -85,21 +89,27 @@ class StreamSwitch:
     - a key group that alone is above the bound on any slot cannot be cured, and would only wander.
       It stays where it is, its slot is relieved of the other groups, and what remains severe for
       its sake neither makes a balance look insufficient nor asks for more slots;
+    - before that, where its operator can merge, it is split over the fewest slots on which its shares
+      are within the bound: a fourth treatment, *split*. It ends, or has fewer slots, when all slots
+      are good and would be so with a quarter more of its load;
     - where the largest severe slot cannot be relieved, the next one is;
     - with as many slots as there may be, a balance is taken if it cures its source.
     """
 
-    def __init__(self, epsilon: float = 0.2, steps: int = 1) -> None:
+    def __init__(self, epsilon: float = 0.2, steps: int = 1, split: int = 1) -> None:
         check_range("streamswitch", "epsilon", epsilon, 0.0, _EPSILON_MAX)
         check_range("streamswitch", "steps", steps, 1, _STEPS_MAX)
+        check_range("streamswitch", "split", split, 0, 1)
         self._epsilon = epsilon
         self._steps = int(steps)
+        self._split = bool(split)
 
     @property
     def name(self) -> str:
         """``streamswitch(0.2)``, or ``streamswitch(0.2, steps=8)``."""
         steps = f", steps={self._steps}" if self._steps > 1 else ""
-        return f"streamswitch({self._epsilon:g}{steps})"
+        split = "" if self._split else ", split=0"
+        return f"streamswitch({self._epsilon:g}{steps}{split})"
 
     def decide(self, observation: Observation) -> Decision:
         """Return at most one change per operator."""
@@ -131,11 +141,11 @@ class StreamSwitch:
         assert diagnosis.strategy is not None
         strategy, taken = diagnosis.strategy, 1
         change = change_of(view, strategy)
-        inward = strategy.kind is ChangeKind.SCALE_IN
+        inward = _inward(view, strategy)
         while taken < self._steps:
             view = view_after(view, strategy)
             following = self._diagnose(view).strategy
-            if following is None or (following.kind is ChangeKind.SCALE_IN) is not inward:
+            if following is None or _inward(view, following) is not inward:
                 break
             strategy, taken = following, taken + 1
             change = joined(change, change_of(view, strategy))
@@ -175,9 +185,11 @@ class StreamSwitch:
         """Relieve the first of the `severe` slots that can be relieved."""
         full = view.slots >= min(view.slots_max, view.assignment.key_groups)
         fastest = float(view.service_rate.max())
-        single = projected_latency_s(view.group_rate, fastest, self._epsilon)
+        single = projected_latency_s(share_rate(view), fastest, self._epsilon)
         hopeless = view.floor_s + single > view.bound_s
         for source in severe:
+            if (found := self._split_of(view, source, hopeless, numbers)) is not None:
+                return found
             balance = best_balance(view, self._epsilon, source, fixed=hopeless)
             if balance is not None and self._suffices(view, balance, hopeless, alone=full):
                 return _relief("severe -> balance", view, balance, numbers, about)
@@ -187,8 +199,38 @@ class StreamSwitch:
                 return _Diagnosis("severe, no slot left", reason, numbers)
             if out is not None:
                 return _relief("severe -> scale-out", view, out, numbers, about)
+        already = np.zeros(len(hopeless), dtype=bool)
+        already[list(view.assignment.split)] = True
+        for source in severe:
+            if (found := self._split_of(view, source, already, numbers)) is not None:
+                return found
         reason = f"{about} is severe, but cannot split: no key group that could move relieves it"
+        group = hottest_at(view, severe[0], hopeless)
+        if group is not None and not view.splittable:
+            load = _share_of_load(view, group)
+            reason += (
+                f"; key group {group} alone is {load:.0%} of the load, more than a slot can serve, "
+                f"and stays whole: {view.unsplittable}"
+            )
         return _Diagnosis("severe, cannot split", reason, numbers)
+
+    def _split_of(
+        self, view: OperatorView, source: int, which: Flags, numbers: dict[str, float]
+    ) -> _Diagnosis | None:
+        """Return the split of the hottest of some key groups at a severe slot; None where none helps."""
+        group = hottest_at(view, source, which) if self._split and view.splittable else None
+        split = None if group is None else best_split(view, self._epsilon, group)
+        if group is None or split is None or split.split is None:
+            return None
+        shares, load = split.split[group], _share_of_load(view, group)
+        new = split.survivors.count(None)
+        added = f", {new} of them new" if new else ""
+        reason = (
+            f"key group {group} alone is {load:.0%} of the load, {view.group_rate[group]:.4g} records/s, "
+            f"and no slot can serve it: split over {len(shares)} slots{added}"
+        )
+        numbers |= {"group": float(group), "shares": float(len(shares)), "share": load}
+        return _Diagnosis("severe -> split", reason, numbers, split)
 
     def _suffices(
         self, view: OperatorView, balance: UnitStrategy, hopeless: Flags, *, alone: bool
@@ -209,10 +251,12 @@ class StreamSwitch:
     def _save(self, view: OperatorView, rates: F64, numbers: dict[str, float]) -> _Diagnosis:
         """Scale in, if all slots stay good."""
         slots = view.slots
+        if view.assignment.split and (whole := best_whole(view, self._epsilon)) is not None:
+            return _rejoined(view, whole, numbers)
         if slots > max(view.slots_min, 1) and self._one_fewer_may_do(view, rates):
             merge = best_scale_in(view, self._epsilon)
-            assert merge is not None  # there are two slots or more
-            if np.all(view.floor_s + merge.latency_s <= view.bound_s):
+            # None where all slots have a share of one key group
+            if merge is not None and np.all(view.floor_s + merge.latency_s <= view.bound_s):
                 numbers |= {"moved_groups": float(len(merge.groups))}
                 reason = (
                     f"all {slots} slots are good; slot {merge.source} merges into slot "
@@ -240,8 +284,7 @@ def latency_seen_s(view: OperatorView) -> F64:
     silent = np.isnan(view.latency_s)
     if not silent.any():
         return view.latency_s
-    slot_of = np.asarray(view.assignment.slot_of)
-    waiting = np.bincount(slot_of, weights=view.backlog, minlength=view.slots)
+    waiting = view.by_slot(view.backlog)
     return np.where(silent & (waiting == 0.0), 0.0, view.latency_s)
 
 
@@ -266,6 +309,35 @@ def healthiness(view: OperatorView, latency_s: F64, projected_s: F64) -> I64:
     fair = np.where(good, int(Health.GOOD), int(Health.MODERATE))
     health: I64 = np.where(severe, int(Health.SEVERE), fair)
     return health
+
+
+def _inward(view: OperatorView, strategy: UnitStrategy) -> bool:
+    """Return whether a strategy takes slots or shares away."""
+    if strategy.split is None:
+        return strategy.kind is ChangeKind.SCALE_IN
+    before = sum(map(len, view.assignment.split.values()))
+    return sum(map(len, strategy.split.values())) < before
+
+
+def _share_of_load(view: OperatorView, group: int) -> float:
+    """Return the share of an operator's records that are a key group's."""
+    total = float(view.group_rate.sum())
+    return float(view.group_rate[group]) / total if total > 0.0 else 0.0
+
+
+def _rejoined(view: OperatorView, whole: UnitStrategy, numbers: dict[str, float]) -> _Diagnosis:
+    """Return the diagnosis that gives a split key group fewer slots, or makes it whole."""
+    assert whole.split is not None
+    before, after = view.assignment.split, whole.split
+    group = next(g for g in before if len(after.get(g, (0,))) < len(before[g]))
+    shares = len(after.get(group, (0,)))
+    numbers |= {"group": float(group), "shares": float(shares)}
+    what = "whole again" if shares == 1 else f"split over {shares} slots"
+    reason = (
+        f"all {view.slots} slots are good, and stay so with key group {group} {what} instead of "
+        f"split over {len(before[group])}"
+    )
+    return _Diagnosis("good -> split", reason, numbers, whole)
 
 
 def _relief(

@@ -256,10 +256,11 @@ class Changes:
         slot_of: Sequence[int],
         slots: int,
         survivors: Sequence[int | None] = (),
+        split: Mapping[int, tuple[int, ...]] | None = None,
     ) -> Assignment:
         """Put an assignment in force under the next epoch; return it."""
         with self._lock:
-            new = Assignment(tuple(slot_of), slots, self.epoch + 1)
+            new = Assignment(tuple(slot_of), slots, self.epoch + 1, split or {})
             self._states[operator].assign(new, survivors)
             self.remember(new.epoch, {operator: new})
             return new

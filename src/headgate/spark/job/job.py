@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,12 +97,15 @@ class OperatorState:
     rows : list of int
         Entries in the group's table.
     backlog : dict of int to list of Segment
-        Waiting records, oldest first.
+        Waiting records, oldest first, by key group; by `Assignment.share_key` those that wait for
+        another share of a split group than its owner's.
     rate_per_s : dict of int to float
         Rows each slot serves per second of useful time; absent where nothing is known.
     held : frozenset of int
         Key groups that are not served at present because a migration has them; not written down,
         since it follows from the migration.
+    stands_us : dict of int to int
+        Of split key groups: the watermark that all records that came before the next step allow.
     """
 
     assignment: Assignment
@@ -115,6 +118,7 @@ class OperatorState:
     backlog: dict[int, list[Segment]] = field(default_factory=dict)
     rate_per_s: dict[int, float] = field(default_factory=dict)
     held: frozenset[int] = frozenset()
+    stands_us: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def fresh(cls, slots: int, key_groups: int) -> OperatorState:
@@ -136,7 +140,9 @@ class OperatorState:
         given = manifest.assignments[operator]
         heads = manifest.heads[operator]
         return cls(
-            assignment=Assignment(tuple(given["slot_of"]), given["slots"], manifest.epoch),
+            assignment=Assignment(
+                tuple(given["slot_of"]), given["slots"], manifest.epoch, split_of(given)
+            ),
             tokens=list(heads.tokens),
             steps=list(heads.steps),
             full_steps=list(facts["full_steps"]),
@@ -145,6 +151,7 @@ class OperatorState:
             rows=list(facts["rows"]),
             backlog={int(g): list(s) for g, s in facts["backlog"].items()},
             rate_per_s={int(s): float(r) for s, r in facts.get("rates", {}).items()},
+            stands_us={int(g): int(us) for g, us in facts.get("stands_us", {}).items()},
         )
 
     def engine_facts(self) -> dict[str, Any]:
@@ -156,6 +163,14 @@ class OperatorState:
             "rows": self.rows,
             "backlog": {str(g): s for g, s in self.backlog.items() if s},
             "rates": {str(s): round(r, 1) for s, r in self.rate_per_s.items()},
+            "stands_us": {str(g): us for g, us in self.stands_us.items()},
+        }
+
+    def standing(self) -> dict[int, int]:
+        """Return what records of each split group are judged late by, as `GroupState.stands_us`."""
+        return {
+            group: max(self.emitted_us[group], self.stands_us.get(group, 0))
+            for group in self.assignment.split
         }
 
     def waiting_rows(self) -> int:
@@ -186,14 +201,32 @@ class OperatorState:
             idle = group not in report.groups and group not in self.backlog
             if idle and group not in self.held:
                 # it had nothing to emit up to here, which is as good as having emitted it
-                self.emitted_us[group] = max(self.emitted_us[group], report.watermark_us)
+                until_us = report.watermark_us
+                if group in self.assignment.split:
+                    until_us = min(until_us, self.standing()[group])
+                self.emitted_us[group] = max(self.emitted_us[group], until_us)
         self._learn_rate(report)
+
+    def settle(self, reports: Sequence[Report]) -> None:
+        """Take note of what the reports of all slots allow split groups to emit in the next step.
+
+        All that was accepted until now is with the owner then, or waits and is known to.
+        """
+        for group, shares in self.assignment.split.items():
+            mine = [report for report in reports if report.slot in shares]
+            allowed = [r.apart_holds_us.get(group, int(NEVER_US)) for r in mine]
+            self.stands_us[group] = min([*allowed, *(r.watermark_us for r in mine)], default=0)
 
     def nothing_due(self, watermark_us: int) -> None:
         """Note that a batch without rows had nothing to do up to a watermark."""
         for group in range(len(self.emitted_us)):
-            if group not in self.backlog and group not in self.held:
+            if not self._waits(group) and group not in self.held:
                 self.emitted_us[group] = max(self.emitted_us[group], watermark_us)
+
+    def _waits(self, group: int) -> bool:
+        """Return whether records of a key group wait, at its owner or for another share of it."""
+        shares = range(len(self.assignment.shares_of(group)))
+        return any(self.assignment.share_key(group, n) in self.backlog for n in shares)
 
     def _learn_rate(self, report: Report) -> None:
         """Bring a slot's rate closer to what it just did: half way, or all the way from far off.
@@ -208,7 +241,7 @@ class OperatorState:
         known = self.rate_per_s.get(slot, _INITIAL_RATE_PER_S)
         if useful_ms < _TELLING_MS:
             least = report.served_rows / useful_ms * 1e3
-            held_up = any(g in self.backlog for g in self.assignment.groups_of(slot))
+            held_up = any(key in self.backlog for key in self.assignment.waiting_at(slot))
             raised = min(known * 1.5, _RATE_MAX_PER_S) if held_up else known
             self.rate_per_s[slot] = max(least, raised)
             return
@@ -224,7 +257,9 @@ class OperatorState:
         survivors : sequence of (int or None)
             As `Change.survivors`; slots keep their numbers when it is empty.
         """
-        self.assignment = assignment
+        before_split, self.assignment = self.assignment.split, assignment
+        for group in before_split.keys() | assignment.split.keys():
+            self._deal(group, len(before_split.get(group, (0,))))
         known = sorted(self.rate_per_s.values())
         if known:
             typical = known[len(known) // 2]
@@ -233,6 +268,27 @@ class OperatorState:
                 slot: self.rate_per_s.get(-1 if old is None else old, typical)
                 for slot, old in enumerate(before)
             }
+
+    def _deal(self, group: int, shares_before: int) -> None:
+        """Deal what waits of a key group to its shares anew, where their number has changed.
+
+        Whose they are makes no difference to what comes out: only such groups are split.
+        """
+        held, shares = self.assignment, len(self.assignment.shares_of(group))
+        if shares == 1:
+            self.stands_us.pop(group, None)
+        if shares == shares_before:
+            return
+        keys = [held.share_key(group, n) for n in range(shares_before)]
+        segments = [segment for key in keys for segment in self.backlog.pop(key, ())]
+        for n in range(shares):
+            mine = []
+            for name, start, count, since in segments:
+                first, end = count * n // shares, count * (n + 1) // shares
+                if end > first:
+                    mine.append([name, start + first, end - first, since])
+            if mine:
+                self.backlog[held.share_key(group, n)] = mine
 
     def _advance(self, group: int, rows: int) -> None:
         """Move the cursor of a group's backlog past `rows` served rows."""
@@ -268,11 +324,17 @@ class OperatorState:
         return quotas
 
     def _overdue(self, slot: int, config: JobConfig, now_ms: int) -> bool:
-        segments = [s for g in self.assignment.groups_of(slot) for s in self.backlog.get(g, ())]
+        keys = self.assignment.waiting_at(slot)
+        segments = [s for key in keys for s in self.backlog.get(key, ())]
         rows = sum(segment[2] for segment in segments)
         oldest = min((segment[3] for segment in segments), default=now_ms)
         too_old = now_ms - oldest > config.backlog_age_max_s * 1e3
         return too_old or rows * _ROW_BYTES > config.backlog_bytes_max
+
+
+def split_of(given: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
+    """Return the split of an assignment as a manifest keeps it; one without any has none."""
+    return {int(group): tuple(shares) for group, shares in given.get("split", {}).items()}
 
 
 _INITIAL_RATE_PER_S = 100_000.0

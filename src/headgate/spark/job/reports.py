@@ -55,9 +55,10 @@ class Report:
     changelog, output, waiting, late : Payload or None
     output_rows, late_rows : int
     segments : dict of int to (start, count)
-        Each group's rows within `waiting`.
+        Each group's rows within `waiting`; of a share of another slot's group, by `share_key`, and by
+        that group what was merged of it.
     taken : dict of int to int
-        Rows served from each group's backlog.
+        Rows served from each group's backlog; of a share by `share_key`.
     arrived, served, late_records, waiting_records : int
         Records.
     served_rows, touched_rows : int
@@ -74,6 +75,12 @@ class Report:
         For the control loop; None where there is none.
     cpu_ms : float
         What of `useful_ms` the worker was on a core.
+    merged_rows : int
+        Rows served that another slot had merged, and whose records it has counted as served.
+    apart_holds_us : dict of int to int
+        As `Served.apart_holds_us`.
+    stage : int
+        Spark's number of the stage that the task belonged to.
     """
 
     step: int
@@ -108,6 +115,14 @@ class Report:
     phases_ms: dict[str, float] = field(default_factory=dict)
     counts: Counts | None = None
     cpu_ms: float = 0.0
+    merged_rows: int = 0
+    apart_holds_us: dict[int, int] = field(default_factory=dict)
+    stage: int = -1
+
+    @property
+    def work(self) -> int:
+        """What its time went to: records served, and rows that had been merged before."""
+        return self.served + self.merged_rows
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 Where all slots share one host's memory, and no strategy was asked for, a change is a new assignment at
 the next boundary and nothing of this is used (STRETCH; see `Changes.take`).
+
+While key groups move, none is split: what waits for shares is dealt to the owners, and dealt anew when
+the migration has ended.
 """
 
 from __future__ import annotations
@@ -177,6 +180,9 @@ class Migrations:
         self._step, self._began_s = step, time.monotonic()
         changed: dict[str, InForce] = {}
         for name in self._states:
+            if (found := self._moves_nothing(name)) is not None:
+                changed[name] = found
+                continue
             self._take_request(name)
             if name in self._carriers and (found := self._pass(name, step)) is not None:
                 changed[name] = found
@@ -193,6 +199,21 @@ class Migrations:
     def stop(self) -> None:
         """End what goes on in the background; the manifest knows how far it is."""
         self._porter.stop()
+
+    def _moves_nothing(self, operator: str) -> InForce | None:
+        """Put a change in force at once with which no key group changes its owner: a split, its end."""
+        wanted, state = self._changes.wanted(operator), self._states[operator]
+        if wanted is None or operator in self._carriers or not self.governs(operator):
+            return None
+        before, new = state.assignment, wanted.assignment
+        if new.slot_of != before.slot_of or new.split == before.split or new.slots < before.slots:
+            return None
+        if self._hosts(operator, new) is None:
+            return None  # new slots wait for their executors
+        self._changes.claim(operator, new)
+        now = self._changes.put(operator, new.slot_of, new.slots, wanted.survivors, new.split)
+        self._changes.ended(operator)
+        return InForce(before, replace(wanted, assignment=now), final=True)
 
     def _take_request(self, operator: str) -> None:
         wanted = self._changes.wanted(operator)
@@ -262,8 +283,9 @@ class Migrations:
         if not failed:
             reached, numbers = asked.wanted.assignment, asked.numbers
             self._placements[operator].renumber(numbers)
-        if (held.slot_of, held.slots) != (reached.slot_of, reached.slots):
-            self._changes.put(operator, reached.slot_of, reached.slots, numbers)
+        ended = (reached.slot_of, reached.slots, reached.split)
+        if (held.slot_of, held.slots, held.split) != ended:
+            self._changes.put(operator, reached.slot_of, reached.slots, numbers, reached.split)
         carrier.end()
         del self._carriers[operator]
         self._changes.ended(operator)

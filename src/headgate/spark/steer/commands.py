@@ -174,7 +174,8 @@ class Commands:
                 begun = spread(event.slots, event.key_groups)
                 yield 0, {one.id: begun for one in event.operators}
             elif isinstance(event, AssignmentChange) and event.slot_of:
-                held = Assignment(event.slot_of, event.slots_after, event.epoch)
+                split = {group: tuple(shares) for group, *shares in event.split}
+                held = Assignment(event.slot_of, event.slots_after, event.epoch, split)
                 yield event.epoch, {event.operator: held}
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +57,8 @@ class ControlConfig:
         Decide and write down, and change nothing.
     floor_s : float or None
         Experiment: the latency floor in place of the measured one.
+    unsplittable : mapping of str to str
+        Why key groups of an operator cannot be split; empty where they can.
     """
 
     slos: tuple[Slo, ...]
@@ -65,6 +67,7 @@ class ControlConfig:
     slots_max: int = 1
     advise: bool = False
     floor_s: float | None = None
+    unsplittable: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,10 @@ class Controller:
             actuator,
             self._writer,
             steering.settings_of(
-                self._targets, slots_min=config.slots_min, slots_max=config.slots_max
+                self._targets,
+                slots_min=config.slots_min,
+                slots_max=config.slots_max,
+                unsplittable=config.unsplittable,
             ),
             delta_s=DELTA_S,
             parents={name: parents.get(name, ()) for name in self._targets},
@@ -416,7 +422,8 @@ def _waiting(state: OperatorState) -> npt.NDArray[np.float64]:
     """Return the rows that an earlier run left waiting, per key group."""
     waiting = np.zeros(state.assignment.key_groups)
     for group, segments in state.backlog.items():
-        waiting[group] = sum(segment[2] for segment in segments)
+        # a share of a split group waits under a key of its own
+        waiting[group % len(waiting)] += sum(segment[2] for segment in segments)
     return waiting
 
 

@@ -125,6 +125,10 @@ class OperatorCounters:
             cell = self._cell(tick)
             np.add.at(cell.arrived, arrivals.group[rows], arrivals.records[rows])
         total = float(completions.records.sum())
+        if total == 0.0 and useful_s > 0.0:
+            # it served a share of another slot's key group, which that one completes
+            spent = self._cell(report.counts.end_tick).useful_s
+            spent[report.slot] = spent.get(report.slot, 0.0) + useful_s
         for tick, rows in self._by_tick(completions):
             cell = self._cell(tick)
             groups, records = completions.group[rows], completions.records[rows]

@@ -132,12 +132,12 @@ class UsefulTime:
         slots : int
         """
         if self._slot_rate is not None:
-            return [report.served / self._slot_rate for report in reports]
-        tasks = sorted((r.slot, r.served, r.useful_ms) for r in reports)
+            return [report.work / self._slot_rate for report in reports]
+        tasks = sorted((r.slot, r.work, r.useful_ms) for r in reports)
         self._cost.widen(slots)
         self._cost.add(tasks)
         for report in reports:
-            if report.served:
+            if report.work:
                 self._computed_ms += report.cpu_ms - (1.0 - _COMPUTING_DECAY) * self._computed_ms
                 self._took_ms += report.useful_ms - (1.0 - _COMPUTING_DECAY) * self._took_ms
         slots_ms = makespan_ms([took_ms for _, _, took_ms in tasks], self._at_once())
@@ -147,7 +147,7 @@ class UsefulTime:
             self._beside.add(sum(r.arrived for r in reports), within_ms, between_ms)
         self._ended_ms = ended_ms
         sustained = self._sustained_per_s(slots)
-        return [r.served / sustained[r.slot] if r.served else 0.0 for r in reports]
+        return [r.work / sustained[r.slot] if r.work else 0.0 for r in reports]
 
     def renumber(self, survivors: Sequence[int | None]) -> None:
         """Take note of a new assignment; parameters as of `Change.survivors`."""

@@ -51,6 +51,8 @@ def next_manifest(
     for report in reports:
         _add(parts, report, states[report.operator])
         states[report.operator].apply(report, begun.number, now_ms)
+    for name, state in states.items():
+        state.settle([report for report in reports if report.operator == name])
     segments = [s for state in states.values() for mine in state.backlog.values() for s in mine]
     parts.files |= _older_backlog(segments, parts.files, latest)
     return Manifest(
@@ -138,7 +140,10 @@ def pool_manifest(
 
 def assigned(assignment: Assignment) -> dict[str, Any]:
     """Return an assignment as the manifest keeps it."""
-    return {"slots": assignment.slots, "slot_of": list(assignment.slot_of)}
+    plain: dict[str, Any] = {"slots": assignment.slots, "slot_of": list(assignment.slot_of)}
+    if assignment.split:
+        plain["split"] = {str(group): list(shares) for group, shares in assignment.split.items()}
+    return plain
 
 
 def _sink_batch(outputs: Outputs, latest: Manifest | None) -> int:

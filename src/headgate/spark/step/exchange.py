@@ -29,6 +29,9 @@ from headgate.spark.jvm.plans import (
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.read.wording import wording
 
+_ROUTE = "route"
+"""Column of the slot that a row goes to, where some key groups are split."""
+
 _COPY_FOR = "copy_for"
 """Column of the slot that a copy of a shared record is for."""
 
@@ -124,9 +127,15 @@ def chain_input(batch: DataFrame, operator: PlannedOperator, *, alone: bool) -> 
 
 
 def slot_column(assignment: Assignment) -> Column:
-    """Return the slot of a row's key group."""
+    """Return the slot of a row's key group; of a split one each of its slots in turn, at random."""
     slots = ",".join(str(s) for s in assignment.slot_of)
-    return F.expr(f"element_at(array({slots}), {GROUP} + 1)")
+    column = F.expr(f"element_at(array({slots}), {GROUP} + 1)")
+    for group, shares in assignment.split.items():
+        # drawn by place: a hot key's rows may be alike, and lie in any pattern
+        share = F.pmod(F.xxhash64(F.monotonically_increasing_id()), F.lit(len(shares)))
+        drawn = F.element_at(F.array(*[F.lit(slot) for slot in shares]), share.cast("int") + 1)
+        column = F.when(F.col(GROUP) == group, drawn).otherwise(column)
+    return column
 
 
 def to_slots(frame: DataFrame, assignment: Assignment, *, shared: bool = False) -> DataFrame:
@@ -149,6 +158,10 @@ def to_slots(frame: DataFrame, assignment: Assignment, *, shared: bool = False) 
     target = slot_column(assignment)
     if MARKER_TO in frame.columns:
         target = F.coalesce(F.col(MARKER_TO), target)
+    if assignment.split:
+        # a place among the rows is known to a projection only
+        routed = frame.withColumn(_ROUTE, target)
+        return routed.repartitionById(assignment.slots, _ROUTE).drop(_ROUTE)
     return frame.repartitionById(assignment.slots, target)
 
 

@@ -157,6 +157,7 @@ class Recorder(StepRecorder):
                 reason=new.reason,
                 operator=operator,
                 slot_of=after.slot_of,
+                split=tuple((g, *shares) for g, shares in sorted(after.split.items())),
             )
         )
 
@@ -279,7 +280,8 @@ def _slot_stats(
     for report in sorted(entering, key=lambda r: (r.operator, r.slot)):
         state = states[report.operator]
         groups = state.assignment.groups_of(report.slot)
-        backlog = sum(s[2] for g in groups for s in state.backlog.get(g, ()))
+        keys = state.assignment.waiting_at(report.slot)
+        backlog = sum(s[2] for key in keys for s in state.backlog.get(key, ()))
         latency = latency_of([report], report.latency_max_ms)
         stats.append(
             SlotStats(

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from headgate.core.errors import EngineError
 from headgate.spark.job.job import JobConfig
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.ports import Ports
@@ -304,7 +305,24 @@ class StatefulWork:
         for chain in self.query.chains:
             names = [op.id for op in chain]
             chosen += consistent([r for r in reports if r.operator in names], slots, names)
+        for report in chosen:
+            if self.states[report.operator].assignment.split:
+                self._refuse_dealt_again(report)
         return chosen
+
+    def _refuse_dealt_again(self, report: Report) -> None:
+        """Refuse rows of a stage that Spark has repeated in part, where key groups are split.
+
+        Which slot gets a record of a split group follows from its place among the rows, and rows that
+        are read again may come in another order: a slot that was done before has a part of the first.
+        """
+        stage = self.spark.sparkContext.statusTracker().getStageInfo(report.stage)
+        if stage is not None and stage.currentAttemptId > 0:
+            msg = (
+                f"rows for {report.operator} were lost and read again while key groups are split; "
+                "the batch runs again."
+            )
+            raise EngineError(msg, transient=True)
 
     def _describe(self, step: int, chain: list[PlannedOperator]) -> None:
         parts = [f"{op.id} x{self.states[op.id].assignment.slots}" for op in chain]
@@ -328,6 +346,8 @@ class StatefulWork:
             **self._places(),
             watermark_us=begun.watermark_us,
             slot_of=state.assignment.slot_of,
+            split={str(g): shares for g, shares in state.assignment.split.items()},
+            stands_us={str(g): us for g, us in state.standing().items()},
             held=sorted(state.held),
             tokens=state.tokens,
             steps=state.steps,

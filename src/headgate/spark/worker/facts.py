@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
@@ -78,6 +78,10 @@ class SlotFacts(_Told):
     arrived_ms : float
         When the batch was read.
     faults : sequence of mapping
+    split : mapping
+        As `Assignment.split`, by key group, which is text here.
+    stands_us : mapping
+        `GroupState.stands_us` of the split key groups, likewise.
     """
 
     PROPERTY: ClassVar[str] = "headgate.step."
@@ -107,6 +111,18 @@ class SlotFacts(_Told):
     time_limit_s: float
     arrived_ms: float
     faults: Sequence[Mapping[str, Any]]
+    split: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    stands_us: Mapping[str, int] = field(default_factory=dict)
+
+    def shares_at(self, slot: int) -> dict[int, int]:
+        """Return the key groups of other slots of which a slot has a share, and what it waits under."""
+        split = self.split or {}
+        groups = len(self.slot_of)
+        return {
+            int(group): list(shares).index(slot) * groups + int(group)
+            for group, shares in split.items()
+            if slot in shares[1:]
+        }
 
     def groups_of(self, slot: int) -> list[int]:
         """Return the key groups of a slot."""
@@ -128,6 +144,7 @@ class SlotFacts(_Told):
                     and self.steps[g] > self.full_steps[g]
                     and due_for_snapshot(g, self.step, self.snapshot_every)
                 ),
+                stands_us=self.stands_us.get(str(g)),
             )
             for g in self.groups_of(slot)
         }
@@ -147,10 +164,13 @@ class SlotFacts(_Told):
             timestamp_ms=self.timestamp_ms,
             time_limit_s=self.time_limit_s,
             held=held & groups.keys(),
+            shares={g: self.stands_us[str(g)] for g in self.shares_at(slot)},
         )
 
     def waiting(self, slot: int, checkpoint: Checkpoint) -> pa.Table | None:
         """Return the records that wait for the slot's groups that are served, oldest first per group.
+
+        And those that wait for its shares of others' groups.
 
         Raises
         ------
@@ -159,9 +179,8 @@ class SlotFacts(_Told):
         parts = []
         read: dict[str, pa.Table] = {}  # a file holds segments of many groups
         held = frozenset(self.held)
-        for group in self.groups_of(slot):
-            if group in held:
-                continue
+        owned = [group for group in self.groups_of(slot) if group not in held]
+        for group in [*owned, *self.shares_at(slot).values()]:
             for name, start, count, _ in self.backlog.get(str(group), ()):
                 if name not in read:
                     crc32 = self.waiting_crc32[name]

@@ -88,6 +88,7 @@ class SlotTask:
         faults.dawdle(served.served_rows)
         done = time.perf_counter()
         report = _report(self, facts, slot, request, consumed, served, checkpoint)
+        report = replace(report, stage=context.stageId())
         phases = {
             "read": (read - started) * 1e3,
             "serve": (done - read) * 1e3,
@@ -168,8 +169,8 @@ def _report(
     blob, refs = changelog.encode(served.sections) if served.sections else (b"", {})
     keeps_output = task.next_operator is None and not task.into_sink
     late = pa.concat_tables([served.late, served.partly_late]) if facts.keep_late else None
-    waiting_groups = served.waiting.column(GROUP).to_numpy()
-    groups, starts, counts = np.unique(waiting_groups, return_index=True, return_counts=True)
+    waiting, segments = _waiting(facts, slot, served)
+    shares = facts.shares_at(slot)
     latency, weights = served.latency
     return Report(
         step=facts.step,
@@ -182,12 +183,12 @@ def _report(
         sections=refs,
         changelog=payload(checkpoint, "changelog", token, blob) if blob else None,
         output=table_payload(checkpoint, "output", token, served.output) if keeps_output else None,
-        waiting=table_payload(checkpoint, "backlog", token, served.waiting, inline=False),
+        waiting=table_payload(checkpoint, "backlog", token, waiting, inline=False),
         late=table_payload(checkpoint, "late", token, late, inline=False),
         output_rows=served.output.num_rows,
         late_rows=served.late.num_rows,
-        segments={int(g): (int(s), int(c)) for g, s, c in zip(groups, starts, counts, strict=True)},
-        taken=served.taken,
+        segments=segments,
+        taken={shares.get(group, group): rows for group, rows in served.taken.items()},
         arrived=served.arrived_records,
         served=served.served_records,
         late_records=served.late_records,
@@ -202,7 +203,31 @@ def _report(
         holds_us=served.holds_us,
         useful_ms=0.0,
         counts=served.counts,
+        merged_rows=served.merged_rows,
+        apart_holds_us=served.apart_holds_us,
     )
+
+
+def _waiting(
+    facts: SlotFacts, slot: int, served: Served
+) -> tuple[pa.Table, dict[int, tuple[int, int]]]:
+    """Return the rows that wait from now on, and where those of each key (see `share_key`) are.
+
+    What the slot has merged of its shares waits for their owners, behind what waits here.
+    """
+    segments: dict[int, tuple[int, int]] = {}
+    shares, start = facts.shares_at(slot), 0
+    for table, key_of in ((served.waiting, shares), (served.apart, {})):
+        if table is None:
+            continue
+        found = np.unique(table.column(GROUP).to_numpy(), return_index=True, return_counts=True)
+        for group, first, count in zip(*(part.tolist() for part in found), strict=True):
+            segments[key_of.get(group, group)] = (start + first, count)
+        start += table.num_rows
+    if served.apart is None:
+        return served.waiting, segments
+    both = [served.waiting, served.apart]
+    return pa.concat_tables(both, promote_options="default").combine_chunks(), segments
 
 
 def _timed(report: Report, useful_ms: float, cpu_ms: float, phases_ms: dict[str, float]) -> Report:
