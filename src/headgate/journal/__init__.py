@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from headgate.journal.fleet import (
     FleetDecided,
+    FleetGranted,
     FleetJobChanged,
     FleetJobState,
     FleetRound,
     FleetStart,
+    GrantChange,
+    SlotRequest,
 )
 from headgate.journal.hosts import ExecutorChange, MigrationStep
 from headgate.journal.reader import follow, locate, read
@@ -47,10 +50,12 @@ __all__ = [
     "Event",
     "ExecutorChange",
     "FleetDecided",
+    "FleetGranted",
     "FleetJobChanged",
     "FleetJobState",
     "FleetRound",
     "FleetStart",
+    "GrantChange",
     "JournalWriter",
     "Latency",
     "MigrationStep",
@@ -60,6 +65,7 @@ __all__ = [
     "Restart",
     "Retry",
     "SloState",
+    "SlotRequest",
     "SlotStats",
     "Start",
     "Stop",

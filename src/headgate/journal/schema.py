@@ -12,10 +12,13 @@ from typing import Any, ClassVar
 
 from headgate.journal.fleet import (
     FleetDecided,
+    FleetGranted,
     FleetJobChanged,
     FleetJobState,
     FleetRound,
     FleetStart,
+    GrantChange,
+    SlotRequest,
 )
 from headgate.journal.histogram import Sparse
 from headgate.journal.hosts import ExecutorChange, MigrationStep
@@ -517,6 +520,9 @@ Event = (
     | FleetRound
     | FleetDecided
     | FleetJobChanged
+    | FleetGranted
+    | GrantChange
+    | SlotRequest
     | ExecutorChange
 )
 """Any line of a journal."""

@@ -414,9 +414,9 @@ class Henge:
         for name, operator in job.operators.items():
             congestion = self._p.measure(operator)
             extra = extra_slots(congestion, self._p.congestion_threshold, self._p.slots_per_unit)
-            room = operator.slots_max - operator.slots
-            if min(extra, room) > 0:
-                wanted[name] = min(extra, room)
+            more = min(max(extra, operator.requested), operator.room)
+            if more > 0:
+                wanted[name] = more
         return wanted
 
     def _reconfigure(self, view: FleetView, name: str, wanted: dict[str, int]) -> FleetDecision:

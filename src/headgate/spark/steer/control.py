@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.control.estimators.examiner import Examiner
+from headgate.control.grant import Grant
+from headgate.control.granted import Granted
 from headgate.control.policy import Policy
 from headgate.control.sample import Sample
 from headgate.core.assignment import spread
@@ -127,8 +129,9 @@ class Controller:
         self._writer = DecisionWriter(write, config.policy.name)
         writer = self._writer
         actuator = SparkActuator(changes, config.policy.name, lambda: writer.reason, self._refused)
+        self._granted = Granted(config.policy)
         self._loop = ControlLoop(
-            config.policy,
+            self._granted,
             self._metrics,
             actuator,
             self._writer,
@@ -200,6 +203,14 @@ class Controller:
     def thaw(self) -> None:
         """Decide again."""
         self._events.put(self._loop.thaw)
+
+    def limit(self, grant: Grant) -> None:
+        """Decide within `grant` from now on, and at once about what is above it."""
+        self._events.put(lambda: self._on_grant(grant))
+
+    def requests(self) -> dict[str, int]:
+        """Return the slots that the policy would like, where that is more than granted."""
+        return self._granted.requests
 
     def judge_by(self, slos: Sequence[Slo]) -> None:
         """Steer by other SLOs from the next cycle on.
@@ -298,6 +309,12 @@ class Controller:
             floor_s=floor_s,
         )
         self._loop.configure(operator, settings)
+
+    def _on_grant(self, grant: Grant) -> None:
+        self._granted.grant = grant
+        held = self._changes.assignment()
+        # more is no reason to hurry: the policy hears of it with the next counters
+        self._due |= any(held[name].slots > grant.most(name, held[name].slots) for name in held)
 
     def _on_quiet(self, horizon_ms: float) -> None:
         self._metrics.known_until(horizon_ms)
