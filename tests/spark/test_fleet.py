@@ -197,6 +197,9 @@ class Stub:
         self.runnable = runnable_s
         self.name, self.slots, self.requests, self.granted = name, {"op": 1}, {}, None
 
+    def unspent(self, granted, rounds):
+        return {}
+
     def changing(self, granted):
         return False
 

@@ -54,9 +54,9 @@ class FleetOperator:
 
     @property
     def room(self) -> int:
-        """How many more slots it may be given; none where its job's own policy has enough."""
-        enough = self.request is not None and not self.requested
-        return 0 if enough else max(0, self.slots_max - self.slots)
+        """How many more slots it may be given; no more than its job's own policy would like."""
+        room = max(0, self.slots_max - self.slots)
+        return room if self.request is None else min(room, self.requested)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from headgate.control.decision import NOTHING, Change, Decision
+import numpy as np
+
+from headgate.control.decision import Change, Decision
 from headgate.control.decorators import Decorator
 from headgate.control.grant import UNLIMITED, Grant
 from headgate.control.observation import Observation, OperatorView
@@ -21,6 +23,10 @@ AnyPolicy = TypeVar("AnyPolicy", Policy, ReplicaPolicy)
 
 _KEPT_S = 10.0
 """How long a request stands: a policy asks for more in one cycle and balances in the next. Chosen."""
+
+
+_ASKED_MOST = 64
+"""How often a copy of a policy is asked for one more slot."""
 
 
 class _Requests:
@@ -156,12 +162,49 @@ def _copy_of(policy: AnyPolicy) -> AnyPolicy | None:
 
 
 def _wishes(policy: Policy | None, observation: Observation, full: set[str]) -> dict[str, int]:
-    """Return the slots that a policy would have of operators whose grant is spent."""
-    try:
-        decision = NOTHING if policy is None else policy.decide(observation)
-    except Exception:  # it fails in its own decision too, where it is told whose fault that is
-        return {}
-    return {n: c.assignment.slots for n, c in decision.changes.items() if n in full}
+    """Return the slots that a policy would have, in the end, of operators whose grant is spent.
+
+    A policy that adds one slot at a time is asked again as if it had it, for as long as it adds more.
+    """
+    wishes: dict[str, int] = {}
+    for _ in range(_ASKED_MOST if policy is not None else 0):
+        assert policy is not None
+        try:
+            decision = policy.decide(observation)
+        except Exception:  # it fails in its own decision too, where it is told whose fault that is
+            break
+        more = {
+            name: change
+            for name, change in decision.changes.items()
+            if name in full and change.assignment.slots > wishes.get(name, 0)
+        }
+        if not more:
+            break
+        wishes |= {name: change.assignment.slots for name, change in more.items()}
+        views = dict(observation.operators)
+        views |= {name: _under(views[name], change) for name, change in more.items()}
+        observation = replace(observation, operators=views)
+    return wishes
+
+
+def _under(view: OperatorView, change: Change) -> OperatorView:
+    """Return what would be seen had a change been carried out, with all rates as they are.
+
+    A new slot is as fast and as late as the one that its key groups come from, as far as that is told.
+    """
+    origin = change.source if change.source is not None else int(np.argmax(view.slot_rate))
+    kept = [origin if old is None else old for old in change.survivors]
+    return replace(
+        view,
+        assignment=replace(change.assignment, epoch=view.assignment.epoch),
+        slot_ids=tuple(
+            -1 - new if old is None else view.slot_ids[old]
+            for new, old in enumerate(change.survivors)
+        ),
+        latency_s=view.latency_s[kept],
+        service_rate=view.service_rate[kept],
+        utilisation=view.utilisation[kept],
+    )
 
 
 def _after(decision: Decision, operator: str, observation: Observation) -> int:

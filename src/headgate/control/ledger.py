@@ -132,12 +132,12 @@ class Ledger:
             account.wanted.clear()
         return forgotten
 
-    def cut(self, order: Iterable[str], reserved: int = 0) -> None:
+    def cut(self, order: Iterable[str]) -> None:
         """Want less for jobs, the first of `order` first, until the budget suffices for all.
 
         An operator keeps one slot.
         """
-        over = reserved - self.budget
+        over = -self.budget
         for account in self._accounts.values():
             over += sum(min(n, account.wanted.get(op, n)) for op, n in account.granted.items())
         for job in order:

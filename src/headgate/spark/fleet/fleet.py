@@ -24,7 +24,13 @@ from headgate.spark.fleet.diary import Diary
 from headgate.spark.fleet.member import JobState, Member
 from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.fleet.seen import measured, seen
-from headgate.spark.fleet.taking import FleetLimits, Prepared, check_has_slots, taken_over
+from headgate.spark.fleet.taking import (
+    WINDOW_ROUNDS,
+    FleetLimits,
+    Prepared,
+    check_has_slots,
+    taken_over,
+)
 from headgate.spark.jvm.life import asked
 from headgate.spark.query import Query
 from headgate.spark.start import start
@@ -425,10 +431,7 @@ class Fleet:
         limits = replace(self.limits, slots=slots)
         with self._lock:
             self.limits, self._ledger.budget = limits, slots
-            worth = {n: m.utility.maximum for n, m in self._members.items() if n in self._ledger}
-            self._ledger.cut(sorted(worth, key=lambda name: (worth[name], name)), self._promised())
-            for name in self._ledger.waiting:
-                self._why[name] = ("budget", f"The budget is {slots} slots now.")
+            self._cut(f"The budget is {slots} slots now.")
         self._settle()
 
     # -- rounds -----------------------------------------------------------------------------------
@@ -458,6 +461,8 @@ class Fleet:
         self._settle()
         steady = {n: m for n, m in members.items() if m.state is JobState.RUNNING}
         view = self._view(members, steady)
+        if self._take_unspent(view, steady):
+            view = self._view(members, steady)
         self._diary.round(seen(view, members, self.limits.slots, self.grants))
         late = [name for name, member in steady.items() if member.changing(self._ledger.of(name))]
         if late:
@@ -547,6 +552,14 @@ class Fleet:
         """Return the slots in force of all jobs that have not ended."""
         return {n: m.slots for n, m in self._members.items() if n in self._ledger}
 
+    def _cut(self, why: str) -> None:
+        """Want slots back where more are granted than there are, of the least priority first."""
+        worth = {n: m.utility.maximum for n, m in self._members.items() if n in self._ledger}
+        before = self._ledger.waiting
+        self._ledger.cut(sorted(worth, key=lambda name: (worth[name], name)))
+        cut = [name for name, wanted in self._ledger.waiting.items() if before.get(name) != wanted]
+        self._why |= dict.fromkeys(cut, ("budget", why))
+
     def _settle(self) -> None:
         """Grant what was wanted as far as there is room: less at once, more when others gave it up."""
         with self._lock:
@@ -568,6 +581,28 @@ class Fleet:
         refused = member.grant(granted, by, why)
         self._diary.granted(member.name, granted, held, member.requests, by, why)
         return refused
+
+    def _take_unspent(self, view: FleetView, steady: Mapping[str, Member]) -> bool:
+        """Take back what jobs have not spent for six rounds, if others ask for more than is free."""
+        unspent = {
+            name: member.unspent(self._ledger.of(name), WINDOW_ROUNDS)
+            for name, member in steady.items()
+        }
+        asked_for = sum(op.requested for job in view.jobs.values() for op in job.operators.values())
+        late = any(not job.met for job in view.jobs.values())
+        if (
+            self.limits.advise
+            or not late
+            or asked_for <= view.slots_free
+            or not any(unspent.values())
+        ):
+            return False
+        with self._lock:
+            self._ledger.want(unspent)
+            why = f"Not spent for {WINDOW_ROUNDS} rounds, and others ask for more."
+            self._why |= {name: ("fleet", why) for name, slots in unspent.items() if slots}
+        self._settle()
+        return True
 
     def _forget_waiting(self) -> None:
         """Forget grants that wait although nobody is about to give slots up."""

@@ -6,6 +6,7 @@ import contextlib
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -25,6 +26,7 @@ _RAISED = re.compile(r"(?!py4j|org\.|java\.)[\w.]*(Error|Exception): \S")
 _SPARKS_WORDS = "terminated with exception: "
 
 _POLL_S = 0.05
+_ROUNDS_KEPT = 64
 
 _LATE_WORKER = "Python worker failed to connect back"
 """What Spark says when a Python process needs more than 10 s to appear."""
@@ -91,6 +93,8 @@ class Member:
         self._hang_s = hang_s
         self._batch = _Batch(-1, time.monotonic())
         self._lock = threading.Lock()
+        self._granted: dict[str, int] = {}
+        self._spent: deque[dict[str, int]] = deque(maxlen=_ROUNDS_KEPT)
 
     def set_priority(self, priority: float) -> None:
         """Give the job another maximum utility."""
@@ -158,6 +162,23 @@ class Member:
         held = self.query._slots.held()
         over = any(slots > granted.get(operator, slots) for operator, slots in held.items())
         return over or (not self.own_policy and self.query._slots.changing())
+
+    def unspent(self, granted: Mapping[str, int], rounds: int) -> dict[str, int]:
+        """Return what its own policy made do with for so many rounds, where that is less than granted.
+
+        Called once a round.
+        """
+        if not self.own_policy:
+            return {}
+        if granted != self._granted:
+            self._granted = dict(granted)
+            self._spent.clear()
+        self._spent.append(self.slots)
+        recent = list(self._spent)[-rounds:]
+        if len(recent) < rounds:
+            return {}
+        most = {op: max(held.get(op, n) for held in recent) for op, n in granted.items()}
+        return {op: n for op, n in most.items() if n < granted[op]}
 
     def view(self, granted: Mapping[str, int]) -> FleetJob:
         """Return what a policy may see of it, its slots as they are granted."""

@@ -79,3 +79,7 @@ class ExecutorPool:
     def give_back(self, executors: Sequence[Executor]) -> bool:
         """End these executors and ask for as many fewer; False if the cluster manager refused."""
         return bool(self._context.killExecutors(seq(self._spark, [one.id for one in executors])))
+
+    def kill(self, executor: Executor) -> bool:
+        """Kill an executor as if its host had died; the cluster manager starts another one."""
+        return bool(self._context.killAndReplaceExecutor(executor.id))
