@@ -18,7 +18,7 @@ from headgate.journal.fleet import (
     GrantChange,
     SlotRequest,
 )
-from headgate.journal.hosts import ExecutorChange, MigrationStep
+from headgate.journal.hosts import ExecutorChange, MigrationStep, SlotLost
 from headgate.journal.reader import follow, locate, read
 from headgate.journal.schema import (
     Applied,
@@ -65,6 +65,7 @@ __all__ = [
     "Restart",
     "Retry",
     "SloState",
+    "SlotLost",
     "SlotRequest",
     "SlotStats",
     "Start",

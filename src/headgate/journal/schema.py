@@ -21,7 +21,7 @@ from headgate.journal.fleet import (
     SlotRequest,
 )
 from headgate.journal.histogram import Sparse
-from headgate.journal.hosts import ExecutorChange, MigrationStep
+from headgate.journal.hosts import ExecutorChange, MigrationStep, SlotLost
 
 VERSION = 1
 """Version of the journal's format, stated by every start event."""
@@ -524,6 +524,7 @@ Event = (
     | GrantChange
     | SlotRequest
     | ExecutorChange
+    | SlotLost
 )
 """Any line of a journal."""
 

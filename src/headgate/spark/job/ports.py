@@ -34,6 +34,9 @@ class Observer(Protocol):
     def quiet(self, horizon_ms: float) -> None:
         """Take note of a batch with nothing to do."""
 
+    def lost(self, operator: str, slot: int) -> None:
+        """Take note that a slot's executor or Python worker was lost; its work is done again."""
+
     def bound_ms(self, operator: str) -> float:
         """Return the latency that an operator's records are counted against; 0 for none."""
 
@@ -104,6 +107,9 @@ class NoObserver:
         """Do nothing."""
 
     def quiet(self, horizon_ms: float) -> None:
+        """Do nothing."""
+
+    def lost(self, operator: str, slot: int) -> None:
         """Do nothing."""
 
     def bound_ms(self, operator: str) -> float:

@@ -72,6 +72,10 @@ class Report:
     phases_ms : dict of str to float
     counts : Counts or None
         For the control loop; None where there is none.
+    daemon : str
+        Host and process of the daemon that forked the task's Python worker: one for each executor.
+    tries : int
+        Executions of the task that Spark gave up before this one.
     """
 
     step: int
@@ -105,6 +109,8 @@ class Report:
     useful_ms: float
     phases_ms: dict[str, float] = field(default_factory=dict)
     counts: Counts | None = None
+    daemon: str = ""
+    tries: int = 0
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,15 @@ class Controller:
         """Take note that nothing arrived until `horizon_ms`, and nothing is left to do."""
         self._events.put(lambda: self._on_quiet(horizon_ms))
 
+    def lost(self, operator: str, slot: int) -> None:
+        """Take note that a slot's executor or Python worker was lost.
+
+        References
+        ----------
+        StreamSwitch 5, `onExecutorFailed`.
+        """
+        self._events.put(lambda: self._on_lost(operator, slot))
+
     def bound_ms(self, operator: str) -> float:
         """Return the latency that an operator's records are counted against; 0 for none."""
         target = self._targets.get(operator)
@@ -267,6 +276,10 @@ class Controller:
             self._loop.applied(operator, self._now_s())
         elif self._loop.state(operator) is LoopState.CHANGING:
             self._loop.abandoned(operator)  # a user was faster
+
+    def _on_lost(self, operator: str, slot: int) -> None:
+        if operator in self._targets:
+            self._loop.slot_failed(operator, self._metrics.slot_id(operator, slot))
 
     def _on_committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
         self._metrics.committed(reports, started_ms, horizon_ms)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import platform
 import time
 import uuid
 from collections.abc import Iterator
@@ -201,7 +203,15 @@ def _report(
         holds_us=served.holds_us,
         useful_ms=0.0,
         counts=served.counts,
+        daemon=f"{platform.node()}:{os.getppid()}",
+        tries=_tries(),
     )
+
+
+def _tries() -> int:
+    """Return how often Spark gave this task up before."""
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
 
 
 def _timed(report: Report, useful_ms: float, phases_ms: dict[str, float]) -> Report:
