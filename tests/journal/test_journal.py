@@ -28,6 +28,7 @@ from headgate.journal import (
     Restart,
     Retry,
     SloState,
+    SlotLost,
     SlotStats,
     Start,
     Stop,
@@ -40,10 +41,13 @@ from headgate.journal.codec import encode
 from headgate.journal.document import field_docs, journal_page
 from headgate.journal.fleet import (
     FleetDecided,
+    FleetGranted,
     FleetJobChanged,
     FleetJobState,
     FleetRound,
     FleetStart,
+    GrantChange,
+    SlotRequest,
 )
 from headgate.journal.schema import KINDS, NESTED, VERSION
 
@@ -118,6 +122,10 @@ EVENTS: list[Event] = [
     FleetRound(10.0, (JOB,), 30.0, 35.0, 3, 8, True, 2410),
     FleetDecided("henge", "reduce", "b", "q5 has more than it needs", True, at_ms=2420),
     FleetJobChanged("q5", "removed", "asked for", 2430),
+    FleetGranted("q5", {"a": 2}, {"a": 3}, "henge", "q7 is worth more", {"a": 4}, 10.0, 2440),
+    GrantChange({"a": 2}, "henge", "q7 is worth more", 2450),
+    SlotRequest({"a": 4}, {"a": 2}, 2460),
+    SlotLost(5, "aggregate-0", 1, 2470),
 ]
 
 

@@ -192,10 +192,16 @@ def test_the_journal_has_each_jobs_utility_over_time_with_the_priority_it_had_th
 class Stub:
     """A member of a fleet, without a query."""
 
-    def __init__(self, job, runnable_s=0.0):
+    def __init__(self, job, runnable_s=0.0, name="stub"):
         self.job, self.state, self.utility = job, JobState.RUNNING, UTILITY
         self.runnable = runnable_s
-        self.name, self.slots, self.changing, self.holds_slots = "stub", {"op": 1}, False, False
+        self.name, self.slots, self.requests, self.granted = name, {"op": 1}, {}, None
+
+    def unspent(self, granted, rounds):
+        return {}
+
+    def changing(self, granted):
+        return False
 
     def refresh(self):
         return False
@@ -205,8 +211,9 @@ class Stub:
 
     def grant(self, slots, by, why):
         self.granted = slots
+        return ""
 
-    def view(self):
+    def view(self, granted):
         if self.job is None:
             msg = "its counts are gone"
             raise RuntimeError(msg)
@@ -225,7 +232,7 @@ def stubs(**jobs):
         setLocalProperty=lambda key, value: None,
     )
     fleet = hg.Fleet(SimpleNamespace(sparkContext=context), policy=Scripted())
-    fleet._members = {name: Stub(job) for name, job in jobs.items()}
+    fleet._members = {name: Stub(job, name=name) for name, job in jobs.items()}
     return fleet
 
 
@@ -240,6 +247,7 @@ def test_nothing_is_decided_for_a_while_after_an_action():
     job = FleetJob(UTILITY, (1.0,), {"op": FleetOperator(1, 0.5)})
     fleet = stubs(job=job)
     fleet.limits = replace(fleet.limits, cooldown_s=60.0)
+    fleet._look()
     fleet._act(FleetDecision(Action.RECONFIGURATION, {"job": {"op": 2}}), fleet._members)
     assert fleet._members["job"].granted == {"op": 2}
     fleet._round()
@@ -255,7 +263,7 @@ def test_the_cluster_is_congested_while_more_slot_tasks_are_runnable_than_there_
 ):
     job = FleetJob(UTILITY, (1.0,), {"op": FleetOperator(1, 0.5)})
     fleet = stubs()
-    fleet._members = {f"job {n}": Stub(job, runnable) for n, runnable in enumerate(tasks)}
+    fleet._members = {f"{n}": Stub(job, runnable, f"{n}") for n, runnable in enumerate(tasks)}
     fleet._round()
     (view,) = fleet.policy.views
     assert view.congested is congested
@@ -278,7 +286,7 @@ class Starting:
             isActive=failure is None,
             exception=lambda: failure,
             _progress=lambda: (1, True),
-            assignment=lambda: {"op": None},
+            _slots=SimpleNamespace(held=lambda: {"op": 1}, limit=lambda grant: None, requests=dict),
             stop=lambda: None,
         )
 
@@ -302,7 +310,11 @@ def test_a_job_that_refuses_its_slots_does_not_keep_the_others_from_theirs():
     asked = []
     refusing, granting = Member.__new__(Member), Member.__new__(Member)
     for member, scale in ((refusing, {}.__getitem__), (granting, asked.append)):
-        member.query = SimpleNamespace(scale=lambda n, scale=scale, **how: scale(n))
+        member.own_policy = False
+        member.query = SimpleNamespace(
+            scale=lambda n, scale=scale, **how: scale(n),
+            _slots=SimpleNamespace(held=lambda: {"op": 1}, limit=lambda grant: None),
+        )
     assert refusing.grant({"op": 3}, "henge", "")
     assert not granting.grant({"op": 3}, "henge", "")
     assert asked == [3]
@@ -319,12 +331,12 @@ def test_a_session_that_schedules_first_in_first_out_is_refused():
         hg.Fleet(fifo)
 
 
-def test_a_job_without_a_name_or_with_a_policy_of_its_own_is_refused(run, spark):
+def test_a_job_without_a_name_or_with_a_policy_that_has_nothing_to_steer_by_is_refused(run, spark):
     rows = spark.readStream.format("rate").load().groupBy("value").count()
     with pytest.raises(ConfigError, match="needs a name"):
         run.fleet.add(hg.writeStream(rows).slo("juice >= 0.9"))
-    with pytest.raises(ConfigError, match=r"leave out \.policy"):
-        run.fleet.add(hg.writeStream(rows).queryName("own").policy("threshold"))
+    with pytest.raises(ConfigError, match=r"no latency to steer by.*leave out \.policy"):
+        run.fleet.add(hg.writeStream(rows).queryName("own").policy("threshold").slo("juice >= 0.9"))
     with pytest.raises(ConfigError, match="needs an SLO"):
         run.fleet.add(hg.writeStream(rows).queryName("none"))
     with pytest.raises(ConfigError, match='no job "god" is in the fleet; did you mean "good"'):

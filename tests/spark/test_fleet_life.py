@@ -21,6 +21,7 @@ from headgate.spark.job.job import OperatorState
 from headgate.spark.job.reports import Payload, Report
 from headgate.spark.query import Query
 from headgate.spark.settings.query_settings import QuerySettings, SlotRange
+from headgate.spark.steer.holding import OperatorSlots
 from headgate.spark.worker.failure import QueryFailed
 
 UTILITY = Utility(1.0, (Intent(Metric.JUICE, 0.5),))
@@ -32,17 +33,18 @@ class Running:
 
     def __init__(self, failure=None, slots=1):
         self.isActive, self.failure, self.slots = failure is None, failure, slots
-        newest = SimpleNamespace(newest=lambda operator: self.assignment()[operator])
-        self._work = SimpleNamespace(changes=newest)
+        self._slots = SimpleNamespace(
+            held=lambda: {"op": slots} if slots else {},
+            changing=lambda: False,
+            limit=lambda grant: None,
+            requests=dict,
+        )
 
     def stop(self):
         self.isActive = False
 
     def exception(self):
         return self.failure
-
-    def assignment(self):
-        return {"op": SimpleNamespace(slots=self.slots)} if self.slots else {}
 
     def _progress(self):
         return 1, True
@@ -72,7 +74,9 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def _starts_without_spark(monkeypatch):
-    monkeypatch.setattr(fleets, "start", lambda job, settings, watch: job.start())
+    monkeypatch.setattr(
+        fleets, "start", lambda job, settings, watch=None, watch_pools=None: job.start()
+    )
 
 
 class Watching:
@@ -103,7 +107,7 @@ def fleet_of(*, slots=8, **settings):
 def member_of(view, slots=1):
     """A member that shows the policy `view`, a FleetJob or what fails."""
     member = Member("job", Running(slots=slots), None, UTILITY, 60.0)
-    member.view = view
+    member.view = lambda granted: view()
     member.runnable_s = lambda seconds: 0.0
     return member
 
@@ -218,7 +222,7 @@ def test_a_query_is_stopped_if_an_interrupt_comes_before_the_fleet_knows_of_it()
     def interrupted():
         raise KeyboardInterrupt
 
-    query.assignment = interrupted
+    query._slots.held = interrupted
     fleet.add(Job(queries=[query]))
     with pytest.raises(KeyboardInterrupt):
         fleet.start()
@@ -301,16 +305,16 @@ def test_a_writer_keeps_its_slos_and_can_be_added_again():
 
 def test_what_has_no_slots_to_give_is_refused():
     fleet = fleet_of(round_s=60.0)
-    pools, plain = Job(), Job()
-    pools.told(replica_policy=SimpleNamespace(name="psps(naive)"))
+    blind, plain = Job(), Job()
+    blind.told(policy=SimpleNamespace(name="threshold"))
     plain.told(fallback="spark")
-    with pytest.raises(ConfigError, match=r"has the policy psps\(naive\).* leave out \.policy\(\)"):
-        fleet.add(pools)
+    with pytest.raises(ConfigError, match=r"has the policy threshold and no latency to steer by"):
+        fleet.add(blind)
     with pytest.raises(ConfigError, match=r"plain Spark.*leave out \.fallback"):
         fleet.add(plain)
     stateless = Job(queries=[Running(slots=0)])
     fleet.start()
-    with pytest.raises(ConfigError, match=r'job "job" has no stateful operator'):
+    with pytest.raises(ConfigError, match=r'job "job" has no stateful operator.*psps'):
         fleet.add(stateless)
     assert not stateless.started[0].isActive
     assert not fleet.jobs
@@ -331,34 +335,38 @@ def test_a_job_that_would_keep_the_fleet_waiting_for_its_statistics_is_refused(e
 # --- rounds --------------------------------------------------------------------------------------
 
 
+GRANT = {"op": 3}
+
+
 def changing_member():
     changes = Changes({"op": OperatorState.fresh(1, 8)}, slots_max=8)
     query = Query.__new__(Query)
     query._work = SimpleNamespace(changes=changes)
+    query._slots = OperatorSlots(changes, None, lambda event: None)
     query._end = SimpleNamespace(refuse_if_over=lambda act: None)
     member = Member("job", query, None, UTILITY, 60.0)
-    assert not member.grant({"op": 3}, "henge", "")
+    assert not member.grant(GRANT, "henge", "")
     return changes, member
 
 
 def test_a_job_is_changing_until_its_slots_are_in_force():
     changes, member = changing_member()
-    assert member.changing
+    assert member.changing(GRANT)
     changes.take()
-    assert not member.changing
+    assert not member.changing(GRANT)
 
 
 def test_a_change_that_was_given_up_by_a_freeze_is_not_waited_for():
     changes, member = changing_member()
     changes.freeze()
-    assert not member.changing
+    assert not member.changing(GRANT)
 
 
 def test_a_change_that_a_user_replaced_is_not_waited_for():
     changes, member = changing_member()
-    member.query.scale(5, operator="op")
+    member.query.scale(2, operator="op")
     changes.take()
-    assert not member.changing
+    assert not member.changing(GRANT)
 
 
 def test_slots_of_a_job_whose_statistics_cannot_be_read_are_not_given_away():
@@ -395,7 +403,7 @@ def test_a_fleet_goes_on_deciding_when_its_journal_cannot_be_written(tmp_path):
         return FleetDecision(rule="watching")
 
     fleet.policy.decide = decide
-    fleet._journal.write = full
+    fleet._diary.journal.write = full
     alive = []
 
     def run():

@@ -45,6 +45,12 @@ def run(
     only_check: Annotated[
         bool, typer.Option("--check", help="Check the description, and run nothing.")
     ] = False,
+    kill_host_at: Annotated[
+        str | None,
+        typer.Option(
+            help="Experiment: kill an executor so long after the last job's start; needs a cluster."
+        ),
+    ] = None,
     work: Annotated[
         Path | None,
         typer.Option(
@@ -64,6 +70,7 @@ def run(
             duration_s=parse_duration_s(duration),
             advise=advise,
             work=work,
+            kill_host_at_s=None if kill_host_at is None else parse_duration_s(kill_host_at),
             on_progress=FleetProgress(),
         )
 

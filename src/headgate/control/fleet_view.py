@@ -34,6 +34,9 @@ class FleetOperator:
         Whether it is a source (Henge's spout), which is never reduced.
     slots_min, slots_max : int
         How many slots it may have; ``1 <= slots_min <= slots_max``.
+    request : int or None
+        Of a job whose own policy spends what is granted: the slots that it would like, `slots` where
+        these are enough. None of a job that holds what it is granted.
     """
 
     slots: int
@@ -42,6 +45,18 @@ class FleetOperator:
     source: bool = False
     slots_min: int = 1
     slots_max: int = 128
+    request: int | None = None
+
+    @property
+    def requested(self) -> int:
+        """How many more slots its job's own policy would like."""
+        return 0 if self.request is None else max(0, self.request - self.slots)
+
+    @property
+    def room(self) -> int:
+        """How many more slots it may be given; no more than its job's own policy would like."""
+        room = max(0, self.slots_max - self.slots)
+        return room if self.request is None else min(room, self.requested)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from headgate.journal.fleet import (
     FleetDecided,
+    FleetGranted,
     FleetJobChanged,
     FleetJobState,
     FleetRound,
     FleetStart,
+    GrantChange,
+    SlotRequest,
 )
-from headgate.journal.hosts import ExecutorChange, MigrationStep
+from headgate.journal.hosts import ExecutorChange, MigrationStep, SlotLost
 from headgate.journal.reader import follow, locate, read
 from headgate.journal.schema import (
     Applied,
@@ -47,10 +50,12 @@ __all__ = [
     "Event",
     "ExecutorChange",
     "FleetDecided",
+    "FleetGranted",
     "FleetJobChanged",
     "FleetJobState",
     "FleetRound",
     "FleetStart",
+    "GrantChange",
     "JournalWriter",
     "Latency",
     "MigrationStep",
@@ -60,6 +65,8 @@ __all__ = [
     "Restart",
     "Retry",
     "SloState",
+    "SlotLost",
+    "SlotRequest",
     "SlotStats",
     "Start",
     "Stop",

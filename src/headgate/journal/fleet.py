@@ -59,6 +59,12 @@ class FleetJobState:
     input_rate: float = 0.0
     """Records per second that came from its sources."""
 
+    granted: dict[str, int] = field(default_factory=dict)
+    """The most slots that each operator may hold; empty in journals of an earlier release."""
+
+    requested: dict[str, int] = field(default_factory=dict)
+    """Slots that the job's own policy would like, of operators for which that is more than granted."""
+
 
 @dataclass(frozen=True)
 class FleetRound:
@@ -139,6 +145,72 @@ class FleetJobChanged:
 
     why: str
     """In words."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class FleetGranted:
+    """What a job is granted changed."""
+
+    KIND: ClassVar[str] = "fleet-grant"
+
+    job: str
+    """The query's name."""
+
+    granted: dict[str, int]
+    """The most slots that each operator of the job may hold from now on."""
+
+    held: dict[str, int]
+    """Slots in force; what is above the grant is given up at the job's next batch boundary."""
+
+    by: str
+    """The fleet's policy, ``user``, or ``budget`` where that changed."""
+
+    reason: str = ""
+    """Why, in words."""
+
+    requested: dict[str, int] = field(default_factory=dict)
+    """What the job's own policy would have liked beyond its grant."""
+
+    time_s: float = 0.0
+    """Since the fleet was started, in seconds."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class GrantChange:
+    """In the journal of a fleet's job: what it may hold changed."""
+
+    KIND: ClassVar[str] = "grant"
+
+    granted: dict[str, int]
+    """The most slots, or active replicas, of each operator."""
+
+    by: str
+    """Who granted it."""
+
+    reason: str = ""
+    """Why, in words."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
+class SlotRequest:
+    """In the journal of a fleet's job: what its own policy would like beyond the grant changed."""
+
+    KIND: ClassVar[str] = "request"
+
+    requested: dict[str, int]
+    """Slots by operator, of those that would like more; empty where none does any more."""
+
+    granted: dict[str, int]
+    """The grant at that time."""
 
     at_ms: int = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""

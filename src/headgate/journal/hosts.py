@@ -52,6 +52,25 @@ class MigrationStep:
 
 
 @dataclass(frozen=True)
+class SlotLost:
+    """A slot's executor or Python worker was lost; what it did not finish is done again."""
+
+    KIND: ClassVar[str] = "slot-lost"
+
+    step: int
+    """The batch under way, or the one whose tasks showed it."""
+
+    operator: str
+    """The operator."""
+
+    slot: int
+    """Its slot, by number."""
+
+    at_ms: int = 0
+    """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+
+@dataclass(frozen=True)
 class ExecutorChange:
     """Executors were asked for since slots exceed the cores, or given back since slots left them."""
 

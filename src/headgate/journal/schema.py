@@ -12,13 +12,16 @@ from typing import Any, ClassVar
 
 from headgate.journal.fleet import (
     FleetDecided,
+    FleetGranted,
     FleetJobChanged,
     FleetJobState,
     FleetRound,
     FleetStart,
+    GrantChange,
+    SlotRequest,
 )
 from headgate.journal.histogram import Sparse
-from headgate.journal.hosts import ExecutorChange, MigrationStep
+from headgate.journal.hosts import ExecutorChange, MigrationStep, SlotLost
 
 VERSION = 1
 """Version of the journal's format, stated by every start event."""
@@ -520,7 +523,11 @@ Event = (
     | FleetRound
     | FleetDecided
     | FleetJobChanged
+    | FleetGranted
+    | GrantChange
+    | SlotRequest
     | ExecutorChange
+    | SlotLost
 )
 """Any line of a journal."""
 

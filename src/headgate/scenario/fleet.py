@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ def check_fleet(path: Path) -> dict[str, Any]:
             "slo": " and ".join(job.slo),
             "priority": job.priority,
             "utility": job.utility if isinstance(job.utility, str) else job.utility.points,
+            "policy": job.policy or "the fleet's",
             "slots": f"{job.slots.min} to {job.slots_max}, {job.slots.start} at the start",
         }
         for name, job in described.jobs.items()
@@ -69,6 +70,7 @@ def run_fleet_file(
     duration_s: float,
     advise: bool = False,
     work: Path | None = None,
+    kill_host_at_s: float | None = None,
     on_progress: OnProgress = lambda fleet: None,
 ) -> dict[str, Any]:
     """Run a description on Spark for a while.
@@ -84,6 +86,9 @@ def run_fleet_file(
     work : Path, optional
         Where the fleet's journal lies, and whatever the file gives no place; a new temporary
         directory by default.
+    kill_host_at_s : float, optional
+        Fault: when an executor is killed, with all its Python workers and what they hold in memory, in
+        seconds from the start of the last job on; Spark starts another one.
     on_progress : callable
 
     Returns
@@ -104,9 +109,11 @@ def run_fleet_file(
             try:
                 with _watched(interrupted, fleet, on_progress):
                     fleet.start()
+                events = _Events(engine, described, kill_host_at_s)
                 until_s = time.monotonic() + duration_s
                 while time.monotonic() < until_s and not interrupted.is_set():
                     on_progress(fleet)
+                    events.pass_on(fleet, duration_s - (until_s - time.monotonic()))
                     _raise_if_all_failed(fleet)
                     time.sleep(min(PROGRESS_S, max(0.0, until_s - time.monotonic())))
                 result = fleet_result(fleet)  # before the end, while its jobs are what they were
@@ -114,7 +121,33 @@ def run_fleet_file(
                 fleet.stop()
         finally:
             engine.close()
-    return {"file": str(path), "duration_s": duration_s, **result, "work": str(place)}
+    killed = {"killed": events.killed} if kill_host_at_s is not None else {}
+    return {"file": str(path), "duration_s": duration_s, **result, **killed, "work": str(place)}
+
+
+class _Events:
+    """What happens to a fleet while it runs: other budgets, and the loss of a host.
+
+    Attributes
+    ----------
+    killed : str
+        What was killed; empty where nothing was.
+    """
+
+    def __init__(self, engine: SparkEngine, described: FleetFile, kill_at_s: float | None) -> None:
+        self._engine = engine
+        self._steps = list(described.fleet.budget)
+        self._kill_at_s = kill_at_s
+        self.killed = ""
+
+    def pass_on(self, fleet: Any, time_s: float) -> None:
+        """Do what is due by `time_s`, seconds since the last job's start."""
+        while self._steps and self._steps[0].at_s <= time_s:
+            fleet.set_budget(self._steps.pop(0).slots)
+        if self._kill_at_s is not None and self._kill_at_s <= time_s:
+            self._kill_at_s = None
+            kill = engine_module("headgate.spark.cluster.losing").kill_executor
+            self.killed = kill(self._engine.session())
 
 
 def _check_queries(engine: SparkEngine, described: FleetFile) -> None:
@@ -196,6 +229,10 @@ def _writer(engine: SparkEngine, name: str, job: JobSettings, place: Path) -> An
         writer = writer.trigger(**job.trigger)
     if job.slot_rate is not None:
         writer = writer.option("headgate.slotRate", job.slot_rate)
+    if job.policy:
+        writer = writer.policy(job.policy)
+    if job.interval:
+        writer = writer.option("headgate.replicas.interval", job.interval)
     if workload.arrival is not None:
         writer = writer.option("headgate.arrival", workload.arrival)
     return writer
@@ -204,6 +241,15 @@ def _writer(engine: SparkEngine, name: str, job: JobSettings, place: Path) -> An
 def _text(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as Spark's sources take them: numbers and booleans are text."""
     return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
+
+
+def _changes(values: Sequence[tuple[float, int]]) -> list[list[float]]:
+    """Return when a value was another one than before, and which."""
+    found: list[list[float]] = []
+    for time_s, value in values:
+        if not found or found[-1][1] != value:
+            found.append([time_s, value])
+    return found
 
 
 def _raise_if_all_failed(fleet: Any) -> None:
@@ -226,6 +272,8 @@ def fleet_result(fleet: Any) -> dict[str, Any]:
             kept = jobs.setdefault(job.job, {"utility_max": job.utility_max, "utility": []})
             kept["utility"].append([seen.time_s, job.utility])
             kept.update(slots=job.slots, values=list(job.values), met=job.met)
+            kept.update(granted=job.granted, requested=job.requested)
+            kept.setdefault("held", []).append([seen.time_s, sum(job.slots.values())])
     for name, state in fleet.jobs.items():
         jobs.setdefault(name, {"utility": []})["state"] = str(state)
     for name, why in fleet.failures.items():
@@ -242,6 +290,7 @@ def fleet_result(fleet: Any) -> dict[str, Any]:
         "utility": last.utility if last else None,
         "utility_max": last.utility_max if last else None,
         "satisfaction_mean": round(sum(shares) / len(shares), 4) if shares else None,
+        "budgets": _changes([(seen.time_s, seen.slots_max) for seen in rounds]),
         "slots": last.slots if last else None,
         "slots_max": fleet.limits.slots,
         "jobs": jobs,

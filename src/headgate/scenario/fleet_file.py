@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headgate.control import fleet_registry
+from headgate.control import fleet_registry, registry
 from headgate.core import formats
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
@@ -18,6 +18,7 @@ from headgate.core.input import RATE_MAX, checked_path, read_file, read_toml, sh
 from headgate.core.intents import utility_of
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Piecewise, Shape, Utility, shape_named
+from headgate.scenario.fleet_schedule import BudgetStep, budget_steps
 from headgate.scenario.spark import call_user, user_function
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -84,6 +85,9 @@ class FleetSettings:
     goal: str = "total"
     """What Henge maximises: total or max-min."""
 
+    budget: tuple[BudgetStep, ...] = ()
+    """Other budgets from some time on: tables ``[[fleet.budget]]`` with ``at`` and ``slots``."""
+
     def __post_init__(self) -> None:
         fits = isinstance(self.slots, int) and 1 <= self.slots <= _SLOTS_MAX
         if self.slots != "auto" and not fits:
@@ -139,6 +143,13 @@ class JobSettings:
     slot_rate: float | None = None
     """Experiment: records that a slot serves per second."""
 
+    policy: str = ""
+    """Who spends the slots that the fleet grants: ``streamswitch(0.2)``, or ``psps`` for pools of
+    replicas; empty for the fleet itself."""
+
+    interval: str = ""
+    """Time between two decisions about pools of replicas; empty for 10 s."""
+
     def __post_init__(self) -> None:
         if not self.slo:
             msg = 'there is no SLO; add slo = "mean < 1 s over 1 s".'
@@ -170,7 +181,20 @@ class JobSettings:
             raise ConfigError(msg)
         for place in filter(None, (self.checkpoint, self.sink.get("path"))):
             checked_path(place)
+        self._check_policy()
         call_user(str(self.utility), self.worth, "say what a missed SLO is worth")
+
+    def _check_policy(self) -> None:
+        """Refuse a policy that is not there, and what only pools of replicas have."""
+        if self.pools:
+            registry.replica_policy(self.policy)
+        elif self.policy:
+            registry.policy(self.policy)
+        if self.interval and not self.pools:
+            msg = 'interval is for pools of replicas only; leave it out, or use policy = "psps".'
+            raise ConfigError(msg)
+        if self.interval:
+            parse_duration_s(self.interval)
 
     def _check_sink(self) -> None:
         """Refuse what no sink takes: Spark says so when the job starts, and in many words."""
@@ -197,6 +221,11 @@ class JobSettings:
         if not isinstance(path, str):
             msg = f"sink path={shown(repr(path), 60)} is not text; name a directory."
             raise ConfigError(msg)
+
+    @property
+    def pools(self) -> bool:
+        """Whether it runs on pools of replicas."""
+        return registry.is_replica_policy(self.policy)
 
     @property
     def slots_max(self) -> int:
@@ -257,6 +286,8 @@ def read_fleet(path: Path, environment: Mapping[str, str] | None = None) -> Flee
     tables = read_toml(raw, f'"{shown(path)}"')
     _refuse_unknown("the file", tables, ("fleet", "defaults", "jobs"))
     settings = dict(_table("fleet", tables.get("fleet", {})))
+    if "budget" in settings:
+        settings["budget"] = budget_steps(settings["budget"])
     settings |= _from(os.environ if environment is None else environment)
     fleet = _made(FleetSettings, "fleet", settings)
     defaults = dict(_table("defaults", tables.get("defaults", {})))
@@ -376,6 +407,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "start": (int,),
     "slots": (int, str, Slots),
     "slo": (tuple,),
+    "budget": (tuple,),
     "utility": (str, Piecewise),
     "priority": (float,),
     "slot_rate": (int, float),

@@ -29,7 +29,20 @@ class PoolQuery(RunningQuery[ReplicaReport]):
         release: Callable[[], None],
     ) -> None:
         self._work = work
+        self._slots = work.loop
         super().__init__(inner, machine, work.recorder, finite=finite, release=release)
+
+    def scale(
+        self, slots: int, *, operator: str | None = None, by: str = "user", reason: str = ""
+    ) -> None:
+        """Have so many replicas active, as `activate`; a fleet gives slots so.
+
+        Raises
+        ------
+        ConfigError, HeadgateError
+            As `activate`.
+        """
+        self._activate(slots, operator, by, reason)
 
     def replicas(self) -> dict[str, int]:
         """Return the active replicas of each stage."""
@@ -48,10 +61,13 @@ class PoolQuery(RunningQuery[ReplicaReport]):
         Raises
         ------
         ConfigError
-            There is no such stage, or the pool is smaller.
+            There is no such stage, the pool is smaller, or a fleet grants fewer.
         HeadgateError
             The query has ended.
         """
+        self._activate(replicas, stage, "user", "")
+
+    def _activate(self, replicas: int, stage: str | None, by: str, reason: str) -> None:
         self._end.refuse_if_over("activate")
         states = self._work.states
         if stage is not None and stage not in states:
@@ -61,7 +77,8 @@ class PoolQuery(RunningQuery[ReplicaReport]):
         if not 1 <= replicas <= most:
             msg = f"replicas={replicas} is out of range; use 1 to {most}."
             raise ConfigError(msg)
-        self._work.loop.ask({name: replicas for name in states if stage in (None, name)})
+        wanted = {name: replicas for name in states if stage in (None, name)}
+        self._work.loop.ask(wanted, by, reason)
 
     def decisions(self) -> list[tuple[float, str]]:
         """Return when the policy changed something, in seconds, and why; the last 10,000."""

@@ -14,6 +14,7 @@ from headgate.spark.job.reports import Report
 from headgate.spark.running import RunningQuery
 from headgate.spark.steer.commands import Commands
 from headgate.spark.steer.control import Controller
+from headgate.spark.steer.holding import OperatorSlots
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.stateful import StatefulWork
 from headgate.state.control import Command
@@ -36,6 +37,7 @@ class Query(RunningQuery[Report]):
         self._work = work
         self._controller = controller
         self._commands = commands
+        self._slots = OperatorSlots(work.changes, controller, work.recorder.write)
         super().__init__(inner, machine, work.recorder, finite=finite, release=release)
 
     def scale(

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.core.errors import HeadgateError
+from headgate.spark.job.ports import SlotHolder
 from headgate.spark.jvm.completing import complete_events
 from headgate.spark.jvm.life import JvmLife
 from headgate.spark.step.ending import Ending
@@ -41,6 +42,9 @@ class RunningQuery(Generic[R]):
     release : callable
         Gives back what the query held.
     """
+
+    _slots: SlotHolder
+    """What it holds of a fleet's slots."""
 
     def __init__(
         self,

@@ -15,7 +15,14 @@ from headgate.operators.spec import OutputMode
 from headgate.spark import configured
 from headgate.spark.cluster.allocation import follow_slots
 from headgate.spark.job.job import JobConfig
-from headgate.spark.job.ports import Executors, NoObserver, Observer, Ports
+from headgate.spark.job.ports import (
+    Executors,
+    NoObserver,
+    NoPoolObserver,
+    Observer,
+    PoolObserver,
+    Ports,
+)
 from headgate.spark.launch import giving_back, launched, opened
 from headgate.spark.pool_query import PoolQuery
 from headgate.spark.query import Query
@@ -41,8 +48,16 @@ from headgate.state.control import ControlFiles
 Watch = Callable[[Observer | None, LiveJob], Observer | None]
 """From a query's own control loop to what is told about its batches, with that loop inside."""
 
+WatchPools = Callable[[PoolWork], PoolObserver]
+"""From the work of a query of pools to what is told about its batches."""
 
-def start(df: DataFrame, settings: QuerySettings, watch: Watch = lambda loop, _: loop) -> Query:
+
+def start(
+    df: DataFrame,
+    settings: QuerySettings,
+    watch: Watch = lambda loop, _: loop,
+    watch_pools: WatchPools = lambda _: NoPoolObserver(),
+) -> Query:
     """Start a query.
 
     Parameters
@@ -52,6 +67,8 @@ def start(df: DataFrame, settings: QuerySettings, watch: Watch = lambda loop, _:
     settings : QuerySettings
     watch : callable, optional
         What a fleet puts around the query's own control loop.
+    watch_pools : callable, optional
+        Likewise where the query runs on pools of replicas.
 
     Raises
     ------
@@ -64,7 +81,7 @@ def start(df: DataFrame, settings: QuerySettings, watch: Watch = lambda loop, _:
     """
     if settings.replica_policy is not None:
         # not a Query: pools have neither assignments nor an SLO to steer by
-        pooled: Query = _start_pools(df, settings, settings.replica_policy)
+        pooled: Query = _start_pools(df, settings, settings.replica_policy, watch_pools)
         return pooled
     try:
         plan = read(df, settings.mode, own.ARRIVAL.of(settings.options))
@@ -82,7 +99,9 @@ def _start_plain(df: DataFrame, settings: QuerySettings) -> Any:
     return writer.toTable(settings.table) if settings.table else writer.start()
 
 
-def _start_pools(df: DataFrame, settings: QuerySettings, policy: ReplicaPolicy) -> Any:
+def _start_pools(
+    df: DataFrame, settings: QuerySettings, policy: ReplicaPolicy, watch: WatchPools
+) -> Any:
     """Run the Python stages of a stateless query on pools of replicas."""
     if settings.advise:
         msg = f"{policy.name} cannot only advise; leave out .advise(), or the policy."
@@ -105,6 +124,7 @@ def _start_pools(df: DataFrame, settings: QuerySettings, policy: ReplicaPolicy) 
         recorder = PoolRecorder(checkpoint.root / "journal.jsonl", policy.name)
         loop = PoolLoop([s.id for s in pipeline.stages], config, policy, latest, recorder)
         work = PoolWork(spark, pipeline, loop, checkpoint, uuid)
+        work.observer = watch(work)
         machine = StepMachine(spark, work, checkpoint, latest, sink, Ports())
         undo.callback(machine.close)
         warm_workers(spark, [])

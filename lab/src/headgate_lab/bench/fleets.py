@@ -22,7 +22,8 @@ from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
 from headgate.control.policies.henge import HengeParameters
 from headgate.core.utility import Linear
 from headgate.journal.fleet import FleetDecided, FleetRound
-from headgate.spark.fleet.fleet import WINDOW_ROUNDS, Fleet
+from headgate.spark.fleet.fleet import Fleet
+from headgate.spark.fleet.taking import WINDOW_ROUNDS
 from headgate.spark.writer import Writer, writeStream
 from headgate_lab.bench.common import progress
 

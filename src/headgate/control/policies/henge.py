@@ -216,6 +216,9 @@ class Henge:
       the action, and then what is on record no longer applies.
     - Forgetting history includes the blacklist. Jobs, their operators, intents or
       priorities, or the budget changing counts as a change of workload: history is forgotten.
+    - A job with a policy of its own gets what that asks for, as its model knows how much it needs; what
+      such a job does not spend may be taken back by the fleet. Free slots that a converged cluster did
+      not have let it go on.
     - A job that has never reported is left out until it does. A job that stops reporting stops all
       actions, since the total is unknown.
     - The bound of theorem 1 holds with each job's logarithm rounded up: N ceil(log(F)) + 2 steps.
@@ -230,6 +233,7 @@ class Henge:
         self._budget = 0
         self._acted = False
         self._slots_expected: Slots = {}
+        self._free = 0
         self._missed_rounds: Counter[str] = Counter()
         self._touched: Counter[str] = Counter()
         self._action_s: defaultdict[str, float] = defaultdict(float)
@@ -414,9 +418,9 @@ class Henge:
         for name, operator in job.operators.items():
             congestion = self._p.measure(operator)
             extra = extra_slots(congestion, self._p.congestion_threshold, self._p.slots_per_unit)
-            room = operator.slots_max - operator.slots
-            if min(extra, room) > 0:
-                wanted[name] = min(extra, room)
+            more = min(max(extra, operator.requested), operator.room)
+            if more > 0:
+                wanted[name] = more
         return wanted
 
     def _reconfigure(self, view: FleetView, name: str, wanted: dict[str, int]) -> FleetDecision:
@@ -565,6 +569,7 @@ class Henge:
         self._stable_rounds = self._low_rounds = 0
         self._reference = self._objective(view)
         self._accepted = set(self._missing(view))
+        self._free = view.slots_free
 
     def _disturbed(self, view: FleetView) -> bool:
         """Return whether a converged cluster has to be looked at again."""
@@ -576,6 +581,11 @@ class Henge:
             # Nothing was changed, so the workload must have changed.
             self._forget()
             return True
+        if view.slots_free > self._free:
+            # jobs gave back what they did not spend: who was accepted as late may be helped now
+            self._accepted.clear()
+            self._blacklist.clear()
+        self._free = view.slots_free
         self._accepted -= {name for name, job in view.jobs.items() if job.met}
         return any(name not in self._accepted for name in self._missing(view))
 

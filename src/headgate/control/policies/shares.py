@@ -94,7 +94,7 @@ class FirstCome:
             extra = extra_slots(
                 operator.capacity, self._p.congestion_threshold, self._p.slots_per_unit
             )
-            wanted[name] = max(0, min(extra, operator.slots_max - operator.slots))
+            wanted[name] = min(max(extra, operator.requested), operator.room)
         return wanted
 
 

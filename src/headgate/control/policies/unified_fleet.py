@@ -155,7 +155,11 @@ class UnifiedFleet:
         decision = known.policy.decide(Observation(time_s, views))
         if time_s < known.changed_s + self._p.settle_s:
             return {}
-        return {op: change.assignment.slots for op, change in decision.changes.items()}
+        return {
+            op: change.assignment.slots
+            for op, change in decision.changes.items()
+            if change.assignment.slots <= job.operators[op].slots + job.operators[op].room
+        }
 
     def _bound(self, job: FleetJob, values: tuple[float, ...]) -> tuple[float, float]:
         """Return the tightest latency that an intent wants, and what it is; else the default, and 0."""

@@ -5,41 +5,36 @@ from __future__ import annotations
 import math
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from headgate.control.fleet_registry import fleet_policy
 from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
-from headgate.control.limits import check_range
-from headgate.control.policies.static import Static
-from headgate.core.errors import ConfigError, EngineError, EngineGone, nearest
-from headgate.core.intents import utility_of
-from headgate.core.utility import Shape, Utility
-from headgate.journal.fleet import (
-    FleetDecided,
-    FleetJobChanged,
-    FleetRound,
-    FleetStart,
-)
+from headgate.control.ledger import Ledger
+from headgate.core.errors import ConfigError, EngineGone, nearest
+from headgate.core.utility import Shape
+from headgate.journal.fleet import FleetDecided, FleetRound, FleetStart
 from headgate.journal.schema import VERSION
-from headgate.journal.writer import JournalWriter
+from headgate.spark.fleet.diary import Diary
 from headgate.spark.fleet.member import JobState, Member
-from headgate.spark.fleet.probe import Probe
-from headgate.spark.fleet.seen import every_s, measured, seen
+from headgate.spark.fleet.pool_probe import PoolProbe
+from headgate.spark.fleet.seen import measured, seen
+from headgate.spark.fleet.taking import (
+    WINDOW_ROUNDS,
+    FleetLimits,
+    Prepared,
+    check_has_slots,
+    taken_over,
+)
 from headgate.spark.jvm.life import asked
 from headgate.spark.query import Query
-from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.start import start
 from headgate.spark.writer import Writer
-
-WINDOW_ROUNDS = 6
-"""Rounds that intents are measured over: Henge's minute of six times 10 s."""
 
 _FIRST_BATCH_S = 60.0
 """How long a job's first batch is waited for before the next job is started."""
@@ -52,56 +47,8 @@ _STARTS_MOST = 3
 
 _POOL = "spark.scheduler.pool"
 _MINUTE_S = 60.0
-_KEPT_ROUNDS = 10_000
-
-
-@dataclass(frozen=True)
-class FleetLimits:
-    """How a fleet runs, whatever its policy."""
-
-    slots: int
-    """The budget: slots of all operators of all jobs together; >= 1."""
-
-    round_s: float = 10.0
-    """Time between two rounds, in seconds; > 0. Henge 5.1."""
-
-    actions_per_minute: int = 6
-    """The most actions within a minute; >= 1."""
-
-    hang_s: float = 60.0
-    """How long a job's batch may take before nothing is decided about the job, in seconds; > 0."""
-
-    advise: bool = False
-    """Decide and write down, and change nothing."""
-
-    cooldown_s: float = 0.0
-    """How long nothing is decided after an action, in seconds; >= 0."""
-
-    def __post_init__(self) -> None:
-        check_range("fleet", "slots", self.slots, 1)
-        check_range("fleet", "actions_per_minute", self.actions_per_minute, 1)
-        for name in ("round_s", "hang_s"):
-            check_range("fleet", name, getattr(self, name), 0.0, above=True)
-        check_range("fleet", "cooldown_s", self.cooldown_s, 0.0)
-
-
-@dataclass
-class _Prepared:
-    """A job that was added before the fleet was started."""
-
-    df: DataFrame
-    settings: QuerySettings
-    probe: Probe
-    utility: Utility
-
-
-@dataclass
-class _Log:
-    """What the fleet did, for `Fleet.rounds` and `Fleet.actions`."""
-
-    rounds: deque[FleetRound] = field(default_factory=lambda: deque(maxlen=_KEPT_ROUNDS))
-    actions: list[FleetDecided] = field(default_factory=list)
-    took_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_ROUNDS))
+_SETTLE_S = 0.2
+"""How often it is looked whether slots were given up that another job waits for."""
 
 
 class Fleet:
@@ -161,20 +108,20 @@ class Fleet:
         self.limits = FleetLimits(budget, round_s, actions_per_minute, hang_s, advise, cooldown_s)
         self.policy = fleet_policy(policy, round_s) if isinstance(policy, str) else policy
         self._spark, self._context = spark, context
-        self._journal = JournalWriter(journal) if journal is not None else None
+        self._diary = Diary(journal)
+        self._ledger = Ledger(budget)
+        self._why: dict[str, tuple[str, str]] = {}
+        """By job: who wanted its newest grant, and why."""
         self._lock = threading.RLock()
-        self._prepared: dict[str, _Prepared] = {}
-        self._starting: dict[str, _Prepared] = {}
+        self._prepared: dict[str, Prepared] = {}
+        self._starting: dict[str, Prepared] = {}
         self._members: dict[str, Member] = {}
         self._unstarted: dict[str, str] = {}
-        self._log = _Log()
-        self._began_s = time.monotonic()
         self._acted_s: deque[float] = deque()
         self._next_action_s = -math.inf
-        self._last_rule = ""
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._write(FleetStart(self.policy.name, budget, round_s, VERSION))
+        self._diary.started(FleetStart(self.policy.name, budget, round_s, VERSION))
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -182,6 +129,10 @@ class Fleet:
         """Submit a job: `hg.writeStream(...)` with a name, an SLO, a sink and a checkpoint.
 
         While the fleet runs it starts at once, and its first batch is waited for (a minute at most).
+
+        A policy of its own spends the slots that the fleet grants it: ``.policy("streamswitch")`` and
+        its like steer by the job's latency SLO, ``.policy("psps")`` and its like run the Python stages
+        of a stateless query on pools of replicas. Of a job without one the fleet sets the slots.
 
         Parameters
         ----------
@@ -195,11 +146,11 @@ class Fleet:
         Raises
         ------
         ConfigError
-            It has no name, no SLO or a policy of its own, it may become plain Spark or has no stateful
-            operator, its batches are too rare, a job of that name is there, or the fleet has been
-            stopped.
+            It has no name or no SLO, a policy of its own without a latency to steer by, it may become
+            plain Spark or has neither operators nor pools, its batches are too rare, a job of that
+            name is there, or the fleet has been stopped.
         """
-        name, prepared = self._taken_over(writer, priority, utility)
+        name, prepared = taken_over(writer, priority, utility, self.limits)
         with self._lock:
             self._refuse_after_end()
             if name in self._prepared or name in self._starting or self._holds(name):
@@ -269,42 +220,6 @@ class Fleet:
         member.stop(lambda late: self._note(member, late))
         self._note(member, why)
 
-    def _taken_over(
-        self, writer: Writer, priority: float, utility: Shape | None
-    ) -> tuple[str, _Prepared]:
-        """Return a job's name, and the job with the fleet in charge of its slots.
-
-        Of its SLOs the query keeps the latencies, to report on them: it is steered by none. The
-        user's writer stays as it is.
-        """
-        given = writer.settings
-        name, policy = given.name, given.replica_policy or given.policy
-        if name is None:
-            msg = 'a job of a fleet needs a name; add .queryName("counts") to its writer.'
-            raise ConfigError(msg)
-        if policy is not None and policy.name != "static":
-            msg = (
-                f'job "{name}" has the policy {policy.name}, and the fleet decides about slots; leave '
-                "out .policy()."
-            )
-            raise ConfigError(msg)
-        if given.fallback != "error":
-            msg = f'job "{name}" may become plain Spark, which has no slots; leave out .fallback().'
-            raise ConfigError(msg)
-        window_s, rhythm_s = WINDOW_ROUNDS * self.limits.round_s, every_s(given.trigger)
-        if rhythm_s >= window_s:
-            # Between its batches nothing would be known of it, and without that nothing is decided.
-            msg = (
-                f'job "{name}" runs a batch every {rhythm_s:g} s, and intents are measured over '
-                f"{window_s:g} s; use a shorter trigger, or a longer round."
-            )
-            raise ConfigError(msg)
-        probe = Probe(window_s, given.slots.min)
-        worth = utility_of(given.slos, priority, utility)
-        latencies = tuple(slo for slo in given.slos if slo.is_latency)
-        settings = replace(given, policy=Static(), slos=latencies)
-        return name, _Prepared(writer.df, settings, probe, worth)
-
     def _get(self, name: str) -> Member:
         with self._lock:
             if name not in self._members:
@@ -344,29 +259,38 @@ class Fleet:
         with self._lock:
             return name not in self._starting or self._over.is_set()
 
-    def _started(self, name: str, prepared: _Prepared) -> Member:
+    def _started(self, name: str, prepared: Prepared) -> Member:
         """Return a job whose query was just started."""
         query = self._in_pool(name, prepared)
         try:
-            if not query.assignment():
-                msg = f'job "{name}" has no stateful operator, so a fleet has no slots to give it.'
-                raise ConfigError(msg)
-            member = Member(name, query, prepared.probe, prepared.utility, self.limits.hang_s)
+            check_has_slots(name, query)
+            member = Member(
+                name,
+                query,
+                prepared.probe,
+                prepared.utility,
+                self.limits.hang_s,
+                own_policy=prepared.own_policy,
+            )
             with self._lock:
                 self._members[name] = member
+                self._enter(member)
         except BaseException:  # an interrupt, too: nobody else knows of the query
             query.stop()
             raise
         self._note(member, "submitted")
         return member
 
-    def _in_pool(self, name: str, prepared: _Prepared) -> Query:
+    def _in_pool(self, name: str, prepared: Prepared) -> Query:
         """Start a query whose thread inherits the pool from the thread that starts it."""
         with asked(self._spark):
             before = self._context.getLocalProperty(_POOL)
             self._context.setLocalProperty(_POOL, name)
             try:
-                return start(prepared.df, prepared.settings, prepared.probe.around)
+                probe = prepared.probe
+                if isinstance(probe, PoolProbe):
+                    return start(prepared.df, prepared.settings, watch_pools=probe.around)
+                return start(prepared.df, prepared.settings, probe.around)
             finally:
                 self._context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]
 
@@ -399,7 +323,7 @@ class Fleet:
                     refused.append(error)
                     with self._lock:
                         self._unstarted[name] = str(error)
-                    self._write(FleetJobChanged(name, str(JobState.FAILED), str(error)))
+                    self._diary.job(name, str(JobState.FAILED), str(error))
         except (KeyboardInterrupt, SystemExit):
             self.stop()
             raise
@@ -434,7 +358,7 @@ class Fleet:
     def _begin(self) -> None:
         """Begin with the rounds, unless they have begun."""
         if self._thread is None:
-            self._began_s = time.monotonic()
+            self._diary.began_s = time.monotonic()
             self._thread = threading.Thread(target=self._run, name="headgate-fleet", daemon=True)
             self._thread.start()
 
@@ -456,10 +380,8 @@ class Fleet:
             time.sleep(0.05)
         self._look()
         with self._lock:
-            journal, self._journal = self._journal, None
             members = list(self._members.values())
-        if journal is not None:
-            journal.close()
+        self._diary.close()
         for member in members:
             failure = None if member.query.isActive else member.query.exception()
             if isinstance(failure, EngineGone):
@@ -478,40 +400,76 @@ class Fleet:
     @property
     def rounds(self) -> list[FleetRound]:
         """What each round saw, oldest first; the last 10,000."""
-        return list(self._log.rounds)
+        return list(self._diary.rounds)
 
     @property
     def actions(self) -> list[FleetDecided]:
         """The decisions that acted (or would have, with `advise`), oldest first."""
-        return list(self._log.actions)
+        return list(self._diary.actions)
 
     @property
     def rounds_took_s(self) -> list[float]:
         """How long each round took, in seconds of wall time, oldest first."""
-        return list(self._log.took_s)
+        return list(self._diary.took_s)
+
+    @property
+    def grants(self) -> dict[str, dict[str, int]]:
+        """The most slots that each operator of each job may hold."""
+        with self._lock:
+            return self._ledger.granted
+
+    def set_budget(self, slots: int) -> None:
+        """Give the fleet another budget; where it is too small for what is granted, jobs give slots up.
+
+        Those of the least priority do first; an operator keeps one slot.
+
+        Raises
+        ------
+        ConfigError
+            It is less than 1.
+        """
+        limits = replace(self.limits, slots=slots)
+        with self._lock:
+            self.limits, self._ledger.budget = limits, slots
+            self._cut(f"The budget is {slots} slots now.")
+        self._settle()
 
     # -- rounds -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._over.wait(self.limits.round_s):
+        while not self._wait_for_round():
             began_s = time.perf_counter()
             try:
                 self._round()
-                self._log.took_s.append(time.perf_counter() - began_s)
+                self._diary.took_s.append(time.perf_counter() - began_s)
             except Exception as error:  # the fleet's thread must outlive whatever a round meets
                 self._decided(
                     FleetDecision(reason=f"{type(error).__name__}: {error}", rule="round failed")
                 )
 
+    def _wait_for_round(self) -> bool:
+        """Wait until the next round, and grant meanwhile what waits; return whether all is over."""
+        until_s = time.monotonic() + self.limits.round_s
+        while (left_s := until_s - time.monotonic()) > 0.0 and not self._over.is_set():
+            self._over.wait(min(left_s, _SETTLE_S) if self._ledger.waiting else left_s)
+            if self._ledger.waiting:
+                self._settle()
+        return self._over.is_set()
+
     def _round(self) -> None:
         members = self._look()
+        self._settle()
         steady = {n: m for n, m in members.items() if m.state is JobState.RUNNING}
         view = self._view(members, steady)
-        self._write(seen(view, members, self.limits.slots))
-        late = [name for name, member in steady.items() if member.changing]
+        if self._take_unspent(view, steady):
+            view = self._view(members, steady)
+        self._diary.round(seen(view, members, self.limits.slots, self.grants))
+        late = [name for name, member in steady.items() if member.changing(self._ledger.of(name))]
         if late:
             self._decided(FleetDecision(rule="changing", reason=f"{', '.join(late)} is changing."))
-        elif self._too_many():
+            return
+        self._forget_waiting()
+        if self._too_many():
             most = self.limits.actions_per_minute
             self._decided(FleetDecision(rule="limit", reason=f"{most} actions in this minute."))
         elif time.monotonic() < self._next_action_s:
@@ -526,7 +484,21 @@ class Fleet:
             for member in self._members.values():
                 if member.refresh():
                     self._note(member, member.why)
+                self._enter(member)
             return dict(self._members)
+
+    def _enter(self, member: Member) -> None:
+        """Grant a job what it comes with, as far as there is room; strike out one that has ended."""
+        name = member.name
+        if member.state in (JobState.GONE, JobState.FAILED):
+            self._ledger.leave(name)
+        elif name not in self._ledger:
+            held = member.slots
+            others = self._ledger.taken(self._held()) + self._promised()
+            granted = self._ledger.enter(name, held, others)
+            self._tell(
+                member, granted, held, "fleet", "What it comes with, as far as there is room."
+            )
 
     def _view(self, members: Mapping[str, Member], steady: Mapping[str, Member]) -> FleetView:
         """Return what the policy may see: jobs that can be decided about, and slots left for them."""
@@ -536,19 +508,15 @@ class Fleet:
         jobs = {}
         for name, member in steady.items():
             try:
-                jobs[name] = measured(member.view())
+                jobs[name] = measured(member.view(self._ledger.of(name)))
             except Exception as error:  # one job's trouble is not that of the others
                 self._note(member, f"no statistics: {type(error).__name__}: {error}")
-        held = sum(
-            sum(member.slots.values())
-            for name, member in members.items()
-            if member.holds_slots or (name in steady and name not in jobs)
-        )
-        held += self._promised()
+        with self._lock:
+            taken = self._ledger.taken(self._held(), but=jobs) + self._promised()
         return FleetView(
-            time.monotonic() - self._began_s,
+            self._diary.time_s,
             jobs,
-            max(0, self.limits.slots - held),
+            max(0, self.limits.slots - taken),
             hosts=1,
             hosts_congested=int(congested),
         )
@@ -557,8 +525,7 @@ class Fleet:
         """Return the slots that jobs not started yet will begin with, as far as that is known."""
         with self._lock:
             coming = {n: p for n, p in self._starting.items() if n not in self._members}
-            firsts = [one.settings.slots.start for one in (self._prepared | coming).values()]
-        return sum(min(4, self._cores) if first == "auto" else int(first) for first in firsts)
+            return sum(one.first_slots(self._cores) for one in (self._prepared | coming).values())
 
     def _too_many(self) -> bool:
         now_s = time.monotonic()
@@ -573,42 +540,83 @@ class Fleet:
             return
         self._acted_s.append(time.monotonic())
         self._next_action_s = time.monotonic() + self.limits.cooldown_s
-        for name, slots in decision.slots.items():
-            refused = steady[name].grant(dict(slots), self.policy.name, decision.reason)
-            if refused:
-                self._note(steady[name], refused)
+        with self._lock:
+            wanted = {name: slots for name, slots in decision.slots.items() if name in steady}
+            self._ledger.want(wanted)
+            self._why |= dict.fromkeys(wanted, (self.policy.name, decision.reason))
+        self._settle()
+
+    # -- grants -----------------------------------------------------------------------------------
+
+    def _held(self) -> dict[str, dict[str, int]]:
+        """Return the slots in force of all jobs that have not ended."""
+        return {n: m.slots for n, m in self._members.items() if n in self._ledger}
+
+    def _cut(self, why: str) -> None:
+        """Want slots back where more are granted than there are, of the least priority first."""
+        worth = {n: m.utility.maximum for n, m in self._members.items() if n in self._ledger}
+        before = self._ledger.waiting
+        self._ledger.cut(sorted(worth, key=lambda name: (worth[name], name)))
+        cut = [name for name, wanted in self._ledger.waiting.items() if before.get(name) != wanted]
+        self._why |= dict.fromkeys(cut, ("budget", why))
+
+    def _settle(self) -> None:
+        """Grant what was wanted as far as there is room: less at once, more when others gave it up."""
+        with self._lock:
+            held = self._held()
+            for name, changed in self._ledger.settle(held, self._promised()).items():
+                member, (by, reason) = self._members[name], self._why.get(name, ("fleet", ""))
+                refused = self._tell(member, self._ledger.of(name), held[name], by, reason)
+                if refused:
+                    self._ledger.keep(
+                        name, {op: held[name].get(op, n) for op, n in changed.items()}
+                    )
+                    member.limit(self._ledger.of(name), by, refused)
+                    self._note(member, refused)
+
+    def _tell(
+        self, member: Member, granted: Mapping[str, int], held: Mapping[str, int], by: str, why: str
+    ) -> str:
+        """Tell a job its grant, and write it down; return why it refused, empty where it did not."""
+        refused = member.grant(granted, by, why)
+        self._diary.granted(member.name, granted, held, member.requests, by, why)
+        return refused
+
+    def _take_unspent(self, view: FleetView, steady: Mapping[str, Member]) -> bool:
+        """Take back what jobs have not spent for six rounds, if others ask for more than is free."""
+        unspent = {
+            name: member.unspent(self._ledger.of(name), WINDOW_ROUNDS)
+            for name, member in steady.items()
+        }
+        asked_for = sum(op.requested for job in view.jobs.values() for op in job.operators.values())
+        late = any(not job.met for job in view.jobs.values())
+        if (
+            self.limits.advise
+            or not late
+            or asked_for <= view.slots_free
+            or not any(unspent.values())
+        ):
+            return False
+        with self._lock:
+            self._ledger.want(unspent)
+            why = f"Not spent for {WINDOW_ROUNDS} rounds, and others ask for more."
+            self._why |= {name: ("fleet", why) for name, slots in unspent.items() if slots}
+        self._settle()
+        return True
+
+    def _forget_waiting(self) -> None:
+        """Forget grants that wait although nobody is about to give slots up."""
+        with self._lock:
+            for name, slots in self._ledger.give_up().items():
+                wanted = ", ".join(f"{op} {n}" for op, n in slots.items())
+                self._note(
+                    self._members[name], f"not granted, since nothing is free: {wanted} slots"
+                )
 
     # -- the journal ------------------------------------------------------------------------------
 
     def _decided(self, decision: FleetDecision) -> None:
-        """Write a decision, unless it does nothing and its like was written before."""
-        acts = bool(decision) and not self.limits.advise
-        event = FleetDecided(
-            policy=self.policy.name,
-            action=str(decision.action),
-            rule=decision.rule,
-            reason=decision.reason,
-            acts=acts,
-            slots={job: dict(slots) for job, slots in decision.slots.items()},
-            numbers=dict(decision.numbers),
-            time_s=round(time.monotonic() - self._began_s, 3),
-        )
-        if decision:
-            self._log.actions.append(event)
-        if decision or decision.rule != self._last_rule:
-            self._write(event)
-        self._last_rule = decision.rule
+        self._diary.decided(self.policy.name, decision, advise=self.limits.advise)
 
     def _note(self, member: Member, why: str) -> None:
-        self._write(FleetJobChanged(job=member.name, state=str(member.state), why=why))
-
-    def _write(self, event: FleetStart | FleetRound | FleetDecided | FleetJobChanged) -> None:
-        if isinstance(event, FleetRound):
-            self._log.rounds.append(event)
-        with self._lock:
-            if self._journal is None:
-                return
-            try:
-                self._journal.write(event)
-            except EngineError as error:  # jobs need their slots also while a disk is full
-                warnings.warn(str(error), stacklevel=2)
+        self._diary.job(member.name, str(member.state), why)

@@ -6,13 +6,16 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from headgate.control.fleet_view import FleetJob
+from headgate.control.fleet_view import FleetJob, FleetOperator
+from headgate.control.grant import Grant
 from headgate.core.errors import HeadgateError
 from headgate.core.utility import Utility
+from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.query import Query
 from headgate.spark.worker.failure import says
@@ -23,6 +26,7 @@ _RAISED = re.compile(r"(?!py4j|org\.|java\.)[\w.]*(Error|Exception): \S")
 _SPARKS_WORDS = "terminated with exception: "
 
 _POLL_S = 0.05
+_ROUNDS_KEPT = 64
 
 _LATE_WORKER = "Python worker failed to connect back"
 """What Spark says when a Python process needs more than 10 s to appear."""
@@ -60,17 +64,27 @@ class Member:
     ----------
     name : str
     query : Query
-    probe : Probe
+    probe : Probe or PoolProbe
     utility : Utility
         Its intents and its priority; replaced when the priority changes.
     hang_s : float
         How long a batch may take before the query counts as hung, in seconds.
+    own_policy : bool
+        Whether a policy of its own spends what it is granted; else it holds what it is granted.
     """
 
     def __init__(
-        self, name: str, query: Query, probe: Probe, utility: Utility, hang_s: float
+        self,
+        name: str,
+        query: Query,
+        probe: Probe | PoolProbe,
+        utility: Utility,
+        hang_s: float,
+        *,
+        own_policy: bool = False,
     ) -> None:
         self.name = name
+        self.own_policy = own_policy
         self.query = query
         self.utility = utility
         self.state = JobState.RUNNING
@@ -79,6 +93,8 @@ class Member:
         self._hang_s = hang_s
         self._batch = _Batch(-1, time.monotonic())
         self._lock = threading.Lock()
+        self._granted: dict[str, int] = {}
+        self._spent: deque[dict[str, int]] = deque(maxlen=_ROUNDS_KEPT)
 
     def set_priority(self, priority: float) -> None:
         """Give the job another maximum utility."""
@@ -130,32 +146,84 @@ class Member:
     @property
     def slots(self) -> dict[str, int]:
         """Slots of each operator, in force."""
-        return {name: a.slots for name, a in self.query.assignment().items()}
+        return self.query._slots.held()
 
     @property
-    def changing(self) -> bool:
-        """Whether slots that were asked for, and not given up since, are not in force yet."""
-        changes = self.query._work.changes
-        return any(changes.newest(op).slots != count for op, count in self.slots.items())
+    def requests(self) -> dict[str, int]:
+        """Slots that its own policy would like, of operators where that is more than granted."""
+        return self.query._slots.requests() if self.own_policy else {}
 
-    def view(self) -> FleetJob:
-        """Return what a policy may see of it."""
+    def changing(self, granted: Mapping[str, int]) -> bool:
+        """Whether what it was granted is not in force yet.
+
+        A job without a policy holds what it is granted, unless somebody wanted it to hold less; what
+        another one does within its grant is its own business.
+        """
+        held = self.query._slots.held()
+        over = any(slots > granted.get(operator, slots) for operator, slots in held.items())
+        return over or (not self.own_policy and self.query._slots.changing())
+
+    def unspent(self, granted: Mapping[str, int], rounds: int) -> dict[str, int]:
+        """Return what its own policy made do with for so many rounds, where that is less than granted.
+
+        Called once a round.
+        """
+        if not self.own_policy:
+            return {}
+        if granted != self._granted:
+            self._granted = dict(granted)
+            self._spent.clear()
+        self._spent.append(self.slots)
+        recent = list(self._spent)[-rounds:]
+        if len(recent) < rounds:
+            return {}
+        most = {op: max(held.get(op, n) for held in recent) for op, n in granted.items()}
+        return {op: n for op, n in most.items() if n < granted[op]}
+
+    def view(self, granted: Mapping[str, int]) -> FleetJob:
+        """Return what a policy may see of it, its slots as they are granted."""
         values = self._probe.values(self.utility.intents)
-        return FleetJob(
-            self.utility, values, self._probe.operators(), input_rate=self._probe.input_rate()
-        )
+        requests = self.requests
+        operators = {
+            name: self._within(operator, granted.get(name, operator.slots), requests.get(name))
+            for name, operator in self._probe.operators().items()
+        }
+        return FleetJob(self.utility, values, operators, input_rate=self._probe.input_rate())
+
+    def _within(self, operator: FleetOperator, granted: int, request: int | None) -> FleetOperator:
+        """Return an operator with its grant as its slots, and how much of that works."""
+        if not self.own_policy:
+            return replace(operator, slots=granted)
+        # what its policy has not spent is idle
+        capacity = operator.capacity * min(operator.slots, granted) / granted
+        return replace(operator, slots=granted, capacity=capacity, request=request or granted)
 
     def runnable_s(self, seconds: float) -> float:
         """Return how long its slot tasks were runnable within the last `seconds`."""
         return self._probe.runnable_s(seconds)
 
-    def grant(self, slots: dict[str, int], by: str, reason: str) -> str:
-        """Ask for other numbers of slots; return why that was refused, empty where it was not."""
-        for operator, count in slots.items():
+    def grant(self, granted: Mapping[str, int], by: str, reason: str) -> str:
+        """Have it hold at most so many slots of each operator; return why not, empty where it does.
+
+        Where it has no policy of its own, it also gets that many.
+        """
+        held = self.slots
+        refused = self.limit(granted, by, reason)
+        for operator, count in granted.items():
+            if refused or self.own_policy or held.get(operator) == count:
+                continue
             try:
                 self.query.scale(count, operator=operator, by=by, reason=reason)
             except Exception as error:  # whatever it was, other jobs wait for their slots
-                return str(error)
+                refused = str(error)
+        return refused
+
+    def limit(self, granted: Mapping[str, int], by: str, reason: str) -> str:
+        """Have it hold at most so many slots; return why it cannot be told, empty where it can."""
+        try:
+            self.query._slots.limit(Grant(dict(granted), by, reason))
+        except Exception as error:
+            return str(error)
         return ""
 
     def stop(self, late: Callable[[str], None]) -> None:

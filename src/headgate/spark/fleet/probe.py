@@ -126,6 +126,11 @@ class Probe:
         if self._inner is not None:
             self._inner.quiet(horizon_ms)
 
+    def lost(self, operator: str, slot: int) -> None:
+        """Pass on that a slot was lost."""
+        if self._inner is not None:
+            self._inner.lost(operator, slot)
+
     def bound_ms(self, operator: str) -> float:
         """Return what the query's own observer counts against."""
         return 0.0 if self._inner is None else self._inner.bound_ms(operator)

@@ -11,7 +11,12 @@ from headgate.journal.fleet import FleetJobState, FleetRound
 from headgate.spark.fleet.member import JobState, Member
 
 
-def seen(view: FleetView, members: Mapping[str, Member], slots_max: int) -> FleetRound:
+def seen(
+    view: FleetView,
+    members: Mapping[str, Member],
+    slots_max: int,
+    granted: Mapping[str, Mapping[str, int]],
+) -> FleetRound:
     """Return what a round saw of the jobs that have not ended, under a budget of `slots_max`."""
     jobs = []
     for name, member in members.items():
@@ -32,6 +37,8 @@ def seen(view: FleetView, members: Mapping[str, Member], slots_max: int) -> Flee
                 if job is not None
                 else {},
                 input_rate=round(job.input_rate, 3) if job is not None else 0.0,
+                granted=dict(granted.get(name, {})),
+                requested=_requested(job) if job is not None else {},
             )
         )
     known_utilities = [job.utility for job in jobs if job.utility is not None]
@@ -44,6 +51,12 @@ def seen(view: FleetView, members: Mapping[str, Member], slots_max: int) -> Flee
         slots_max=slots_max,
         congested=view.congested,
     )
+
+
+def _requested(job: FleetJob) -> dict[str, int]:
+    """Return the slots that a job's own policy would like, where that is more than granted."""
+    wanted = {op: one.request for op, one in job.operators.items()}
+    return {op: n for op, n in wanted.items() if n is not None and n > job.operators[op].slots}
 
 
 def every_s(trigger: Mapping[str, object]) -> float:

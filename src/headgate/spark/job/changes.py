@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from headgate.control.grant import UNLIMITED, Grant
 from headgate.core.assignment import Assignment, rescale
 from headgate.core.errors import ConfigError, nearest
 from headgate.migration.plan import uniform
@@ -32,6 +33,8 @@ class Wanted:
         As `Change.survivors`.
     decided : bool
         True where the control loop decided it, which waits to hear that it is in force.
+    forced : bool
+        True where slots are given up that are no longer granted; a policy may say which instead.
     """
 
     assignment: Assignment
@@ -39,6 +42,7 @@ class Wanted:
     reason: str
     survivors: tuple[int | None, ...]
     decided: bool = False
+    forced: bool = False
 
 
 class Changes:
@@ -69,6 +73,7 @@ class Changes:
         self._held: dict[int, dict[str, Assignment]] = {}
         self._ready = ready
         self._heading: dict[str, Assignment] = {}
+        self._grant = UNLIMITED
         self.remember(self.epoch, {name: s.assignment for name, s in states.items()})
 
     @property
@@ -91,6 +96,33 @@ class Changes:
     def thaw(self) -> None:
         """Allow changes again."""
         self._frozen_until_s = None
+
+    def limit(self, grant: Grant) -> None:
+        """Hold no more slots than `grant` allows: what is above goes at the next boundary.
+
+        Key groups of slots that go are spread over those that stay, unless a policy says better in time.
+        While assignments are frozen they stay as they are, until the thaw.
+        """
+        with self._lock:
+            self._grant = grant
+            self._give_up()
+
+    def most(self, operator: str) -> int:
+        """Return the most slots that an operator may hold."""
+        return self._grant.most(operator, self._slots_max)
+
+    def _give_up(self) -> None:
+        """Want the slots away that are above the grant."""
+        if self._grant is UNLIMITED or self.frozen:
+            return
+        for name, state in self._states.items():
+            newest, most = self.newest(name), self.most(name)
+            if newest.slots > most:
+                new = rescale(newest, most)
+                before = state.assignment.slots
+                kept = tuple(slot if slot < before else None for slot in range(most))
+                why = self._grant.reason
+                self._wanted[name] = Wanted(new, self._grant.by, why, kept, forced=True)
 
     def assignment(self) -> dict[str, Assignment]:
         """Return what is in force, per operator."""
@@ -130,8 +162,19 @@ class Changes:
             )
             raise ConfigError(msg)
         names = [operator] if operator else list(self._states)
+        for name in names:
+            self._check_granted(name, slots)
         planned = _PLANNERS[partitioning]
         return {name: planned(self.newest(name), slots) for name in names}
+
+    def _check_granted(self, operator: str, slots: int) -> None:
+        """Raise ConfigError where a fleet grants an operator fewer slots than these."""
+        if slots > self._grant.slots.get(operator, slots):
+            msg = (
+                f"slots={slots} exceeds the {self.most(operator)} that the fleet grants {operator}; "
+                "raise the job's priority or the fleet's budget."
+            )
+            raise ConfigError(msg)
 
     def check_operator(self, operator: str | None) -> None:
         """Raise ConfigError if there is nothing to change, or not that operator."""
@@ -195,23 +238,29 @@ class Changes:
         Raises
         ------
         ConfigError
-            Assignments are frozen.
+            Assignments are frozen, or a fleet grants fewer slots.
         """
         with self._lock:
             if self.frozen:
                 msg = "the assignment is frozen; call thaw(), or headgate thaw, first."
                 raise ConfigError(msg)
             for name, new in changes.items():
+                self._check_granted(name, new.slots)
+            for name, new in changes.items():
                 before = self._states[name].assignment.slots
                 kept = tuple(slot if slot < before else None for slot in range(new.slots))
                 self._wanted[name] = Wanted(new, by, reason, kept)
 
     def propose(self, operator: str, wanted: Wanted) -> bool:
-        """Ask for what a policy decided; False if it is out of date, or a user has asked."""
+        """Ask for what a policy decided; False if it is out of date, not granted, or a user has asked."""
         with self._lock:
             held = self._states[operator].assignment
-            fits = wanted.assignment.epoch == held.epoch + 1
-            busy = operator in self._wanted or operator in self._heading
+            granted = wanted.assignment.slots <= self._grant.slots.get(
+                operator, wanted.assignment.slots
+            )
+            fits = wanted.assignment.epoch == held.epoch + 1 and granted
+            asked = self._wanted.get(operator)
+            busy = (asked is not None and not asked.forced) or operator in self._heading
             if self.frozen or not fits or busy:
                 return False
             self._wanted[operator] = wanted
@@ -225,6 +274,7 @@ class Changes:
 
     def _may_change(self) -> bool:
         """Return whether something is wanted, and does not wait for executors."""
+        self._give_up()
         if not self._wanted:
             return False
         return self._ready(max(self.newest(name).slots for name in self._states))

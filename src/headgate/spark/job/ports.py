@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headgate.control.grant import Grant
 from headgate.journal.schema import SloState
 from headgate.spark.job.changes import Wanted
-from headgate.spark.job.reports import Report
+from headgate.spark.job.reports import ReplicaReport, Report
 
 
 class CommandPort(Protocol):
@@ -33,11 +34,30 @@ class Observer(Protocol):
     def quiet(self, horizon_ms: float) -> None:
         """Take note of a batch with nothing to do."""
 
+    def lost(self, operator: str, slot: int) -> None:
+        """Take note that a slot's executor or Python worker was lost; its work is done again."""
+
     def bound_ms(self, operator: str) -> float:
         """Return the latency that an operator's records are counted against; 0 for none."""
 
     def state(self) -> SloState | None:
         """Return what the next batch line says of the SLO; None where there is none."""
+
+
+class PoolObserver(Protocol):
+    """What is told about the steps of a query of pools; no call may take long."""
+
+    def committed(
+        self,
+        reports: list[ReplicaReport],
+        lanes: Mapping[str, Sequence[int]],
+        phases_ms: Mapping[str, float],
+        started_ms: float,
+    ) -> None:
+        """Take note of a committed step; `lanes` has the replica of each task, by stage."""
+
+    def quiet(self) -> None:
+        """Take note of a batch with nothing to do."""
 
 
 class Executors(Protocol):
@@ -52,6 +72,22 @@ class Executors(Protocol):
 
     def settled(self, slots: int, hosts: Callable[[], Collection[str]]) -> None:
         """Take note that a step was committed with `slots` slots, which are on `hosts` by wish."""
+
+
+class SlotHolder(Protocol):
+    """What holds slots within a fleet's grant: slots of operators, or active replicas of stages."""
+
+    def held(self) -> dict[str, int]:
+        """Return the slots in force, by operator."""
+
+    def changing(self) -> bool:
+        """Return whether slots that were asked for are not in force yet."""
+
+    def limit(self, grant: Grant) -> None:
+        """Hold at most what `grant` says; what is above it is given up at the next boundary."""
+
+    def requests(self) -> dict[str, int]:
+        """Return the slots that the job's own policy would like, where that is more than granted."""
 
 
 class NoCommands:
@@ -73,6 +109,9 @@ class NoObserver:
     def quiet(self, horizon_ms: float) -> None:
         """Do nothing."""
 
+    def lost(self, operator: str, slot: int) -> None:
+        """Do nothing."""
+
     def bound_ms(self, operator: str) -> float:
         """Return that nothing is counted."""
         return 0.0
@@ -80,6 +119,22 @@ class NoObserver:
     def state(self) -> SloState | None:
         """Return that there is no SLO."""
         return None
+
+
+class NoPoolObserver:
+    """Nobody watches; a `PoolObserver`."""
+
+    def committed(
+        self,
+        reports: list[ReplicaReport],
+        lanes: Mapping[str, Sequence[int]],
+        phases_ms: Mapping[str, float],
+        started_ms: float,
+    ) -> None:
+        """Do nothing."""
+
+    def quiet(self) -> None:
+        """Do nothing."""
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,10 @@ class Report:
         As `Served.apart_holds_us`.
     stage : int
         Spark's number of the stage that the task belonged to.
+    daemon : str
+        Host and process of the daemon that forked the task's Python worker: one for each executor.
+    tries : int
+        Executions of the task that Spark gave up before this one.
     """
 
     step: int
@@ -118,6 +122,8 @@ class Report:
     merged_rows: int = 0
     apart_holds_us: dict[int, int] = field(default_factory=dict)
     stage: int = -1
+    daemon: str = ""
+    tries: int = 0
 
     @property
     def work(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -79,3 +79,15 @@ class ExecutorPool:
     def give_back(self, executors: Sequence[Executor]) -> bool:
         """End these executors and ask for as many fewer; False if the cluster manager refused."""
         return bool(self._context.killExecutors(seq(self._spark, [one.id for one in executors])))
+
+    def kill(self, executor: Executor) -> bool:
+        """Kill an executor as if its host had died; the cluster manager starts another one."""
+        return bool(self._context.killAndReplaceExecutor(executor.id))
+
+
+def living_executors(spark: SparkSession) -> Callable[[], frozenset[str]]:
+    """Return what says which executors are registered; none where tasks run in the driver's process."""
+    pool = ExecutorPool(spark)
+    if pool.local:
+        return frozenset
+    return lambda: frozenset(one.id for one in pool.living())

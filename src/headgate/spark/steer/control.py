@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from headgate.control.estimators.examiner import Examiner
 from headgate.control.estimators.task_cost import makespan_ms
+from headgate.control.grant import Grant
+from headgate.control.granted import Granted
 from headgate.control.policy import Policy
 from headgate.control.sample import Sample
 from headgate.core.assignment import spread
@@ -149,8 +151,9 @@ class Controller:
         self._writer = DecisionWriter(write, config.policy.name)
         writer = self._writer
         actuator = SparkActuator(changes, config.policy.name, lambda: writer.reason, self._refused)
+        self._granted = Granted(config.policy)
         self._loop = ControlLoop(
-            config.policy,
+            self._granted,
             self._metrics,
             actuator,
             self._writer,
@@ -195,6 +198,15 @@ class Controller:
         """Take note that nothing arrived until `horizon_ms`, and nothing is left to do."""
         self._events.put(lambda: self._on_quiet(horizon_ms))
 
+    def lost(self, operator: str, slot: int) -> None:
+        """Take note that a slot's executor or Python worker was lost.
+
+        References
+        ----------
+        StreamSwitch 5, `onExecutorFailed`.
+        """
+        self._events.put(lambda: self._on_lost(operator, slot))
+
     def bound_ms(self, operator: str) -> float:
         """Return the latency that an operator's records are counted against; 0 for none."""
         target = self._targets.get(operator)
@@ -226,6 +238,14 @@ class Controller:
     def thaw(self) -> None:
         """Decide again."""
         self._events.put(self._loop.thaw)
+
+    def limit(self, grant: Grant) -> None:
+        """Decide within `grant` from now on, and at once about what is above it."""
+        self._events.put(lambda: self._on_grant(grant))
+
+    def requests(self) -> dict[str, int]:
+        """Return the slots that the policy would like, where that is more than granted."""
+        return self._granted.requests
 
     def judge_by(self, slos: Sequence[Slo]) -> None:
         """Steer by other SLOs from the next cycle on.
@@ -291,6 +311,10 @@ class Controller:
         elif self._loop.state(operator) is LoopState.CHANGING:
             self._loop.abandoned(operator)  # a user was faster
 
+    def _on_lost(self, operator: str, slot: int) -> None:
+        if operator in self._targets:
+            self._loop.slot_failed(operator, self._metrics.slot_id(operator, slot))
+
     def _on_committed(
         self, reports: list[Report], started_ms: float, horizon_ms: float, ended_ms: float
     ) -> None:
@@ -345,6 +369,12 @@ class Controller:
         if found is None or found[0] >= asked:
             return asked, ""
         return max(found[0], self._config.slots_min), found[1]
+
+    def _on_grant(self, grant: Grant) -> None:
+        self._granted.grant = grant
+        held = self._changes.assignment()
+        # more is no reason to hurry: the policy hears of it with the next counters
+        self._due |= any(held[name].slots > grant.most(name, held[name].slots) for name in held)
 
     def _on_quiet(self, horizon_ms: float) -> None:
         self._metrics.known_until(horizon_ms)

@@ -238,6 +238,11 @@ class SparkMetrics:
         counters = OperatorCounters(assignment, waiting, self._first_tick)
         self._operators[name] = _Metered(counters, useful, success)
 
+    def slot_id(self, operator: str, slot: int) -> int:
+        """Return the identity of a slot, of those that are; its number where it is none of them."""
+        ids = self._operators[operator].counters.slot_ids
+        return ids[slot] if slot < len(ids) else slot
+
     def success(self, operator: str) -> SuccessRate | None:
         """Return how often the operator met its SLO; None where it is not judged by itself."""
         return self._operators[operator].success

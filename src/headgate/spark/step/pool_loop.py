@@ -6,8 +6,11 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from headgate.control.grant import Grant
+from headgate.control.granted import GrantedPools
 from headgate.control.replicas import Interval, ReplicaPolicy
-from headgate.core.errors import NotReady
+from headgate.core.errors import ConfigError, NotReady
+from headgate.journal.fleet import GrantChange, SlotRequest
 from headgate.loop.replicas import run_interval
 from headgate.spark.job.pools import PoolConfig, PoolState
 from headgate.spark.step.pool_record import PoolRecorder
@@ -18,7 +21,7 @@ _KEPT = 10_000
 
 
 class PoolLoop:
-    """Ends intervals, and carries out what the policy and users want; a `PoolEngine`.
+    """Ends intervals, and carries out what policy, users and fleet want; a `PoolEngine`, a `SlotHolder`.
 
     Parameters
     ----------
@@ -53,7 +56,7 @@ class PoolLoop:
         recorder: PoolRecorder,
     ) -> None:
         self.config = config
-        self._policy = policy
+        self._policy = GrantedPools(policy)
         self.recorder = recorder
         known = {} if latest is None else latest.engine["pools"]
         self.states: dict[str, PoolState] = {
@@ -69,16 +72,57 @@ class PoolLoop:
         self._blocked_until_s = 0.0
         self._input = 0
         self._wanted: dict[str, int] = {}
+        self._asked = ("user", "")
         self._seen: Interval | None = None
+        self._noted: dict[str, int] = {}
 
     @property
     def blocked(self) -> bool:
         """Whether a restart is going on, in which nothing is served."""
         return time.monotonic() < self._blocked_until_s
 
-    def ask(self, wanted: Mapping[str, int]) -> None:
-        """Have so many replicas of each stage named active from the next batch on."""
+    def ask(self, wanted: Mapping[str, int], by: str = "user", reason: str = "") -> None:
+        """Have so many replicas of each stage named active from the next batch on.
+
+        Raises
+        ------
+        ConfigError
+            A fleet grants fewer.
+        """
+        for name, replicas in wanted.items():
+            if replicas > self.most(name):
+                msg = (
+                    f"replicas={replicas} exceeds the {self.most(name)} that the fleet grants {name}; "
+                    "raise the job's priority or the fleet's budget."
+                )
+                raise ConfigError(msg)
         self._wanted = {**self._wanted, **wanted}
+        self._asked = (by, reason)
+
+    # -- the port of a fleet ----------------------------------------------------------------------
+
+    def held(self) -> dict[str, int]:
+        """Return the active replicas of each stage; one that only serves what it holds is not."""
+        return {name: len(state.active) for name, state in self.states.items()}
+
+    def changing(self) -> bool:
+        """Return whether replicas that were asked for are not active yet, or the other way round."""
+        held = self.held()
+        return any(held[name] != replicas for name, replicas in self._wanted.items())
+
+    def limit(self, grant: Grant) -> None:
+        """Have at most so many replicas active from the next batch on."""
+        if dict(grant.slots) != dict(self._policy.grant.slots):
+            self.recorder.write(GrantChange(dict(grant.slots), grant.by, grant.reason))
+        self._policy.grant = grant
+
+    def requests(self) -> dict[str, int]:
+        """Return the replicas that the policy would like, where that is more than granted."""
+        return {name: n for name, n in self._policy.requests.items() if n > self.most(name)}
+
+    def most(self, stage: str) -> int:
+        """Return the most replicas of a stage that may be active."""
+        return self._policy.grant.most(stage, self.config.most)
 
     def arrived(self, rows: int) -> None:
         """Take note of rows that came from the source."""
@@ -90,8 +134,17 @@ class PoolLoop:
         wanted, self._wanted = self._wanted, {}
         before = {name: len(self.states[name].active) for name in wanted}
         for name, replicas in wanted.items():
-            self.states[name].resize(replicas)
-        self._note_sizes(before, "user", "")
+            self.states[name].resize(min(replicas, self.most(name)))
+        self._note_sizes(before, *self._asked)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Deactivate the replicas that are no longer granted; what they hold they still serve."""
+        before = self.held()
+        for name, active in before.items():
+            if active > self.most(name):
+                self.states[name].resize(self.most(name))
+        self._note_sizes(before, self._policy.grant.by, self._policy.grant.reason)
 
     def _end_interval(self) -> None:
         now_s = time.monotonic()
@@ -104,11 +157,20 @@ class PoolLoop:
             return
         finally:
             self._interval_s, self._input = now_s, 0
+        self._note_requests()
         if decision:
             assert self._seen is not None  # it was decided on
             self.decisions.append((now_s - self.began_s, decision.reason))
             self.recorder.decided(now_s, self._seen, decision)
             self._note_sizes(before, self._policy.name, decision.reason)
+
+    def _note_requests(self) -> None:
+        """Write down what the policy would like beyond the grant, where that changed."""
+        found = dict(self._policy.requests)
+        if found != self._noted:
+            self._noted = found
+            granted = {name: self.most(name) for name in self.states}
+            self.recorder.write(SlotRequest(found, granted))
 
     def _note_sizes(self, before: Mapping[str, int], by: str, reason: str) -> None:
         """Write down which stages have another number of active replicas than `before`."""
@@ -137,7 +199,7 @@ class PoolLoop:
     def resize(self, active: Mapping[str, int]) -> None:
         """Activate and deactivate from the next batch on."""
         for name, wanted in active.items():
-            self.states[name].resize(max(wanted, self.config.least))
+            self.states[name].resize(min(max(wanted, self.config.least), self.most(name)))
 
     def restart(self, active: Mapping[str, int]) -> None:
         """Drop what waits, and serve nothing for a while."""

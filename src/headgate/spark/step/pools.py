@@ -23,6 +23,7 @@ from headgate.core.errors import EngineError
 from headgate.journal.histogram import Sparse, merge
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.pools import stride
+from headgate.spark.job.ports import NoPoolObserver, PoolObserver
 from headgate.spark.job.reports import ReplicaReport, ReportChannel
 from headgate.spark.jvm.plans import ArrowMap, Graft, computed_rows, leaf, of_rows, run_through
 from headgate.spark.jvm.sparklog import SparkLog
@@ -106,6 +107,8 @@ class PoolWork:
     ----------
     batches : deque of BatchLine
         The last ones of this run.
+    observer : PoolObserver
+        Set before the first batch, by who watches.
     intake : Intake
     """
 
@@ -129,6 +132,7 @@ class PoolWork:
         self.recorder = loop.recorder
         self.checkpoint = checkpoint
         self.uuid = uuid
+        self.observer: PoolObserver = NoPoolObserver()
         self.batches: deque[BatchLine] = deque(maxlen=_KEPT)
         rows = of_rows(spark, pipeline.stages[0].input_plan)
         rows = rows.withColumn(ARRIVED, arrived_ms(pipeline.arrival))
@@ -176,6 +180,7 @@ class PoolWork:
     def quiet(self, watermark_us: int, read_ms: float, clock_ms: float) -> bool:
         """Take note of a batch with nothing to do, which needs no step."""
         self._served_s = time.monotonic()
+        self.observer.quiet()
         return False
 
     def last_watermark_us(self, latest: Manifest, log: SparkLog) -> int:
@@ -331,6 +336,7 @@ class PoolWork:
             )
         )
         self.recorder.batch(outcome, self.states, lanes[first], now_s)
+        self.observer.committed(outcome.reports, lanes, outcome.phases_ms, begun.started_ms)
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:
         """Write down that an attempt failed and the step runs again."""

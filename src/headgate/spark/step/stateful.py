@@ -11,10 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from headgate.core.errors import EngineError
+from headgate.journal.hosts import SlotLost
 from headgate.spark.job.job import JobConfig
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.ports import Ports
 from headgate.spark.job.reports import Report, ReportChannel, consistent
+from headgate.spark.jvm.executors import living_executors
 from headgate.spark.jvm.plans import ArrowMap, physical
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.move.errand import Errands
@@ -28,6 +30,7 @@ from headgate.spark.step.chain import ChainJob
 from headgate.spark.step.commit import assigned, next_manifest
 from headgate.spark.step.intake import Intake
 from headgate.spark.step.live import LiveJob
+from headgate.spark.step.losses import Losses
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs, Results
 from headgate.spark.step.preaggregate import Preaggregation
@@ -90,6 +93,7 @@ class StatefulWork:
         self._observer = ports.observer
         self._executors = ports.executors
         self._channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
+        self._losses = Losses(living_executors(spark))
         self._quotas: dict[str, list[int] | None] = {}
         self._served_ms = time.time() * 1e3
         self._quiet_batches = 0
@@ -399,6 +403,7 @@ class StatefulWork:
         if self._into_sink:
             outcome = replace(outcome, emitted=sum(r.output_rows for r in reports))
         self.recorder.batch(outcome, self.states, self._observer.state())
+        self._note_lost(begun.number, self._losses.in_step(reports))
         self._observer.committed(reports, begun.started_ms, begun.read_ms)
         slots = max(self.job.slots_in_use(name) for name in self.states)
         self._executors.settled(slots, self._hosts_in_use)
@@ -412,8 +417,17 @@ class StatefulWork:
         return {h for n, one in placed for h in one.hosts_of(self.job.slots_in_use(n))}
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:
-        """Write down that an attempt failed and the step runs again."""
+        """Write down that an attempt failed and the step runs again, and tell whose slots were lost."""
         self.recorder.retry(step, attempt, error)
+        slots = {name: state.assignment.slots for name, state in self.states.items()}
+        self._note_lost(
+            step, self._losses.in_attempt(error, slots, self._channel.drain(step, attempt))
+        )
+
+    def _note_lost(self, step: int, lost: Sequence[tuple[str, int]]) -> None:
+        for operator, slot in lost:
+            self.recorder.write(SlotLost(step, operator, slot))
+            self._observer.lost(operator, slot)
 
     def passed_on(self, batch_id: int, phases_ms: dict[str, float]) -> None:
         """Write down a batch of a query without operators."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import platform
 import time
 import uuid
 from collections.abc import Iterator
@@ -205,6 +207,8 @@ def _report(
         counts=served.counts,
         merged_rows=served.merged_rows,
         apart_holds_us=served.apart_holds_us,
+        daemon=f"{platform.node()}:{os.getppid()}",
+        tries=_tries(),
     )
 
 
@@ -232,6 +236,12 @@ def _waiting(
 
 def _timed(report: Report, useful_ms: float, cpu_ms: float, phases_ms: dict[str, float]) -> Report:
     return replace(report, useful_ms=useful_ms, cpu_ms=cpu_ms, phases_ms=phases_ms)
+
+
+def _tries() -> int:
+    """Return how often Spark gave this task up before."""
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
 
 
 def freeze_once() -> None:

@@ -1,0 +1,31 @@
+"""What a fleet grants a job: the most slots of each operator, which the job's own policy spends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The most slots, or active replicas, that each operator of a job may hold.
+
+    Attributes
+    ----------
+    slots : mapping of str to int
+        By operator, each at least 1; one that is not named may hold whatever its job allows.
+    by, reason : str
+        Who granted it and why, for the journal.
+    """
+
+    slots: Mapping[str, int] = field(default_factory=dict)
+    by: str = ""
+    reason: str = ""
+
+    def most(self, operator: str, otherwise: int) -> int:
+        """Return the most slots of an operator, of which its job allows `otherwise`."""
+        return max(1, min(self.slots.get(operator, otherwise), otherwise))
+
+
+UNLIMITED = Grant()
+"""The grant of a job that is in no fleet."""

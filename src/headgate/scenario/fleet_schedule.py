@@ -1,0 +1,64 @@
+"""What changes while a fleet runs, as its description says: the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError, nearest
+from headgate.core.input import shown
+
+_KEYS = ("at", "slots")
+_STEPS_MAX = 1000
+
+
+@dataclass(frozen=True)
+class BudgetStep:
+    """A table ``[[fleet.budget]]``: from some time on the budget is another.
+
+    Attributes
+    ----------
+    at_s : float
+        Since the last job's start, in seconds; > 0.
+    slots : int
+        The budget from then on; >= 1.
+    """
+
+    at_s: float
+    slots: int
+
+
+def budget_steps(given: Any) -> tuple[BudgetStep, ...]:
+    """Return the steps of a budget, the first one first.
+
+    Raises
+    ------
+    ConfigError
+        It is no list of tables with ``at`` and ``slots``, or a value is out of range.
+    """
+    if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
+        found = shown(repr(given), 60)
+        msg = f"[fleet] budget is {found}; write [[fleet.budget]] with at and slots below."
+        raise ConfigError(msg)
+    if len(given) > _STEPS_MAX:
+        msg = f"[[fleet.budget]] stands there {len(given)} times; use {_STEPS_MAX} at most."
+        raise ConfigError(msg)
+    return tuple(sorted(map(_step, given), key=lambda step: step.at_s))
+
+
+def _step(given: Mapping[str, Any]) -> BudgetStep:
+    for key in given:
+        if key not in _KEYS:
+            hint = nearest(key, _KEYS) or "; use at and slots."
+            msg = f'[[fleet.budget]] has the unknown key "{shown(key, 60)}"{hint}'
+            raise ConfigError(msg)
+    at, slots = given.get("at"), given.get("slots")
+    if not isinstance(at, str):
+        msg = f'[[fleet.budget]] at = {shown(repr(at), 60)} is no time; write at = "60 s".'
+        raise ConfigError(msg)
+    if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
+        msg = f"[[fleet.budget]] slots = {shown(repr(slots), 60)} is out of range; use 1 or more."
+        raise ConfigError(msg)
+    return BudgetStep(parse_duration_s(at), slots)

@@ -1,0 +1,33 @@
+"""A host that is lost on purpose: a fault for experiments."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from headgate.core.errors import ConfigError
+from headgate.spark.jvm.executors import ExecutorPool
+
+
+def kill_executor(spark: SparkSession) -> str:
+    """Kill the executor of the highest number, which Spark replaces; return which it was.
+
+    Its Python workers die with it, and so does what they hold in memory.
+
+    Raises
+    ------
+    ConfigError
+        Tasks run in the driver's own process, or there is no executor to kill.
+    """
+    pool = ExecutorPool(spark)
+    living = pool.living()
+    if pool.local or not living:
+        msg = (
+            "there is no executor to kill: tasks run in the driver's own process; set "
+            "SPARK_MASTER=local-cluster[2,1,1024], or name a cluster."
+        )
+        raise ConfigError(msg)
+    victim = max(living, key=lambda one: (len(one.id), one.id))
+    if not pool.kill(victim):
+        msg = f"the cluster manager did not kill executor {victim.id}; kill its process there."
+        raise ConfigError(msg)
+    return f"executor {victim.id} on {victim.host}"

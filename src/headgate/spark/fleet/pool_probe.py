@@ -1,0 +1,233 @@
+"""What a fleet measures of one query of pools: its committed steps over the last minute."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headgate.control.fleet_view import FleetOperator, operator_capacity
+from headgate.control.juice import Flow, job_juice
+from headgate.core.utility import Intent, Metric
+from headgate.journal import histogram
+from headgate.journal.histogram import Sparse
+from headgate.spark.job.reports import ReplicaReport
+from headgate.spark.step.pools import PoolWork
+
+_LEAST_S = 1e-3
+_TWO = 2
+
+
+@dataclass(frozen=True)
+class _Replica:
+    """What one replica of one stage did in a step."""
+
+    stage: str
+    replica: int
+    arrived: int
+    served: int
+    useful_s: float
+    histogram: Sparse
+    latency_sum_ms: float
+
+
+@dataclass(frozen=True)
+class _PoolStep:
+    """One committed step.
+
+    Attributes
+    ----------
+    began_s : float
+        On the engine's clock; for differences only.
+    ended_s : float
+        On the monotonic clock.
+    replicas : tuple of _Replica
+    sink_s : float
+        From the end of the stages' work until the sink had taken the step's rows.
+    runnable_s : float
+        How long replicas' tasks ran, summed.
+    waiting : dict of str to int
+        Rows that wait at each stage after it.
+    """
+
+    began_s: float
+    ended_s: float
+    replicas: tuple[_Replica, ...]
+    sink_s: float
+    runnable_s: float
+    waiting: dict[str, int]
+
+
+class PoolProbe:
+    """Listens to the steps of one query of pools; a `PoolObserver`.
+
+    Called by the batches' thread; asked by the fleet's.
+
+    Parameters
+    ----------
+    window_s : float
+        How far back it looks, in seconds: Henge's sliding minute.
+    """
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._lock = threading.Lock()
+        self._steps: deque[_PoolStep] = deque()
+        self._since_s = time.monotonic()
+        self._sizes: dict[str, int] = {}
+        self._changed_s: dict[str, float] = {}
+        self._idle = False
+        self._work: PoolWork | None = None
+
+    def around(self, work: PoolWork) -> PoolProbe:
+        """Begin to listen to a query."""
+        self._work = work
+        self._since_s = time.monotonic()
+        return self
+
+    # -- the port of an observer ------------------------------------------------------------------
+
+    def committed(
+        self,
+        reports: list[ReplicaReport],
+        lanes: Mapping[str, Sequence[int]],
+        phases_ms: Mapping[str, float],
+        started_ms: float,
+    ) -> None:
+        """Take note of a committed step; as of `PoolObserver`."""
+        assert self._work is not None
+        replicas = tuple(
+            _Replica(
+                r.operator,
+                lanes[r.operator][r.lane],
+                r.arrived,
+                r.served,
+                r.useful_s,
+                r.histogram,
+                r.latency_sum_ms,
+            )
+            for r in reports
+        )
+        # Here, in the thread that changes them.
+        states = self._work.states.items()
+        waiting = {name: sum(state.queued()) for name, state in states}
+        active = {name: len(state.active) for name, state in states}
+        sink_s = (phases_ms.get("manifest", 0.0) + phases_ms.get("sink", 0.0)) / 1e3
+        runnable_s = sum(one.useful_s for one in replicas)
+        now_s = time.monotonic()
+        with self._lock:
+            self._idle = False
+            for name, size in active.items():
+                if self._sizes.get(name) != size:
+                    # what replicas did while there were more or fewer says nothing about these
+                    self._sizes[name], self._changed_s[name] = size, now_s
+            self._steps.append(
+                _PoolStep(started_ms / 1e3, now_s, replicas, sink_s, runnable_s, waiting)
+            )
+            while self._steps and self._steps[0].ended_s < now_s - self._window_s:
+                self._steps.popleft()
+
+    def quiet(self) -> None:
+        """Take note that there is nothing to do."""
+        with self._lock:
+            self._idle = True
+
+    # -- what the fleet asks ----------------------------------------------------------------------
+
+    def values(self, intents: Sequence[Intent]) -> tuple[float, ...] | None:
+        """Return what was measured for each intent over the window; None where nothing was."""
+        steps, length_s, idle = self._recent()
+        if not steps and not idle:
+            return None
+        return tuple(self._value(intent, steps, length_s) for intent in intents)
+
+    def operators(self) -> dict[str, FleetOperator]:
+        """Return each stage's active replicas, and how busy the busiest of them was."""
+        assert self._work is not None
+        steps, _, _ = self._recent()
+        config, now_s = self._work.config, time.monotonic()
+        rate = config.replica_rate
+        found = {}
+        for name, state in self._work.states.items():
+            since_s = max(self._since_s, self._changed_s.get(name, 0.0), now_s - self._window_s)
+            busy_s: dict[int, float] = {}
+            rows, useful_s = 0, 0.0
+            for step in steps:
+                mine = [r for r in step.replicas if r.stage == name]
+                rows += sum(r.served for r in mine)
+                useful_s += sum(r.useful_s for r in mine)
+                if step.ended_s > since_s:
+                    for r in mine:
+                        spent_s = r.served / rate if rate else r.useful_s
+                        busy_s[r.replica] = busy_s.get(r.replica, 0.0) + spent_s
+            active = len(state.active)
+            per_s = rate or (rows / useful_s if useful_s > 0.0 else 0.0)
+            waiting = steps[-1].waiting[name] if steps else 0
+            found[name] = FleetOperator(
+                slots=active,
+                capacity=operator_capacity(busy_s.values(), max(now_s - since_s, _LEAST_S)),
+                backlog_s=waiting / (per_s * active) if per_s else 0.0,
+                slots_min=config.least,
+                slots_max=config.most,
+            )
+        return found
+
+    def input_rate(self) -> float:
+        """Return the rows per second that came from the source; as `Probe.input_rate` counts."""
+        steps, length_s, _ = self._recent()
+        counted = steps if len(steps) < _TWO else steps[1:]
+        over_s = length_s if len(steps) < _TWO else steps[-1].began_s - steps[0].began_s
+        first = self._stages()[0]
+        arrived = sum(r.arrived for s in counted for r in s.replicas if r.stage == first)
+        return arrived / max(over_s, _LEAST_S)
+
+    def runnable_s(self, seconds: float) -> float:
+        """Return how long replicas' tasks were runnable within the last `seconds`."""
+        with self._lock:
+            since_s = time.monotonic() - seconds
+            return sum(step.runnable_s for step in self._steps if step.ended_s > since_s)
+
+    def _stages(self) -> list[str]:
+        assert self._work is not None
+        return list(self._work.states)
+
+    def _recent(self) -> tuple[list[_PoolStep], float, bool]:
+        """Return the steps of the window, its length in seconds, and whether nothing is left to do."""
+        with self._lock:
+            now_s = time.monotonic()
+            steps = [step for step in self._steps if step.ended_s > now_s - self._window_s]
+            length_s = min(self._window_s, now_s - self._since_s)
+            return steps, max(length_s, _LEAST_S), self._idle
+
+    def _value(self, intent: Intent, steps: Sequence[_PoolStep], length_s: float) -> float:
+        stages = self._stages()
+        if intent.metric is Metric.JUICE:
+            return job_juice(self._flows(steps))
+        if intent.metric is Metric.THROUGHPUT:
+            first = [r for s in steps for r in s.replicas if r.stage == stages[0]]
+            return sum(r.served for r in first) / length_s
+        leaving = [[r for r in s.replicas if r.stage == stages[-1]] for s in steps]
+        merged = histogram.merge(r.histogram for step in leaving for r in step)
+        count = histogram.completed(merged)
+        if count == 0:
+            return 0.0
+        # How long a row's step took from the end of the stages' work to the sink.
+        weights = [sum(n for r in step for _, n in r.histogram) for step in leaving]
+        sink_s = sum(s.sink_s * n for s, n in zip(steps, weights, strict=True)) / sum(weights)
+        if intent.percentile is not None:
+            return (histogram.percentile_ms(merged, intent.percentile / 100) or 0.0) / 1e3 + sink_s
+        total_ms = sum(r.latency_sum_ms for step in leaving for r in step)
+        return total_ms / count / 1e3 + sink_s
+
+    def _flows(self, steps: Sequence[_PoolStep]) -> list[Flow]:
+        """Return what went along each edge of the chain of stages."""
+        flows, parent = [], "source"
+        for stage in self._stages():
+            mine = [r for s in steps for r in s.replicas if r.stage == stage]
+            waiting = steps[-1].waiting[stage] if steps else 0
+            sent, served = sum(r.arrived for r in mine), sum(r.served for r in mine)
+            flows.append(Flow(parent, stage, float(sent), float(served), float(waiting)))
+            parent = stage
+        return flows
