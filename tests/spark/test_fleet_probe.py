@@ -13,6 +13,7 @@ import pytest
 from headgate.core.utility import Intent, Metric
 from headgate.journal import histogram
 from headgate.spark.fleet import probe as probing
+from headgate.spark.fleet.flows import Entrance, Graph
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.job.job import OperatorState
 from headgate.spark.job.reports import Report
@@ -40,16 +41,31 @@ def report(slot, arrived, served, useful_ms=0.0, latency_ms=(), operator="op"):
 class Watched:
     """A query of one operator, or a chain, with a probe beside it; its steps are told, not run."""
 
-    def __init__(self, monkeypatch, *, slots=2, slot_rate=None, chain=("op",), window_s=60.0):
+    def __init__(
+        self,
+        monkeypatch,
+        *,
+        slots=2,
+        slot_rate=None,
+        chain=("op",),
+        window_s=60.0,
+        lossless=False,
+        given=None,
+    ):
         self.now_s = 1000.0
-        clock = SimpleNamespace(monotonic=lambda: self.now_s)
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, time=lambda: self.now_s)
         monkeypatch.setattr(probing, "time", clock)
         operators, above = [], None
         for name in chain:
             above = SimpleNamespace(id=name, upstream=above)
             operators.append(above)
+        below = dict(zip(chain[1:], chain, strict=False))
+        entrance = Entrance(chain[0], 0, "source", sources=(0,))
+        graph = Graph((entrance,), below, chain[1:] if lossless else ())
+        graph = given or graph
+        monkeypatch.setattr(probing.Graph, "of", lambda operators: graph)
         self.states = {name: OperatorState.fresh(slots, 8) for name in chain}
-        self.batch = SimpleNamespace(phases_ms={})
+        self.batch = SimpleNamespace(phases_ms={}, spark_batch=-1)
         self.probe = Probe(window_s).around(
             None,
             SimpleNamespace(
@@ -65,6 +81,7 @@ class Watched:
         """Commit a step that begins now and ends after `took_s`."""
         began_ms = self.now_s * 1e3
         self.now_s += took_s
+        self.batch.spark_batch += 1
         self.batch.phases_ms = {"slots": slots_s * 1e3, "sink": sink_s * 1e3}
         self.states[operator].backlog = {0: [["file", 0, waiting, 0]]} if waiting else {}
         self.probe.committed(list(reports), began_ms, began_ms)
@@ -184,8 +201,10 @@ def test_what_is_older_than_the_window_is_forgotten_though_no_step_has_come_sinc
 def test_nothing_is_known_before_the_first_step_and_a_quiet_query_is_worth_all(watched):
     job = watched()
     assert job.probe.values((MEAN, JUICE)) is None
-    job.probe.quiet(0.0)
+    job.probe.quiet(job.now_s * 1e3)
     assert job.probe.values((MEAN, JUICE)) == (0.0, 1.0)
+    job.now_s += 100.0
+    assert job.probe.values((MEAN,)) is None
 
 
 def test_tasks_are_runnable_from_the_start_of_their_phase_also_while_they_wait_for_a_core(watched):

@@ -56,6 +56,16 @@ class Operator(Protocol):
         return False
 
     @property
+    def inputs(self) -> int:
+        """How many inputs it has."""
+        return 1
+
+    @property
+    def input_column(self) -> str:
+        """The column that says which input a row came from, from 0 on; there, if there are several."""
+        return ""
+
+    @property
     def shows_all(self) -> bool:
         """Whether every key group puts out all that it has in every step, held or not."""
         return False

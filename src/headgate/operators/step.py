@@ -101,6 +101,23 @@ class GroupDone:
     rows: int
 
 
+@dataclass(frozen=True)
+class InputCounts:
+    """What came of one input of an operator; a join has two, the left one first.
+
+    Attributes
+    ----------
+    arrived, executed : int
+        New records, and those that were dealt with: served, or turned away as late.
+    newest_ms : float
+        When the newest of the new records arrived, ms since 1970; NaN where that is not known.
+    """
+
+    arrived: int
+    executed: int
+    newest_ms: float
+
+
 @dataclass
 class Served:
     """What a slot did in a step.
@@ -132,6 +149,7 @@ class Served:
         Latency in ms and weight in records, of what was served.
     counts : Counts or None
         Arrivals and completions by time slot; None where none were asked for.
+    inputs : tuple of InputCounts
     """
 
     output: pa.RecordBatch
@@ -150,6 +168,7 @@ class Served:
     holds_us: int = int(NEVER_US)
     latency: tuple[F64, F64] = (np.zeros(0), np.zeros(0))
     counts: Counts | None = None
+    inputs: tuple[InputCounts, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,7 @@ class Member:
 
     def view(self) -> FleetJob:
         """Return what a policy may see of it."""
+        self._probe.look(self.query.lastProgress)
         values = self._probe.values(self.utility.intents)
         return FleetJob(
             self.utility, values, self._probe.operators(), input_rate=self._probe.input_rate()

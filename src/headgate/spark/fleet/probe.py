@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from headgate.control.fleet_view import FleetOperator, operator_capacity
 from headgate.control.juice import Flow, job_juice
 from headgate.core.utility import Intent, Metric
 from headgate.journal import histogram
 from headgate.journal.schema import SloState
+from headgate.spark.fleet.flows import Graph, Read, Span, flows_of, told
+from headgate.spark.fleet.lag import SourceLag
 from headgate.spark.job.changes import Wanted
 from headgate.spark.job.ports import Observer
 from headgate.spark.job.reports import Report
@@ -32,6 +35,8 @@ class _Step:
         On the engine's clock; for differences only.
     ended_s : float
         On the monotonic clock.
+    read : Read
+        What it read and put out.
     reports : tuple of Report
         Of all operators, without what they put out.
     sink_s : float
@@ -46,6 +51,7 @@ class _Step:
 
     began_s: float
     ended_s: float
+    read: Read
     reports: tuple[Report, ...]
     sink_s: float
     runnable_s: float
@@ -76,11 +82,16 @@ class Probe:
         self._idle = False
         self._inner: Observer | None = None
         self._job: LiveJob | None = None
+        self._graph = Graph((), {})
+        self._lag = SourceLag()
+        self._read_s = self._since_s
+        self._unserved: dict[tuple[str, int], int] = {}
 
     def around(self, inner: Observer | None, job: LiveJob) -> Probe:
         """Begin to listen to a query whose own observer is `inner`."""
         self._inner, self._job = inner, job
-        self._since_s = time.monotonic()
+        self._since_s = self._read_s = time.monotonic()
+        self._graph = Graph.of(job.query.operators)
         return self
 
     # -- the port of an observer ------------------------------------------------------------------
@@ -108,13 +119,21 @@ class Probe:
         slim = tuple(
             replace(r, changelog=None, output=None, waiting=None, late=None) for r in reports
         )
-        now_s = time.monotonic()
+        now_s, read_s = time.monotonic(), _monotonic_s(horizon_ms)
+        number = -1 if batch is None else batch.spark_batch
+        read = Read(number, read_s, now_s, told(reports))
         with self._lock:
+            for name, one in read.operators.items():
+                for place, new in enumerate(one.inputs):
+                    left = self._unserved.get((name, place), 0) + new.arrived - new.executed
+                    self._unserved[name, place] = max(0, left)
             self._idle = False
+            self._read_s = read_s
             self._steps.append(
-                _Step(started_ms / 1e3, now_s, slim, after_s, runnable_s, waiting, rates)
+                _Step(started_ms / 1e3, now_s, read, slim, after_s, runnable_s, waiting, rates)
             )
-            while self._steps and self._steps[0].ended_s < now_s - self._window_s:
+            # one from before the window stays: what had arrived when the window began
+            while len(self._steps) > 1 and self._steps[1].ended_s < now_s - self._window_s:
                 self._steps.popleft()
         if self._inner is not None:
             self._inner.committed(reports, started_ms, horizon_ms)
@@ -123,6 +142,7 @@ class Probe:
         """Take note that there is nothing to do."""
         with self._lock:
             self._idle = True
+            self._read_s = _monotonic_s(horizon_ms)
         if self._inner is not None:
             self._inner.quiet(horizon_ms)
 
@@ -136,15 +156,21 @@ class Probe:
 
     # -- what the fleet asks ----------------------------------------------------------------------
 
+    def look(self, progress: Mapping[str, Any] | None) -> None:
+        """Take note of the newest progress of Spark's, which tells what its sources have."""
+        if progress is not None:
+            self._lag.note(progress)
+
     def values(self, intents: Sequence[Intent]) -> tuple[float, ...] | None:
         """Return what was measured for each intent over the window; None where nothing was.
 
-        A query that has nothing to do is worth what that is worth: latency 0, juice 1.
+        A query that has nothing to do is worth what that is worth: latency 0, juice 1. Of one whose
+        batch takes longer than the window only the juice is known: it falls.
         """
         steps, length_s, idle = self._recent()
-        if not steps and not idle:
-            return None
-        return tuple(self._value(intent, steps, length_s) for intent in intents)
+        found = [self._value(intent, steps, length_s, idle=idle) for intent in intents]
+        known = [value for value in found if value is not None]
+        return tuple(known) if len(known) == len(found) else None
 
     def operators(self) -> dict[str, FleetOperator]:
         """Return each operator's slots, and how busy the busiest of them was."""
@@ -176,17 +202,17 @@ class Probe:
         return found
 
     def input_rate(self) -> float:
-        """Return the records per second that came from the sources.
+        """Return the records per second that arrived at the sources, read or not.
 
         A step brings what arrived since the one before it began; so the window's first one is where
         counting begins, and its records are of before.
         """
         steps, length_s, _ = self._recent()
-        first = self._first()
-        counted = steps if len(steps) < _TWO else steps[1:]
-        over_s = length_s if len(steps) < _TWO else steps[-1].began_s - steps[0].began_s
-        arrived = sum(r.arrived for s in counted for r in s.reports if r.operator in first)
-        return arrived / max(over_s, _LEAST_S)
+        if len(steps) < _TWO:
+            first = {entrance.operator for entrance in self._graph.entrances}
+            arrived = sum(r.arrived for s in steps for r in s.reports if r.operator in first)
+            return arrived / length_s
+        return self._flows()[1]
 
     def runnable_s(self, seconds: float) -> float:
         """Return how long slot tasks were runnable within the last `seconds`."""
@@ -200,16 +226,18 @@ class Probe:
             now_s = time.monotonic()
             steps = [step for step in self._steps if step.ended_s > now_s - self._window_s]
             length_s = min(self._window_s, now_s - self._since_s)
-            return steps, max(length_s, _LEAST_S), self._idle
+            # a batch that takes long may have come after the last look at a quiet source
+            idle = self._idle and self._read_s > now_s - self._window_s
+            return steps, max(length_s, _LEAST_S), idle
 
-    def _first(self) -> set[str]:
-        assert self._job is not None
-        return {op.id for op in self._job.query.operators if op.upstream is None}
-
-    def _value(self, intent: Intent, steps: Sequence[_Step], length_s: float) -> float:
+    def _value(
+        self, intent: Intent, steps: Sequence[_Step], length_s: float, *, idle: bool
+    ) -> float | None:
         if intent.metric is Metric.JUICE:
-            return job_juice(self._flows(steps))
-        first = self._first()
+            return 1.0 if idle and not steps else self._juice()
+        if not steps and not idle:
+            return None
+        first = {entrance.operator for entrance in self._graph.entrances}
         entering = [r for s in steps for r in s.reports if r.operator in first]
         if intent.metric is Metric.THROUGHPUT:
             return sum(r.served for r in entering) / length_s
@@ -224,26 +252,32 @@ class Probe:
             return (histogram.percentile_ms(merged, intent.percentile / 100) or 0.0) / 1e3 + sink_s
         return sum(r.latency_sum_ms for r in entering) / count / 1e3 + sink_s
 
-    def _flows(self, steps: Sequence[_Step]) -> list[Flow]:
-        """Return what went along each edge; a source feeds each operator that reads none."""
-        assert self._job is not None
-        flows = []
-        for operator in self._job.query.operators:
-            mine = [r for s in steps for r in s.reports if r.operator == operator.id]
-            parent = (
-                f"source of {operator.id}" if operator.upstream is None else operator.upstream.id
-            )
-            waiting = steps[-1].waiting[operator.id] if steps else 0
-            flows.append(
-                Flow(
-                    parent,
-                    operator.id,
-                    float(sum(r.arrived for r in mine)),
-                    float(sum(r.served for r in mine)),
-                    float(waiting),
-                )
-            )
-        return flows
+    def _juice(self) -> float | None:
+        """Return the job's juice; None before there was a step."""
+        with self._lock:
+            if not self._steps:
+                return None
+        return job_juice(self._flows()[0])
+
+    def _flows(self) -> tuple[list[Flow], float]:
+        """Return what went along each edge of the graph, and what arrived per second."""
+        with self._lock:
+            steps, read_s, now_s = list(self._steps), self._read_s, time.monotonic()
+        recent = [step for step in steps if step.ended_s > now_s - self._window_s] or steps[-1:]
+        older = steps[: len(steps) - len(recent)]
+        if not older and len(recent) > 1:
+            older, recent = recent[:1], recent[1:]
+        before = older[-1].read if older else None
+        span = Span(before, [step.read for step in recent], read_s, now_s)
+        joins = {entrance.operator for entrance in self._graph.entrances if entrance.place}
+        unserved = {key: float(n) for key, n in self._unserved.items() if key[0] in joins}
+        waiting = {(name, 0): float(rows) for name, rows in steps[-1].waiting.items()}
+        return flows_of(self._graph, span, waiting | unserved, self._lag)
+
+
+def _monotonic_s(at_ms: float) -> float:
+    """Return a moment of the wall clock, ms since 1970, on the monotonic one."""
+    return time.monotonic() - (time.time() - at_ms / 1e3)
 
 
 def _runnable_s(reports: Sequence[Report], slots_s: float) -> float:

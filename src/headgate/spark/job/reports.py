@@ -15,6 +15,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from headgate.core.errors import EngineError
 from headgate.journal.histogram import Sparse
 from headgate.operators.counts import Counts
+from headgate.operators.step import InputCounts
 from headgate.state.changelog import SectionRef
 
 
@@ -72,6 +73,8 @@ class Report:
     phases_ms : dict of str to float
     counts : Counts or None
         For the control loop; None where there is none.
+    inputs : tuple of InputCounts
+        What came of each input of the operator.
     """
 
     step: int
@@ -105,6 +108,7 @@ class Report:
     useful_ms: float
     phases_ms: dict[str, float] = field(default_factory=dict)
     counts: Counts | None = None
+    inputs: tuple[InputCounts, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -201,6 +201,7 @@ def _report(
         holds_us=served.holds_us,
         useful_ms=0.0,
         counts=served.counts,
+        inputs=served.inputs,
     )
 
 
