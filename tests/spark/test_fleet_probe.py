@@ -14,6 +14,7 @@ from headgate.core.utility import Intent, Metric
 from headgate.journal import histogram
 from headgate.spark.fleet import probe as probing
 from headgate.spark.fleet.flows import Entrance, Graph
+from headgate.spark.fleet.hosts import ANYWHERE
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.job.job import OperatorState
 from headgate.spark.job.reports import Report
@@ -211,6 +212,8 @@ def test_tasks_are_runnable_from_the_start_of_their_phase_also_while_they_wait_f
     # 1.5 s of slots' phase, of which the slowest worked 1 s: all of them waited half a second.
     job = watched()
     job.step(report(0, 1, 1, useful_ms=1000.0), report(1, 1, 1, useful_ms=200.0), slots_s=1.5)
-    assert job.probe.runnable_s(10.0) == pytest.approx(1.5 + 0.7)
+    assert job.probe.hosts(10.0)[ANYWHERE].runnable_s == pytest.approx(1.5 + 0.7)
+    job.step(report(0, 1, 1, useful_ms=1000.0), slots_s=1.0)
+    assert job.probe.hosts(10.0)[ANYWHERE].runnable_s == pytest.approx(1.5 + 0.7 + 1.0)
     job.now_s += 20.0
-    assert job.probe.runnable_s(10.0) == 0.0
+    assert job.probe.hosts(10.0) == {}

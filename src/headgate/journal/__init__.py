@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from headgate.journal.fleet import (
     FleetDecided,
+    FleetHostState,
     FleetJobChanged,
     FleetJobState,
     FleetRound,
@@ -47,6 +48,7 @@ __all__ = [
     "Event",
     "ExecutorChange",
     "FleetDecided",
+    "FleetHostState",
     "FleetJobChanged",
     "FleetJobState",
     "FleetRound",

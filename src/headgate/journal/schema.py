@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from headgate.journal.fleet import (
     FleetDecided,
+    FleetHostState,
     FleetJobChanged,
     FleetJobState,
     FleetRound,
@@ -524,5 +525,15 @@ Event = (
 KINDS: dict[str, type[Event]] = {kind.KIND: kind for kind in typing.get_args(Event)}
 """Kinds by the text of their ``"event"`` field."""
 
-NESTED = (OperatorInfo, Latency, SlotStats, SloState, Arrivals, Observed, Wish, FleetJobState)
+NESTED = (
+    OperatorInfo,
+    Latency,
+    SlotStats,
+    SloState,
+    Arrivals,
+    Observed,
+    Wish,
+    FleetJobState,
+    FleetHostState,
+)
 """Objects that appear inside events."""

@@ -29,6 +29,7 @@ from headgate.journal.fleet import (
 )
 from headgate.journal.schema import VERSION
 from headgate.journal.writer import JournalWriter
+from headgate.spark.fleet.hosts import HostLoad, Hosts
 from headgate.spark.fleet.member import JobState, Member
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.fleet.seen import every_s, measured, seen
@@ -161,6 +162,7 @@ class Fleet:
         self.limits = FleetLimits(budget, round_s, actions_per_minute, hang_s, advise, cooldown_s)
         self.policy = fleet_policy(policy, round_s) if isinstance(policy, str) else policy
         self._spark, self._context = spark, context
+        self._hosts, self._loads = Hosts(spark, self._cores), list[HostLoad]()
         self._journal = JournalWriter(journal) if journal is not None else None
         self._lock = threading.RLock()
         self._prepared: dict[str, _Prepared] = {}
@@ -507,7 +509,7 @@ class Fleet:
         members = self._look()
         steady = {n: m for n, m in members.items() if m.state is JobState.RUNNING}
         view = self._view(members, steady)
-        self._write(seen(view, members, self.limits.slots))
+        self._write(seen(view, members, self.limits.slots, self._loads))
         late = [name for name, member in steady.items() if member.changing]
         if late:
             self._decided(FleetDecision(rule="changing", reason=f"{', '.join(late)} is changing."))
@@ -531,8 +533,8 @@ class Fleet:
     def _view(self, members: Mapping[str, Member], steady: Mapping[str, Member]) -> FleetView:
         """Return what the policy may see: jobs that can be decided about, and slots left for them."""
         round_s = self.limits.round_s
-        runnable_s = sum(member.runnable_s(round_s) for member in members.values())
-        congested = runnable_s > self._cores * round_s
+        times = [member.hosts(round_s) for member in members.values()]
+        self._loads = self._hosts.loads(times, round_s)
         jobs = {}
         for name, member in steady.items():
             try:
@@ -549,8 +551,8 @@ class Fleet:
             time.monotonic() - self._began_s,
             jobs,
             max(0, self.limits.slots - held),
-            hosts=1,
-            hosts_congested=int(congested),
+            hosts=len(self._loads),
+            hosts_congested=sum(host.congested for host in self._loads),
         )
 
     def _promised(self) -> int:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from headgate.control.fleet_view import FleetJob
 from headgate.core.errors import HeadgateError
 from headgate.core.utility import Utility
+from headgate.spark.fleet.hosts import HostTime
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.query import Query
 from headgate.spark.worker.failure import says
@@ -146,9 +147,9 @@ class Member:
             self.utility, values, self._probe.operators(), input_rate=self._probe.input_rate()
         )
 
-    def runnable_s(self, seconds: float) -> float:
-        """Return how long its slot tasks were runnable within the last `seconds`."""
-        return self._probe.runnable_s(seconds)
+    def hosts(self, seconds: float) -> dict[str, HostTime]:
+        """Return how long its tasks were runnable within the last `seconds`, by host."""
+        return self._probe.hosts(seconds)
 
     def grant(self, slots: dict[str, int], by: str, reason: str) -> str:
         """Ask for other numbers of slots; return why that was refused, empty where it was not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -15,6 +16,7 @@ from headgate.core.utility import Intent, Metric
 from headgate.journal import histogram
 from headgate.journal.schema import SloState
 from headgate.spark.fleet.flows import Graph, Read, Span, flows_of, told
+from headgate.spark.fleet.hosts import HostTime, beside_s, times_of
 from headgate.spark.fleet.lag import SourceLag
 from headgate.spark.job.changes import Wanted
 from headgate.spark.job.ports import Observer
@@ -41,8 +43,8 @@ class _Step:
         Of all operators, without what they put out.
     sink_s : float
         From the end of the slots' work until the sink had taken the step's rows.
-    runnable_s : float
-        How long its slot tasks ran or waited for a core, summed.
+    hosts : dict of str to HostTime
+        How long its slot tasks ran or waited for a core, by host.
     waiting : dict of str to int
         Records that wait at each operator after it.
     rate_per_s : dict of str to float
@@ -54,7 +56,7 @@ class _Step:
     read: Read
     reports: tuple[Report, ...]
     sink_s: float
-    runnable_s: float
+    hosts: dict[str, HostTime]
     waiting: dict[str, int]
     rate_per_s: dict[str, float]
 
@@ -85,6 +87,7 @@ class Probe:
         self._graph = Graph((), {})
         self._lag = SourceLag()
         self._read_s = self._since_s
+        self._beside_s = math.inf
         self._unserved: dict[tuple[str, int], int] = {}
 
     def around(self, inner: Observer | None, job: LiveJob) -> Probe:
@@ -110,7 +113,9 @@ class Probe:
         batch = self._job.recorder.last
         phases_s = {} if batch is None else {k: ms / 1e3 for k, ms in batch.phases_ms.items()}
         after_s = phases_s.get("manifest", 0.0) + phases_s.get("sink", 0.0)
-        runnable_s = _runnable_s(reports, phases_s.get("slots", 0.0))
+        slots_s = phases_s.get("slots", 0.0)
+        self._beside_s = min(self._beside_s, beside_s(reports, slots_s))
+        hosts = times_of(reports, slots_s, self._beside_s)
         # Here, in the thread that changes them.
         states = self._job.states.items()
         waiting = {name: state.waiting_rows() for name, state in states}
@@ -130,7 +135,7 @@ class Probe:
             self._idle = False
             self._read_s = read_s
             self._steps.append(
-                _Step(started_ms / 1e3, now_s, read, slim, after_s, runnable_s, waiting, rates)
+                _Step(started_ms / 1e3, now_s, read, slim, after_s, hosts, waiting, rates)
             )
             # one from before the window stays: what had arrived when the window began
             while len(self._steps) > 1 and self._steps[1].ended_s < now_s - self._window_s:
@@ -214,11 +219,17 @@ class Probe:
             return arrived / length_s
         return self._flows()[1]
 
-    def runnable_s(self, seconds: float) -> float:
-        """Return how long slot tasks were runnable within the last `seconds`."""
+    def hosts(self, seconds: float) -> dict[str, HostTime]:
+        """Return how long slot tasks were runnable within the last `seconds`, by host."""
         with self._lock:
             since_s = time.monotonic() - seconds
-            return sum(step.runnable_s for step in self._steps if step.ended_s > since_s)
+            steps = [step.hosts for step in self._steps if step.ended_s > since_s]
+        found: dict[str, HostTime] = {}
+        for hosts in steps:
+            for host, spent in hosts.items():
+                before_s = found[host].runnable_s if host in found else 0.0
+                found[host] = HostTime(before_s + spent.runnable_s, spent.load)
+        return found
 
     def _recent(self) -> tuple[list[_Step], float, bool]:
         """Return the steps of the window, its length in seconds, and whether nothing is left to do."""
@@ -278,15 +289,3 @@ class Probe:
 def _monotonic_s(at_ms: float) -> float:
     """Return a moment of the wall clock, ms since 1970, on the monotonic one."""
     return time.monotonic() - (time.time() - at_ms / 1e3)
-
-
-def _runnable_s(reports: Sequence[Report], slots_s: float) -> float:
-    """Return how long the slot tasks of a step ran or waited for a core, summed.
-
-    All of them are runnable from the start of the slots' phase; one that had less to do than the
-    slowest ended that much earlier. So waits for a core count, whoever held it.
-    """
-    if not reports:
-        return 0.0
-    slowest_s = max(r.useful_ms for r in reports) / 1e3
-    return sum(max(r.useful_ms / 1e3, slots_s - slowest_s + r.useful_ms / 1e3) for r in reports)

@@ -38,6 +38,26 @@ class Payload:
 
 
 @dataclass(frozen=True)
+class Ran:
+    """Where and when a task ran.
+
+    Attributes
+    ----------
+    host : str
+        As Spark names it; the machine's own name in a local session.
+    began_ms, ended_ms : float
+        On the host's wall clock, since 1970.
+    load : float or None
+        The machine's load average over a minute; None where it tells none.
+    """
+
+    host: str
+    began_ms: float
+    ended_ms: float
+    load: float | None
+
+
+@dataclass(frozen=True)
 class Report:
     """What one execution of a slot task did.
 
@@ -75,6 +95,7 @@ class Report:
         For the control loop; None where there is none.
     inputs : tuple of InputCounts
         What came of each input of the operator.
+    ran : Ran or None
     """
 
     step: int
@@ -109,6 +130,7 @@ class Report:
     phases_ms: dict[str, float] = field(default_factory=dict)
     counts: Counts | None = None
     inputs: tuple[InputCounts, ...] = ()
+    ran: Ran | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +156,7 @@ class ReplicaReport:
     histogram : Sparse
         Of the latencies of the rows served.
     latency_sum_ms : float
+    ran : Ran or None
     """
 
     step: int
@@ -151,6 +174,7 @@ class ReplicaReport:
     useful_s: float
     histogram: Sparse
     latency_sum_ms: float
+    ran: Ran | None = None
 
 
 class Tagged(Protocol):
