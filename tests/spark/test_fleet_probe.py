@@ -5,6 +5,7 @@ Each expectation is worked out by hand from the steps, so that a sensor that rea
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +18,7 @@ from headgate.spark.fleet.flows import Entrance, Graph
 from headgate.spark.fleet.hosts import ANYWHERE
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.job.job import OperatorState
-from headgate.spark.job.reports import Report
+from headgate.spark.job.reports import Ran, Report
 
 MEAN = Intent(Metric.LATENCY, 1.0)
 P90 = Intent(Metric.LATENCY, 1.0, percentile=90.0)
@@ -157,14 +158,28 @@ def test_a_percentile_is_of_the_slowest_records(watched):
     assert job.value(MEAN) == pytest.approx(0.48)
 
 
-def test_latency_is_of_the_operators_that_read_the_source(watched):
+def test_latency_of_a_chain_is_from_the_source_to_what_the_last_operator_puts_out(watched):
     job = watched(chain=("first", "second"))
     job.step(
         report(0, 1, 1, latency_ms=((300.0, 1),), operator="first"),
         report(0, 1, 1, latency_ms=((9000.0, 1),), operator="second"),
         operator="first",
     )
-    assert job.value(MEAN) == pytest.approx(0.3)
+    assert job.value(MEAN) == pytest.approx(9.3)
+
+
+def test_a_windows_result_is_charged_its_wait_for_the_watermark(watched):
+    graph = Graph((Entrance("op", 0, "source"),), {}, (), {"op": 10_000_000})
+    job = watched(given=graph)
+    ran = [Ran("host", 0.0, at_s * 1e3, None) for at_s in (8.0, 21.0)]
+    # records of the window up to 10 s come at 7 s and at 8 s; it is put out at 21 s
+    came = {"newest_ms": {0: 7000.0, 5_000_000: 8000.0}, "ran": ran[0]}
+    job.step(replace(report(0, 2, 2, latency_ms=((100.0, 2),)), **came))
+    assert job.value(MEAN) == pytest.approx(0.1)  # nothing was due yet
+    out = {"newest_ms": {20_000_000: 20_500.0}, "results": {10_000_000: 3}, "ran": ran[1]}
+    job.step(replace(report(0, 1, 1, latency_ms=((50.0, 1),)), **out), sink_s=0.5)
+    assert job.value(MEAN) == pytest.approx(21.0 - 8.0 + 0.5)
+    assert job.value(P90) == pytest.approx(13.5, rel=0.06)
 
 
 def test_throughput_and_input_rate_are_records_per_second(watched):

@@ -125,6 +125,9 @@ class SloState:
     cycles: int
     """Cycles of the control loop in that time."""
 
+    by_operator: dict[str, float] = field(default_factory=dict)
+    """Share of windows within the bound by operator; end to end, from the newest input to its results."""
+
 
 @dataclass(frozen=True)
 class Observed:

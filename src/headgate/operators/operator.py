@@ -66,6 +66,11 @@ class Operator(Protocol):
         return ""
 
     @property
+    def waits_for_time(self) -> bool:
+        """Whether a result is put out when its time is over, under the name `TIME`."""
+        return False
+
+    @property
     def shows_all(self) -> bool:
         """Whether every key group puts out all that it has in every step, held or not."""
         return False

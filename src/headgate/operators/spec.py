@@ -239,6 +239,17 @@ class AggregateSpec(OperatorSpec):
         """Its aggregates: a record comes as a buffer of each, and buffers can be merged anywhere."""
         return self.aggregates
 
+    @property
+    def results_after_us(self) -> int | None:
+        """Length of the windows whose results are put out when they are over; None where at once.
+
+        Sessions, which have no length, and plain times are taken for the latter.
+        """
+        time = self.time
+        if time is None or time.session or not time.expires or self.mode is not OutputMode.APPEND:
+            return None
+        return time.size_us or None
+
     def to_json(self) -> dict[str, Any]:
         """Return the part of the spec that a checkpoint's state depends on."""
         time = self.time

@@ -150,6 +150,10 @@ class Served:
     counts : Counts or None
         Arrivals and completions by time slot; None where none were asked for.
     inputs : tuple of InputCounts
+    newest_ms : dict of int to float
+        When the newest record of each slice served arrived; of operators that wait for time.
+    results : dict of int to int
+        How many results of each window were put out, by its end; likewise.
     """
 
     output: pa.RecordBatch
@@ -169,6 +173,8 @@ class Served:
     latency: tuple[F64, F64] = (np.zeros(0), np.zeros(0))
     counts: Counts | None = None
     inputs: tuple[InputCounts, ...] = ()
+    newest_ms: dict[int, float] = field(default_factory=dict)
+    results: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headgate.control.juice import Flow
 from headgate.operators.join.spec import JoinSpec
 from headgate.operators.step import InputCounts
 from headgate.spark.fleet.lag import SourceLag
+from headgate.spark.job.origins import Origins
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.jvm.streams import keeps_rows, streams_of, united
-from headgate.spark.read.plan import PlannedOperator
+from headgate.spark.read.plan import PlannedOperator, results_after_us
 
 _SIDES = ("left ", "right ")
 
@@ -57,11 +58,14 @@ class Graph:
         Of each operator that reads another one.
     lossless : collection of str
         Operators that get every row which their parent puts out: what is between drops and makes none.
+    windows_us : mapping of str to int
+        As `Origins` has it.
     """
 
     entrances: tuple[Entrance, ...]
     parents: Mapping[str, str]
     lossless: Collection[str] = ()
+    windows_us: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, operators: Sequence[PlannedOperator]) -> Graph:
@@ -85,7 +89,14 @@ class Graph:
             entrances.append(Entrance(operator_id, place, name, sources))
         below = [(o, o.upstream) for o in operators if o.upstream is not None]
         lossless = {o.id for o, up in below if keeps_rows(o.input_plan, up.placeholder)}
-        return cls(tuple(entrances), {o.id: up.id for o, up in below}, lossless)
+        parents = {o.id: up.id for o, up in below}
+        return cls(tuple(entrances), parents, lossless, results_after_us(operators))
+
+    def origins(self) -> Origins:
+        """Return what follows the query's results back to its sources."""
+        first: dict[str, tuple[str, ...]] = {entrance.operator: () for entrance in self.entrances}
+        above: dict[str, tuple[str, ...]] = {n: (parent,) for n, parent in self.parents.items()}
+        return Origins(first | above, self.windows_us)
 
 
 @dataclass(frozen=True)

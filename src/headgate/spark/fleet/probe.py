@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from headgate.spark.fleet.flows import Graph, Read, Span, flows_of, told
 from headgate.spark.fleet.hosts import HostTime, beside_s, times_of
 from headgate.spark.fleet.lag import SourceLag
 from headgate.spark.job.changes import Wanted
+from headgate.spark.job.origins import Finished, sparse
 from headgate.spark.job.ports import Observer
 from headgate.spark.job.reports import Report
 from headgate.spark.step.live import LiveJob
@@ -41,6 +42,8 @@ class _Step:
         What it read and put out.
     reports : tuple of Report
         Of all operators, without what they put out.
+    results : list of Finished
+        What left the last operators, where its age is not that of the records that came.
     sink_s : float
         From the end of the slots' work until the sink had taken the step's rows.
     hosts : dict of str to HostTime
@@ -55,6 +58,7 @@ class _Step:
     ended_s: float
     read: Read
     reports: tuple[Report, ...]
+    results: list[Finished]
     sink_s: float
     hosts: dict[str, HostTime]
     waiting: dict[str, int]
@@ -85,6 +89,7 @@ class Probe:
         self._inner: Observer | None = None
         self._job: LiveJob | None = None
         self._graph = Graph((), {})
+        self._origins = self._graph.origins()
         self._lag = SourceLag()
         self._read_s = self._since_s
         self._beside_s = math.inf
@@ -95,6 +100,7 @@ class Probe:
         self._inner, self._job = inner, job
         self._since_s = self._read_s = time.monotonic()
         self._graph = Graph.of(job.query.operators)
+        self._origins = self._graph.origins()
         return self
 
     # -- the port of an observer ------------------------------------------------------------------
@@ -127,6 +133,8 @@ class Probe:
         now_s, read_s = time.monotonic(), _monotonic_s(horizon_ms)
         number = -1 if batch is None else batch.spark_batch
         read = Read(number, read_s, now_s, told(reports))
+        put_out, last = self._origins.step(reports), self._origins.last
+        results = [one for name in last if self._origins.judges(name) for one in put_out[name]]
         with self._lock:
             for name, one in read.operators.items():
                 for place, new in enumerate(one.inputs):
@@ -135,7 +143,7 @@ class Probe:
             self._idle = False
             self._read_s = read_s
             self._steps.append(
-                _Step(started_ms / 1e3, now_s, read, slim, after_s, hosts, waiting, rates)
+                _Step(started_ms / 1e3, now_s, read, slim, results, after_s, hosts, waiting, rates)
             )
             # one from before the window stays: what had arrived when the window began
             while len(self._steps) > 1 and self._steps[1].ended_s < now_s - self._window_s:
@@ -252,16 +260,18 @@ class Probe:
         entering = [r for s in steps for r in s.reports if r.operator in first]
         if intent.metric is Metric.THROUGHPUT:
             return sum(r.served for r in entering) / length_s
-        merged = histogram.merge(r.histogram for r in entering)
+        due = any(step.results for step in steps)
+        aged = [_aged(step, () if due else first) for step in steps]
+        merged = histogram.merge(one for one, _ in aged)
         count = histogram.completed(merged)
         if count == 0:
             return 0.0
-        # How long a record's step took from the end of the slots' work to the sink.
-        weights = [sum(n for r in s.reports for _, n in r.histogram) for s in steps]
+        # How long a step took from the end of the slots' work to the sink, by what it put out.
+        weights = [histogram.completed(one) for one, _ in aged]
         sink_s = sum(s.sink_s * n for s, n in zip(steps, weights, strict=True)) / sum(weights)
         if intent.percentile is not None:
             return (histogram.percentile_ms(merged, intent.percentile / 100) or 0.0) / 1e3 + sink_s
-        return sum(r.latency_sum_ms for r in entering) / count / 1e3 + sink_s
+        return sum(sum_ms for _, sum_ms in aged) / count / 1e3 + sink_s
 
     def _juice(self) -> float | None:
         """Return the job's juice; None before there was a step."""
@@ -289,3 +299,18 @@ class Probe:
 def _monotonic_s(at_ms: float) -> float:
     """Return a moment of the wall clock, ms since 1970, on the monotonic one."""
     return time.monotonic() - (time.time() - at_ms / 1e3)
+
+
+def _aged(step: _Step, first: Collection[str]) -> tuple[histogram.Sparse, float]:
+    """Return how old what a step put out was, and the sum of that, in ms.
+
+    Parameters
+    ----------
+    first : collection of str
+        Operators of which the records that came count as well: results are put out with them, or
+        none was due for long.
+    """
+    entering = [report for report in step.reports if report.operator in first]
+    latencies = histogram.merge([*(r.histogram for r in entering), sparse(step.results)])
+    results_ms = sum(one.latency_ms * one.count for one in step.results)
+    return latencies, results_ms + sum(report.latency_sum_ms for report in entering)

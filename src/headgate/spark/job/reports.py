@@ -95,6 +95,9 @@ class Report:
         For the control loop; None where there is none.
     inputs : tuple of InputCounts
         What came of each input of the operator.
+    newest_ms : dict of int to float
+    results : dict of int to int
+        As of `Served`.
     ran : Ran or None
     """
 
@@ -130,6 +133,8 @@ class Report:
     phases_ms: dict[str, float] = field(default_factory=dict)
     counts: Counts | None = None
     inputs: tuple[InputCounts, ...] = ()
+    newest_ms: dict[int, float] = field(default_factory=dict)
+    results: dict[int, int] = field(default_factory=dict)
     ran: Ran | None = None
 
 

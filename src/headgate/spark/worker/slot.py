@@ -203,6 +203,8 @@ def _report(
         useful_ms=0.0,
         counts=served.counts,
         inputs=served.inputs,
+        newest_ms=served.newest_ms,
+        results=served.results,
     )
 
 
