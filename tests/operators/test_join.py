@@ -123,6 +123,7 @@ class Slots:
         self.states = {g: GroupState(EMPTY_TOKEN, 0, 0) for g in range(GROUPS)}
         self.backlog = {g: None for g in range(GROUPS)}
         self.rows = Counter()
+        self.dealt = np.zeros((2, 2), np.int64)
 
     def step(self, number, arriving, watermark):
         slots = [[g for g in range(GROUPS) if g % 3 == s] for s in range(3)]
@@ -149,6 +150,7 @@ class Slots:
         served = serve(
             self.operator, self.store, request, mine, pa.concat_tables(waiting) if waiting else None
         )
+        self.dealt += [[one.arrived, one.executed] for one in served.inputs]
         for group, done in served.groups.items():
             self.states[group] = GroupState(token, done.emitted_us, done.due_us)
             self.chains[group].append(served.sections[group])
@@ -191,6 +193,14 @@ def test_a_join_puts_out_what_a_nested_loop_finds(kind, seed):
     expected = nested_loop(spec, steps, watermark)
     assert expected.total() > 20
     assert got == expected
+
+
+def test_each_side_is_counted_by_itself():
+    steps = made_records(0)
+    _, _, slots = run(SPEC, steps, 0)
+    sides = Counter(side for records in steps for side, *_ in records)
+    assert sides[LEFT] != sides[RIGHT]
+    assert slots.dealt.tolist() == [[sides[side]] * 2 for side in (LEFT, RIGHT)]
 
 
 @pytest.mark.parametrize("comparisons", [BAND, SPEC.comparisons])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from headgate.journal import (
 from headgate.operators.counts import Binned, Counts
 from headgate.spark.job.changes import Changes, Wanted
 from headgate.spark.job.job import JobConfig, OperatorState
-from headgate.spark.job.reports import Report
+from headgate.spark.job.reports import Ran, Report
 from headgate.spark.steer.commands import FREEZE, Commands
 from headgate.spark.steer.control import ControlConfig, Controller, Cores
 from headgate.state.control import Command, ControlFiles
@@ -48,6 +49,7 @@ class Job:
         slo="mean < 1 s over 300 ms",
         parents=None,
         cores=TWO_CORES,
+        windows_us=None,
     ):
         self.states = {name: OperatorState.fresh(slots, GROUPS) for name in ("a", *(parents or {}))}
         self.changes = Changes(self.states, slots_max=GROUPS)
@@ -55,7 +57,9 @@ class Job:
         self.controller = None
         if policy is not None:
             self.controller = Controller(
-                ControlConfig((parse_slo(slo),), policy, 1, GROUPS, advise),
+                ControlConfig(
+                    (parse_slo(slo),), policy, 1, GROUPS, advise, windows_us=windows_us or {}
+                ),
                 JobConfig("job", key_groups=GROUPS, slot_rate=slot_rate, delta_ms=100.0),
                 self.states,
                 self.changes,
@@ -79,10 +83,11 @@ class Job:
         )
         self.began_ms = time.time() * 1e3
 
-    def batch(self, number, ticks_late=None):
+    def batch(self, number, ticks_late=None, results=None):
         """Commit a step of 400 ms in which each group got and finished two records.
 
-        Operators that `ticks_late` names finish what came as many time slots before.
+        Operators that `ticks_late` names finish what came as many time slots before; `results` has what
+        else the reports of an operator say.
         """
         for name, (_, new) in self.changes.take().items():
             self.controller.assigned(name, new)
@@ -96,7 +101,9 @@ class Job:
                 ticks = np.full(len(groups), tick)
                 arrivals = Binned(ticks, groups, 2 * ones, 0 * ones, 0 * ones)
                 done = Binned(ticks + late, groups, 2 * ones, 200 * ones, 0 * ones)
-                reports.append(report(slot, Counts(arrivals, done), 2 * len(groups), name))
+                one = report(slot, Counts(arrivals, done), 2 * len(groups), name)
+                where = Ran("host", started_ms, (tick + late) * 100.0, None)
+                reports.append(replace(one, ran=where, **(results or {}).get(name, {})))
         self.controller.committed(reports, started_ms, started_ms)
         self.settle()
 
@@ -485,6 +492,37 @@ def test_an_end_to_end_bound_is_shared_so_that_the_slower_operator_of_a_chain_ge
     assert found[-1]["b"] > found[-1]["a"] + 0.1
     job.controller.judge_by([parse_slo("end-to-end: mean < 3 s over 1 s")])
     assert sum(batches(range(24, 28))[-1].values()) == pytest.approx(3.0)
+    job.controller.stop()
+
+
+def test_end_to_end_every_operator_of_a_chain_is_judged_from_the_source_on(tmp_path):
+    # 100 ms to what a puts out, and 950 ms more to what b does: b alone would be within the bound
+    job = Job(tmp_path, Watch(), slo="end-to-end: mean < 1 s over 300 ms", parents={"b": ("a",)})
+    took = {"b": {"histogram": ((950.0, 8),), "latency_sum_ms": 8 * 950.0}}
+    for number in range(6):
+        job.batch(number, {"b": 2}, took)
+    found = job.controller.state()
+    assert found.by_operator == {"a": 1.0, "b": 0.0}
+    assert (found.success, found.worst_operator) == (0.0, "b")
+    job.controller.judge_by([parse_slo("end-to-end: mean < 1200 ms over 300 ms")])
+    for number in range(6, 30):
+        job.batch(number, {"b": 2}, took)
+    assert job.controller.state().success > 0.5
+    job.controller.stop()
+
+
+def test_end_to_end_a_windows_result_is_charged_its_wait(tmp_path):
+    windows = {"b": 10_000_000}
+    slo = "end-to-end: mean < 1 s over 300 ms"
+    job = Job(tmp_path, Watch(), slo=slo, parents={"b": ("a",)}, windows_us=windows)
+    for number in range(6):
+        # the newest record of the window came to b two seconds before its result is put out
+        began_ms = job.began_ms + 400.0 * number
+        waits = {"newest_ms": {0: began_ms - 2000.0}, "results": {10_000_000: 5}}
+        job.batch(number, {"b": 2}, {"b": waits})
+    found = job.controller.state()
+    assert found.by_operator == {"a": 1.0, "b": 0.0}
+    assert found.success == 0.0
     job.controller.stop()
 
 

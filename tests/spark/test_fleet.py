@@ -21,6 +21,7 @@ from headgate.core.slo import parse_slo
 from headgate.core.utility import Intent, Metric, Utility
 from headgate.journal import AssignmentChange, FleetDecided, FleetJobChanged, FleetRound, read
 from headgate.spark.fleet import fleet as fleets
+from headgate.spark.fleet.hosts import HostTime
 from headgate.spark.fleet.member import JobState, Member, _reason
 from headgate.spark.settings.query_settings import QuerySettings, SlotRange
 
@@ -206,8 +207,8 @@ class Stub:
     def refresh(self):
         return False
 
-    def runnable_s(self, seconds):
-        return self.runnable * seconds
+    def hosts(self, seconds):
+        return {"here": HostTime(self.runnable * seconds)}
 
     def grant(self, slots, by, why):
         self.granted = slots
@@ -228,6 +229,7 @@ def stubs(**jobs):
     context = SimpleNamespace(
         getConf=lambda: conf,
         defaultParallelism=2,
+        master="local[2]",
         getLocalProperty=lambda key: None,
         setLocalProperty=lambda key, value: None,
     )

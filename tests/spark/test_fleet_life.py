@@ -14,6 +14,7 @@ from headgate.core.errors import ConfigError, EngineError, EngineGone
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Intent, Metric, Utility
 from headgate.spark.fleet import fleet as fleets
+from headgate.spark.fleet.flows import Graph
 from headgate.spark.fleet.member import JobState, Member
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.job.changes import Changes
@@ -97,6 +98,7 @@ def fleet_of(*, slots=8, **settings):
     context = SimpleNamespace(
         getConf=lambda: conf,
         defaultParallelism=2,
+        master="local[2]",
         getLocalProperty=lambda key: None,
         setLocalProperty=lambda key, value: None,
     )
@@ -108,7 +110,7 @@ def member_of(view, slots=1):
     """A member that shows the policy `view`, a FleetJob or what fails."""
     member = Member("job", Running(slots=slots), None, UTILITY, 60.0)
     member.view = lambda granted: view()
-    member.runnable_s = lambda seconds: 0.0
+    member.hosts = lambda seconds: {}
     return member
 
 
@@ -431,7 +433,9 @@ def test_what_slots_put_out_is_not_kept_for_the_window():
     names = {field.name: 0 for field in dataclasses.fields(Report)}
     bulky = {"changelog": payload, "output": payload, "waiting": payload, "late": payload}
     shape = {"operator": "op", "histogram": (), "useful_ms": 1.0, "phases_ms": {}}
-    driver = SimpleNamespace(recorder=SimpleNamespace(last=None), states={})
+    shape |= {"inputs": (), "ran": None}
+    query = SimpleNamespace(operators=[])
+    driver = SimpleNamespace(recorder=SimpleNamespace(last=None), states={}, query=query)
     probe = Probe(60.0)
     probe.around(None, driver)
     probe.committed([Report(**{**names, **shape, **bulky})], 0.0, 0.0)
@@ -440,7 +444,8 @@ def test_what_slots_put_out_is_not_kept_for_the_window():
     assert [getattr(kept, name) for name in bulky] == [None] * 4
 
 
-def test_a_job_is_shown_with_the_fewest_slots_that_its_user_allows():
+def test_a_job_is_shown_with_the_fewest_slots_that_its_user_allows(monkeypatch):
+    monkeypatch.setattr(Graph, "of", lambda operators: Graph((), {}))
     probe = Probe(60.0, slots_min=2)
     operator = SimpleNamespace(id="op", upstream=None)
     driver = SimpleNamespace(

@@ -5,6 +5,7 @@ Each expectation is worked out by hand from the steps, so that a sensor that rea
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,9 +14,11 @@ import pytest
 from headgate.core.utility import Intent, Metric
 from headgate.journal import histogram
 from headgate.spark.fleet import probe as probing
+from headgate.spark.fleet.flows import Entrance, Graph
+from headgate.spark.fleet.hosts import ANYWHERE
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.job.job import OperatorState
-from headgate.spark.job.reports import Report
+from headgate.spark.job.reports import Ran, Report
 
 MEAN = Intent(Metric.LATENCY, 1.0)
 P90 = Intent(Metric.LATENCY, 1.0, percentile=90.0)
@@ -40,16 +43,31 @@ def report(slot, arrived, served, useful_ms=0.0, latency_ms=(), operator="op"):
 class Watched:
     """A query of one operator, or a chain, with a probe beside it; its steps are told, not run."""
 
-    def __init__(self, monkeypatch, *, slots=2, slot_rate=None, chain=("op",), window_s=60.0):
+    def __init__(
+        self,
+        monkeypatch,
+        *,
+        slots=2,
+        slot_rate=None,
+        chain=("op",),
+        window_s=60.0,
+        lossless=False,
+        given=None,
+    ):
         self.now_s = 1000.0
-        clock = SimpleNamespace(monotonic=lambda: self.now_s)
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, time=lambda: self.now_s)
         monkeypatch.setattr(probing, "time", clock)
         operators, above = [], None
         for name in chain:
             above = SimpleNamespace(id=name, upstream=above)
             operators.append(above)
+        below = dict(zip(chain[1:], chain, strict=False))
+        entrance = Entrance(chain[0], 0, "source", sources=(0,))
+        graph = Graph((entrance,), below, chain[1:] if lossless else ())
+        graph = given or graph
+        monkeypatch.setattr(probing.Graph, "of", lambda operators: graph)
         self.states = {name: OperatorState.fresh(slots, 8) for name in chain}
-        self.batch = SimpleNamespace(phases_ms={})
+        self.batch = SimpleNamespace(phases_ms={}, spark_batch=-1)
         self.probe = Probe(window_s).around(
             None,
             SimpleNamespace(
@@ -65,6 +83,7 @@ class Watched:
         """Commit a step that begins now and ends after `took_s`."""
         began_ms = self.now_s * 1e3
         self.now_s += took_s
+        self.batch.spark_batch += 1
         self.batch.phases_ms = {"slots": slots_s * 1e3, "sink": sink_s * 1e3}
         self.states[operator].backlog = {0: [["file", 0, waiting, 0]]} if waiting else {}
         self.probe.committed(list(reports), began_ms, began_ms)
@@ -139,14 +158,28 @@ def test_a_percentile_is_of_the_slowest_records(watched):
     assert job.value(MEAN) == pytest.approx(0.48)
 
 
-def test_latency_is_of_the_operators_that_read_the_source(watched):
+def test_latency_of_a_chain_is_from_the_source_to_what_the_last_operator_puts_out(watched):
     job = watched(chain=("first", "second"))
     job.step(
         report(0, 1, 1, latency_ms=((300.0, 1),), operator="first"),
         report(0, 1, 1, latency_ms=((9000.0, 1),), operator="second"),
         operator="first",
     )
-    assert job.value(MEAN) == pytest.approx(0.3)
+    assert job.value(MEAN) == pytest.approx(9.3)
+
+
+def test_a_windows_result_is_charged_its_wait_for_the_watermark(watched):
+    graph = Graph((Entrance("op", 0, "source"),), {}, (), {"op": 10_000_000})
+    job = watched(given=graph)
+    ran = [Ran("host", 0.0, at_s * 1e3, None) for at_s in (8.0, 21.0)]
+    # records of the window up to 10 s come at 7 s and at 8 s; it is put out at 21 s
+    came = {"newest_ms": {0: 7000.0, 5_000_000: 8000.0}, "ran": ran[0]}
+    job.step(replace(report(0, 2, 2, latency_ms=((100.0, 2),)), **came))
+    assert job.value(MEAN) == pytest.approx(0.1)  # nothing was due yet
+    out = {"newest_ms": {20_000_000: 20_500.0}, "results": {10_000_000: 3}, "ran": ran[1]}
+    job.step(replace(report(0, 1, 1, latency_ms=((50.0, 1),)), **out), sink_s=0.5)
+    assert job.value(MEAN) == pytest.approx(21.0 - 8.0 + 0.5)
+    assert job.value(P90) == pytest.approx(13.5, rel=0.06)
 
 
 def test_throughput_and_input_rate_are_records_per_second(watched):
@@ -184,14 +217,18 @@ def test_what_is_older_than_the_window_is_forgotten_though_no_step_has_come_sinc
 def test_nothing_is_known_before_the_first_step_and_a_quiet_query_is_worth_all(watched):
     job = watched()
     assert job.probe.values((MEAN, JUICE)) is None
-    job.probe.quiet(0.0)
+    job.probe.quiet(job.now_s * 1e3)
     assert job.probe.values((MEAN, JUICE)) == (0.0, 1.0)
+    job.now_s += 100.0
+    assert job.probe.values((MEAN,)) is None
 
 
 def test_tasks_are_runnable_from_the_start_of_their_phase_also_while_they_wait_for_a_core(watched):
     # 1.5 s of slots' phase, of which the slowest worked 1 s: all of them waited half a second.
     job = watched()
     job.step(report(0, 1, 1, useful_ms=1000.0), report(1, 1, 1, useful_ms=200.0), slots_s=1.5)
-    assert job.probe.runnable_s(10.0) == pytest.approx(1.5 + 0.7)
+    assert job.probe.hosts(10.0)[ANYWHERE].runnable_s == pytest.approx(1.5 + 0.7)
+    job.step(report(0, 1, 1, useful_ms=1000.0), slots_s=1.0)
+    assert job.probe.hosts(10.0)[ANYWHERE].runnable_s == pytest.approx(1.5 + 0.7 + 1.0)
     job.now_s += 20.0
-    assert job.probe.runnable_s(10.0) == 0.0
+    assert job.probe.hosts(10.0) == {}

@@ -150,7 +150,8 @@ class FleetView:
         References
         ----------
         Henge 5.2. Differs: Henge calls a machine congested when its CPU load exceeds its cores;
-        Spark runs one task per core, so that surplus slots wait without raising the load.
+        Spark runs one task per core, so that surplus slots wait without raising the load: which hosts
+        are congested is told by the time for which their tasks ran or waited.
         """
         return 2 * self.hosts_congested > self.hosts
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from headgate.journal.fleet import (
     FleetDecided,
     FleetGranted,
+    FleetHostState,
     FleetJobChanged,
     FleetJobState,
     FleetRound,
@@ -51,6 +52,7 @@ __all__ = [
     "ExecutorChange",
     "FleetDecided",
     "FleetGranted",
+    "FleetHostState",
     "FleetJobChanged",
     "FleetJobState",
     "FleetRound",

@@ -67,6 +67,26 @@ class FleetJobState:
 
 
 @dataclass(frozen=True)
+class FleetHostState:
+    """How busy one host of a fleet was in a round."""
+
+    host: str
+    """As Spark names it; local, where tasks run in the driver's own machine."""
+
+    cores: int
+    """Of its executors."""
+
+    runnable: float
+    """Tasks of the fleet's jobs that ran or waited for a core, mean of the round."""
+
+    load: float | None
+    """The machine's own load average over a minute; null where no task told."""
+
+    congested: bool
+    """Whether more was runnable than it has cores."""
+
+
+@dataclass(frozen=True)
 class FleetRound:
     """A fleet looked at its jobs."""
 
@@ -91,10 +111,13 @@ class FleetRound:
     """The budget."""
 
     congested: bool
-    """Whether slot tasks wanted more than the cores."""
+    """Whether most hosts were congested."""
 
     at_ms: int = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
+
+    hosts: tuple[FleetHostState, ...] = ()
+    """How busy each host was."""
 
 
 @dataclass(frozen=True)

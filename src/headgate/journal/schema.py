@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from headgate.journal.fleet import (
     FleetDecided,
     FleetGranted,
+    FleetHostState,
     FleetJobChanged,
     FleetJobState,
     FleetRound,
@@ -126,6 +127,9 @@ class SloState:
 
     cycles: int
     """Cycles of the control loop in that time."""
+
+    by_operator: dict[str, float] = field(default_factory=dict)
+    """Share of windows within the bound by operator; end to end, from the newest input to its results."""
 
 
 @dataclass(frozen=True)
@@ -534,5 +538,15 @@ Event = (
 KINDS: dict[str, type[Event]] = {kind.KIND: kind for kind in typing.get_args(Event)}
 """Kinds by the text of their ``"event"`` field."""
 
-NESTED = (OperatorInfo, Latency, SlotStats, SloState, Arrivals, Observed, Wish, FleetJobState)
+NESTED = (
+    OperatorInfo,
+    Latency,
+    SlotStats,
+    SloState,
+    Arrivals,
+    Observed,
+    Wish,
+    FleetJobState,
+    FleetHostState,
+)
 """Objects that appear inside events."""

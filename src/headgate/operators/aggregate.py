@@ -197,6 +197,11 @@ class AggregateOperator(Operator):
         """Whether records can be late and rows are removed once the watermark has passed them."""
         return self._expiring() is not None
 
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether a window's result is put out when the watermark has passed it."""
+        return self.spec.results_after_us is not None
+
     def late(self, slices: I64, watermark_us: int | I64) -> npt.NDArray[np.bool_]:
         """Return which records have no open window left: every end is at or before the watermark."""
         time = self._expiring()

@@ -56,6 +56,21 @@ class Operator(Protocol):
         return False
 
     @property
+    def inputs(self) -> int:
+        """How many inputs it has."""
+        return 1
+
+    @property
+    def input_column(self) -> str:
+        """The column that says which input a row came from, from 0 on; there, if there are several."""
+        return ""
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether a result is put out when its time is over, under the name `TIME`."""
+        return False
+
+    @property
     def shows_all(self) -> bool:
         """Whether every key group puts out all that it has in every step, held or not."""
         return False

@@ -256,6 +256,17 @@ class AggregateSpec(OperatorSpec):
             return "of equal values min_by and max_by keep the one that came first"
         return ""
 
+    @property
+    def results_after_us(self) -> int | None:
+        """Length of the windows whose results are put out when they are over; None where at once.
+
+        Sessions, which have no length, and plain times are taken for the latter.
+        """
+        time = self.time
+        if time is None or time.session or not time.expires or self.mode is not OutputMode.APPEND:
+            return None
+        return time.size_us or None
+
     def to_json(self) -> dict[str, Any]:
         """Return the part of the spec that a checkpoint's state depends on."""
         time = self.time

@@ -113,6 +113,23 @@ class GroupDone:
     rows: int
 
 
+@dataclass(frozen=True)
+class InputCounts:
+    """What came of one input of an operator; a join has two, the left one first.
+
+    Attributes
+    ----------
+    arrived, executed : int
+        New records, and those that were dealt with: served, or turned away as late.
+    newest_ms : float
+        When the newest of the new records arrived, ms since 1970; NaN where that is not known.
+    """
+
+    arrived: int
+    executed: int
+    newest_ms: float
+
+
 @dataclass
 class Served:
     """What a slot did in a step.
@@ -151,6 +168,11 @@ class Served:
         Latency in ms and weight in records, of what was served.
     counts : Counts or None
         Arrivals and completions by time slot; None where none were asked for.
+    inputs : tuple of InputCounts
+    newest_ms : dict of int to float
+        When the newest record of each slice served arrived; of operators that wait for time.
+    results : dict of int to int
+        How many results of each window were put out, by its end; likewise.
     """
 
     output: pa.RecordBatch
@@ -172,6 +194,9 @@ class Served:
     merged_rows: int = 0
     latency: tuple[F64, F64] = (np.zeros(0), np.zeros(0))
     counts: Counts | None = None
+    inputs: tuple[InputCounts, ...] = ()
+    newest_ms: dict[int, float] = field(default_factory=dict)
+    results: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

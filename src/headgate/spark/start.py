@@ -27,7 +27,7 @@ from headgate.spark.launch import giving_back, launched, opened
 from headgate.spark.pool_query import PoolQuery
 from headgate.spark.query import Query
 from headgate.spark.read.logical import read
-from headgate.spark.read.plan import PlannedQuery
+from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
 from headgate.spark.settings import given
 from headgate.spark.settings import options as own
@@ -216,6 +216,7 @@ def _controller(
         policy or given.policy_of("streamswitch", {}),
         advise=settings.advise,
         unsplittable={op.id: op.spec.unsplittable for op in operators},
+        windows_us=results_after_us(operators),
         **configured.limits(settings, job.config, executors.cores),
     )
     parents = {op.id: (op.upstream.id,) for op in operators if op.upstream is not None}

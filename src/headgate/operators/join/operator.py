@@ -177,6 +177,16 @@ class JoinOperator(Groupwise):
         """Whether every slot gets every row: a join without an equality."""
         return self.spec.shared
 
+    @property
+    def inputs(self) -> int:
+        """Two sides."""
+        return 2
+
+    @property
+    def input_column(self) -> str:
+        """The side."""
+        return f"v{SIDE}"
+
     def input_schema(self) -> pa.Schema:
         """Return the schema of arriving columns: ``t``, ``k0 ..``, ``v0 ..`` (`SIDE` and so on)."""
         spec = self.spec

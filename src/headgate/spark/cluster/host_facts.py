@@ -6,14 +6,12 @@ instead of raising: one odd host must not hide what is wrong with the others.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import mmap
 import os
 import resource
 import secrets
-import socket
 import sys
 import tempfile
 import time
@@ -21,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.core.errors import HeadgateError
+from headgate.spark.worker.whereabouts import executor_and_host
 from headgate.state.arena import arena_root
 from headgate.state.arena_file import allocate
 
@@ -84,7 +83,7 @@ def look(mark: Path | None = None) -> HostFacts:
         A file that the driver has written into the checkpoint directory.
     """
     clock_s = time.time()
-    executor, host = _identity()
+    executor, host = executor_and_host()
     arena, problem = _tried_arena()
     size, free = _room(arena) if arena else (0, 0)
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -109,20 +108,6 @@ def look(mark: Path | None = None) -> HostFacts:
 def answer_name(mark: Path, who: str) -> Path:
     """Return the file by which a worker of executor ``who`` answers the driver's `mark`."""
     return mark.with_name(f"{mark.name}-{who.replace('/', '_')}")
-
-
-def _identity() -> tuple[str, str]:
-    """Return executor id and host from the command line of the JVM that started this worker."""
-    pid = os.getpid()
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        while pid > 1:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-            if "--executor-id" in words:
-                host = words[words.index("--hostname") + 1]
-                return words[words.index("--executor-id") + 1], host
-            # behind the command's name in parentheses: state, parent
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return "driver", socket.gethostname()
 
 
 def _versions() -> dict[str, str | None]:

@@ -21,6 +21,7 @@ from headgate.core.utility import Shape
 from headgate.journal.fleet import FleetDecided, FleetRound, FleetStart
 from headgate.journal.schema import VERSION
 from headgate.spark.fleet.diary import Diary
+from headgate.spark.fleet.hosts import HostLoad, Hosts
 from headgate.spark.fleet.member import JobState, Member
 from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.fleet.seen import measured, seen
@@ -112,6 +113,7 @@ class Fleet:
         self._ledger = Ledger(budget)
         self._why: dict[str, tuple[str, str]] = {}
         """By job: who wanted its newest grant, and why."""
+        self._hosts, self._loads = Hosts(spark, self._cores), list[HostLoad]()
         self._lock = threading.RLock()
         self._prepared: dict[str, Prepared] = {}
         self._starting: dict[str, Prepared] = {}
@@ -463,7 +465,7 @@ class Fleet:
         view = self._view(members, steady)
         if self._take_unspent(view, steady):
             view = self._view(members, steady)
-        self._diary.round(seen(view, members, self.limits.slots, self.grants))
+        self._diary.round(seen(view, members, self.limits.slots, self.grants, self._loads))
         late = [name for name, member in steady.items() if member.changing(self._ledger.of(name))]
         if late:
             self._decided(FleetDecision(rule="changing", reason=f"{', '.join(late)} is changing."))
@@ -503,8 +505,8 @@ class Fleet:
     def _view(self, members: Mapping[str, Member], steady: Mapping[str, Member]) -> FleetView:
         """Return what the policy may see: jobs that can be decided about, and slots left for them."""
         round_s = self.limits.round_s
-        runnable_s = sum(member.runnable_s(round_s) for member in members.values())
-        congested = runnable_s > self._cores * round_s
+        times = [member.hosts(round_s) for member in members.values()]
+        self._loads = self._hosts.loads(times, round_s)
         jobs = {}
         for name, member in steady.items():
             try:
@@ -517,8 +519,8 @@ class Fleet:
             self._diary.time_s,
             jobs,
             max(0, self.limits.slots - taken),
-            hosts=1,
-            hosts_congested=int(congested),
+            hosts=len(self._loads),
+            hosts_congested=sum(host.congested for host in self._loads),
         )
 
     def _promised(self) -> int:

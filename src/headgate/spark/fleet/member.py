@@ -15,6 +15,7 @@ from headgate.control.fleet_view import FleetJob, FleetOperator
 from headgate.control.grant import Grant
 from headgate.core.errors import HeadgateError
 from headgate.core.utility import Utility
+from headgate.spark.fleet.hosts import HostTime
 from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.query import Query
@@ -182,6 +183,7 @@ class Member:
 
     def view(self, granted: Mapping[str, int]) -> FleetJob:
         """Return what a policy may see of it, its slots as they are granted."""
+        self._probe.look(self.query.lastProgress)
         values = self._probe.values(self.utility.intents)
         requests = self.requests
         operators = {
@@ -198,9 +200,9 @@ class Member:
         capacity = operator.capacity * min(operator.slots, granted) / granted
         return replace(operator, slots=granted, capacity=capacity, request=request or granted)
 
-    def runnable_s(self, seconds: float) -> float:
-        """Return how long its slot tasks were runnable within the last `seconds`."""
-        return self._probe.runnable_s(seconds)
+    def hosts(self, seconds: float) -> dict[str, HostTime]:
+        """Return how long its tasks were runnable within the last `seconds`, by host."""
+        return self._probe.hosts(seconds)
 
     def grant(self, granted: Mapping[str, int], by: str, reason: str) -> str:
         """Have it hold at most so many slots of each operator; return why not, empty where it does.

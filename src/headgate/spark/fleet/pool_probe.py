@@ -7,12 +7,15 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headgate.control.fleet_view import FleetOperator, operator_capacity
 from headgate.control.juice import Flow, job_juice
 from headgate.core.utility import Intent, Metric
 from headgate.journal import histogram
 from headgate.journal.histogram import Sparse
+from headgate.spark.fleet.hosts import ANYWHERE, HostTime
+from headgate.spark.fleet.lag import SourceLag
 from headgate.spark.job.reports import ReplicaReport
 from headgate.spark.step.pools import PoolWork
 
@@ -79,6 +82,7 @@ class PoolProbe:
         self._sizes: dict[str, int] = {}
         self._changed_s: dict[str, float] = {}
         self._idle = False
+        self._lag = SourceLag()
         self._work: PoolWork | None = None
 
     def around(self, work: PoolWork) -> PoolProbe:
@@ -136,6 +140,11 @@ class PoolProbe:
 
     # -- what the fleet asks ----------------------------------------------------------------------
 
+    def look(self, progress: Mapping[str, Any] | None) -> None:
+        """Take note of the newest progress of Spark's, which tells what its source has."""
+        if progress is not None:
+            self._lag.note(progress)
+
     def values(self, intents: Sequence[Intent]) -> tuple[float, ...] | None:
         """Return what was measured for each intent over the window; None where nothing was."""
         steps, length_s, idle = self._recent()
@@ -183,11 +192,12 @@ class PoolProbe:
         arrived = sum(r.arrived for s in counted for r in s.replicas if r.stage == first)
         return arrived / max(over_s, _LEAST_S)
 
-    def runnable_s(self, seconds: float) -> float:
-        """Return how long replicas' tasks were runnable within the last `seconds`."""
+    def hosts(self, seconds: float) -> dict[str, HostTime]:
+        """Return how long replicas' tasks ran within the last `seconds`; they do not tell where."""
         with self._lock:
             since_s = time.monotonic() - seconds
-            return sum(step.runnable_s for step in self._steps if step.ended_s > since_s)
+            ran_s = sum(step.runnable_s for step in self._steps if step.ended_s > since_s)
+        return {ANYWHERE: HostTime(ran_s)} if ran_s else {}
 
     def _stages(self) -> list[str]:
         assert self._work is not None

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from headgate.control.fleet_view import FleetOperator, operator_capacity
 from headgate.control.juice import Flow, job_juice
 from headgate.core.utility import Intent, Metric
 from headgate.journal import histogram
 from headgate.journal.schema import SloState
+from headgate.spark.fleet.flows import Graph, Read, Span, flows_of, told
+from headgate.spark.fleet.hosts import HostTime, beside_s, times_of
+from headgate.spark.fleet.lag import SourceLag
 from headgate.spark.job.changes import Wanted
+from headgate.spark.job.origins import Finished, sparse
 from headgate.spark.job.ports import Observer
 from headgate.spark.job.reports import Report
 from headgate.spark.step.live import LiveJob
@@ -32,12 +38,16 @@ class _Step:
         On the engine's clock; for differences only.
     ended_s : float
         On the monotonic clock.
+    read : Read
+        What it read and put out.
     reports : tuple of Report
         Of all operators, without what they put out.
+    results : list of Finished
+        What left the last operators, where its age is not that of the records that came.
     sink_s : float
         From the end of the slots' work until the sink had taken the step's rows.
-    runnable_s : float
-        How long its slot tasks ran or waited for a core, summed.
+    hosts : dict of str to HostTime
+        How long its slot tasks ran or waited for a core, by host.
     waiting : dict of str to int
         Records that wait at each operator after it.
     rate_per_s : dict of str to float
@@ -46,9 +56,11 @@ class _Step:
 
     began_s: float
     ended_s: float
+    read: Read
     reports: tuple[Report, ...]
+    results: list[Finished]
     sink_s: float
-    runnable_s: float
+    hosts: dict[str, HostTime]
     waiting: dict[str, int]
     rate_per_s: dict[str, float]
 
@@ -76,11 +88,19 @@ class Probe:
         self._idle = False
         self._inner: Observer | None = None
         self._job: LiveJob | None = None
+        self._graph = Graph((), {})
+        self._origins = self._graph.origins()
+        self._lag = SourceLag()
+        self._read_s = self._since_s
+        self._beside_s = math.inf
+        self._unserved: dict[tuple[str, int], int] = {}
 
     def around(self, inner: Observer | None, job: LiveJob) -> Probe:
         """Begin to listen to a query whose own observer is `inner`."""
         self._inner, self._job = inner, job
-        self._since_s = time.monotonic()
+        self._since_s = self._read_s = time.monotonic()
+        self._graph = Graph.of(job.query.operators)
+        self._origins = self._graph.origins()
         return self
 
     # -- the port of an observer ------------------------------------------------------------------
@@ -99,7 +119,9 @@ class Probe:
         batch = self._job.recorder.last
         phases_s = {} if batch is None else {k: ms / 1e3 for k, ms in batch.phases_ms.items()}
         after_s = phases_s.get("manifest", 0.0) + phases_s.get("sink", 0.0)
-        runnable_s = _runnable_s(reports, phases_s.get("slots", 0.0))
+        slots_s = phases_s.get("slots", 0.0)
+        self._beside_s = min(self._beside_s, beside_s(reports, slots_s))
+        hosts = times_of(reports, slots_s, self._beside_s)
         # Here, in the thread that changes them.
         states = self._job.states.items()
         waiting = {name: state.waiting_rows() for name, state in states}
@@ -108,13 +130,23 @@ class Probe:
         slim = tuple(
             replace(r, changelog=None, output=None, waiting=None, late=None) for r in reports
         )
-        now_s = time.monotonic()
+        now_s, read_s = time.monotonic(), _monotonic_s(horizon_ms)
+        number = -1 if batch is None else batch.spark_batch
+        read = Read(number, read_s, now_s, told(reports))
+        put_out, last = self._origins.step(reports), self._origins.last
+        results = [one for name in last if self._origins.judges(name) for one in put_out[name]]
         with self._lock:
+            for name, one in read.operators.items():
+                for place, new in enumerate(one.inputs):
+                    left = self._unserved.get((name, place), 0) + new.arrived - new.executed
+                    self._unserved[name, place] = max(0, left)
             self._idle = False
+            self._read_s = read_s
             self._steps.append(
-                _Step(started_ms / 1e3, now_s, slim, after_s, runnable_s, waiting, rates)
+                _Step(started_ms / 1e3, now_s, read, slim, results, after_s, hosts, waiting, rates)
             )
-            while self._steps and self._steps[0].ended_s < now_s - self._window_s:
+            # one from before the window stays: what had arrived when the window began
+            while len(self._steps) > 1 and self._steps[1].ended_s < now_s - self._window_s:
                 self._steps.popleft()
         if self._inner is not None:
             self._inner.committed(reports, started_ms, horizon_ms)
@@ -123,6 +155,7 @@ class Probe:
         """Take note that there is nothing to do."""
         with self._lock:
             self._idle = True
+            self._read_s = _monotonic_s(horizon_ms)
         if self._inner is not None:
             self._inner.quiet(horizon_ms)
 
@@ -141,15 +174,21 @@ class Probe:
 
     # -- what the fleet asks ----------------------------------------------------------------------
 
+    def look(self, progress: Mapping[str, Any] | None) -> None:
+        """Take note of the newest progress of Spark's, which tells what its sources have."""
+        if progress is not None:
+            self._lag.note(progress)
+
     def values(self, intents: Sequence[Intent]) -> tuple[float, ...] | None:
         """Return what was measured for each intent over the window; None where nothing was.
 
-        A query that has nothing to do is worth what that is worth: latency 0, juice 1.
+        A query that has nothing to do is worth what that is worth: latency 0, juice 1. Of one whose
+        batch takes longer than the window only the juice is known: it falls.
         """
         steps, length_s, idle = self._recent()
-        if not steps and not idle:
-            return None
-        return tuple(self._value(intent, steps, length_s) for intent in intents)
+        found = [self._value(intent, steps, length_s, idle=idle) for intent in intents]
+        known = [value for value in found if value is not None]
+        return tuple(known) if len(known) == len(found) else None
 
     def operators(self) -> dict[str, FleetOperator]:
         """Return each operator's slots, and how busy the busiest of them was."""
@@ -181,23 +220,29 @@ class Probe:
         return found
 
     def input_rate(self) -> float:
-        """Return the records per second that came from the sources.
+        """Return the records per second that arrived at the sources, read or not.
 
         A step brings what arrived since the one before it began; so the window's first one is where
         counting begins, and its records are of before.
         """
         steps, length_s, _ = self._recent()
-        first = self._first()
-        counted = steps if len(steps) < _TWO else steps[1:]
-        over_s = length_s if len(steps) < _TWO else steps[-1].began_s - steps[0].began_s
-        arrived = sum(r.arrived for s in counted for r in s.reports if r.operator in first)
-        return arrived / max(over_s, _LEAST_S)
+        if len(steps) < _TWO:
+            first = {entrance.operator for entrance in self._graph.entrances}
+            arrived = sum(r.arrived for s in steps for r in s.reports if r.operator in first)
+            return arrived / length_s
+        return self._flows()[1]
 
-    def runnable_s(self, seconds: float) -> float:
-        """Return how long slot tasks were runnable within the last `seconds`."""
+    def hosts(self, seconds: float) -> dict[str, HostTime]:
+        """Return how long slot tasks were runnable within the last `seconds`, by host."""
         with self._lock:
             since_s = time.monotonic() - seconds
-            return sum(step.runnable_s for step in self._steps if step.ended_s > since_s)
+            steps = [step.hosts for step in self._steps if step.ended_s > since_s]
+        found: dict[str, HostTime] = {}
+        for hosts in steps:
+            for host, spent in hosts.items():
+                before_s = found[host].runnable_s if host in found else 0.0
+                found[host] = HostTime(before_s + spent.runnable_s, spent.load)
+        return found
 
     def _recent(self) -> tuple[list[_Step], float, bool]:
         """Return the steps of the window, its length in seconds, and whether nothing is left to do."""
@@ -205,59 +250,72 @@ class Probe:
             now_s = time.monotonic()
             steps = [step for step in self._steps if step.ended_s > now_s - self._window_s]
             length_s = min(self._window_s, now_s - self._since_s)
-            return steps, max(length_s, _LEAST_S), self._idle
+            # a batch that takes long may have come after the last look at a quiet source
+            idle = self._idle and self._read_s > now_s - self._window_s
+            return steps, max(length_s, _LEAST_S), idle
 
-    def _first(self) -> set[str]:
-        assert self._job is not None
-        return {op.id for op in self._job.query.operators if op.upstream is None}
-
-    def _value(self, intent: Intent, steps: Sequence[_Step], length_s: float) -> float:
+    def _value(
+        self, intent: Intent, steps: Sequence[_Step], length_s: float, *, idle: bool
+    ) -> float | None:
         if intent.metric is Metric.JUICE:
-            return job_juice(self._flows(steps))
-        first = self._first()
+            return 1.0 if idle and not steps else self._juice()
+        if not steps and not idle:
+            return None
+        first = {entrance.operator for entrance in self._graph.entrances}
         entering = [r for s in steps for r in s.reports if r.operator in first]
         if intent.metric is Metric.THROUGHPUT:
             return sum(r.served for r in entering) / length_s
-        merged = histogram.merge(r.histogram for r in entering)
+        due = any(step.results for step in steps)
+        aged = [_aged(step, () if due else first) for step in steps]
+        merged = histogram.merge(one for one, _ in aged)
         count = histogram.completed(merged)
         if count == 0:
             return 0.0
-        # How long a record's step took from the end of the slots' work to the sink.
-        weights = [sum(n for r in s.reports for _, n in r.histogram) for s in steps]
+        # How long a step took from the end of the slots' work to the sink, by what it put out.
+        weights = [histogram.completed(one) for one, _ in aged]
         sink_s = sum(s.sink_s * n for s, n in zip(steps, weights, strict=True)) / sum(weights)
         if intent.percentile is not None:
             return (histogram.percentile_ms(merged, intent.percentile / 100) or 0.0) / 1e3 + sink_s
-        return sum(r.latency_sum_ms for r in entering) / count / 1e3 + sink_s
+        return sum(sum_ms for _, sum_ms in aged) / count / 1e3 + sink_s
 
-    def _flows(self, steps: Sequence[_Step]) -> list[Flow]:
-        """Return what went along each edge; a source feeds each operator that reads none."""
-        assert self._job is not None
-        flows = []
-        for operator in self._job.query.operators:
-            mine = [r for s in steps for r in s.reports if r.operator == operator.id]
-            parent = (
-                f"source of {operator.id}" if operator.upstream is None else operator.upstream.id
-            )
-            waiting = steps[-1].waiting[operator.id] if steps else 0
-            flows.append(
-                Flow(
-                    parent,
-                    operator.id,
-                    float(sum(r.arrived for r in mine)),
-                    float(sum(r.served for r in mine)),
-                    float(waiting),
-                )
-            )
-        return flows
+    def _juice(self) -> float | None:
+        """Return the job's juice; None before there was a step."""
+        with self._lock:
+            if not self._steps:
+                return None
+        return job_juice(self._flows()[0])
+
+    def _flows(self) -> tuple[list[Flow], float]:
+        """Return what went along each edge of the graph, and what arrived per second."""
+        with self._lock:
+            steps, read_s, now_s = list(self._steps), self._read_s, time.monotonic()
+        recent = [step for step in steps if step.ended_s > now_s - self._window_s] or steps[-1:]
+        older = steps[: len(steps) - len(recent)]
+        if not older and len(recent) > 1:
+            older, recent = recent[:1], recent[1:]
+        before = older[-1].read if older else None
+        span = Span(before, [step.read for step in recent], read_s, now_s)
+        joins = {entrance.operator for entrance in self._graph.entrances if entrance.place}
+        unserved = {key: float(n) for key, n in self._unserved.items() if key[0] in joins}
+        waiting = {(name, 0): float(rows) for name, rows in steps[-1].waiting.items()}
+        return flows_of(self._graph, span, waiting | unserved, self._lag)
 
 
-def _runnable_s(reports: Sequence[Report], slots_s: float) -> float:
-    """Return how long the slot tasks of a step ran or waited for a core, summed.
+def _monotonic_s(at_ms: float) -> float:
+    """Return a moment of the wall clock, ms since 1970, on the monotonic one."""
+    return time.monotonic() - (time.time() - at_ms / 1e3)
 
-    All of them are runnable from the start of the slots' phase; one that had less to do than the
-    slowest ended that much earlier. So waits for a core count, whoever held it.
+
+def _aged(step: _Step, first: Collection[str]) -> tuple[histogram.Sparse, float]:
+    """Return how old what a step put out was, and the sum of that, in ms.
+
+    Parameters
+    ----------
+    first : collection of str
+        Operators of which the records that came count as well: results are put out with them, or
+        none was due for long.
     """
-    if not reports:
-        return 0.0
-    slowest_s = max(r.useful_ms for r in reports) / 1e3
-    return sum(max(r.useful_ms / 1e3, slots_s - slowest_s + r.useful_ms / 1e3) for r in reports)
+    entering = [report for report in step.reports if report.operator in first]
+    latencies = histogram.merge([*(r.histogram for r in entering), sparse(step.results)])
+    results_ms = sum(one.latency_ms * one.count for one in step.results)
+    return latencies, results_ms + sum(report.latency_sum_ms for report in entering)

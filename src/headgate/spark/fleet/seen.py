@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from headgate.control.fleet_view import FleetJob, FleetView
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
-from headgate.journal.fleet import FleetJobState, FleetRound
+from headgate.journal.fleet import FleetHostState, FleetJobState, FleetRound
+from headgate.spark.fleet.hosts import HostLoad
 from headgate.spark.fleet.member import JobState, Member
 
 
@@ -16,6 +17,7 @@ def seen(
     members: Mapping[str, Member],
     slots_max: int,
     granted: Mapping[str, Mapping[str, int]],
+    hosts: Sequence[HostLoad] = (),
 ) -> FleetRound:
     """Return what a round saw of the jobs that have not ended, under a budget of `slots_max`."""
     jobs = []
@@ -50,6 +52,16 @@ def seen(
         slots=sum(sum(job.slots.values()) for job in jobs),
         slots_max=slots_max,
         congested=view.congested,
+        hosts=tuple(
+            FleetHostState(
+                host=one.host,
+                cores=one.cores,
+                runnable=round(one.runnable, 3),
+                load=one.load,
+                congested=one.congested,
+            )
+            for one in hosts
+        ),
     )
 
 

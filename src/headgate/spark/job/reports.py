@@ -15,6 +15,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from headgate.core.errors import EngineError
 from headgate.journal.histogram import Sparse
 from headgate.operators.counts import Counts
+from headgate.operators.step import InputCounts
 from headgate.state.changelog import SectionRef
 
 
@@ -34,6 +35,26 @@ class Payload:
     name: str | None
     length: int
     crc32: int
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Where and when a task ran.
+
+    Attributes
+    ----------
+    host : str
+        As Spark names it; the machine's own name in a local session.
+    began_ms, ended_ms : float
+        On the host's wall clock, since 1970.
+    load : float or None
+        The machine's load average over a minute; None where it tells none.
+    """
+
+    host: str
+    began_ms: float
+    ended_ms: float
+    load: float | None
 
 
 @dataclass(frozen=True)
@@ -85,6 +106,12 @@ class Report:
         Host and process of the daemon that forked the task's Python worker: one for each executor.
     tries : int
         Executions of the task that Spark gave up before this one.
+    inputs : tuple of InputCounts
+        What came of each input of the operator.
+    newest_ms : dict of int to float
+    results : dict of int to int
+        As of `Served`.
+    ran : Ran or None
     """
 
     step: int
@@ -124,6 +151,10 @@ class Report:
     stage: int = -1
     daemon: str = ""
     tries: int = 0
+    inputs: tuple[InputCounts, ...] = ()
+    newest_ms: dict[int, float] = field(default_factory=dict)
+    results: dict[int, int] = field(default_factory=dict)
+    ran: Ran | None = None
 
     @property
     def work(self) -> int:
@@ -154,6 +185,7 @@ class ReplicaReport:
     histogram : Sparse
         Of the latencies of the rows served.
     latency_sum_ms : float
+    ran : Ran or None
     """
 
     step: int
@@ -171,6 +203,7 @@ class ReplicaReport:
     useful_s: float
     histogram: Sparse
     latency_sum_ms: float
+    ran: Ran | None = None
 
 
 class Tagged(Protocol):

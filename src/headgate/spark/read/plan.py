@@ -165,6 +165,13 @@ class PlannedQuery:
         return chains
 
 
+def results_after_us(operators: Sequence[PlannedOperator]) -> dict[str, int]:
+    """Return the lengths of windows whose results are put out when they are over, by operator."""
+    found = ((op.id, op.spec) for op in operators)
+    specs = ((name, spec) for name, spec in found if isinstance(spec, AggregateSpec))
+    return {name: us for name, spec in specs if (us := spec.results_after_us) is not None}
+
+
 def raw_schema(spec: AggregateSpec, values: list[Routed]) -> T.StructType:
     """Return the schema of merged buffers: key leaves, time, value leaves."""
     fields = [T.StructField(f"k{i}", types.spark_type(x)) for i, x in enumerate(spec.keys)]

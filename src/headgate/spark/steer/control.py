@@ -31,6 +31,7 @@ from headgate.loop.batch_floor import BatchFloor
 from headgate.loop.loop import ControlLoop, LoopState
 from headgate.spark.job.changes import Changes, Wanted
 from headgate.spark.job.job import JobConfig, OperatorState
+from headgate.spark.job.origins import Origins
 from headgate.spark.job.reports import Report
 from headgate.spark.steer.actuator import SparkActuator
 from headgate.spark.steer.decisions import DecisionWriter
@@ -61,6 +62,8 @@ class ControlConfig:
         Experiment: the latency floor in place of the measured one.
     unsplittable : mapping of str to str
         Why key groups of an operator cannot be split; empty where they can.
+    windows_us : mapping of str to int
+        As `Origins` has it.
     """
 
     slos: tuple[Slo, ...]
@@ -70,6 +73,7 @@ class ControlConfig:
     advise: bool = False
     floor_s: float | None = None
     unsplittable: Mapping[str, str] = field(default_factory=dict)
+    windows_us: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,9 @@ class Controller:
         self._cores = cores
         self._names = list(states)
         self._targets = steering.targets_of(config.slos, self._names)
-        self._metrics = SparkMetrics(DELTA_S, time.time() * 1e3)
+        origins = Origins({name: parents.get(name, ()) for name in states}, config.windows_us)
+        self._last = origins.last
+        self._metrics = SparkMetrics(DELTA_S, time.time() * 1e3, origins)
         for name, target in self._targets.items():
             state = states[name]
             limited = job.slot_rate if not parents.get(name) else None
@@ -146,7 +152,8 @@ class Controller:
                 state.assignment,
                 _waiting(state),
                 UsefulTime(limited, budget_s, cores.at_once),
-                _judge(target.slo, job.key_groups, first=not parents.get(name)),
+                SuccessRate(target.slo, job.key_groups, DELTA_S),
+                by_results=target.slo.scope == END_TO_END and origins.judges(name),
             )
         self._writer = DecisionWriter(write, config.policy.name)
         writer = self._writer
@@ -409,7 +416,9 @@ class Controller:
         """Return how the job stands to its SLO."""
         judged = {name: self._metrics.success(name) for name in self._targets}
         rates = {name: rate for name, rate in judged.items() if rate and rate.windows.any()}
-        shares = np.concatenate([r.shares() for r in rates.values()]) if rates else np.zeros(0)
+        # of an end-to-end SLO the job's success is that of what leaves its last operators
+        whole = [rate for name, rate in rates.items() if self._is_whole(name)]
+        shares = np.concatenate([rate.shares() for rate in whole]) if whole else np.zeros(0)
         worst = min(((*r.worst(), name) for name, r in rates.items()), default=None)
         states = {self._loop.state(name) for name in self._targets}
         return SloState(
@@ -426,7 +435,12 @@ class Controller:
             floor_ms=round(max(self._loop.floor_s(name) for name in self._targets) * 1e3, 3),
             loop_ms=0.0,
             cycles=0,
+            by_operator={name: round(float(r.shares().mean()), 6) for name, r in rates.items()},
         )
+
+    def _is_whole(self, operator: str) -> bool:
+        """Return whether an operator's success is part of the job's."""
+        return self._targets[operator].slo.scope != END_TO_END or operator in self._last
 
 
 def busy_s(reports: Sequence[Report], cores: int) -> float:
@@ -435,17 +449,6 @@ def busy_s(reports: Sequence[Report], cores: int) -> float:
     for report in sorted(reports, key=lambda one: one.slot):
         took_ms.setdefault(report.operator, []).append(report.useful_ms)
     return sum(makespan_ms(tasks, max(1, cores)) for tasks in took_ms.values()) / 1e3
-
-
-def _judge(slo: Slo, key_groups: int, *, first: bool) -> SuccessRate | None:
-    """Return what judges an operator; None for one that an end-to-end SLO adds next to nothing at.
-
-    A chain of operators is one Spark job: what reads another operator is served in the same batch.
-    So all that a record waits for is in the latency of the operator that reads the source.
-    """
-    if slo.scope == END_TO_END and not first:
-        return None
-    return SuccessRate(slo, key_groups, DELTA_S)
 
 
 def _waiting(state: OperatorState) -> npt.NDArray[np.float64]:

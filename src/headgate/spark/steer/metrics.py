@@ -18,6 +18,7 @@ import numpy.typing as npt
 from headgate.control.sample import Sample
 from headgate.core.assignment import Assignment
 from headgate.operators.counts import Binned
+from headgate.spark.job.origins import Finished, Origins
 from headgate.spark.job.reports import Report
 from headgate.spark.steer.success import SuccessRate
 from headgate.spark.steer.useful import UsefulTime
@@ -40,6 +41,8 @@ class Cell:
         them were within the bound.
     useful_s : dict of int to float
         By slot.
+    results : float64[3]
+        Results put out, the sum of their ages, and how many of them were within the bound.
     """
 
     arrived: F64
@@ -47,6 +50,7 @@ class Cell:
     latency_ms: F64
     within: F64
     useful_s: dict[int, float] = field(default_factory=dict)
+    results: F64 = field(default_factory=lambda: np.zeros(3))
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,10 @@ class OperatorCounters:
             share = useful_s * float(records.sum()) / total
             cell.useful_s[report.slot] = cell.useful_s.get(report.slot, 0.0) + share
 
+    def add_results(self, tick: int, count: float, latency_ms: float, within: float) -> None:
+        """Count results that were put out in a time slot: how many, the sum of their ages, ..."""
+        self._cell(tick).results += (count, latency_ms, within)
+
     def until(self, tick: int) -> list[tuple[Sample, Cell]]:
         """Return the samples of all time slots up to `tick` that were not given away yet."""
         found = []
@@ -183,6 +191,7 @@ class OperatorCounters:
             into.completed += cell.completed
             into.latency_ms += cell.latency_ms
             into.within += cell.within
+            into.results += cell.results
 
     def _by_tick(self, binned: Binned) -> Iterable[tuple[int, npt.NDArray[np.int64]]]:
         if not len(binned.tick):
@@ -205,6 +214,7 @@ class _Metered:
     counters: OperatorCounters
     useful: UsefulTime
     success: SuccessRate | None
+    by_results: bool
     samples: list[Sample] = field(default_factory=list)
 
 
@@ -219,9 +229,12 @@ class SparkMetrics:
         Length of a tick; ticks begin at multiples of it since 1970.
     started_ms : float
         Tick 1 is the first that ends after it.
+    origins : Origins, optional
+        What follows results back to the source.
     """
 
-    def __init__(self, delta_s: float, started_ms: float) -> None:
+    def __init__(self, delta_s: float, started_ms: float, origins: Origins | None = None) -> None:
+        self._origins = origins
         self._delta_ms = delta_s * 1e3
         self._first_tick = math.floor(started_ms / self._delta_ms) + 1
         self._operators: dict[str, _Metered] = {}
@@ -233,10 +246,15 @@ class SparkMetrics:
         waiting: F64,
         useful: UsefulTime,
         success: SuccessRate | None,
+        *,
+        by_results: bool = False,
     ) -> None:
-        """Count an operator from now on; parameters as of `OperatorCounters`."""
+        """Count an operator from now on; parameters as of `OperatorCounters`.
+
+        With `by_results` success is that of the ages of its results, else of its records' latencies.
+        """
         counters = OperatorCounters(assignment, waiting, self._first_tick)
-        self._operators[name] = _Metered(counters, useful, success)
+        self._operators[name] = _Metered(counters, useful, success, by_results)
 
     def slot_id(self, operator: str, slot: int) -> int:
         """Return the identity of a slot, of those that are; its number where it is none of them."""
@@ -294,7 +312,20 @@ class SparkMetrics:
             spent_s = metered.useful.add(mine, started_ms, ended_ms, len(mine))
             for report, useful_s in zip(mine, spent_s, strict=True):
                 metered.counters.add(report, useful_s)
+        if self._origins is not None:
+            self._count_results(self._origins.step(reports))
         self.known_until(horizon_ms)
+
+    def _count_results(self, found: Mapping[str, Sequence[Finished]]) -> None:
+        for name, finished in found.items():
+            metered = self._operators.get(name)
+            if metered is None or metered.success is None:
+                continue
+            for one in finished:
+                within = one.count * (one.latency_ms <= metered.success.bound_ms)
+                tick = math.ceil(one.at_ms / self._delta_ms)
+                total_ms = one.count * one.latency_ms
+                metered.counters.add_results(tick, one.count, total_ms, within)
 
     def known_until(self, horizon_ms: float) -> None:
         """Give away what is known completely: the time slots up to `horizon_ms`."""
@@ -302,7 +333,9 @@ class SparkMetrics:
         for metered in self._operators.values():
             for sample, cell in metered.counters.until(tick):
                 metered.samples.append(sample)
-                if metered.success is not None:
+                if metered.success is not None and metered.by_results:
+                    metered.success.add(*(cell.results[i : i + 1] for i in range(3)))
+                elif metered.success is not None:
                     metered.success.add(cell.completed, cell.latency_ms, cell.within)
 
     def collect(self) -> Mapping[str, Sequence[Sample]]:

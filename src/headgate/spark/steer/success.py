@@ -56,6 +56,11 @@ class SuccessRate:
         self._good = np.zeros((ticks, len(self.windows)))
         self._seen = 0
 
+    @property
+    def bound_ms(self) -> float:
+        """The bound in force."""
+        return self._slo.bound * 1e3
+
     def add(self, completed: F64, latency_ms: F64, within: F64) -> None:
         """Take a tick into account.
 

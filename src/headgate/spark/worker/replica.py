@@ -18,6 +18,7 @@ from headgate.journal.histogram import counts_of, sparse_of
 from headgate.spark.job.reports import Payload, ReplicaReport
 from headgate.spark.worker.facts import ReplicaFacts
 from headgate.spark.worker.payloads import payload, read_table
+from headgate.spark.worker.whereabouts import ran
 from headgate.state.checkpoint import Checkpoint
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -51,6 +52,7 @@ class ReplicaTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Serve this task's replica; the rows go into the report, not down the plan."""
+        began_ms = time.time() * 1e3
         context = TaskContext.get()
         assert context is not None
         facts = ReplicaFacts.of(context, self.operator)
@@ -78,6 +80,7 @@ class ReplicaTask:
             useful_s=feed.useful_s,
             histogram=sparse_of(counts_of(latency_ms, np.ones(len(latency_ms)))),
             latency_sum_ms=float(latency_ms.sum()),
+            ran=ran(began_ms),
         )
         self.sender.add([report])
         return iter(())

@@ -22,10 +22,11 @@ from headgate.operators.serve import serve, stamped
 from headgate.operators.step import GROUP, RECORDS, Request, Served
 from headgate.spark.job.columns import INITIAL, MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.spark.job.faults import SlotFaults
-from headgate.spark.job.reports import Report
+from headgate.spark.job.reports import Ran, Report
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.failure import located
 from headgate.spark.worker.payloads import payload, table_payload
+from headgate.spark.worker.whereabouts import ran
 from headgate.spark.worker.worker import checkpoint_at, operator_named, run_named, store_of
 from headgate.state import changelog
 from headgate.state.checkpoint import Checkpoint
@@ -57,7 +58,7 @@ class SlotTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Serve this task's slot."""
-        started = time.perf_counter()
+        started, began_ms = time.perf_counter(), time.time() * 1e3
         context = TaskContext.get()
         assert context is not None
         facts = SlotFacts.of(context, self.operator)
@@ -98,7 +99,7 @@ class SlotTask:
         }
         useful_ms = (time.perf_counter() - read) * 1e3
         cpu_ms = (time.process_time() - read_cpu) * 1e3
-        self.sender.add([_timed(report, useful_ms, cpu_ms, phases)])
+        self.sender.add([_timed(report, useful_ms, cpu_ms, phases, ran(began_ms))])
         freeze_once()
         if self.next_operator is not None:
             yield _downstream(served, token, facts.next_slots)
@@ -209,6 +210,9 @@ def _report(
         apart_holds_us=served.apart_holds_us,
         daemon=f"{platform.node()}:{os.getppid()}",
         tries=_tries(),
+        inputs=served.inputs,
+        newest_ms=served.newest_ms,
+        results=served.results,
     )
 
 
@@ -234,8 +238,10 @@ def _waiting(
     return pa.concat_tables(both, promote_options="default").combine_chunks(), segments
 
 
-def _timed(report: Report, useful_ms: float, cpu_ms: float, phases_ms: dict[str, float]) -> Report:
-    return replace(report, useful_ms=useful_ms, cpu_ms=cpu_ms, phases_ms=phases_ms)
+def _timed(
+    report: Report, useful_ms: float, cpu_ms: float, phases_ms: dict[str, float], where: Ran
+) -> Report:
+    return replace(report, useful_ms=useful_ms, cpu_ms=cpu_ms, phases_ms=phases_ms, ran=where)
 
 
 def _tries() -> int:

@@ -1,0 +1,338 @@
+"""What went along each edge of a query's graph: for its juice, what waits at the sources counted in.
+
+A query serves whatever a batch brings, so what it has served of what came is no measure of whether it
+keeps up. What it has not read yet is known in three ways: a source whose batches are limited tells its
+newest offset (`lag`); a record may say when it arrived; and what arrives while a batch runs can only be
+in the next one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headgate.control.juice import Flow
+from headgate.operators.join.spec import JoinSpec
+from headgate.operators.step import InputCounts
+from headgate.spark.fleet.lag import SourceLag
+from headgate.spark.job.origins import Origins
+from headgate.spark.job.reports import Report
+from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.jvm.streams import keeps_rows, streams_of, united
+from headgate.spark.read.plan import PlannedOperator, results_after_us
+
+_SIDES = ("left ", "right ")
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """Where records of a query's sources enter its graph: an operator, or one side of a join.
+
+    Attributes
+    ----------
+    operator : str
+    place : int
+        Which input of the operator.
+    name : str
+        Of the source, where Spark tells nothing of it.
+    sources : tuple of int
+        The sources that feed it, by their places among those of Spark's progress.
+    """
+
+    operator: str
+    place: int
+    name: str
+    sources: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The graph of a query.
+
+    Attributes
+    ----------
+    entrances : tuple of Entrance
+    parents : mapping of str to str
+        Of each operator that reads another one.
+    lossless : collection of str
+        Operators that get every row which their parent puts out: what is between drops and makes none.
+    windows_us : mapping of str to int
+        As `Origins` has it.
+    """
+
+    entrances: tuple[Entrance, ...]
+    parents: Mapping[str, str]
+    lossless: Collection[str] = ()
+    windows_us: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, operators: Sequence[PlannedOperator]) -> Graph:
+        """Return the graph of a query's operators."""
+        found: list[tuple[str, int, str, list[Jvm]]] = []
+        for operator in operators:
+            if operator.upstream is not None:
+                continue
+            if not isinstance(operator.spec, JoinSpec):
+                name = f"source of {operator.id}"
+                found.append((operator.id, 0, name, streams_of(operator.input_plan)))
+                continue
+            sides = united(operator.input_plan)
+            for place, side in enumerate(_SIDES):
+                leaves = streams_of(sides[place]) if len(sides) == len(_SIDES) else []
+                found.append((operator.id, place, f"{side}source of {operator.id}", leaves))
+        distinct: list[Jvm] = []
+        entrances = []
+        for operator_id, place, name, leaves in found:
+            sources = tuple(_number(leaf, distinct) for leaf in leaves)
+            entrances.append(Entrance(operator_id, place, name, sources))
+        below = [(o, o.upstream) for o in operators if o.upstream is not None]
+        lossless = {o.id for o, up in below if keeps_rows(o.input_plan, up.placeholder)}
+        parents = {o.id: up.id for o, up in below}
+        return cls(tuple(entrances), parents, lossless, results_after_us(operators))
+
+    def origins(self) -> Origins:
+        """Return what follows the query's results back to its sources."""
+        first: dict[str, tuple[str, ...]] = {entrance.operator: () for entrance in self.entrances}
+        above: dict[str, tuple[str, ...]] = {n: (parent,) for n, parent in self.parents.items()}
+        return Origins(first | above, self.windows_us)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a step says of one operator, all slots together.
+
+    Attributes
+    ----------
+    inputs : tuple of InputCounts
+    put_out : int
+        Rows.
+    """
+
+    inputs: tuple[InputCounts, ...]
+    put_out: int
+
+
+@dataclass(frozen=True)
+class Read:
+    """A committed step, as far as flows go.
+
+    Attributes
+    ----------
+    batch : int
+        Spark's.
+    read_s, done_s : float
+        When Spark had asked the sources for it, and when it was committed; on one clock.
+    operators : mapping of str to Told
+    """
+
+    batch: int
+    read_s: float
+    done_s: float
+    operators: Mapping[str, Told]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The steps of a window, between two commits.
+
+    Attributes
+    ----------
+    before : Read or None
+        The step whose commit begins the window.
+    reads : sequence of Read
+        Those since; one or more.
+    read_s : float
+        Up to when all that arrived was read; later than the last step where nothing arrived after it.
+    now_s : float
+    """
+
+    before: Read | None
+    reads: Sequence[Read]
+    read_s: float
+    now_s: float
+
+    @property
+    def seconds(self) -> float:
+        """From what the first step had read to what the last one had."""
+        return self.reads[-1].read_s - self.before.read_s if self.before is not None else 0.0
+
+    def unread_s(self) -> float:
+        """Return by how many seconds' arrivals more were unread at its end than at its beginning.
+
+        A batch under way counts once it takes longer than any before it: what arrived since the last
+        one was read is in it, or waits behind it.
+        """
+        last, before = self.reads[-1], self.before
+        at_end_s = 0.0 if self.read_s > last.read_s else last.done_s - last.read_s
+        every = [*([] if before is None else [before]), *self.reads]
+        cycles_s = [b.done_s - a.read_s for a, b in itertools.pairwise(every)]
+        usual_s = max(cycles_s, default=last.done_s - last.read_s)
+        at_start_s = 0.0 if before is None else before.done_s - before.read_s
+        if before is None:
+            at_end_s = 0.0  # nothing to compare it with
+        return at_end_s - at_start_s + max(0.0, self.now_s - self.read_s - usual_s)
+
+
+def told(reports: Sequence[Report]) -> dict[str, Told]:
+    """Return what a step's reports say of each operator."""
+    found: dict[str, Told] = {}
+    for report in reports:
+        executed = report.served + report.late_records
+        inputs = report.inputs or (InputCounts(report.arrived, executed, math.nan),)
+        known = found.get(report.operator)
+        if known is None:
+            found[report.operator] = Told(inputs, report.output_rows)
+        else:
+            both = tuple(_sum(a, b) for a, b in zip(known.inputs, inputs, strict=True))
+            found[report.operator] = Told(both, known.put_out + report.output_rows)
+    return found
+
+
+def flows_of(
+    graph: Graph, span: Span, waiting: Mapping[tuple[str, int], float], lag: SourceLag
+) -> tuple[list[Flow], float]:
+    """Return what went along each edge, and how many records arrived at the sources per second.
+
+    Parameters
+    ----------
+    graph : Graph
+    span : Span
+    waiting : mapping of (str, int) to float
+        Records that slots have and have not served, by operator and its input.
+    lag : SourceLag
+
+    References
+    ----------
+    Henge 6, where T is what a parent sent, counted at the parent: what a source sent is what was read
+    of it, and by how much what was not has grown. A record that is turned away as late was processed.
+    Differs: what an operator executed of several streams that are merged below it is shared out by what
+    they sent.
+    """
+    flows: list[Flow] = []
+    per_s = 0.0
+    unread_s = span.unread_s()
+    total = sum(len(e.sources) for e in graph.entrances)
+    distinct = len({s for e in graph.entrances for s in e.sources})
+    # Spark makes two sources of one leaf where it has to tell their columns apart
+    apart = lag.sources == total
+    known = lag.sources == distinct or apart
+    place = 0
+    for entrance in graph.entrances:
+        sources = entrance.sources
+        if apart:
+            sources = tuple(range(place, place + len(sources)))
+        place += len(sources)
+        some, arrived_per_s = _entering(
+            entrance, sources if known else (), span, unread_s, waiting, lag
+        )
+        flows += some
+        per_s += arrived_per_s
+    for operator, parent in graph.parents.items():
+        mine = [_input(read, operator, 0) for read in span.reads]
+        sent = sum(counts.arrived for counts in mine)
+        if operator in graph.lossless:
+            sent = sum(r.operators[parent].put_out for r in span.reads if parent in r.operators)
+        executed = float(sum(counts.executed for counts in mine))
+        flows.append(Flow(parent, operator, float(sent), executed, waiting.get((operator, 0), 0.0)))
+    return flows, per_s
+
+
+def _entering(
+    entrance: Entrance,
+    sources: tuple[int, ...],
+    span: Span,
+    unread_s: float,
+    waiting: Mapping[tuple[str, int], float],
+    lag: SourceLag,
+) -> tuple[list[Flow], float]:
+    """Return the flow from each source of an entrance, and what arrived there per second."""
+    operator = entrance.operator
+    mine = [_input(read, operator, entrance.place) for read in span.reads]
+    arrived = float(sum(counts.arrived for counts in mine))
+    executed = float(sum(counts.executed for counts in mine))
+    waits = waiting.get((operator, entrance.place), 0.0)
+    shares = _shares(sources, span, lag)
+    grown = [_grown(entrance, source, part, span, lag) for source, part in shares.items()]
+    if not any(lag.tells(source) for source in sources):
+        grown = [_grown_by_arrival(entrance, arrived, span) * part for part in shares.values()]
+    per_s = max(0.0, arrived + sum(grown)) / span.seconds if span.seconds > 0.0 else 0.0
+    if span.before is None and unread_s > 0.0:
+        per_s = arrived / max(span.reads[-1].done_s - span.reads[-1].read_s, 1e-3)
+    flows = [
+        Flow(
+            f"source {source}" if sources else entrance.name,
+            operator,
+            max(0.0, arrived * part + more + per_s * part * unread_s),
+            executed * part,
+            waits,
+        )
+        for (source, part), more in zip(shares.items(), grown, strict=True)
+    ]
+    return flows, per_s
+
+
+def _shares(sources: tuple[int, ...], span: Span, lag: SourceLag) -> dict[int, float]:
+    """Return which share of an entrance's records each source brought."""
+    if len(sources) < 2:  # noqa: PLR2004 (nothing to share)
+        return dict.fromkeys(sources or (-1,), 1.0)
+    rows = dict.fromkeys(sources, 0)
+    for noted in lag.since(span.reads[0].batch):
+        for source in sources:
+            rows[source] += noted.sources[source].rows
+    total = sum(rows.values())
+    even = 1.0 / len(sources)
+    return {source: n / total if total else even for source, n in rows.items()}
+
+
+def _grown(entrance: Entrance, source: int, part: float, span: Span, lag: SourceLag) -> float:
+    """Return by how many records what a source has and was not read has grown, by its offsets."""
+    if source < 0 or not lag.tells(source):
+        return 0.0
+    first = span.reads[0] if span.before is None else span.before
+    more = lag.behind(source, span.reads[-1].batch) - lag.behind(source, first.batch)
+    noted = {n.batch: n.sources[source].read for n in lag.since(first.batch)}
+    steps = [read for read in (first, *span.reads) if read.batch in noted]
+    arrived = sum(_input(read, entrance.operator, entrance.place).arrived for read in steps)
+    units = sum(noted[batch] for batch in {read.batch for read in steps})
+    return more * arrived * part / units if units else 0.0
+
+
+def _grown_by_arrival(entrance: Entrance, arrived: float, span: Span) -> float:
+    """Return the same by when records arrived: they are older each time where a job falls behind."""
+    if span.before is None:
+        return 0.0
+    known = [
+        (read.read_s, newest_ms / 1e3)
+        for read in (span.before, *span.reads)
+        if not math.isnan(newest_ms := _input(read, entrance.operator, entrance.place).newest_ms)
+    ]
+    if not known:
+        return 0.0
+    (read_s, newest_s), (read_last_s, newest_last_s) = known[0], known[-1]
+    went_s = newest_last_s - newest_s
+    if went_s <= 0.0:
+        return 0.0
+    return arrived / went_s * (read_last_s - read_s - went_s)
+
+
+def _input(read: Read, operator: str, place: int) -> InputCounts:
+    found = read.operators.get(operator)
+    if found is None or place >= len(found.inputs):
+        return InputCounts(0, 0, math.nan)
+    return found.inputs[place]
+
+
+def _sum(one: InputCounts, other: InputCounts) -> InputCounts:
+    newest_ms = max(one.newest_ms, other.newest_ms, key=lambda ms: -math.inf if ms != ms else ms)  # noqa: PLR0124
+    return InputCounts(one.arrived + other.arrived, one.executed + other.executed, newest_ms)
+
+
+def _number(leaf: Jvm, distinct: list[Jvm]) -> int:
+    """Return the number of a stream among those before it that are not equal; it may be a new one."""
+    for number, other in enumerate(distinct):
+        if leaf.equals(other):
+            return number
+    distinct.append(leaf)
+    return len(distinct) - 1

@@ -1,0 +1,171 @@
+"""How busy each host of a fleet is, by what its own tasks measured."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from headgate.spark.job.reports import Report
+from headgate.spark.jvm.executors import ExecutorPool
+
+ANYWHERE = ""
+"""In place of a host: where a task ran is not known."""
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """What tasks measured on one host.
+
+    Attributes
+    ----------
+    runnable_s : float
+        How long they ran or waited for a core, summed.
+    load : float or None
+        The machine's load average over a minute, as the last of them saw it.
+    """
+
+    runnable_s: float
+    load: float | None = None
+
+
+@dataclass(frozen=True)
+class HostLoad:
+    """How busy a host was.
+
+    Attributes
+    ----------
+    host : str
+    cores : int
+        Of its executors.
+    runnable : float
+        Tasks that were runnable (ran, or waited for a core) at a time, mean of the round.
+    load : float or None
+        As of `HostTime`; for people.
+    """
+
+    host: str
+    cores: int
+    runnable: float
+    load: float | None = None
+
+    @property
+    def congested(self) -> bool:
+        """Whether more was runnable than it has cores (Henge 5.2: CPU load above the cores).
+
+        The load average would not show it: of what waits for a core in Spark's queue the machine knows
+        nothing, and what else runs on it is no job of the fleet.
+        """
+        return self.runnable > self.cores
+
+
+class Hosts:
+    """The hosts of a session's executors.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    cores : int
+        Of a local session, which is one host.
+    """
+
+    def __init__(self, spark: SparkSession, cores: int) -> None:
+        local = str(spark.sparkContext.master).startswith("local")
+        self._pool = None if local else ExecutorPool(spark)
+        self._local_cores = cores
+
+    def loads(self, jobs: Iterable[Mapping[str, HostTime]], seconds: float) -> list[HostLoad]:
+        """Return how busy each host was, by name; one without tasks was not.
+
+        Parameters
+        ----------
+        jobs : iterable of mapping of str to HostTime
+            What the tasks of each job measured within the last `seconds`, by host.
+        seconds : float
+        """
+        return loads_of(self._cores(), jobs, seconds)
+
+    def _cores(self) -> dict[str, int]:
+        if self._pool is None:
+            return {"local": self._local_cores}
+        cores: Counter[str] = Counter()
+        for executor in self._pool.living():
+            cores[executor.host] += executor.cores
+        return dict(cores)
+
+
+def loads_of(
+    cores: Mapping[str, int], jobs: Iterable[Mapping[str, HostTime]], seconds: float
+) -> list[HostLoad]:
+    """Return how busy each host was; see `Hosts.loads`.
+
+    Time on a host that is not there (any more, or by that name) is shared by all cores: it waited, or
+    would have, for one of them.
+    """
+    total_cores = sum(cores.values())
+    runnable_s = dict.fromkeys(cores, 0.0)
+    load: dict[str, float] = {}
+    for job in jobs:
+        for host, spent in job.items():
+            named = host if host in cores else next(iter(cores)) if len(cores) == 1 else None
+            if named is not None and spent.load is not None:
+                load[named] = spent.load
+            for one in cores if named is None else (named,):
+                part = 1.0 if named is not None else cores[one] / total_cores
+                runnable_s[one] += spent.runnable_s * part
+    return [
+        HostLoad(host, cores[host], runnable_s[host] / seconds, load.get(host))
+        for host in sorted(cores)
+    ]
+
+
+def beside_s(reports: Sequence[Report], slots_s: float) -> float:
+    """Return for how long of a step's time at its slots none of its tasks ran, in seconds.
+
+    That is Spark's own work, and waiting for a core.
+    """
+    ran = [r.ran for r in reports if r.ran is not None]
+    if not ran:
+        return 0.0
+    all_ms = max(one.ended_ms for one in ran) - min(one.began_ms for one in ran)
+    return max(0.0, slots_s - all_ms / 1e3)
+
+
+def times_of(
+    reports: Sequence[Report], slots_s: float, usual_s: float = 0.0
+) -> dict[str, HostTime]:
+    """Return how long the slot tasks of a step ran or waited for a core, by host.
+
+    A task waited from the moment at which the first of its operator's began, as all could have; and all
+    waited while none ran, though the step was at its slots. So waits for a core count, whoever held it.
+    Where tasks do not say when they ran, all wait while the slowest does not run.
+
+    Parameters
+    ----------
+    reports : sequence of Report
+        Of all operators of the step.
+    slots_s : float
+        How long the step was at its slots, in seconds.
+    usual_s : float
+        The least `beside_s` of any step of the query: what Spark takes though no core is waited for.
+    """
+    if not reports:
+        return {}
+    known = [r.ran for r in reports if r.ran is not None]
+    if len(known) < len(reports):
+        slowest_s = max(r.useful_ms for r in reports) / 1e3
+        waited_s = max(0.0, slots_s - slowest_s)
+        return {ANYWHERE: HostTime(sum(r.useful_ms / 1e3 + waited_s for r in reports))}
+    none_ran_s = max(0.0, beside_s(reports, slots_s) - usual_s)
+    first_ms: dict[str, float] = {}
+    for report, where in zip(reports, known, strict=True):
+        earliest = first_ms.get(report.operator, where.began_ms)
+        first_ms[report.operator] = min(earliest, where.began_ms)
+    spent_s: defaultdict[str, float] = defaultdict(float)
+    for report, where in zip(reports, known, strict=True):
+        waited_s = min(slots_s, (where.began_ms - first_ms[report.operator]) / 1e3)
+        spent_s[where.host] += report.useful_ms / 1e3 + waited_s + none_ran_s
+    load = {where.host: where.load for where in known}
+    return {host: HostTime(runnable_s, load[host]) for host, runnable_s in spent_s.items()}

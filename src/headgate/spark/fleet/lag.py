@@ -1,0 +1,116 @@
+"""What waits at the sources of a query: what Spark has not read yet, as far as a source tells."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_KEPT = 200
+"""Batches of which something is kept; a round looks at one of them."""
+
+
+@dataclass(frozen=True)
+class SourceAt:
+    """One source in one batch.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that the batch read.
+    read, behind : float
+        Between the offsets that the batch read, and from there to the newest one, in the source's own
+        units: records, files, seconds.
+    """
+
+    rows: int
+    read: float
+    behind: float
+
+
+@dataclass(frozen=True)
+class ProgressAt:
+    """The sources of a query in one batch, in Spark's order."""
+
+    batch: int
+    sources: tuple[SourceAt, ...]
+
+
+class SourceLag:
+    """What Spark's progress said of a query's sources.
+
+    A source whose batches are limited (``maxOffsetsPerTrigger``, ``maxFilesPerTrigger``) tells its newest
+    offset beside the one that was read up to. How many records lie between two offsets is learnt from
+    those that were read.
+    """
+
+    def __init__(self) -> None:
+        self._noted: deque[ProgressAt] = deque(maxlen=_KEPT)
+
+    def note(self, progress: Mapping[str, Any]) -> None:
+        """Take note of a progress of Spark's."""
+        batch = int(progress["batchId"])
+        if self._noted and self._noted[-1].batch >= batch:
+            return
+        sources = tuple(_source_at(source) for source in progress["sources"])
+        self._noted.append(ProgressAt(batch, sources))
+
+    @property
+    def sources(self) -> int:
+        """How many sources Spark counts; 0 where nothing was noted."""
+        return len(self._noted[-1].sources) if self._noted else 0
+
+    def since(self, batch: int) -> list[ProgressAt]:
+        """Return what was noted of the batches from `batch` on."""
+        return [noted for noted in self._noted if noted.batch >= batch]
+
+    def behind(self, source: int, batch: int) -> float:
+        """Return how far a source was behind in `batch`, or in the nearest one noted; own units."""
+        if not self._noted:
+            return 0.0
+        nearest = min(self._noted, key=lambda noted: abs(noted.batch - batch))
+        return nearest.sources[source].behind if source < len(nearest.sources) else 0.0
+
+    def tells(self, source: int) -> bool:
+        """Return whether a source ever told of something newer than what was read."""
+        return any(n.sources[source].behind > 0.0 for n in self._noted if source < len(n.sources))
+
+
+def distance(start: object, end: object) -> float:
+    """Return how far `end` is behind `start`: the sum over all numbers that both have.
+
+    Parameters
+    ----------
+    start, end : object
+        Offsets as a progress has them: JSON, or text that is; what is in one only counts nothing.
+    """
+    start, end = _parsed(start), _parsed(end)
+    if isinstance(start, Mapping) and isinstance(end, Mapping):
+        return sum(distance(start[key], end[key]) for key in end if key in start)
+    if isinstance(start, list) and isinstance(end, list):
+        return sum(distance(a, b) for a, b in zip(start, end, strict=False))
+    if isinstance(start, bool) or isinstance(end, bool):
+        return 0.0
+    if isinstance(start, int | float) and isinstance(end, int | float):
+        return max(0.0, float(end) - float(start))
+    return 0.0
+
+
+def _source_at(source: Mapping[str, Any]) -> SourceAt:
+    end = source.get("endOffset")
+    return SourceAt(
+        rows=int(source.get("numInputRows", 0)),
+        read=distance(source.get("startOffset"), end),
+        behind=distance(end, source.get("latestOffset")),
+    )
+
+
+def _parsed(offset: object) -> object:
+    if isinstance(offset, str):
+        try:
+            return json.loads(offset)
+        except json.JSONDecodeError:
+            return None
+    return offset

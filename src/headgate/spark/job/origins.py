@@ -1,0 +1,174 @@
+"""How old results are: from the newest input that contributed to one until it is put out."""
+
+from __future__ import annotations
+
+import bisect
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headgate.journal import histogram
+from headgate.spark.job.reports import Report
+
+_KEPT_STEPS = 1000
+"""Steps of an operator in which what waits behind it may have been put out; older ones count as the
+oldest. Chosen, not tuned."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Results that an operator put out together.
+
+    Attributes
+    ----------
+    at_ms : float
+        When, ms since 1970.
+    latency_ms : float
+        From the newest contributing input's arrival at the source.
+    count : int
+    """
+
+    at_ms: float
+    latency_ms: float
+    count: int
+
+
+@dataclass
+class _Kept:
+    """What is known of one operator.
+
+    Attributes
+    ----------
+    window_us : int or None
+        Length of the windows whose results it puts out when their time is over; None if it puts
+        out results at once.
+    newest_ms : dict of int to float
+        When the newest record of each slice came to it.
+    put_out : deque of (float, float, float)
+        Of its last steps: when its results were out, their mean latency and the least, ms.
+    """
+
+    window_us: int | None
+    newest_ms: dict[int, float] = field(default_factory=dict)
+    put_out: deque[tuple[float, float, float]] = field(
+        default_factory=lambda: deque(maxlen=_KEPT_STEPS)
+    )
+
+
+class Origins:
+    """Follows results of a chain of operators back to the source.
+
+    A result of a window is charged its wait: it is as old as the newest record of the window. What is
+    put out with the records that cause it is as old as these. Behind another operator the age of what
+    was put out there is added.
+
+    Kept in memory: of windows begun before a start nothing is known, and they are not counted.
+
+    Parameters
+    ----------
+    parents : mapping of str to sequence of str
+        Which operators each one reads, upstream first; none where it reads the source.
+    windows_us : mapping of str to int
+        Lengths of the windows of operators that put results out when their time is over.
+
+    References
+    ----------
+    Henge 3, StreamSwitch 6.6. Differs: the newest record of a window is that of all keys, not of the
+    result's own; and results that an operator puts out in one step are alike to the next.
+    """
+
+    def __init__(self, parents: Mapping[str, Sequence[str]], windows_us: Mapping[str, int]) -> None:
+        self._parents = {name: tuple(above) for name, above in parents.items()}
+        self._kept = {name: _Kept(windows_us.get(name)) for name in parents}
+
+    def judges(self, operator: str) -> bool:
+        """Return whether results differ in age from what the operator's own records tell."""
+        kept = self._kept[operator]
+        return kept.window_us is not None or bool(self._parents[operator])
+
+    @property
+    def last(self) -> list[str]:
+        """The operators whose results no other one reads."""
+        read = {parent for above in self._parents.values() for parent in above}
+        return [name for name in self._parents if name not in read]
+
+    def step(self, reports: Sequence[Report]) -> dict[str, list[Finished]]:
+        """Take note of a committed step, and return what each operator put out in it."""
+        now_ms = time.time() * 1e3
+        found = {}
+        for name, kept in self._kept.items():
+            mine = [r for r in reports if r.operator == name]
+            parents = [self._kept[parent] for parent in self._parents[name]]
+            for report in mine:
+                for begin_us, newest_ms in report.newest_ms.items():
+                    known_ms = kept.newest_ms.get(begin_us, 0.0)
+                    kept.newest_ms[begin_us] = max(known_ms, newest_ms)
+            done = [x for r in mine for x in self._finished(kept, parents, r, now_ms)]
+            count = sum(one.count for one in done)
+            if count:
+                mean_ms = sum(one.latency_ms * one.count for one in done) / count
+                least_ms = min(one.latency_ms for one in done)
+                kept.put_out.append((max(one.at_ms for one in done), mean_ms, least_ms))
+            _forget(kept, mine)
+            found[name] = done
+        return found
+
+    def _finished(
+        self, kept: _Kept, parents: Sequence[_Kept], report: Report, now_ms: float
+    ) -> list[Finished]:
+        at_ms = now_ms if report.ran is None else report.ran.ended_ms
+        if kept.window_us is None:
+            total = sum(edge * count for edge, count in report.histogram)
+            scale = report.latency_sum_ms / total if total else 0.0
+            own = [(edge * scale, count) for edge, count in report.histogram]
+            # what took so long here was put out above so long ago
+            return [
+                Finished(at_ms, own_ms + _age_ms(parents, at_ms - own_ms, newest=False), count)
+                for own_ms, count in own
+            ]
+        found = []
+        for end_us, count in report.results.items():
+            newest_ms = max(
+                (
+                    at
+                    for begin, at in kept.newest_ms.items()
+                    if end_us - kept.window_us <= begin < max(end_us, end_us - kept.window_us + 1)
+                ),
+                default=None,
+            )
+            if newest_ms is not None:
+                origin_ms = newest_ms - _age_ms(parents, newest_ms, newest=True)
+                found.append(Finished(at_ms, max(0.0, at_ms - origin_ms), count))
+        return found
+
+
+def sparse(finished: Sequence[Finished]) -> histogram.Sparse:
+    """Return the histogram of results' latencies."""
+    if not finished:
+        return ()
+    latencies = [one.latency_ms for one in finished]
+    return histogram.sparse_of(histogram.counts_of(latencies, [one.count for one in finished]))
+
+
+def _age_ms(parents: Sequence[_Kept], at_ms: float, *, newest: bool) -> float:
+    """Return how old what came from above at `at_ms` was then; 0 from a source."""
+    ages = []
+    for parent in parents:
+        if parent.put_out:
+            times = [out_ms for out_ms, _, _ in parent.put_out]
+            place = max(0, bisect.bisect_right(times, at_ms) - 1)
+            _, mean_ms, least_ms = parent.put_out[place]
+            ages.append(least_ms if newest else mean_ms)
+    if not ages:
+        return 0.0
+    return min(ages) if newest else sum(ages) / len(ages)
+
+
+def _forget(kept: _Kept, mine: Sequence[Report]) -> None:
+    """Forget slices of which every window is out."""
+    if kept.window_us is None or not mine:
+        return
+    out_us = min(report.holds_us for report in mine)
+    for begin_us in [b for b in kept.newest_ms if b + kept.window_us < out_us]:
+        del kept.newest_ms[begin_us]

@@ -1,0 +1,28 @@
+"""The streams that a plan reads."""
+
+from __future__ import annotations
+
+from headgate.spark.jvm.gateway import Jvm, class_name, each
+
+
+def streams_of(plan: Jvm) -> list[Jvm]:
+    """Return the streaming leaves of a plan, from left to right, as Spark numbers its sources.
+
+    Two leaves that are equal are one source to Spark.
+    """
+    return [leaf for leaf in each(plan.collectLeaves()) if leaf.isStreaming()]
+
+
+def united(plan: Jvm) -> list[Jvm]:
+    """Return what a plan unites; the plan itself where it is no union."""
+    return list(each(plan.children())) if class_name(plan) == "Union" else [plan]
+
+
+def keeps_rows(plan: Jvm, leaf: Jvm) -> bool:
+    """Return whether a plan puts out as many rows as `leaf`, its only one, has: it only projects."""
+    while not plan.equals(leaf):
+        children = list(each(plan.children()))
+        if len(children) != 1 or class_name(plan) not in ("Project", "SubqueryAlias"):
+            return False
+        (plan,) = children
+    return True
