@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import headgate as hg
 from headgate.control.estimators.service_time import ServiceTimeEstimate
+from headgate.control.groupings import Groupings
 from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPool
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.journal.reader import read
@@ -144,6 +146,26 @@ def test_new_rows_go_to_active_replicas_only_and_least_to_one_that_waits() -> No
     assert taken[1] == 14
 
 
+@pytest.mark.parametrize(
+    ("grouping", "taken"),
+    [
+        ("round-robin", {0: 40, 1: 40, 2: 40}),
+        ("load-aware", {0: 53, 1: 14, 2: 53}),
+        ("least-work", {0: 60, 1: 0, 2: 60}),
+    ],
+)
+def test_a_batch_goes_as_the_stages_grouping_says(grouping: str, taken: dict[int, int]) -> None:
+    """Of three replicas one has 40 rows waiting, and takes twice as long for a row."""
+    state = PoolState.fresh(CONFIG)
+    state.grouping = grouping
+    state.pool = ReplicaPool((True, True, True, False))
+    state.backlog = {1: [["f", 0, 40]]}
+    state.event = ServiceTimeEstimate(0.01)
+    state.speeds = {j: ServiceTimeEstimate(s) for j, s in enumerate((0.01, 0.02, 0.01))}
+    order = Counter(state.order(CONFIG, 120))
+    assert {lane: order[lane] for lane in range(3)} == taken
+
+
 def test_a_long_batch_repeats_an_order_that_stands_for_it() -> None:
     state = PoolState.fresh(CONFIG)
     state.event = ServiceTimeEstimate(0.0001)
@@ -163,6 +185,27 @@ def test_rows_of_many_small_partitions_go_to_all_replicas(rows_each: int, replic
     taken = Counter(order[number % len(order)] for number in numbers)
     assert len(taken) == replicas
     assert max(taken.values()) <= 2 * min(taken.values())
+
+
+def test_what_a_row_takes_each_replica_is_measured_apart() -> None:
+    state = PoolState.fresh(CONFIG)
+    slow, quick = report(0, arrived=10), report(1, arrived=10)
+    for _ in range(2):
+        state.apply(
+            [dataclasses.replace(slow, rows_s=1.0), dataclasses.replace(quick, rows_s=0.5)], [0, 1]
+        )
+    assert {j: speed.event_s for j, speed in state.speeds.items()} == {0: 0.1, 1: 0.05}
+
+
+def test_a_stage_may_have_a_grouping_of_its_own() -> None:
+    chosen = Groupings.parse("shuffle, map-1: Least-Work")
+    assert [chosen.of(stage) for stage in ("map-0", "map-1")] == ["shuffle", "least-work"]
+    assert Groupings.parse("map-0: shuffle").of("map-1") == "load-aware"
+
+
+def test_a_stage_that_no_query_has_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r'stage "mop-1", .*; did you mean "map-1"'):
+        Groupings.parse("shuffle, mop-1: least-work").check(["map-0", "map-1"])
 
 
 def test_a_pool_comes_back_from_its_manifest() -> None:

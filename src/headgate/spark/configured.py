@@ -192,5 +192,6 @@ def pool_config(
         box_s=box_s,
         replica_rate=own.SLOT_RATE.of(options),
         restart_s=own.REPLICAS_RESTART.of(options),
+        groupings=own.GROUPING.of(options),
         attempts=own.ATTEMPTS.of(options),
     )

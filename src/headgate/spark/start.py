@@ -94,6 +94,7 @@ def _start_pools(df: DataFrame, settings: QuerySettings, policy: ReplicaPolicy) 
     pipeline = read_pipeline(df, policy.name, own.ARRIVAL.of(settings.options))
     plan = PlannedQuery([], pipeline.plan, df.schema, OutputMode.APPEND)
     config = configured.pool_config(spark, settings.slots, settings.options, settings.budget_s)
+    config.groupings.check(stage.id for stage in pipeline.stages)
     identity = {"stages": {stage.id: stage.raw_schema.jsonValue() for stage in pipeline.stages}}
     with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
         where = configured.checkpoint_place(spark, settings)

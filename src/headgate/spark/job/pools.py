@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from headgate.control.estimators.grouping import load_aware, round_robin
+from headgate.control.estimators.grouping import F64, I64, least_work, load_aware, round_robin
 from headgate.control.estimators.service_time import ServiceTimeEstimate
+from headgate.control.groupings import DEFAULT, Groupings
 from headgate.control.replicas import OperatorInterval, ReplicaPool
 from headgate.operators.quota import timed_quota
 from headgate.spark.job.reports import ReplicaReport
@@ -53,6 +54,8 @@ class PoolConfig:
         How long a policy that restarts the job stops it.
     attempts : int
         Executions of a batch before the query fails.
+    groupings : Groupings
+        Which replica of a stage a row goes to.
     """
 
     least: int
@@ -63,6 +66,7 @@ class PoolConfig:
     replica_rate: float | None = None
     restart_s: float = 5.0
     attempts: int = 4
+    groupings: Groupings = field(default_factory=Groupings)
 
 
 @dataclass
@@ -78,6 +82,10 @@ class PoolState:
         Since the interval began.
     event : ServiceTimeEstimate or None
         None until something was measured.
+    grouping : str
+        Which replica a row goes to; see `headgate.control.groupings`.
+    speeds : dict of int to ServiceTimeEstimate
+        Time of a row at each replica that has served some, batch by batch.
     """
 
     pool: ReplicaPool
@@ -86,6 +94,8 @@ class PoolState:
     processed: float = 0.0
     useful_s: float = 0.0
     event: ServiceTimeEstimate | None = None
+    grouping: str = DEFAULT
+    speeds: dict[int, ServiceTimeEstimate] = field(default_factory=dict)
     _expected: int = 0
     _cursor: int = 0
 
@@ -145,6 +155,8 @@ class PoolState:
     def order(self, config: PoolConfig, rows: int | None = None) -> list[int]:
         """Return the lanes that the rows of the next batch go to, one after another.
 
+        Shuffled rows have no order: for them it is the lanes of all active replicas.
+
         Parameters
         ----------
         config : PoolConfig
@@ -159,18 +171,33 @@ class PoolState:
         """
         active, lanes = self.active, self.lanes
         expected = max(self._expected if rows is None else rows, len(active))
-        count = min(expected, _PATTERN_ROWS)
-        event_s = self.event.event_s if self.event is not None else 0.0
-        if event_s > 0.0:
-            waiting = np.array(self.queued(), dtype=np.float64)[active]
-            load = waiting * event_s / config.interval_s
-            step = event_s / config.interval_s * expected / count
-            found = load_aware(count, load, step, self._cursor % len(active))
-        else:
-            found = round_robin(count, len(active), self._cursor % len(active))
+        chosen = self._chosen(config, expected, min(expected, _PATTERN_ROWS))
         self._cursor += 1
         lane_of = {replica: lane for lane, replica in enumerate(lanes)}
-        return [lane_of[active[j]] for j in found.replica.tolist()]
+        return [lane_of[active[j]] for j in chosen.tolist()]
+
+    def _chosen(self, config: PoolConfig, expected: int, count: int) -> I64:
+        """Return `count` of the active replicas, in the order in which they take `expected` rows."""
+        active = self.active
+        if self.grouping == "shuffle":
+            return np.arange(len(active), dtype=np.int64)
+        waiting = np.array(self.queued(), dtype=np.float64)[active]
+        cursor = self._cursor % len(active)
+        if self.grouping == "least-work":
+            row_s = self._row_s(config)
+            return least_work(count, waiting * row_s, row_s * (expected / count)).replica
+        if self.grouping == "load-aware" and self.event is not None:
+            used = self.event.event_s / config.interval_s
+            return load_aware(count, waiting * used, used * expected / count, cursor).replica
+        return round_robin(count, len(active), cursor).replica
+
+    def _row_s(self, config: PoolConfig) -> F64:
+        """Return what a row takes each active replica; one that has served none is as the others."""
+        if config.replica_rate is not None or not self.speeds:
+            return np.ones(len(self.active))
+        usual = float(np.mean([speed.event_s for speed in self.speeds.values()]))
+        known = [self.speeds.get(j) for j in self.active]
+        return np.array([usual if speed is None else speed.event_s for speed in known])
 
     def quotas(self, config: PoolConfig, elapsed_s: float) -> list[int | None]:
         """Return how many rows the replica of each lane may serve; None for all."""
@@ -186,6 +213,9 @@ class PoolState:
             if report.waiting is not None:
                 segment = [report.waiting.name, 0, report.waiting_rows]
                 self.backlog.setdefault(replica, []).append(segment)
+            if report.served and report.rows_s > 0.0:
+                fresh = ServiceTimeEstimate(report.rows_s / report.served)
+                self.speeds.setdefault(replica, fresh).observe(report.served, report.rows_s)
         self._expected = sum(report.arrived for report in reports)
         self.received += self._expected
         self.processed += sum(report.served for report in reports)

@@ -130,6 +130,8 @@ class ReplicaReport:
     histogram : Sparse
         Of the latencies of the rows served.
     latency_sum_ms : float
+    rows_s : float
+        Time in the user's function with rows that it was given, without what it sets up before.
     """
 
     step: int
@@ -147,6 +149,7 @@ class ReplicaReport:
     useful_s: float
     histogram: Sparse
     latency_sum_ms: float
+    rows_s: float = 0.0
 
 
 class Tagged(Protocol):

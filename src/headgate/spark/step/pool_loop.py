@@ -62,6 +62,8 @@ class PoolLoop:
             else PoolState.fresh(config)
             for stage in stages
         }
+        for stage, state in self.states.items():
+            state.grouping = config.groupings.of(stage)
         self.lost = 0 if latest is None else int(latest.engine["lost"])
         self.step = 0 if latest is None else latest.step + 1
         self.decisions: deque[tuple[float, str]] = deque(maxlen=_KEPT)

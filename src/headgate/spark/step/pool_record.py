@@ -53,7 +53,10 @@ class PoolRecorder(StepRecorder):
         parameters: dict[str, Any],
     ) -> None:
         """Write that the query started, and from where; `uuid` is the checkpoint's."""
-        stages = tuple(OperatorInfo(stage, "stateless stage on a pool") for stage in states)
+        stages = tuple(
+            OperatorInfo(stage, f"stateless stage on a pool, grouping {state.grouping}")
+            for stage, state in states.items()
+        )
         slots = _most(states)
         self.begin(Start(uuid, name, 0, slots, parameters=parameters, operators=stages), latest)
 

@@ -22,13 +22,13 @@ from pyspark.sql import types as T
 from headgate.core.errors import EngineError
 from headgate.journal.histogram import Sparse, merge
 from headgate.spark.job.phases import Phases
-from headgate.spark.job.pools import stride
 from headgate.spark.job.reports import ReplicaReport, ReportChannel
 from headgate.spark.jvm.plans import ArrowMap, Graft, computed_rows, leaf, of_rows, run_through
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.read.stages import Pipeline, Stage, arrived_ms
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import pool_manifest
+from headgate.spark.step.dealing import lane_of_rows
 from headgate.spark.step.intake import Intake
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs, raw_frame
@@ -39,9 +39,6 @@ from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import FileEntry, Manifest
 
 _NOTHING = T.StructType([T.StructField("nothing", T.IntegerType())])
-_ROW_BITS = 2**33 - 1
-"""The part of ``monotonically_increasing_id`` that numbers the rows within a partition."""
-
 _KEPT = 10_000
 """Batches that a query tells of; a query may run for months."""
 
@@ -230,11 +227,7 @@ class PoolWork:
         context.setLocalProperty(ReplicaFacts.PROPERTY + stage.id, facts)
         text = f"b{begun.number}: {stage.id} x{len(state.active)}, {len(lanes)} tasks"
         context.setLocalProperty("spark.job.description", text)
-        order = state.order(self.config, rows)
-        begin = f"spark_partition_id() * {stride(len(order), len(state.active))}"
-        row = f"(monotonically_increasing_id() & {_ROW_BITS})"
-        place = f"cast(pmod({begin} + {row}, {len(order)}) as int) + 1"
-        lane = F.expr(f"element_at(array({','.join(map(str, order))}), {place})")
+        lane = lane_of_rows(state, self.config, rows, seed=begun.number)
         routed = frame.withColumn(LANE, lane)
         routed = routed.repartitionById(len(lanes), LANE)
         mapped = self._maps[stage.id].apply(routed)

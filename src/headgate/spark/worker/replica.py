@@ -78,6 +78,7 @@ class ReplicaTask:
             useful_s=feed.useful_s,
             histogram=sparse_of(counts_of(latency_ms, np.ones(len(latency_ms)))),
             latency_sum_ms=float(latency_ms.sum()),
+            rows_s=feed.rows_s,
         )
         self.sender.add([report])
         return iter(())
@@ -102,6 +103,8 @@ class Feed:
     ----------
     served : int
         Rows handed out.
+    rows_s : float
+        Time between handing some out and being asked for more.
     """
 
     def __init__(
@@ -123,7 +126,9 @@ class Feed:
         self._latencies: list[F64] = []
         self._at = self._row = 0
         self._stopped = False
+        self._given_s = 0.0
         self.served = 0
+        self.rows_s = 0.0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -145,7 +150,7 @@ class Feed:
         self.served += rows
         if self._row == batch.num_rows:
             self._at, self._row = self._at + 1, 0
-        self._given = given
+        self._given, self._given_s = given, time.perf_counter()
         return given.drop_columns([ARRIVED])
 
     def _full(self) -> bool:
@@ -159,6 +164,7 @@ class Feed:
         """Note the latency of the rows handed out last: the function is done with them."""
         if self._given is None:
             return
+        self.rows_s += time.perf_counter() - self._given_s
         arrived_ms = self._given.column(ARRIVED).fill_null(self._now_ms).to_numpy()
         self._latencies.append(np.maximum(time.time() * 1e3 - arrived_ms, 0.0))
         self._given = None
