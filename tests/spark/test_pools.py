@@ -111,6 +111,53 @@ def test_when_the_time_is_up_the_rest_is_left() -> None:
     assert values(feed.finish()) == [0, 1, 2]
 
 
+def aged(start: int, count: int, arrived_ms: float) -> pa.RecordBatch:
+    arrived = pa.array([arrived_ms] * count, pa.float64())
+    return pa.record_batch({"v": list(range(start, start + count)), ARRIVED: arrived})
+
+
+def test_rows_that_are_too_old_when_their_turn_comes_are_dropped_and_take_no_time() -> None:
+    now_ms = time.time() * 1e3
+    waiting = [aged(0, 3, now_ms - 60_000), aged(3, 2, now_ms - 1_000)]
+    feed = Feed(waiting, [aged(5, 4, now_ms)], 3, None, now_ms, timeout_s=30.0)
+    assert values(list(feed)) == [3, 4, 5]
+    assert values(feed.finish()) == [6, 7, 8]
+    assert (feed.served, feed.too_old, len(feed.latency_ms)) == (3, 3, 3)
+
+
+def test_without_a_timeout_no_row_is_too_old() -> None:
+    feed = Feed([aged(0, 3, 0.0)], [], None, None, 0.0)
+    assert values(list(feed)) == [0, 1, 2]
+    assert (feed.finish(), feed.too_old) == ([], 0)
+
+
+def test_what_comes_to_a_full_queue_is_dropped_the_newest_first_and_evenly() -> None:
+    state = PoolState.fresh(CONFIG)
+    state.backlog = {0: [["old", 0, 5]]}
+    reports = [report(0, arrived=40, waiting=30), report(1, arrived=20, waiting=10)]
+    state.apply(reports, [0, 1])
+    state.refuse(25, reports, [0, 1])
+    assert state.backlog == {0: [["old", 0, 5], ["file-0", 0, 15]], 1: [["file-1", 0, 5]]}
+    assert state.dropped["queue_full"] == 20
+    state.refuse(25, [], [0, 1])
+    assert sum(state.queued()) == 25
+    back = PoolState.recovered(CONFIG, state.facts())
+    assert (back.dropped["queue_full"], back.backlog) == (20, state.backlog)
+
+
+def test_what_waited_before_is_never_refused() -> None:
+    state = PoolState.fresh(CONFIG)
+    state.backlog = {0: [["old", 0, 50]]}
+    reports = [report(1, arrived=9, waiting=9)]
+    state.apply(reports, [0, 1])
+    state.refuse(10, reports, [0, 1])
+    assert (state.backlog, state.dropped["queue_full"]) == ({0: [["old", 0, 50]]}, 9)
+
+
+def test_a_manifest_of_an_earlier_release_has_dropped_nothing() -> None:
+    assert not PoolState.recovered(CONFIG, {"active": [0], "backlog": {}}).dropped
+
+
 def test_a_function_that_takes_longer_to_set_up_than_its_time_is_still_given_rows() -> None:
     feed = Feed([], [rows(0, 3)], None, 0.01, 0.0)
     time.sleep(0.02)

@@ -120,6 +120,8 @@ OPTION_VALUES = {
     "headgate.backlog.ageMax": ["60", "-1 s"],
     "headgate.replicas.interval": [5],
     "headgate.replicas.restart": ["never"],
+    "headgate.replicas.timeout": ["30", "0 s"],
+    "headgate.replicas.queueMax": [0, -1, "some"],
     "headgate.grouping": ["by key", "shuffle, shuffle", "map-0: shuffle, map-0: shuffle"],
     "headgate.executors": ["lead"],
     "headgate.slotRate": [0, "nan", "inf", "fast"],

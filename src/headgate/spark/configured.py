@@ -193,5 +193,7 @@ def pool_config(
         replica_rate=own.SLOT_RATE.of(options),
         restart_s=own.REPLICAS_RESTART.of(options),
         groupings=own.GROUPING.of(options),
+        timeout_s=own.REPLICAS_TIMEOUT.of(options),
+        queue_max=own.REPLICAS_QUEUE_MAX.of(options),
         attempts=own.ATTEMPTS.of(options),
     )

@@ -111,7 +111,7 @@ def _start_pools(df: DataFrame, settings: QuerySettings, policy: ReplicaPolicy) 
         warm_workers(spark, [])
         parameters = {"policy": policy.name, "checkpoint": str(where.path), **asdict(config)}
         name = settings.name or pipeline.stages[-1].id
-        recorder.started(uuid, name, work.states, latest, parameters)
+        recorder.started(uuid, name, work.states, latest, parameters, loop.dropped())
         recorder.progress.begin(spark, sink)
         machine.redeliver_drained()
         writer = configured.inner_writer(work.intake.stream, settings, where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
@@ -19,6 +20,9 @@ from headgate.spark.job.reports import ReplicaReport
 
 Segment = list[Any]
 """[file in the checkpoint's backlog, first row, rows]."""
+
+TOO_OLD, QUEUE_FULL = "too_old", "queue_full"
+"""Why rows are dropped."""
 
 _PATTERN_ROWS = 512
 """The longest order of replicas that a batch's plan carries. Chosen, not tuned."""
@@ -56,6 +60,10 @@ class PoolConfig:
         Executions of a batch before the query fails.
     groupings : Groupings
         Which replica of a stage a row goes to.
+    timeout_s : float or None
+        t_out: a row that is older when its turn comes is dropped; None drops none.
+    queue_max : int or None
+        q_size: rows that may wait at a stage; what comes beyond is dropped. None is no bound.
     """
 
     least: int
@@ -67,6 +75,8 @@ class PoolConfig:
     restart_s: float = 5.0
     attempts: int = 4
     groupings: Groupings = field(default_factory=Groupings)
+    timeout_s: float | None = None
+    queue_max: int | None = None
 
 
 @dataclass
@@ -86,6 +96,9 @@ class PoolState:
         Which replica a row goes to; see `headgate.control.groupings`.
     speeds : dict of int to ServiceTimeEstimate
         Time of a row at each replica that has served some, batch by batch.
+    dropped : Counter of str
+        Rows dropped since the query's first start: too old (`TOO_OLD`), or come to a full queue
+        (`QUEUE_FULL`).
     """
 
     pool: ReplicaPool
@@ -96,6 +109,7 @@ class PoolState:
     event: ServiceTimeEstimate | None = None
     grouping: str = DEFAULT
     speeds: dict[int, ServiceTimeEstimate] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
     _expected: int = 0
     _cursor: int = 0
 
@@ -114,7 +128,7 @@ class PoolState:
         if not any(active):
             active[0] = True
         pool = ReplicaPool(tuple(active))
-        state = cls(pool, backlog)
+        state = cls(pool, backlog, dropped=Counter(facts.get("dropped", {})))
         state.resize(min(max(len(was), config.least), config.most))
         return state
 
@@ -123,6 +137,7 @@ class PoolState:
         return {
             "active": self.active,
             "backlog": {str(j): segments for j, segments in self.backlog.items() if segments},
+            "dropped": dict(self.dropped),
         }
 
     @property
@@ -220,6 +235,36 @@ class PoolState:
         self.received += self._expected
         self.processed += sum(report.served for report in reports)
         self.useful_s += sum(report.useful_s for report in reports)
+        self.dropped[TOO_OLD] += sum(report.too_old for report in reports)
+
+    def refuse(self, most: int, reports: Sequence[ReplicaReport], lanes: Sequence[int]) -> None:
+        """Drop of what a batch left waiting the newest rows, until no more than `most` wait.
+
+        To be called right after `apply`. Each replica gives up the same share of what came to it;
+        what has waited for longer stays.
+
+        References
+        ----------
+        PSPS V-B, q_size. Open there: one bound for all replicas of an operator. Differs: a queue is
+        looked at when a batch is over, so that what is served in the batch it comes with never waited.
+        """
+        came = {lanes[r.lane]: r.waiting_rows for r in reports if r.waiting is not None}
+        total = sum(came.values())
+        excess = min(sum(self.queued()) - most, total)
+        if excess <= 0:
+            return
+        so_far = gone = 0
+        for replica, rows in came.items():
+            so_far += rows
+            fewer = excess * so_far // total - gone
+            gone += fewer
+            segments = self.backlog[replica]
+            segments[-1] = [*segments[-1][:2], rows - fewer]
+            if fewer == rows:
+                segments.pop()
+            if not segments:
+                del self.backlog[replica]
+        self.dropped[QUEUE_FULL] += excess
 
     def _advance(self, replica: int, rows: int) -> None:
         segments = self.backlog.get(replica, [])

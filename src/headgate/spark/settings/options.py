@@ -184,6 +184,20 @@ REPLICAS_RESTART = Option(
     _DURATION,
     "pools of replicas: how long a policy that restarts stops the query",
 )
+REPLICAS_TIMEOUT: Option[float | None] = Option(
+    "headgate.replicas.timeout",
+    parse_duration_s,
+    None,
+    _DURATION,
+    "pools of replicas: a row that is older when its turn comes is dropped and counted",
+)
+REPLICAS_QUEUE_MAX: Option[int | None] = Option(
+    "headgate.replicas.queueMax",
+    _whole(1),
+    None,
+    "a whole number of 1 or more",
+    "pools of replicas: rows that may wait at a stage; new ones beyond it are dropped and counted",
+)
 GROUPING = Option(
     "headgate.grouping",
     Groupings.parse,
@@ -226,6 +240,8 @@ _ALL: tuple[Option[Any], ...] = (
     BACKLOG_AGE_MAX,
     REPLICAS_INTERVAL,
     REPLICAS_RESTART,
+    REPLICAS_TIMEOUT,
+    REPLICAS_QUEUE_MAX,
     GROUPING,
     EXECUTORS,
     SLOT_RATE,

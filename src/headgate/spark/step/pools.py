@@ -53,6 +53,8 @@ class BatchLine:
         Since the query began.
     arrived, emitted, waiting, lost : int
         Rows: of the source, put out, waiting at all stages, lost in restarts since the start.
+    dropped : dict of str to int
+        Rows dropped at all stages since the query's first start, by reason.
     active, lanes : dict of str to int
         Active replicas, and tasks, of each stage.
     took_ms : float
@@ -72,6 +74,7 @@ class BatchLine:
     took_ms: float
     latency_sum_ms: float
     histogram: Sparse
+    dropped: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -256,6 +259,7 @@ class PoolWork:
             quotas=[0] * len(lanes) if self.loop.blocked else quotas,
             box_s=self.config.box_s,
             now_ms=time.time() * 1e3,
+            timeout_s=self.config.timeout_s,
         )
 
     def _following(self, stage: Stage, outputs: Outputs) -> DataFrame:
@@ -277,8 +281,11 @@ class PoolWork:
         for name, state in self.states.items():
             mine = [report for report in reports if report.operator == name]
             state.apply(mine, plan.lanes[name])
+            if self.config.queue_max is not None:
+                state.refuse(self.config.queue_max, mine, plan.lanes[name])
+            kept = {segment[0] for segments in state.backlog.values() for segment in segments}
             for report in mine:
-                if report.waiting is not None:
+                if report.waiting is not None and report.waiting.name in kept:
                     file = f"backlog/{report.waiting.name}"
                     waiting = report.waiting
                     plan.files[file] = FileEntry(file, waiting.length, waiting.crc32)
@@ -321,9 +328,10 @@ class PoolWork:
                 took_ms=sum(outcome.phases_ms.values()),
                 latency_sum_ms=sum(r.latency_sum_ms for r in leaving),
                 histogram=merge(r.histogram for r in leaving),
+                dropped=self.loop.dropped(),
             )
         )
-        self.recorder.batch(outcome, self.states, lanes[first], now_s)
+        self.recorder.batch(outcome, self.states, lanes[first], now_s, self.loop.dropped())
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:
         """Write down that an attempt failed and the step runs again."""
