@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.estimators.grouping import load_aware, round_robin, shuffle, utilisation
+from headgate.control.estimators.grouping import (
+    least_work,
+    load_aware,
+    round_robin,
+    shuffle,
+    utilisation,
+)
 
 
 def per_event(
@@ -102,3 +108,34 @@ def test_shuffle_spreads_events_at_random_and_evenly_in_the_mean() -> None:
     assert taken.sum() == 8000
     assert (abs(taken - 2000) < 200).all()
     assert len(set(taken.tolist())) > 1
+
+
+def one_by_one(events: int, work: list[float], each: list[float]) -> list[int]:
+    """Each event to the least work, an event at a time."""
+    taken, chosen = [0] * len(work), []
+    for _ in range(events):
+        now = [w + n * e for w, n, e in zip(work, taken, each, strict=True)]
+        chosen.append(now.index(min(now)))
+        taken[chosen[-1]] += 1
+    return chosen
+
+
+@given(
+    events=st.integers(0, 300),
+    replicas=st.lists(
+        st.tuples(st.floats(0.0, 50.0) | st.just(0.0), st.floats(1e-3, 2.0) | st.just(0.1)),
+        min_size=1,
+        max_size=8,
+    ),
+)
+def test_a_batch_goes_to_the_least_work_as_its_events_would_one_by_one(
+    events: int, replicas: list[tuple[float, float]]
+) -> None:
+    work, each = [w for w, _ in replicas], [e for _, e in replicas]
+    batch = least_work(events, np.array(work), np.array(each))
+    assert batch.replica.tolist() == one_by_one(events, work, each)
+
+
+def test_a_slow_replica_gets_as_much_less_as_it_is_slower() -> None:
+    batch = least_work(300, np.zeros(2), np.array([0.1, 0.2]))
+    assert np.bincount(batch.replica).tolist() == [200, 100]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import headgate as hg
 from headgate.control.estimators.service_time import ServiceTimeEstimate
+from headgate.control.groupings import Groupings
 from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPool
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.journal.reader import read
@@ -109,6 +111,53 @@ def test_when_the_time_is_up_the_rest_is_left() -> None:
     assert values(feed.finish()) == [0, 1, 2]
 
 
+def aged(start: int, count: int, arrived_ms: float) -> pa.RecordBatch:
+    arrived = pa.array([arrived_ms] * count, pa.float64())
+    return pa.record_batch({"v": list(range(start, start + count)), ARRIVED: arrived})
+
+
+def test_rows_that_are_too_old_when_their_turn_comes_are_dropped_and_take_no_time() -> None:
+    now_ms = time.time() * 1e3
+    waiting = [aged(0, 3, now_ms - 60_000), aged(3, 2, now_ms - 1_000)]
+    feed = Feed(waiting, [aged(5, 4, now_ms)], 3, None, now_ms, timeout_s=30.0)
+    assert values(list(feed)) == [3, 4, 5]
+    assert values(feed.finish()) == [6, 7, 8]
+    assert (feed.served, feed.too_old, len(feed.latency_ms)) == (3, 3, 3)
+
+
+def test_without_a_timeout_no_row_is_too_old() -> None:
+    feed = Feed([aged(0, 3, 0.0)], [], None, None, 0.0)
+    assert values(list(feed)) == [0, 1, 2]
+    assert (feed.finish(), feed.too_old) == ([], 0)
+
+
+def test_what_comes_to_a_full_queue_is_dropped_the_newest_first_and_evenly() -> None:
+    state = PoolState.fresh(CONFIG)
+    state.backlog = {0: [["old", 0, 5]]}
+    reports = [report(0, arrived=40, waiting=30), report(1, arrived=20, waiting=10)]
+    state.apply(reports, [0, 1])
+    state.refuse(25, reports, [0, 1])
+    assert state.backlog == {0: [["old", 0, 5], ["file-0", 0, 15]], 1: [["file-1", 0, 5]]}
+    assert state.dropped["queue_full"] == 20
+    state.refuse(25, [], [0, 1])
+    assert sum(state.queued()) == 25
+    back = PoolState.recovered(CONFIG, state.facts())
+    assert (back.dropped["queue_full"], back.backlog) == (20, state.backlog)
+
+
+def test_what_waited_before_is_never_refused() -> None:
+    state = PoolState.fresh(CONFIG)
+    state.backlog = {0: [["old", 0, 50]]}
+    reports = [report(1, arrived=9, waiting=9)]
+    state.apply(reports, [0, 1])
+    state.refuse(10, reports, [0, 1])
+    assert (state.backlog, state.dropped["queue_full"]) == ({0: [["old", 0, 50]]}, 9)
+
+
+def test_a_manifest_of_an_earlier_release_has_dropped_nothing() -> None:
+    assert not PoolState.recovered(CONFIG, {"active": [0], "backlog": {}}).dropped
+
+
 def test_a_function_that_takes_longer_to_set_up_than_its_time_is_still_given_rows() -> None:
     feed = Feed([], [rows(0, 3)], None, 0.01, 0.0)
     time.sleep(0.02)
@@ -144,6 +193,26 @@ def test_new_rows_go_to_active_replicas_only_and_least_to_one_that_waits() -> No
     assert taken[1] == 14
 
 
+@pytest.mark.parametrize(
+    ("grouping", "taken"),
+    [
+        ("round-robin", {0: 40, 1: 40, 2: 40}),
+        ("load-aware", {0: 53, 1: 14, 2: 53}),
+        ("least-work", {0: 60, 1: 0, 2: 60}),
+    ],
+)
+def test_a_batch_goes_as_the_stages_grouping_says(grouping: str, taken: dict[int, int]) -> None:
+    """Of three replicas one has 40 rows waiting, and takes twice as long for a row."""
+    state = PoolState.fresh(CONFIG)
+    state.grouping = grouping
+    state.pool = ReplicaPool((True, True, True, False))
+    state.backlog = {1: [["f", 0, 40]]}
+    state.event = ServiceTimeEstimate(0.01)
+    state.speeds = {j: ServiceTimeEstimate(s) for j, s in enumerate((0.01, 0.02, 0.01))}
+    order = Counter(state.order(CONFIG, 120))
+    assert {lane: order[lane] for lane in range(3)} == taken
+
+
 def test_a_long_batch_repeats_an_order_that_stands_for_it() -> None:
     state = PoolState.fresh(CONFIG)
     state.event = ServiceTimeEstimate(0.0001)
@@ -163,6 +232,27 @@ def test_rows_of_many_small_partitions_go_to_all_replicas(rows_each: int, replic
     taken = Counter(order[number % len(order)] for number in numbers)
     assert len(taken) == replicas
     assert max(taken.values()) <= 2 * min(taken.values())
+
+
+def test_what_a_row_takes_each_replica_is_measured_apart() -> None:
+    state = PoolState.fresh(CONFIG)
+    slow, quick = report(0, arrived=10), report(1, arrived=10)
+    for _ in range(2):
+        state.apply(
+            [dataclasses.replace(slow, rows_s=1.0), dataclasses.replace(quick, rows_s=0.5)], [0, 1]
+        )
+    assert {j: speed.event_s for j, speed in state.speeds.items()} == {0: 0.1, 1: 0.05}
+
+
+def test_a_stage_may_have_a_grouping_of_its_own() -> None:
+    chosen = Groupings.parse("shuffle, map-1: Least-Work")
+    assert [chosen.of(stage) for stage in ("map-0", "map-1")] == ["shuffle", "least-work"]
+    assert Groupings.parse("map-0: shuffle").of("map-1") == "load-aware"
+
+
+def test_a_stage_that_no_query_has_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r'stage "mop-1", .*; did you mean "map-1"'):
+        Groupings.parse("shuffle, mop-1: least-work").check(["map-0", "map-1"])
 
 
 def test_a_pool_comes_back_from_its_manifest() -> None:

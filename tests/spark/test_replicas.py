@@ -5,17 +5,15 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pool_runs import ROWS, doubled, pooled, put_out, source, twice
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-import headgate as hg
 from headgate.core.errors import ConfigError, UnsupportedQuery
 from headgate.journal.reader import locate, read
 from headgate.journal.schema import Restart, Retry, Start, Stop
@@ -25,48 +23,6 @@ from headgate.spark.jvm import sparklog
 from headgate.spark.step import machine
 
 pytestmark = pytest.mark.timeout(300)
-
-ROWS = 3000
-
-
-def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield pa.record_batch({"w": pc.multiply(batch.column("v"), 2)})
-
-
-def twice(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Put every row out twice, as a flatMap may."""
-    for batch in batches:
-        for _ in range(2):
-            yield pa.record_batch({"x": batch.column("u")})
-
-
-def source(spark, directory, files=6):
-    """A stream of `files` files, one per batch."""
-    folder = directory / "in"
-    folder.mkdir(exist_ok=True)
-    for n in range(files):
-        values = list(range(n * ROWS // files, (n + 1) * ROWS // files))
-        pq.write_table(pa.table({"v": values}), folder / f"{n:03d}.parquet")
-    reader = spark.readStream.schema("v long").option("maxFilesPerTrigger", 1)
-    return reader.parquet(str(folder))
-
-
-def pooled(df, directory, **slots):
-    return (
-        hg.writeStream(df)
-        .policy("psps")
-        .slots(**({"min": 1, "max": 4, "start": 2} | slots))
-        .format("parquet")
-        .option("path", str(directory / "out"))
-        .option("checkpointLocation", str(directory / "checkpoint"))
-        .option("headgate.replicas.interval", "1 s")
-    )
-
-
-def put_out(spark, directory, column):
-    rows = spark.read.parquet(str(directory / "out")).collect()
-    return Counter(row[column] for row in rows)
 
 
 def test_a_chain_of_stages_puts_out_what_spark_does(spark, tmp_path):

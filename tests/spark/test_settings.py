@@ -120,6 +120,9 @@ OPTION_VALUES = {
     "headgate.backlog.ageMax": ["60", "-1 s"],
     "headgate.replicas.interval": [5],
     "headgate.replicas.restart": ["never"],
+    "headgate.replicas.timeout": ["30", "0 s"],
+    "headgate.replicas.queueMax": [0, -1, "some"],
+    "headgate.grouping": ["by key", "shuffle, shuffle", "map-0: shuffle, map-0: shuffle"],
     "headgate.executors": ["lead"],
     "headgate.slotRate": [0, "nan", "inf", "fast"],
     "headgate.floor": ["low", 1],
@@ -134,6 +137,12 @@ def test_an_option_that_may_not_be_that_is_refused_when_it_is_set(key: str) -> N
         said = str(raised.value)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         assert said == f'{key}="{text}" is not allowed; use {own.OPTIONS[key].allowed}.'
+
+
+def test_a_grouping_that_is_not_known_is_refused_with_the_nearest() -> None:
+    for text in ("lest-work", "shuffle, map-1: lest-work"):
+        with pytest.raises(ConfigError, match=r'is not allowed; use .*; did you mean "least-work"'):
+            own.taken("headgate.grouping", text)
 
 
 def test_the_writer_takes_options_in_any_case_and_as_what_they_are(spark: SparkSession) -> None:

@@ -310,6 +310,9 @@ class Batch:
     attempts: int = 1
     """Executions it took; 1 when nothing failed."""
 
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Rows that pools of replicas dropped, by reason: too_old, queue_full or restart."""
+
     watermark_holder: int | None = None
     """Slot whose backlog holds the watermark back; null when none does."""
 

@@ -11,7 +11,7 @@ def finish_lines(result: dict[str, Any]) -> list[str]:
     """Return the summary of a run as lines; `result` has the keys of `summary`."""
     latency = result["latency_ms"]
     slots = " → ".join(str(n) for n in result["slots_seen"])
-    dropped = result["dropped"]
+    reasons = [f"{n:,} {why.replace('_', ' ')}" for why, n in result["dropped"].items()]
     restarts = result["query_restarts"]
     lines = [
         f"{result['workload']} finished: {result['duration_s']:.1f} s, "
@@ -22,7 +22,7 @@ def finish_lines(result: dict[str, Any]) -> list[str]:
         f"floor {ms_text(result['floor_ms'])} ms",
         f"  slots      {slots}{_added(result['rescale_added_ms'])}",
         *_slo_lines(result),
-        f"  dropped    {dropped['late']:,} late, {dropped['null_keys']:,} null keys",
+        f"  dropped    {', '.join(reasons)}",
     ]
     if result["checkpoint"]:
         lines.append(f"  checkpoint {result['checkpoint']}")

@@ -225,8 +225,9 @@ def _records(run: Run) -> Text:
     if groups and all_served:
         group, served = groups.most_common(1)[0]
         text.append(f"group {group} serves {served / all_served:.1%} of records   ")
-    style = "yellow" if run.late or run.null_keys else ""
-    text.append(f"dropped: late {run.late:,}, null keys {run.null_keys:,}", style=style)
+    style = "yellow" if run.late or run.null_keys or run.dropped else ""
+    pools = "".join(f", {why.replace('_', ' ')} {n:,}" for why, n in sorted(run.dropped.items()))
+    text.append(f"dropped: late {run.late:,}, null keys {run.null_keys:,}{pools}", style=style)
     return _labelled("hottest", text)
 
 

@@ -84,6 +84,8 @@ class Run:
         How the job stood to its SLO at the latest batch; None without one.
     decisions : Counter of str
         Changes that a policy decided, by kind; advice apart, as ``advised``.
+    dropped : Counter of str
+        Rows that pools of replicas dropped, by reason.
     switching_ms : list of float
         For each of them that came into force, the time since it was decided.
     """
@@ -108,6 +110,7 @@ class Run:
         self.loop_ms = 0.0
         self.cycles = 0
         self.decisions: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
         self.switching_ms: list[float] = []
         self.retries = self.starts = self._resumes = 0
         self._worked_since_start = False
@@ -201,6 +204,7 @@ class Run:
         self.emitted += batch.emitted
         self.late += batch.late
         self.null_keys += batch.null_keys
+        self.dropped.update(batch.dropped)
         self.histogram = merge((self.histogram, batch.histogram))
         if batch.slo is not None:
             self.slo = batch.slo

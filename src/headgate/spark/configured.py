@@ -201,5 +201,8 @@ def pool_config(
         box_s=box_s,
         replica_rate=own.SLOT_RATE.of(options),
         restart_s=own.REPLICAS_RESTART.of(options),
+        groupings=own.GROUPING.of(options),
+        timeout_s=own.REPLICAS_TIMEOUT.of(options),
+        queue_max=own.REPLICAS_QUEUE_MAX.of(options),
         attempts=own.ATTEMPTS.of(options),
     )

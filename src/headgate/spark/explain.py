@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
+from headgate.control.groupings import GROUPINGS, Groupings
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.build import row_bytes
 from headgate.spark.jvm.gateway import require_classic
 from headgate.spark.read.logical import ModeRefused, read
 from headgate.spark.read.plan import PlannedQuery
+from headgate.spark.read.stages import NoPythonStage, read_pipeline
+from headgate.spark.settings import options as own
 
 MODES = ("append", "update", "complete")
 
 
-def explain(df: DataFrame, outputMode: str | None = None) -> str:
+def explain(df: DataFrame, outputMode: str | None = None, *, grouping: str | None = None) -> str:
     """Return, a line each, what of `df` runs elastically, what stays in Catalyst, what cannot run.
 
     Parameters
@@ -22,7 +25,15 @@ def explain(df: DataFrame, outputMode: str | None = None) -> str:
         A streaming DataFrame of a classic session.
     outputMode : str or None
         append, update or complete; None for append, or for the first of them in which it runs.
+    grouping : str or None
+        As option ``headgate.grouping``; of the Python stages of a stateless query.
+
+    Raises
+    ------
+    ConfigError
+        There is no such grouping, or no such stage.
     """
+    chosen = own.GROUPING.default if grouping is None else own.GROUPING.value_of(grouping)
     require_classic(df.sparkSession)
     refused: dict[str, UnsupportedQuery] = {}
     runs: dict[str, PlannedQuery] = {}
@@ -37,7 +48,10 @@ def explain(df: DataFrame, outputMode: str | None = None) -> str:
         # what is said of a mode is not what hinders where another mode has another reason
         reasons = sorted(refused.values(), key=lambda e: (_of_mode(e), isinstance(e, ModeRefused)))
         return f"not elastic   {reasons[0]}"
-    lines = _lines(next(iter(runs.values())))
+    query = next(iter(runs.values()))
+    lines = _lines(query)
+    if not query.operators:
+        lines[1:1] = _stages(df, chosen)
     if refused:
         modes = " or ".join(f'"{mode}"' for mode in runs)
         lines.insert(0, f"output mode   {modes}; not append: {refused['append']}")
@@ -46,6 +60,22 @@ def explain(df: DataFrame, outputMode: str | None = None) -> str:
 
 def _of_mode(error: UnsupportedQuery) -> bool:
     return "STREAMING_OUTPUT_MODE" in str(error)
+
+
+def _stages(df: DataFrame, chosen: Groupings) -> list[str]:
+    """Return what of a stateless query would run on pools of replicas, and what hinders it."""
+    try:
+        stages = read_pipeline(df, "psps").stages
+    except NoPythonStage:
+        return []
+    except UnsupportedQuery as error:
+        return [f"no pools      {error}"]
+    chosen.check(stage.id for stage in stages)
+    return ['pools         with .policy("psps"), of replicas that follow the load:'] + [
+        f"  {stage.id:<12}{stage.what}; rows go to {GROUPINGS[chosen.of(stage.id)]}: "
+        f"{chosen.of(stage.id)}"
+        for stage in stages
+    ]
 
 
 def _lines(query: PlannedQuery) -> list[str]:

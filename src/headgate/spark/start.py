@@ -113,6 +113,7 @@ def _start_pools(
     pipeline = read_pipeline(df, policy.name, own.ARRIVAL.of(settings.options))
     plan = PlannedQuery([], pipeline.plan, df.schema, OutputMode.APPEND)
     config = configured.pool_config(spark, settings.slots, settings.options, settings.budget_s)
+    config.groupings.check(stage.id for stage in pipeline.stages)
     identity = {"stages": {stage.id: stage.raw_schema.jsonValue() for stage in pipeline.stages}}
     with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
         where = configured.checkpoint_place(spark, settings)
@@ -130,7 +131,7 @@ def _start_pools(
         warm_workers(spark, [])
         parameters = {"policy": policy.name, "checkpoint": str(where.path), **asdict(config)}
         name = settings.name or pipeline.stages[-1].id
-        recorder.started(uuid, name, work.states, latest, parameters)
+        recorder.started(uuid, name, work.states, latest, parameters, loop.dropped())
         recorder.progress.begin(spark, sink)
         machine.redeliver_drained()
         writer = configured.inner_writer(work.intake.stream, settings, where)

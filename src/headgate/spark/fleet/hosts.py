@@ -121,6 +121,16 @@ def loads_of(
     ]
 
 
+def summed(parts: Iterable[Mapping[str, HostTime]]) -> dict[str, HostTime]:
+    """Return the sum of what was measured, by host, with the load that was seen last."""
+    found: dict[str, HostTime] = {}
+    for part in parts:
+        for host, spent in part.items():
+            before_s = found[host].runnable_s if host in found else 0.0
+            found[host] = HostTime(before_s + spent.runnable_s, spent.load)
+    return found
+
+
 def beside_s(reports: Sequence[Report], slots_s: float) -> float:
     """Return for how long of a step's time at its slots none of its tasks ran, in seconds.
 

@@ -14,7 +14,7 @@ from headgate.control.juice import Flow, job_juice
 from headgate.core.utility import Intent, Metric
 from headgate.journal import histogram
 from headgate.journal.histogram import Sparse
-from headgate.spark.fleet.hosts import ANYWHERE, HostTime
+from headgate.spark.fleet.hosts import ANYWHERE, HostTime, summed
 from headgate.spark.fleet.lag import SourceLag
 from headgate.spark.job.reports import ReplicaReport
 from headgate.spark.step.pools import PoolWork
@@ -49,8 +49,8 @@ class _PoolStep:
     replicas : tuple of _Replica
     sink_s : float
         From the end of the stages' work until the sink had taken the step's rows.
-    runnable_s : float
-        How long replicas' tasks ran, summed.
+    hosts : dict of str to HostTime
+        How long replicas' tasks ran, by host.
     waiting : dict of str to int
         Rows that wait at each stage after it.
     """
@@ -59,7 +59,7 @@ class _PoolStep:
     ended_s: float
     replicas: tuple[_Replica, ...]
     sink_s: float
-    runnable_s: float
+    hosts: dict[str, HostTime]
     waiting: dict[str, int]
 
 
@@ -119,7 +119,7 @@ class PoolProbe:
         waiting = {name: sum(state.queued()) for name, state in states}
         active = {name: len(state.active) for name, state in states}
         sink_s = (phases_ms.get("manifest", 0.0) + phases_ms.get("sink", 0.0)) / 1e3
-        runnable_s = sum(one.useful_s for one in replicas)
+        hosts = _times(reports)
         now_s = time.monotonic()
         with self._lock:
             self._idle = False
@@ -127,9 +127,7 @@ class PoolProbe:
                 if self._sizes.get(name) != size:
                     # what replicas did while there were more or fewer says nothing about these
                     self._sizes[name], self._changed_s[name] = size, now_s
-            self._steps.append(
-                _PoolStep(started_ms / 1e3, now_s, replicas, sink_s, runnable_s, waiting)
-            )
+            self._steps.append(_PoolStep(started_ms / 1e3, now_s, replicas, sink_s, hosts, waiting))
             while self._steps and self._steps[0].ended_s < now_s - self._window_s:
                 self._steps.popleft()
 
@@ -193,11 +191,10 @@ class PoolProbe:
         return arrived / max(over_s, _LEAST_S)
 
     def hosts(self, seconds: float) -> dict[str, HostTime]:
-        """Return how long replicas' tasks ran within the last `seconds`; they do not tell where."""
+        """Return how long replicas' tasks ran within the last `seconds`, by host."""
         with self._lock:
             since_s = time.monotonic() - seconds
-            ran_s = sum(step.runnable_s for step in self._steps if step.ended_s > since_s)
-        return {ANYWHERE: HostTime(ran_s)} if ran_s else {}
+            return summed([step.hosts for step in self._steps if step.ended_s > since_s])
 
     def _stages(self) -> list[str]:
         assert self._work is not None
@@ -241,3 +238,11 @@ class PoolProbe:
             flows.append(Flow(parent, stage, float(sent), float(served), float(waiting)))
             parent = stage
         return flows
+
+
+def _times(reports: Sequence[ReplicaReport]) -> dict[str, HostTime]:
+    """Return how long the replicas of a step ran, by host."""
+    ran = [(ANYWHERE, None) if r.ran is None else (r.ran.host, r.ran.load) for r in reports]
+    return summed(
+        [{host: HostTime(r.useful_s, load)} for r, (host, load) in zip(reports, ran, strict=True)]
+    )

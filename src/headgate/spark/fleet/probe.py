@@ -16,7 +16,7 @@ from headgate.core.utility import Intent, Metric
 from headgate.journal import histogram
 from headgate.journal.schema import SloState
 from headgate.spark.fleet.flows import Graph, Read, Span, flows_of, told
-from headgate.spark.fleet.hosts import HostTime, beside_s, times_of
+from headgate.spark.fleet.hosts import HostTime, beside_s, summed, times_of
 from headgate.spark.fleet.lag import SourceLag
 from headgate.spark.job.changes import Wanted
 from headgate.spark.job.origins import Finished, sparse
@@ -236,13 +236,7 @@ class Probe:
         """Return how long slot tasks were runnable within the last `seconds`, by host."""
         with self._lock:
             since_s = time.monotonic() - seconds
-            steps = [step.hosts for step in self._steps if step.ended_s > since_s]
-        found: dict[str, HostTime] = {}
-        for hosts in steps:
-            for host, spent in hosts.items():
-                before_s = found[host].runnable_s if host in found else 0.0
-                found[host] = HostTime(before_s + spent.runnable_s, spent.load)
-        return found
+            return summed([step.hosts for step in self._steps if step.ended_s > since_s])
 
     def _recent(self) -> tuple[list[_Step], float, bool]:
         """Return the steps of the window, its length in seconds, and whether nothing is left to do."""

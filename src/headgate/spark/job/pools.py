@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
@@ -10,14 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from headgate.control.estimators.grouping import load_aware, round_robin
+from headgate.control.estimators.grouping import F64, I64, least_work, load_aware, round_robin
 from headgate.control.estimators.service_time import ServiceTimeEstimate
+from headgate.control.groupings import DEFAULT, Groupings
 from headgate.control.replicas import OperatorInterval, ReplicaPool
 from headgate.operators.quota import timed_quota
 from headgate.spark.job.reports import ReplicaReport
 
 Segment = list[Any]
 """[file in the checkpoint's backlog, first row, rows]."""
+
+TOO_OLD, QUEUE_FULL = "too_old", "queue_full"
+"""Why rows are dropped."""
 
 _PATTERN_ROWS = 512
 """The longest order of replicas that a batch's plan carries. Chosen, not tuned."""
@@ -53,6 +58,12 @@ class PoolConfig:
         How long a policy that restarts the job stops it.
     attempts : int
         Executions of a batch before the query fails.
+    groupings : Groupings
+        Which replica of a stage a row goes to.
+    timeout_s : float or None
+        t_out: a row that is older when its turn comes is dropped; None drops none.
+    queue_max : int or None
+        q_size: rows that may wait at a stage; what comes beyond is dropped. None is no bound.
     """
 
     least: int
@@ -63,6 +74,9 @@ class PoolConfig:
     replica_rate: float | None = None
     restart_s: float = 5.0
     attempts: int = 4
+    groupings: Groupings = field(default_factory=Groupings)
+    timeout_s: float | None = None
+    queue_max: int | None = None
 
 
 @dataclass
@@ -78,6 +92,13 @@ class PoolState:
         Since the interval began.
     event : ServiceTimeEstimate or None
         None until something was measured.
+    grouping : str
+        Which replica a row goes to; see `headgate.control.groupings`.
+    speeds : dict of int to ServiceTimeEstimate
+        Time of a row at each replica that has served some, batch by batch.
+    dropped : Counter of str
+        Rows dropped since the query's first start: too old (`TOO_OLD`), or come to a full queue
+        (`QUEUE_FULL`).
     """
 
     pool: ReplicaPool
@@ -86,6 +107,9 @@ class PoolState:
     processed: float = 0.0
     useful_s: float = 0.0
     event: ServiceTimeEstimate | None = None
+    grouping: str = DEFAULT
+    speeds: dict[int, ServiceTimeEstimate] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
     _expected: int = 0
     _cursor: int = 0
 
@@ -104,7 +128,7 @@ class PoolState:
         if not any(active):
             active[0] = True
         pool = ReplicaPool(tuple(active))
-        state = cls(pool, backlog)
+        state = cls(pool, backlog, dropped=Counter(facts.get("dropped", {})))
         state.resize(min(max(len(was), config.least), config.most))
         return state
 
@@ -113,6 +137,7 @@ class PoolState:
         return {
             "active": self.active,
             "backlog": {str(j): segments for j, segments in self.backlog.items() if segments},
+            "dropped": dict(self.dropped),
         }
 
     @property
@@ -145,6 +170,8 @@ class PoolState:
     def order(self, config: PoolConfig, rows: int | None = None) -> list[int]:
         """Return the lanes that the rows of the next batch go to, one after another.
 
+        Shuffled rows have no order: for them it is the lanes of all active replicas.
+
         Parameters
         ----------
         config : PoolConfig
@@ -159,18 +186,33 @@ class PoolState:
         """
         active, lanes = self.active, self.lanes
         expected = max(self._expected if rows is None else rows, len(active))
-        count = min(expected, _PATTERN_ROWS)
-        event_s = self.event.event_s if self.event is not None else 0.0
-        if event_s > 0.0:
-            waiting = np.array(self.queued(), dtype=np.float64)[active]
-            load = waiting * event_s / config.interval_s
-            step = event_s / config.interval_s * expected / count
-            found = load_aware(count, load, step, self._cursor % len(active))
-        else:
-            found = round_robin(count, len(active), self._cursor % len(active))
+        chosen = self._chosen(config, expected, min(expected, _PATTERN_ROWS))
         self._cursor += 1
         lane_of = {replica: lane for lane, replica in enumerate(lanes)}
-        return [lane_of[active[j]] for j in found.replica.tolist()]
+        return [lane_of[active[j]] for j in chosen.tolist()]
+
+    def _chosen(self, config: PoolConfig, expected: int, count: int) -> I64:
+        """Return `count` of the active replicas, in the order in which they take `expected` rows."""
+        active = self.active
+        if self.grouping == "shuffle":
+            return np.arange(len(active), dtype=np.int64)
+        waiting = np.array(self.queued(), dtype=np.float64)[active]
+        cursor = self._cursor % len(active)
+        if self.grouping == "least-work":
+            row_s = self._row_s(config)
+            return least_work(count, waiting * row_s, row_s * (expected / count)).replica
+        if self.grouping == "load-aware" and self.event is not None:
+            used = self.event.event_s / config.interval_s
+            return load_aware(count, waiting * used, used * expected / count, cursor).replica
+        return round_robin(count, len(active), cursor).replica
+
+    def _row_s(self, config: PoolConfig) -> F64:
+        """Return what a row takes each active replica; one that has served none is as the others."""
+        if config.replica_rate is not None or not self.speeds:
+            return np.ones(len(self.active))
+        usual = float(np.mean([speed.event_s for speed in self.speeds.values()]))
+        known = [self.speeds.get(j) for j in self.active]
+        return np.array([usual if speed is None else speed.event_s for speed in known])
 
     def quotas(self, config: PoolConfig, elapsed_s: float) -> list[int | None]:
         """Return how many rows the replica of each lane may serve; None for all."""
@@ -186,10 +228,43 @@ class PoolState:
             if report.waiting is not None:
                 segment = [report.waiting.name, 0, report.waiting_rows]
                 self.backlog.setdefault(replica, []).append(segment)
+            if report.served and report.rows_s > 0.0:
+                fresh = ServiceTimeEstimate(report.rows_s / report.served)
+                self.speeds.setdefault(replica, fresh).observe(report.served, report.rows_s)
         self._expected = sum(report.arrived for report in reports)
         self.received += self._expected
         self.processed += sum(report.served for report in reports)
         self.useful_s += sum(report.useful_s for report in reports)
+        self.dropped[TOO_OLD] += sum(report.too_old for report in reports)
+
+    def refuse(self, most: int, reports: Sequence[ReplicaReport], lanes: Sequence[int]) -> None:
+        """Drop of what a batch left waiting the newest rows, until no more than `most` wait.
+
+        To be called right after `apply`. Each replica gives up the same share of what came to it;
+        what has waited for longer stays.
+
+        References
+        ----------
+        PSPS V-B, q_size. Open there: one bound for all replicas of an operator. Differs: a queue is
+        looked at when a batch is over, so that what is served in the batch it comes with never waited.
+        """
+        came = {lanes[r.lane]: r.waiting_rows for r in reports if r.waiting is not None}
+        total = sum(came.values())
+        excess = min(sum(self.queued()) - most, total)
+        if excess <= 0:
+            return
+        so_far = gone = 0
+        for replica, rows in came.items():
+            so_far += rows
+            fewer = excess * so_far // total - gone
+            gone += fewer
+            segments = self.backlog[replica]
+            segments[-1] = [*segments[-1][:2], rows - fewer]
+            if fewer == rows:
+                segments.pop()
+            if not segments:
+                del self.backlog[replica]
+        self.dropped[QUEUE_FULL] += excess
 
     def _advance(self, replica: int, rows: int) -> None:
         segments = self.backlog.get(replica, [])

@@ -175,7 +175,7 @@ class ReplicaReport:
     token : str
         Of this execution.
     taken : int
-        Rows served from the replica's backlog, oldest first.
+        Rows that left the replica's backlog, oldest first.
     arrived, served, waiting_rows : int
         Rows that came with the batch; that were served; that came and now wait.
     output, waiting : Payload or None
@@ -186,6 +186,10 @@ class ReplicaReport:
         Of the latencies of the rows served.
     latency_sum_ms : float
     ran : Ran or None
+    too_old : int
+        Rows dropped for their age, of those that waited and those that came.
+    rows_s : float
+        Time in the user's function with rows that it was given, without what it sets up before.
     """
 
     step: int
@@ -203,6 +207,8 @@ class ReplicaReport:
     useful_s: float
     histogram: Sparse
     latency_sum_ms: float
+    rows_s: float = 0.0
+    too_old: int = 0
     ran: Ran | None = None
 
 

@@ -30,6 +30,10 @@ _OTHER_PYTHON = {"MapInPandas": "mapInPandas", "ArrowEvalPython": "a Python UDF"
 _KEPT = {"Project", "Filter", "SubqueryAlias", "View", "ResolvedHint"}
 
 
+class NoPythonStage(UnsupportedQuery):
+    """The query has nothing that a pool could run."""
+
+
 @dataclass
 class Stage:
     """One stateless Python function of a query.
@@ -105,7 +109,7 @@ def read_pipeline(df: DataFrame, policy: str, arrival: str | None = None) -> Pip
             f"{policy} has no operator to run: this query has no Python stage. Write one with "
             "mapInArrow, or leave out the policy: Catalyst runs the query."
         )
-        raise UnsupportedQuery(msg)
+        raise NoPythonStage(msg)
     return Pipeline(reader.stages, above, reader.arrival(arrival))
 
 

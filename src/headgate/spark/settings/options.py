@@ -6,10 +6,12 @@ The writer takes them from anybody and refuses a value when it is set; whoever u
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from headgate.control.groupings import GROUPINGS, Groupings
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.size import parse_bytes
@@ -34,6 +36,8 @@ class Option(Generic[Value]):
         What the text may be, after "use".
     means : str
         What it is for.
+    names : collection of str
+        Of which the text should be one, where there are such.
     """
 
     key: str
@@ -41,6 +45,7 @@ class Option(Generic[Value]):
     default: Value
     allowed: str
     means: str
+    names: Collection[str] = ()
 
     def of(self, options: Mapping[str, str]) -> Value:
         """Return the value among a writer's `options`.
@@ -58,7 +63,9 @@ class Option(Generic[Value]):
         try:
             return self.parse(text)
         except (ConfigError, ValueError, OverflowError):
-            msg = f'{self.key}="{text}" is not allowed; use {self.allowed}.'
+            last = re.split("[:,]", text)[-1].strip()
+            near = "" if last in self.names else nearest(last, self.names)
+            msg = f'{self.key}="{text}" is not allowed; use {self.allowed}{near}.'
             raise ConfigError(msg) from None
 
 
@@ -177,6 +184,28 @@ REPLICAS_RESTART = Option(
     _DURATION,
     "pools of replicas: how long a policy that restarts stops the query",
 )
+REPLICAS_TIMEOUT: Option[float | None] = Option(
+    "headgate.replicas.timeout",
+    parse_duration_s,
+    None,
+    _DURATION,
+    "pools of replicas: a row that is older when its turn comes is dropped and counted",
+)
+REPLICAS_QUEUE_MAX: Option[int | None] = Option(
+    "headgate.replicas.queueMax",
+    _whole(1),
+    None,
+    "a whole number of 1 or more",
+    "pools of replicas: rows that may wait at a stage; new ones beyond it are dropped and counted",
+)
+GROUPING = Option(
+    "headgate.grouping",
+    Groupings.parse,
+    Groupings(),
+    f'{", ".join(GROUPINGS)}, or one for a stage as in "shuffle, map-1: least-work"',
+    "pools of replicas: which replica a row goes to",
+    tuple(GROUPINGS),
+)
 EXECUTORS = Option(
     "headgate.executors",
     _one_of("follow", "keep"),
@@ -211,6 +240,9 @@ _ALL: tuple[Option[Any], ...] = (
     BACKLOG_AGE_MAX,
     REPLICAS_INTERVAL,
     REPLICAS_RESTART,
+    REPLICAS_TIMEOUT,
+    REPLICAS_QUEUE_MAX,
+    GROUPING,
     EXECUTORS,
     SLOT_RATE,
     FLOOR,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
 from headgate.control.grant import Grant
@@ -15,6 +15,9 @@ from headgate.loop.replicas import run_interval
 from headgate.spark.job.pools import PoolConfig, PoolState
 from headgate.spark.step.pool_record import PoolRecorder
 from headgate.state.manifest import Manifest
+
+RESTARTED = "restart"
+"""Why rows are dropped: a policy that restarts the job drops what waits."""
 
 _KEPT = 10_000
 """Decisions that a query tells of; a query may run for months."""
@@ -65,6 +68,8 @@ class PoolLoop:
             else PoolState.fresh(config)
             for stage in stages
         }
+        for stage, state in self.states.items():
+            state.grouping = config.groupings.of(stage)
         self.lost = 0 if latest is None else int(latest.engine["lost"])
         self.step = 0 if latest is None else latest.step + 1
         self.decisions: deque[tuple[float, str]] = deque(maxlen=_KEPT)
@@ -127,6 +132,13 @@ class PoolLoop:
     def arrived(self, rows: int) -> None:
         """Take note of rows that came from the source."""
         self._input += rows
+
+    def dropped(self) -> dict[str, int]:
+        """Return the rows dropped since the query's first start, by reason."""
+        total = Counter({RESTARTED: self.lost})
+        for state in self.states.values():
+            total.update(state.dropped)
+        return {reason: rows for reason, rows in total.items() if rows}
 
     def between_batches(self) -> None:
         """End the interval if it is over, and do what was asked for."""

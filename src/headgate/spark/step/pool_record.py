@@ -43,6 +43,7 @@ class PoolRecorder(StepRecorder):
         super().__init__(path)
         self._policy = policy
         self._pending: dict[str, tuple[int, float]] = {}
+        self._dropped: Mapping[str, int] = {}
 
     def started(
         self,
@@ -51,9 +52,17 @@ class PoolRecorder(StepRecorder):
         states: Mapping[str, PoolState],
         latest: Manifest | None,
         parameters: dict[str, Any],
+        dropped: Mapping[str, int] | None = None,
     ) -> None:
-        """Write that the query started, and from where; `uuid` is the checkpoint's."""
-        stages = tuple(OperatorInfo(stage, "stateless stage on a pool") for stage in states)
+        """Write that the query started, and from where.
+
+        `uuid` is the checkpoint's, `dropped` what was before.
+        """
+        self._dropped = dropped or {}
+        stages = tuple(
+            OperatorInfo(stage, f"stateless stage on a pool, grouping {state.grouping}")
+            for stage, state in states.items()
+        )
         slots = _most(states)
         self.begin(Start(uuid, name, 0, slots, parameters=parameters, operators=stages), latest)
 
@@ -81,6 +90,7 @@ class PoolRecorder(StepRecorder):
         states: Mapping[str, PoolState],
         lanes: Sequence[int],
         now_s: float,
+        dropped: Mapping[str, int] | None = None,
     ) -> None:
         """Write a committed batch, and that what was decided before is in force.
 
@@ -93,6 +103,8 @@ class PoolRecorder(StepRecorder):
             The replica of each task of the first stage.
         now_s : float
             The clock at the end of the batch.
+        dropped : mapping of str to int, optional
+            Rows dropped since the query's first start, by reason.
         """
         for stage, (wanted, decided_s) in self._pending.items():
             took = round((now_s - decided_s) * 1e3, 3)
@@ -120,9 +132,16 @@ class PoolRecorder(StepRecorder):
             histogram=histogram.merge(report.histogram for report in leaving),
             slot_stats=_slot_stats(states[first], entering, lanes),
             attempts=outcome.attempts,
+            dropped=self._newly_dropped(dropped or {}),
         )
         self.progress.add(event, [], emitted=event.emitted)
         self.write(event)
+
+    def _newly_dropped(self, dropped: Mapping[str, int]) -> dict[str, int]:
+        """Return how many rows were dropped since the batch before, by reason."""
+        before, self._dropped = self._dropped, dict(dropped)
+        new = {reason: rows - before.get(reason, 0) for reason, rows in dropped.items()}
+        return {reason: rows for reason, rows in new.items() if rows}
 
 
 def _most(states: Mapping[str, PoolState]) -> int:

@@ -22,7 +22,6 @@ from pyspark.sql import types as T
 from headgate.core.errors import EngineError
 from headgate.journal.histogram import Sparse, merge
 from headgate.spark.job.phases import Phases
-from headgate.spark.job.pools import stride
 from headgate.spark.job.ports import NoPoolObserver, PoolObserver
 from headgate.spark.job.reports import ReplicaReport, ReportChannel
 from headgate.spark.jvm.plans import ArrowMap, Graft, computed_rows, leaf, of_rows, run_through
@@ -30,6 +29,7 @@ from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.read.stages import Pipeline, Stage, arrived_ms
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import pool_manifest
+from headgate.spark.step.dealing import lane_of_rows
 from headgate.spark.step.intake import Intake
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs, raw_frame
@@ -40,9 +40,6 @@ from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import FileEntry, Manifest
 
 _NOTHING = T.StructType([T.StructField("nothing", T.IntegerType())])
-_ROW_BITS = 2**33 - 1
-"""The part of ``monotonically_increasing_id`` that numbers the rows within a partition."""
-
 _KEPT = 10_000
 """Batches that a query tells of; a query may run for months."""
 
@@ -57,6 +54,8 @@ class BatchLine:
         Since the query began.
     arrived, emitted, waiting, lost : int
         Rows: of the source, put out, waiting at all stages, lost in restarts since the start.
+    dropped : dict of str to int
+        Rows dropped at all stages since the query's first start, by reason.
     active, lanes : dict of str to int
         Active replicas, and tasks, of each stage.
     took_ms : float
@@ -76,6 +75,7 @@ class BatchLine:
     took_ms: float
     latency_sum_ms: float
     histogram: Sparse
+    dropped: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -235,11 +235,7 @@ class PoolWork:
         context.setLocalProperty(ReplicaFacts.PROPERTY + stage.id, facts)
         text = f"b{begun.number}: {stage.id} x{len(state.active)}, {len(lanes)} tasks"
         context.setLocalProperty("spark.job.description", text)
-        order = state.order(self.config, rows)
-        begin = f"spark_partition_id() * {stride(len(order), len(state.active))}"
-        row = f"(monotonically_increasing_id() & {_ROW_BITS})"
-        place = f"cast(pmod({begin} + {row}, {len(order)}) as int) + 1"
-        lane = F.expr(f"element_at(array({','.join(map(str, order))}), {place})")
+        lane = lane_of_rows(state, self.config, rows, seed=begun.number)
         routed = frame.withColumn(LANE, lane)
         routed = routed.repartitionById(len(lanes), LANE)
         mapped = self._maps[stage.id].apply(routed)
@@ -268,6 +264,7 @@ class PoolWork:
             quotas=[0] * len(lanes) if self.loop.blocked else quotas,
             box_s=self.config.box_s,
             now_ms=time.time() * 1e3,
+            timeout_s=self.config.timeout_s,
         )
 
     def _following(self, stage: Stage, outputs: Outputs) -> DataFrame:
@@ -289,8 +286,11 @@ class PoolWork:
         for name, state in self.states.items():
             mine = [report for report in reports if report.operator == name]
             state.apply(mine, plan.lanes[name])
+            if self.config.queue_max is not None:
+                state.refuse(self.config.queue_max, mine, plan.lanes[name])
+            kept = {segment[0] for segments in state.backlog.values() for segment in segments}
             for report in mine:
-                if report.waiting is not None:
+                if report.waiting is not None and report.waiting.name in kept:
                     file = f"backlog/{report.waiting.name}"
                     waiting = report.waiting
                     plan.files[file] = FileEntry(file, waiting.length, waiting.crc32)
@@ -333,9 +333,10 @@ class PoolWork:
                 took_ms=sum(outcome.phases_ms.values()),
                 latency_sum_ms=sum(r.latency_sum_ms for r in leaving),
                 histogram=merge(r.histogram for r in leaving),
+                dropped=self.loop.dropped(),
             )
         )
-        self.recorder.batch(outcome, self.states, lanes[first], now_s)
+        self.recorder.batch(outcome, self.states, lanes[first], now_s, self.loop.dropped())
         self.observer.committed(outcome.reports, lanes, outcome.phases_ms, begun.started_ms)
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,7 +50,11 @@ class _Done:
             for new in other.operators
         )
         counted = ("duration_ms", "arrived", "served", "emitted", "late", "changelog_bytes")
-        together = {key: getattr(self.own, key) + getattr(other.own, key) for key in counted}
+        together: dict[str, Any] = {
+            key: getattr(self.own, key) + getattr(other.own, key) for key in counted
+        }
+        dropped = Counter(self.own.dropped) + Counter(other.own.dropped)
+        together["dropped"] = dict(dropped)
         emitted = None if other.emitted is None else (self.emitted or 0) + other.emitted
         return _Done(other.batch, operators, dataclasses.replace(other.own, **together), emitted)
 

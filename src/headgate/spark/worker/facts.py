@@ -209,6 +209,8 @@ class ReplicaFacts(_Told):
         How long a replica may serve; None for any time.
     now_ms : float
         For rows that do not say when they arrived.
+    timeout_s : float or None
+        The age at which a row is dropped; None for none.
     """
 
     PROPERTY: ClassVar[str] = "headgate.replicas."
@@ -221,3 +223,4 @@ class ReplicaFacts(_Told):
     quotas: Sequence[int | None]
     box_s: float | None
     now_ms: float
+    timeout_s: float | None = None

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from headgate.journal.histogram import counts_of, sparse_of
@@ -60,7 +61,14 @@ class ReplicaTask:
         checkpoint = Checkpoint(facts.checkpoint)
         arriving = [batch.drop_columns([LANE]) for batch in batches if batch.num_rows]
         waiting = _backlog(checkpoint, facts.backlog[lane], facts.waiting_crc32)
-        feed = Feed(waiting, arriving, facts.quotas[lane], facts.box_s, facts.now_ms)
+        feed = Feed(
+            waiting,
+            arriving,
+            facts.quotas[lane],
+            facts.box_s,
+            facts.now_ms,
+            timeout_s=facts.timeout_s,
+        )
         outputs = [batch for batch in self.function(feed) if batch.num_rows]
         left = feed.finish()
         latency_ms = feed.latency_ms
@@ -70,7 +78,7 @@ class ReplicaTask:
             operator=self.operator,
             lane=lane,
             token=uuid.uuid4().hex,
-            taken=min(feed.served, sum(b.num_rows for b in waiting)),
+            taken=min(feed.served + feed.too_old, sum(b.num_rows for b in waiting)),
             arrived=sum(b.num_rows for b in arriving),
             served=feed.served,
             waiting_rows=sum(b.num_rows for b in left),
@@ -81,6 +89,8 @@ class ReplicaTask:
             histogram=sparse_of(counts_of(latency_ms, np.ones(len(latency_ms)))),
             latency_sum_ms=float(latency_ms.sum()),
             ran=ran(began_ms),
+            rows_s=feed.rows_s,
+            too_old=feed.too_old,
         )
         self.sender.add([report])
         return iter(())
@@ -100,11 +110,17 @@ class Feed:
         the function sets up before does not count, or it might never be given a row.
     now_ms : float
         For rows that do not say when they arrived.
+    timeout_s : float or None
+        t_out: a row that is older when its turn comes is dropped, and takes no time.
 
     Attributes
     ----------
     served : int
         Rows handed out.
+    too_old : int
+        Rows dropped.
+    rows_s : float
+        Time between handing some out and being asked for more.
     """
 
     def __init__(
@@ -114,19 +130,23 @@ class Feed:
         quota: int | None,
         box_s: float | None,
         now_ms: float,
+        timeout_s: float | None = None,
     ) -> None:
         self._batches = [*backlog, *arriving]
         self._backlog = len(backlog)
         self._quota = quota
         self._box_s = box_s
         self._now_ms = now_ms
+        self._timeout_ms = None if timeout_s is None else timeout_s * 1e3
         self._began_s = time.perf_counter()
         self._asked_s: float | None = None
         self._given: pa.RecordBatch | None = None
         self._latencies: list[F64] = []
         self._at = self._row = 0
         self._stopped = False
-        self.served = 0
+        self._given_s = 0.0
+        self.served = self.too_old = 0
+        self.rows_s = 0.0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -134,22 +154,40 @@ class Feed:
     def __next__(self) -> pa.RecordBatch:
         """Return some more rows; those handed out before are served now."""
         self._settle()
-        if self._at == len(self._batches):
-            raise StopIteration
-        if self._full():
-            self._stopped = True
-            raise StopIteration
+        while True:
+            if self._at == len(self._batches):
+                raise StopIteration
+            if self._full():
+                self._stopped = True
+                raise StopIteration
+            given = self._in_time(self._next_rows())
+            if given.num_rows:
+                break
+        self.served += given.num_rows
+        self._given, self._given_s = given, time.perf_counter()
+        return given.drop_columns([ARRIVED])
+
+    def _next_rows(self) -> pa.RecordBatch:
+        """Return the next rows, as many as the function may be given at once."""
         batch = self._batches[self._at]
         rows = min(_CHUNK_ROWS, batch.num_rows - self._row)
         if self._quota is not None:
             rows = min(rows, self._quota - self.served)
-        given = batch.slice(self._row, rows)
+        taken = batch.slice(self._row, rows)
         self._row += rows
-        self.served += rows
         if self._row == batch.num_rows:
             self._at, self._row = self._at + 1, 0
-        self._given = given
-        return given.drop_columns([ARRIVED])
+        return taken
+
+    def _in_time(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows without those that are too old, which are counted."""
+        if self._timeout_ms is None:
+            return rows
+        since_ms = time.time() * 1e3 - self._timeout_ms
+        young = pc.greater_equal(rows.column(ARRIVED).fill_null(self._now_ms), since_ms)
+        found = rows.filter(young)
+        self.too_old += rows.num_rows - found.num_rows
+        return found
 
     def _full(self) -> bool:
         if self._quota is not None and self.served >= self._quota:
@@ -162,6 +200,7 @@ class Feed:
         """Note the latency of the rows handed out last: the function is done with them."""
         if self._given is None:
             return
+        self.rows_s += time.perf_counter() - self._given_s
         arrived_ms = self._given.column(ARRIVED).fill_null(self._now_ms).to_numpy()
         self._latencies.append(np.maximum(time.time() * 1e3 - arrived_ms, 0.0))
         self._given = None
@@ -174,7 +213,7 @@ class Feed:
         self._settle()
         self.useful_s = time.perf_counter() - self._began_s
         if not self._stopped:
-            self.served = sum(batch.num_rows for batch in self._batches)
+            self.served = sum(batch.num_rows for batch in self._batches) - self.too_old
             return []
         left = []
         for number in range(max(self._at, self._backlog), len(self._batches)):

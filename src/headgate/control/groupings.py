@@ -1,0 +1,75 @@
+"""The groupings that a stage on a pool of replicas may have, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from headgate.core.errors import ConfigError, nearest
+
+GROUPINGS = {
+    "round-robin": "one replica after another",
+    "shuffle": "any replica at random",
+    "load-aware": "the replica of lowest load, by what waits (PSPS, algorithm 1)",
+    "least-work": "the replica that would be done with it first, by what waits and its own speed",
+}
+"""Where the next row goes, by name of the grouping."""
+
+DEFAULT = "load-aware"
+
+
+@dataclass(frozen=True)
+class Groupings:
+    """Which grouping each stage of a query has.
+
+    Attributes
+    ----------
+    default : str
+        Of stages that are not named.
+    stages : mapping of str to str
+        By stage.
+    """
+
+    default: str = DEFAULT
+    stages: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> Groupings:
+        """Return what a text says: ``least-work``, or ``round-robin, map-1: shuffle``.
+
+        Raises
+        ------
+        ConfigError
+            A name is unknown, or said twice.
+        """
+        default, stages = None, {}
+        for part in text.split(","):
+            stage, colon, name = part.rpartition(":")
+            stage, name = stage.strip(), _known(name.strip().lower())
+            if colon and stage and stage not in stages:
+                stages[stage] = name
+            elif not colon and default is None:
+                default = name
+            else:
+                msg = f'"{text}" names a grouping twice, or no stage; use "shuffle, map-1: least-work".'
+                raise ConfigError(msg)
+        return cls(default or DEFAULT, stages)
+
+    def of(self, stage: str) -> str:
+        """Return the grouping of a stage."""
+        return self.stages.get(stage, self.default)
+
+    def check(self, stages: Iterable[str]) -> None:
+        """Raise ConfigError where a stage is named that is not among `stages`."""
+        known = list(stages)
+        for stage in self.stages:
+            if stage not in known:
+                msg = f'headgate.grouping names a stage "{stage}", which is not one of {known}'
+                raise ConfigError(f"{msg}{nearest(stage, known)}.")
+
+
+def _known(name: str) -> str:
+    if name not in GROUPINGS:
+        msg = f'unknown grouping "{name}"{nearest(name, GROUPINGS)}.'
+        raise ConfigError(msg)
+    return name
