@@ -45,7 +45,9 @@ class _ProcessorReader:
         self.node = node
         self.child = node.child()
         self.grouping = list(each(node.leftAttributes()))
-        self.inputs = {a.name(): a for a in each(self.child.output())}
+        # Spark puts the key in front of what the stream has, and gives a processor the latter
+        self.read_columns = list(each(self.child.output()))[len(self.grouping) :]
+        self.inputs = {a.name(): a for a in self.read_columns}
         self.zone = self.spark.conf.get("spark.sql.session.timeZone")
         self.time_mode = _TIME_MODES[node.timeMode().toString()]
 
@@ -77,7 +79,7 @@ class _ProcessorReader:
             taken=Taken(
                 plan=self.child,
                 keys=keys,
-                values=self._values(processor.inputs, each(self.child.output()), "v", user),
+                values=self._values(processor.inputs, self.read_columns, "v", user),
                 key_names=names,
                 slice_start=event_time,
                 arrival=self.reading.arrived(self.inputs.values(), self.upstream),
@@ -106,8 +108,8 @@ class _ProcessorReader:
         given: dict[str, Any] = {
             "processor": user,
             "keys": self._arrow(_struct(self.grouping)),
-            "inputs": self._arrow(_struct(each(self.child.output()))),
-            "initial": self._arrow(_struct(each(self.node.initialState().output()))),
+            "inputs": self._arrow(_struct(self.read_columns)),
+            "initial": self._arrow(_struct(self._initial_columns())),
             "outputs": to_arrow_schema(outputs, timezone="UTC"),
             "states": declared(user, self.time_mode),
             "mode": self.time_mode,
@@ -158,10 +160,13 @@ class _ProcessorReader:
         if not node.hasInitialState():
             return None
         keys = self._keys(processor, list(each(node.rightAttributes())), user)
-        output = each(node.initialState().output())
-        return InitialState(
-            node.initialState(), keys, self._values(processor.initial, output, "i", user)
-        )
+        values = self._values(processor.initial, self._initial_columns(), "i", user)
+        return InitialState(node.initialState(), keys, values)
+
+    def _initial_columns(self) -> list[Jvm]:
+        """Return the columns of the initial state as a processor gets them: without the key in front."""
+        keys = len(list(each(self.node.rightAttributes())))
+        return list(each(self.node.initialState().output()))[keys:]
 
     def _event_time(self) -> Column | None:
         """Return a record's event time in microseconds, where late records are dropped: as Spark."""
