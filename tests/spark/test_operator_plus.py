@@ -1,4 +1,4 @@
-"""`hg.stateful`: O+ in slots and on plain Spark, against the laboratory's reference, and Spark's answers."""
+"""`hg.stateful`: O+ in slots and on plain Spark, against its reference and Spark's own answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 import headgate as hg
+from headgate.core.errors import ConfigError
 from headgate.operators.oplus import Record, WindowType
+from headgate_lab.oplus import library
 from headgate_lab.oplus.reference import Instance, WindowState
 
 pytestmark = pytest.mark.timeout(600)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row
@@ -289,6 +289,6 @@ def _struct(given: str | T.StructType, what: str) -> T.StructType:
     return found
 
 
-def _is_function(keys: object) -> bool:
+def _is_function(keys: object) -> TypeGuard[KeysOf]:
     # a Column can be called, too
     return callable(keys) and not isinstance(keys, Column)

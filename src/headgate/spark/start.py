@@ -67,7 +67,8 @@ def start(df: DataFrame, settings: QuerySettings, watch: Watch = lambda loop, _:
         pooled: Query = _start_pools(df, settings, settings.replica_policy)
         return pooled
     try:
-        plan = read(df, settings.mode, own.ARRIVAL.of(settings.options))
+        ordered = own.ORDERED.of(settings.options)
+        plan = read(df, settings.mode, own.ARRIVAL.of(settings.options), ordered)
     except UnsupportedQuery:
         if settings.fallback == "spark":
             plain: Query = _start_plain(df, settings)

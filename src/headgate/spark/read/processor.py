@@ -21,12 +21,14 @@ from headgate.spark.jvm.userfunctions import processor_of, takes_frames
 from headgate.spark.read import types
 from headgate.spark.read.declaration import declared
 from headgate.spark.read.expressions import WATERMARK
+from headgate.spark.read.order import positions
 from headgate.spark.read.plan import InitialState, Passed, PlannedOperator, Routed
 from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
 from headgate.spark.read.wording import WAY_OUT
 from headgate.spark.worker.arrow_processor import ArrowProcessor
 from headgate.spark.worker.pandas_processor import PandasProcessor
 from headgate.spark.worker.user_processor import RowProcessor
+from headgate.spark.worker.window_processor import WindowProcessor
 
 _TIME_MODES = {
     "NoTime": TimeMode.NONE,
@@ -69,6 +71,7 @@ class _ProcessorReader:
             mode=self.reading.mode,
             time_mode=self.time_mode,
             filters=event_time is not None,
+            order=self._order(user, processor),
         )
         hole = placeholder(self.spark, outputs, self.node.output())
         raw = [T.StructField(f"v{i}", x.dataType) for i, x in enumerate(outputs)]
@@ -88,6 +91,12 @@ class _ProcessorReader:
             given=Given(hole, hole, T.StructType(raw)),
             upstream=self.upstream,
         )
+
+    def _order(self, user: object, processor: Processor) -> tuple[int, ...]:
+        """Return where the columns stand that order a key's rows; O+ knows the order of its own."""
+        if isinstance(user, WindowProcessor):
+            return ()
+        return positions(self.reading.ordered, list(processor.inputs.names))
 
     def _processor(self, user: object, outputs: T.StructType) -> Processor:
         """Return the user's processor in the form that slots call."""
