@@ -27,11 +27,14 @@ def in_order(columns: Sequence[pa.Array], order: tuple[int, ...], of: I64) -> I6
         The key of each row.
     """
     rest = [i for i in range(len(columns)) if i not in order]
-    places = [i for i in (*order, *rest) if not pa.types.is_nested(columns[i].type)]
-    names = [f"c{i}" for i in places]
-    rows = pa.RecordBatch.from_arrays([columns[i] for i in places], names=names)
-    keys = [(name, "ascending") for name in names]
-    by_time = pc.sort_indices(rows, sort_keys=keys, null_placement="at_start").to_numpy()
+    by: list[pa.Array] = []
+    for i in (*order, *rest):
+        if not pa.types.is_nested(columns[i].type):
+            # where nulls go is said differently from one Arrow to the next
+            by += [pc.is_valid(columns[i]), columns[i]]
+    names = [f"c{i}" for i in range(len(by))]
+    rows = pa.RecordBatch.from_arrays(by, names=names)
+    by_time = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names]).to_numpy()
     rank = np.empty(len(by_time), dtype=np.int64)
     rank[by_time] = np.arange(len(by_time))
     return np.lexsort((rank, of))
