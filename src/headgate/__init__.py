@@ -25,6 +25,7 @@ _WHERE = {
     "ConfigError": "headgate.core.errors",
     "Fleet": "headgate.spark.fleet.fleet",
     "HeadgateError": "headgate.core.errors",
+    "OperatorPlus": "headgate.operators.oplus",
     "Policy": "headgate.control.policy",
     "Query": "headgate.spark.query",
     "Slo": "headgate.core.slo",
@@ -34,6 +35,7 @@ _WHERE = {
     "explain": "headgate.spark.explain",
     "inspect": "headgate.scenario.inspection",
     "session": "headgate.spark.cluster.session",
+    "stateful": "headgate.spark.operator_plus",
     "verify": "headgate.spark.verify",
     "writeStream": "headgate.spark.writer",
 }
@@ -44,6 +46,7 @@ __all__ = [
     "ConfigError",
     "Fleet",
     "HeadgateError",
+    "OperatorPlus",
     "Policy",
     "Query",
     "Slo",
@@ -54,6 +57,7 @@ __all__ = [
     "explain",
     "inspect",
     "session",
+    "stateful",
     "verify",
     "writeStream",
 ]
@@ -76,11 +80,13 @@ if TYPE_CHECKING:
     from headgate.control.policy import Policy
     from headgate.core.errors import CheckpointError, ConfigError, HeadgateError, UnsupportedQuery
     from headgate.core.slo import Slo
+    from headgate.operators.oplus import OperatorPlus
     from headgate.scenario.inspection import inspect
     from headgate.spark.cluster.doctor import doctor
     from headgate.spark.cluster.session import session
     from headgate.spark.explain import explain
     from headgate.spark.fleet.fleet import Fleet
+    from headgate.spark.operator_plus import stateful
     from headgate.spark.query import Query
     from headgate.spark.verify import verify
     from headgate.spark.worker.arrow_processor import ArrowProcessor

@@ -190,10 +190,12 @@ class Stock(StatefulProcessor):
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
         self.left.update((initialState.amount,))
-        self.notes.appendValue((f"begun with {initialState.amount}",))
+        self.notes.appendValue((f"begun with {list(initialState.asDict())} {len(initialState)}",))
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        rows = list(rows)
         left = (self.left.get() or (0,))[0] - sum(row.value for row in rows)
+        self.notes.appendValue((f"rows of {len(rows[0])} {rows[0].__fields__}",))
         self.left.update((left,))
         yield Row(sensor=key[0], left=left, notes=str([note for (note,) in self.notes.get()]))
 

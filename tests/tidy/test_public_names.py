@@ -21,6 +21,7 @@ PUBLIC = {
     "ConfigError",
     "Fleet",
     "HeadgateError",
+    "OperatorPlus",
     "Policy",
     "Query",
     "Slo",
@@ -37,6 +38,7 @@ PUBLIC = {
     "policies",
     "session",
     "simulate",
+    "stateful",
     "verify",
     "writeStream",
 }

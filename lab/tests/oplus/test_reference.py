@@ -14,9 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.errors import ConfigError, ProtocolError
-from headgate_lab.oplus import library
-from headgate_lab.oplus.reference import Epoch, Instance, WindowState, run
-from headgate_lab.oplus.spec import (
+from headgate.operators.oplus import (
     Key,
     OperatorPlus,
     Record,
@@ -24,6 +22,8 @@ from headgate_lab.oplus.spec import (
     Window,
     WindowType,
 )
+from headgate_lab.oplus import library
+from headgate_lab.oplus.reference import Epoch, Instance, WindowState, run
 from headgate_lab.oplus.streams import (
     ExplicitWatermark,
     TimeOrder,

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from headgate.core.errors import ProtocolError
+from headgate.operators.oplus import OperatorPlus, Record, Watermark, WindowType
 from headgate_lab.oplus import library, virtual
 from headgate_lab.oplus.reference import run
-from headgate_lab.oplus.spec import OperatorPlus, Record, Watermark, WindowType
 from headgate_lab.oplus.streams import merged
 from headgate_lab.oplus.virtual import NEVER, SharedOperator
 from headgate_lab.tuple_buffer.port import Entry

@@ -41,6 +41,7 @@ from headgate.operators.processor import (
     Timers,
     fitted,
 )
+from headgate.operators.row_order import in_order
 from headgate.operators.spec import NEVER_US, TimeKey
 from headgate.operators.step import SlotStep
 from headgate.operators.time_limit import TimeLimit
@@ -268,6 +269,9 @@ class ProcessorOperator(Operator):
             _whole(rows.column(f"{prefix}{i}")).take(place).cast(column.type)
             for i, column in enumerate(schema)
         ]
+        if prefix == "v" and self.spec.order:
+            sorted_ = pa.array(in_order(inputs, self.spec.order, of))
+            inputs = [column.take(sorted_) for column in inputs]
         batch = Keyed(of, pa.RecordBatch.from_arrays(inputs, schema=schema))
         given = self.spec.processor.keys
         typed = [from_leaf(c.take(first), f.type) for c, f in zip(columns, given, strict=True)]

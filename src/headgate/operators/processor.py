@@ -299,6 +299,9 @@ class ProcessorSpec(OperatorSpec):
     time_mode : TimeMode
     filters : bool
         True where records have an event time, and late ones do not reach the processor.
+    order : tuple of int
+        Positions among the columns of `processor.inputs`: a key's records come in their order in each
+        call. None: as they came.
 
     Raises
     ------
@@ -313,6 +316,7 @@ class ProcessorSpec(OperatorSpec):
     mode: OutputMode = OutputMode.APPEND
     time_mode: TimeMode = TimeMode.NONE
     filters: bool = False
+    order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for variable in self.variables:

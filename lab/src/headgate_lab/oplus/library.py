@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from headgate_lab.oplus.spec import (
+from headgate.operators.oplus import (
     Key,
     OperatorPlus,
     Payload,

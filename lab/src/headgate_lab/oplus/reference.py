@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from headgate.core.errors import ProtocolError
-from headgate_lab.oplus.spec import (
+from headgate.operators.oplus import (
     NO_WATERMARK,
     Key,
     OperatorPlus,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
+from headgate.operators.oplus import NO_WATERMARK, OperatorPlus, Record, Watermark
 from headgate_lab.oplus.reference import Epoch
-from headgate_lab.oplus.spec import NO_WATERMARK, OperatorPlus, Record, Watermark
 
 
 def ready_time(latest: Iterable[int]) -> int:

@@ -18,8 +18,7 @@ import heapq
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from headgate_lab.oplus.reference import Epoch, Instance, WindowState
-from headgate_lab.oplus.spec import (
+from headgate.operators.oplus import (
     NO_WATERMARK,
     Key,
     OperatorPlus,
@@ -27,6 +26,7 @@ from headgate_lab.oplus.spec import (
     Watermark,
     WindowType,
 )
+from headgate_lab.oplus.reference import Epoch, Instance, WindowState
 from headgate_lab.tuple_buffer.heap import HeapTupleBuffer
 from headgate_lab.tuple_buffer.port import Entry, Reconfiguration, TupleBuffer
 

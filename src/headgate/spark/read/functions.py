@@ -16,6 +16,7 @@ from headgate.spark.jvm.expressions import column, data_type, text_of
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.read import types
 from headgate.spark.read.expressions import sql_text, substitute
+from headgate.spark.read.order import Order
 from headgate.spark.read.plan import Routed
 from headgate.spark.read.wording import WAY_OUT
 
@@ -58,10 +59,13 @@ class AggregateFunctions:
     spark : SparkSession
     grouping : sequence of expression
         The node's, for messages.
+    order : Order
+        Of the records, where it is given: then the first record is the least one, whoever comes first.
     """
 
-    def __init__(self, spark: SparkSession, grouping: Sequence[Jvm]) -> None:
+    def __init__(self, spark: SparkSession, grouping: Sequence[Jvm], order: Order) -> None:
         self.spark = spark
+        self._order = order
         self._grouping = grouping
         self.aggregates: list[Aggregate] = []
         self.values: list[Routed] = []
@@ -252,16 +256,36 @@ class AggregateFunctions:
     def _edge(self, function: Jvm, children: list[Column]) -> list[str]:
         first, child = class_name(function) == "First", children[0]
         skip_nulls = function.ignoreNulls()
+        if self._order.given:
+            one = F.lit(1).cast("bigint")
+            counts = F.when(child.isNotNull(), one) if skip_nulls else one
+            return self._least(function, child, [self._value(Leaf(Kind.INTEGER), counts)], first)
         self._counted(child.isNotNull() if skip_nulls else None)
         names = self._leaves(function, 0, child)
         leaves = tuple(v.leaf for v in self.values[-len(names) - 1 :])
         self.aggregates.append(Aggregate(Op.FIRST if first else Op.LAST, leaves))
         return [self._buffer(data_type(function.dataType()), names)]
 
+    def _least(self, function: Jvm, value: Column, before: list[str], least: bool) -> list[str]:
+        """Add the value of the least or greatest record by leaves `before`, then the order, then itself.
+
+        A record whose first leaf is null does not count. Of records that are equal in all of that any
+        will do, so the answer is the same however records are spread over batches, tasks and slots.
+        """
+        start = len(self.values) - len(before)
+        for leaf, part in self._order.leaves():
+            self._value(leaf, part)
+        names = self._leaves(function, 0, value)
+        leaves = tuple(v.leaf for v in self.values[start:])
+        self.aggregates.append(Aggregate(Op.MIN if least else Op.MAX, leaves))
+        return [self._buffer(data_type(function.dataType()), names)]
+
     def _by(self, function: Jvm, children: list[Column]) -> list[str]:
         value, ordering = children
         least = class_name(function) == "MinBy"
         order = self._leaves(function, 1, ordering)
+        if self._order.given:
+            return self._least(function, value, order, least)
         order_leaves = tuple(v.leaf for v in self.values[-len(order) :])
         names = self._leaves(function, 0, value)
         value_leaves = tuple(v.leaf for v in self.values[-len(names) :])

@@ -66,7 +66,9 @@ class ModeRefused(UnsupportedQuery):
     """Spark itself refuses the query in this output mode."""
 
 
-def read(df: DataFrame, mode: str, arrival: str | None = None) -> PlannedQuery:
+def read(
+    df: DataFrame, mode: str, arrival: str | None = None, ordered: tuple[str, ...] = ()
+) -> PlannedQuery:
     """Return the query behind `df`.
 
     Parameters
@@ -77,13 +79,15 @@ def read(df: DataFrame, mode: str, arrival: str | None = None) -> PlannedQuery:
         append, update or complete.
     arrival : str or None
         Name of a timestamp column that says when a record arrived.
+    ordered : tuple of str
+        Names of columns that order records, where their order makes a difference.
 
     Raises
     ------
     UnsupportedQuery
         Some part cannot run elastically; the message names it.
     ConfigError
-        `arrival` is no timestamp column of what an operator reads.
+        `arrival` is no timestamp column of what an operator reads, or one of `ordered` no column.
     """
     spark = df.sparkSession
     plan = without_cte(spark, analysed(df))
@@ -91,7 +95,7 @@ def read(df: DataFrame, mode: str, arrival: str | None = None) -> PlannedQuery:
         msg = "this DataFrame is not streaming; read its source with spark.readStream."
         raise UnsupportedQuery(msg)
     _check_with_spark(spark, plan, mode)
-    reader = _QueryReader(Reading(spark, plan, OutputMode[mode.upper()], arrival, 0))
+    reader = _QueryReader(Reading(spark, plan, OutputMode[mode.upper()], arrival, ordered, 0))
     above = reader.above(plan)
     return PlannedQuery(reader.operators, above, df.schema, reader.reading.mode, reader.notes)
 

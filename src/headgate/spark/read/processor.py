@@ -21,12 +21,14 @@ from headgate.spark.jvm.userfunctions import processor_of, takes_frames
 from headgate.spark.read import types
 from headgate.spark.read.declaration import declared
 from headgate.spark.read.expressions import WATERMARK
+from headgate.spark.read.order import positions
 from headgate.spark.read.plan import InitialState, Passed, PlannedOperator, Routed
 from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
 from headgate.spark.read.wording import WAY_OUT
 from headgate.spark.worker.arrow_processor import ArrowProcessor
 from headgate.spark.worker.pandas_processor import PandasProcessor
 from headgate.spark.worker.user_processor import RowProcessor
+from headgate.spark.worker.window_processor import WindowProcessor
 
 _TIME_MODES = {
     "NoTime": TimeMode.NONE,
@@ -45,7 +47,9 @@ class _ProcessorReader:
         self.node = node
         self.child = node.child()
         self.grouping = list(each(node.leftAttributes()))
-        self.inputs = {a.name(): a for a in each(self.child.output())}
+        # Spark puts the key in front of what the stream has, and gives a processor the latter
+        self.read_columns = list(each(self.child.output()))[len(self.grouping) :]
+        self.inputs = {a.name(): a for a in self.read_columns}
         self.zone = self.spark.conf.get("spark.sql.session.timeZone")
         self.time_mode = _TIME_MODES[node.timeMode().toString()]
 
@@ -67,6 +71,7 @@ class _ProcessorReader:
             mode=self.reading.mode,
             time_mode=self.time_mode,
             filters=event_time is not None,
+            order=self._order(user, processor),
         )
         hole = placeholder(self.spark, outputs, self.node.output())
         raw = [T.StructField(f"v{i}", x.dataType) for i, x in enumerate(outputs)]
@@ -77,7 +82,7 @@ class _ProcessorReader:
             taken=Taken(
                 plan=self.child,
                 keys=keys,
-                values=self._values(processor.inputs, each(self.child.output()), "v", user),
+                values=self._values(processor.inputs, self.read_columns, "v", user),
                 key_names=names,
                 slice_start=event_time,
                 arrival=self.reading.arrived(self.inputs.values(), self.upstream),
@@ -86,6 +91,12 @@ class _ProcessorReader:
             given=Given(hole, hole, T.StructType(raw)),
             upstream=self.upstream,
         )
+
+    def _order(self, user: object, processor: Processor) -> tuple[int, ...]:
+        """Return where the columns stand that order a key's rows; O+ knows the order of its own."""
+        if isinstance(user, WindowProcessor):
+            return ()
+        return positions(self.reading.ordered, list(processor.inputs.names))
 
     def _processor(self, user: object, outputs: T.StructType) -> Processor:
         """Return the user's processor in the form that slots call."""
@@ -106,8 +117,8 @@ class _ProcessorReader:
         given: dict[str, Any] = {
             "processor": user,
             "keys": self._arrow(_struct(self.grouping)),
-            "inputs": self._arrow(_struct(each(self.child.output()))),
-            "initial": self._arrow(_struct(each(self.node.initialState().output()))),
+            "inputs": self._arrow(_struct(self.read_columns)),
+            "initial": self._arrow(_struct(self._initial_columns())),
             "outputs": to_arrow_schema(outputs, timezone="UTC"),
             "states": declared(user, self.time_mode),
             "mode": self.time_mode,
@@ -158,10 +169,13 @@ class _ProcessorReader:
         if not node.hasInitialState():
             return None
         keys = self._keys(processor, list(each(node.rightAttributes())), user)
-        output = each(node.initialState().output())
-        return InitialState(
-            node.initialState(), keys, self._values(processor.initial, output, "i", user)
-        )
+        values = self._values(processor.initial, self._initial_columns(), "i", user)
+        return InitialState(node.initialState(), keys, values)
+
+    def _initial_columns(self) -> list[Jvm]:
+        """Return the columns of the initial state as a processor gets them: without the key in front."""
+        keys = len(list(each(self.node.rightAttributes())))
+        return list(each(self.node.initialState().output()))[keys:]
 
     def _event_time(self) -> Column | None:
         """Return a record's event time in microseconds, where late records are dropped: as Spark."""

@@ -56,6 +56,8 @@ class Reading:
     mode : OutputMode
     arrival : str or None
         Name of a timestamp column that says when a record arrived.
+    ordered : tuple of str
+        Names of the columns that order records; none where their order is left to chance.
     number : int
         Of the operator that the node becomes, counted from the source upwards.
     """
@@ -64,6 +66,7 @@ class Reading:
     plan: Jvm
     mode: OutputMode
     arrival: str | None
+    ordered: tuple[str, ...]
     number: int
 
     def arrived(

@@ -109,6 +109,10 @@ def _text(text: str) -> str:
     return text
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(_text(name).strip() for name in text.split(","))
+
+
 def _zero_or_more_s(text: str) -> float:
     return parse_duration_s(text, zero=True)
 
@@ -117,6 +121,13 @@ _DURATION = 'a number above 0 with its unit, such as "30 s"'
 
 ARRIVAL: Option[str | None] = Option(
     "headgate.arrival", _text, None, "the name of a timestamp column", "when a record arrived"
+)
+ORDERED: Option[tuple[str, ...]] = Option(
+    "headgate.ordered",
+    _names,
+    (),
+    'names of columns, such as "ts" or "ts, offset"',
+    "the order in which records count, where that makes a difference",
 )
 SNAPSHOT_EVERY = Option(
     "headgate.snapshotEvery",
@@ -230,6 +241,7 @@ FLOOR: Option[float | None] = Option(
 
 _ALL: tuple[Option[Any], ...] = (
     ARRIVAL,
+    ORDERED,
     SNAPSHOT_EVERY,
     PREAGGREGATE,
     ATTEMPTS,

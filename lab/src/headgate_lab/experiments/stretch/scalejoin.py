@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headgate.operators.join.match import Pairs
+from headgate.operators.oplus import Record
 from headgate_lab.bench.common import WrongAnswer, parameters, progress, require
 from headgate_lab.experiments.stretch import fig08
 from headgate_lab.experiments.stretch.live import LiveJoin
 from headgate_lab.oplus.band import Band, BandIndex, Records, compare_all
 from headgate_lab.oplus.library import scale_join
 from headgate_lab.oplus.reference import run as reference
-from headgate_lab.oplus.spec import Record
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """O+ as data: window advance and size, inputs, keys, window type, schema, and three functions.
 
-Event time is an integer in the operator's own unit (STRETCH's delta is 1).
+Event time is an integer in the operator's own unit (STRETCH's delta is 1); on Spark it is microseconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from headgate.core.errors import ConfigError, ProtocolError
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError, ProtocolError, nearest
 
 Key = Hashable
 Payload = tuple[Any, ...]
@@ -79,11 +80,11 @@ class OperatorPlus:
     ----------
     window_advance, window_size : int
         WA and WS; windows are ``[l * WA, l * WA + WS)`` for every integer l; 1 <= WA <= WS.
-    keys : callable
-        f_MK: the keys of a record, none or several.
+    keys : callable, optional
+        f_MK: the keys of a record, none or several. None where who runs the operator finds the keys.
     window_type : WindowType
     schema : tuple of str
-        Names of an output record's payload.
+        Names of an output record's payload; none where who runs the operator says.
     inputs : int
         I, how many inputs there are; each keeps a window of its own.
     update : callable, optional
@@ -111,9 +112,9 @@ class OperatorPlus:
 
     window_advance: int
     window_size: int
-    keys: Callable[[Record], Iterable[Key]]
-    window_type: WindowType
-    schema: tuple[str, ...]
+    keys: Callable[[Record], Iterable[Key]] | None = None
+    window_type: WindowType = WindowType.MULTI
+    schema: tuple[str, ...] = ()
     inputs: int = 1
     update: Update | None = None
     output: Output | None = None
@@ -134,8 +135,35 @@ class OperatorPlus:
             msg = "an operator without update, output and slide emits nothing; give one of them."
             raise ConfigError(msg)
 
+    @classmethod
+    def over(cls, advance: str, size: str, **given: Any) -> OperatorPlus:
+        """Return an operator whose times are microseconds.
+
+        Parameters
+        ----------
+        advance, size : str
+            Durations, as ``"1 minute"`` and ``"10 minutes"``.
+        given : any
+            The other parameters, by name; `window_type` may be a text.
+        """
+        if isinstance(kind := given.get("window_type"), str):
+            kinds = [one.value for one in WindowType]
+            if kind not in kinds:
+                msg = f'window_type="{kind}" is no type of windows{nearest(kind, kinds)}.'
+                raise ConfigError(msg)
+            given["window_type"] = WindowType(kind)
+        return cls(_duration_us(advance), _duration_us(size), **given)
+
     def keys_of(self, record: Record) -> tuple[Key, ...]:
-        """Return the record's keys in the order that `keys` gives them; once each if `distinct`."""
+        """Return the record's keys in the order that `keys` gives them; once each if `distinct`.
+
+        Raises
+        ------
+        ConfigError    There is no f_MK.
+        """
+        if self.keys is None:
+            msg = "an operator without keys cannot tell a record's keys; give it a function."
+            raise ConfigError(msg)
         keys = self.keys(record)
         return tuple(dict.fromkeys(keys)) if self.distinct else tuple(keys)
 
@@ -174,6 +202,10 @@ class OperatorPlus:
             )
             raise ProtocolError(msg)
         return states
+
+
+def _duration_us(text: str) -> int:
+    return round(parse_duration_s(text) * 1_000_000)
 
 
 def _without_stale(window: Window) -> State:

@@ -1,0 +1,123 @@
+"""The window instances of one key, served record by record: what a slot does with O+.
+
+Algorithm 2 of STRETCH for a single key. A slot has its keys one by one, each with the watermark, so
+that no boundary is looked for among all keys, as `headgate_lab.oplus.reference` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headgate.operators.oplus import (
+    Key,
+    OperatorPlus,
+    Payload,
+    Record,
+    State,
+    Window,
+    Windows,
+    WindowType,
+)
+
+
+class KeyWindows:
+    """The windows of one key during a call, and which of them the call changed.
+
+    Parameters
+    ----------
+    operator : OperatorPlus
+    key : Key
+    states : mapping of int to sequence of state
+        By left boundary, one state for each input; as they were before the call.
+
+    Attributes
+    ----------
+    changed, removed : set of int
+        Left boundaries whose states are new, and those that are gone.
+    """
+
+    def __init__(
+        self, operator: OperatorPlus, key: Key, states: Mapping[int, Sequence[State]]
+    ) -> None:
+        self.changed: set[int] = set()
+        self.removed: set[int] = set()
+        self._operator = operator
+        self._key = key
+        self._states = dict(states)
+        self._before = frozenset(states)
+
+    @property
+    def due(self) -> int | None:
+        """The least right boundary; None without any window."""
+        return min(self._states) + self._operator.window_size if self._states else None
+
+    def states(self, left: int) -> Sequence[State]:
+        """Return the states at a left boundary."""
+        return self._states[left]
+
+    def take(self, record: Record) -> list[Record]:
+        """Serve a record that no earlier one follows: its time is the watermark.
+
+        References
+        ----------
+        [STRETCH] definition 3, algorithm 2.
+        """
+        emitted = self.advance(record.time)
+        operator = self._operator
+        first, last = operator.earliest_left(record.time), operator.latest_left(record.time)
+        if operator.window_type is WindowType.SINGLE:
+            last = first
+        for left in range(first, last + 1, operator.window_advance):
+            emitted += self.update(left, record)
+        return emitted
+
+    def update(self, left: int, record: Record) -> list[Record]:
+        """Update the window at `left`, into which the record falls; return what f_U emits."""
+        if left not in self._states:
+            self._put(left, [None] * self._operator.inputs)
+        states, payloads = self._operator.updated(self._windows(left, left), record)
+        self._put(left, states)
+        return self._emit(left, payloads)
+
+    def advance(self, watermark: int) -> list[Record]:
+        """Return what the windows that end at or before a watermark emit, in time order."""
+        emitted: list[Record] = []
+        while self._states:
+            left = min(self._states)
+            if left + self._operator.window_size > watermark:
+                break
+            emitted += self._emit(left, self._operator.emitted(self._windows(left, left)))
+            if self._operator.window_type is WindowType.SINGLE:
+                self._move(left, watermark)
+            self._remove(left)
+        return emitted
+
+    def _move(self, left: int, watermark: int) -> None:
+        operator = self._operator
+        moved = left + operator.window_advance
+        if operator.output is None:
+            # Nothing is emitted on the way, so the window moves at once as far as it must.
+            moved = max(moved, operator.earliest_left(watermark))
+        states = operator.slid(self._windows(left, moved))
+        if any(state is not None for state in states):
+            self._put(moved, states)
+
+    def _put(self, left: int, states: Sequence[State]) -> None:
+        self._states[left] = states
+        self.changed.add(left)
+        self.removed.discard(left)
+
+    def _remove(self, left: int) -> None:
+        del self._states[left]
+        self.changed.discard(left)
+        if left in self._before:
+            self.removed.add(left)
+
+    def _windows(self, left: int, shown: int) -> Windows:
+        """Return the window instances at `left` as if they stood at `shown`."""
+        right = shown + self._operator.window_size
+        return tuple(Window(state, shown, right, self._key) for state in self._states[left])
+
+    def _emit(self, left: int, payloads: Iterable[Payload]) -> list[Record]:
+        right = left + self._operator.window_size
+        return [Record(right, tuple(payload)) for payload in payloads]

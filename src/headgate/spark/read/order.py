@@ -1,0 +1,65 @@
+"""The order in which records count, as leaves of what an operator keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import Column
+
+from headgate.core.errors import ConfigError, nearest
+from headgate.operators.spec import Leaf
+from headgate.spark.jvm.expressions import column, data_type
+from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.read import types
+from headgate.spark.read.reading import Reading
+from headgate.spark.settings.options import ORDERED
+
+
+def positions(ordered: Iterable[str], names: list[str]) -> tuple[int, ...]:
+    """Return where the columns that order records stand among `names`.
+
+    Raises
+    ------
+    ConfigError
+        One is not there.
+    """
+    found = []
+    for name in ordered:
+        if name not in names:
+            hint = nearest(name, names) or f"; it reads {', '.join(names)}."
+            msg = f'{ORDERED.key} names "{name}", which an order-sensitive operator does not read{hint}'
+            raise ConfigError(msg)
+        found.append(names.index(name))
+    return tuple(found)
+
+
+class Order:
+    """The columns of what an aggregate reads that order its records.
+
+    Parameters
+    ----------
+    reading : Reading
+    attributes : iterable of attribute
+        What the aggregate reads.
+    """
+
+    def __init__(self, reading: Reading, attributes: Iterable[Jvm]) -> None:
+        self.given = bool(reading.ordered)
+        self._reading = reading
+        self._attributes = list(attributes)
+
+    def leaves(self) -> list[tuple[Leaf, Column]]:
+        """Return the leaves by which records are compared, the first one first.
+
+        Raises
+        ------
+        ConfigError, UnsupportedQuery
+            A column is not there, or has no order.
+        """
+        names = [attribute.name() for attribute in self._attributes]
+        found = []
+        for position in positions(self._reading.ordered, names):
+            attribute = self._attributes[position]
+            value = column(self._reading.spark, attribute)
+            found += types.leaves(data_type(attribute.dataType()), value, names[position])
+        return found
