@@ -112,7 +112,7 @@ def test_an_error_has_a_median_a_percentile_and_a_side():
         ({"policies": " , "}, "names none"),
         ({"seconds": 4.0}, "must be above 4"),
         ({"slots": 9}, "out of range"),
-        ({"cost": "0 ms"}, "cost"),
+        ({"cost": "0 ms"}, "not above zero"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_runs(given, message):
