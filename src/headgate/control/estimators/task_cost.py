@@ -167,9 +167,8 @@ class TaskCost:
         spread = float((weight * (own_ms - mean_ms) ** 2).sum()) - (len(weight) - 1) * chance
         room = total - float((weight * weight).sum()) / total
         real = max(0.0, spread / room) if room > 0.0 else 0.0
-        credible = (
-            real * weight / (real * weight + chance) if chance > 0.0 else np.ones(len(weight))
-        )
+        told = real * weight
+        credible = told / (told + chance) if chance > 0.0 else np.ones(len(weight))
         found = np.full(len(records), mean_ms)
         found[some] = mean_ms + credible * (own_ms - mean_ms)
         self._record_ms = found

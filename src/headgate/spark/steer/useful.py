@@ -38,6 +38,9 @@ _BEFORE_MIN = 0.8
 """Share of a record's time that is spent before it reaches a slot, from which slots cannot help: a
 quarter more of them would save a twentieth. Chosen, not tuned."""
 
+_ROUNDING = 1e-9
+"""Two cores for slots that compute two fifths of their time are five slots, also in floating point."""
+
 _COMPUTING_DECAY = 0.9
 """Weight of a task against the next one in the share of its time that it computes."""
 
@@ -190,7 +193,7 @@ class UsefulTime:
         why = f"the cores are the limit: Spark runs {most} slots at a time"
         computing = self.computing
         if computing is not None and cores / computing < most:
-            most = max(1, math.floor(cores / computing))
+            most = max(1, math.floor(cores / computing + _ROUNDING))
             why = (
                 f"the cores are the limit: slots compute for {computing:.0%} of their time, and the "
                 f"machine has {cores}"
