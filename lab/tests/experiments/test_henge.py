@@ -18,7 +18,7 @@ import pytest
 
 from headgate.core.errors import ConfigError
 from headgate.report.plot import save
-from headgate_lab.experiments import registry
+from headgate_lab.experiments import guesses, registry
 from headgate_lab.experiments.henge import (
     fig01,
     fig09,
@@ -139,6 +139,15 @@ def test_figure_14_reduces_jobs_that_do_well_and_recovers():
     assert reaches["utility_least"] < 0.95 * reaches["utility_before"]
 
 
+def test_figure_14_recovers_whatever_the_load_but_reduces_at_the_one_that_was_found_by_trying():
+    rows = measured(guesses, {"henge-14, taken": (3.2, 3.38, 3.55)})["rows"]
+    little, used, more = rows
+    assert [row["in_use"] for row in rows] == [False, True, False]
+    assert little["utility_least"] == little["utility_before"]  # nothing happens
+    assert (used["reduction"], more["reduction"]) == (1, 0)
+    assert max(used["recovered_s"], more["recovered_s"]) <= 1200.0  # the paper's
+
+
 def test_figure_15_comes_back_to_the_maximum_after_each_arrival():
     data = measured(fig15, 2, 1800.0)
     assert [row["jobs"] for row in data["rows"]] == [5, 7, 9, 11, 13]
@@ -172,7 +181,10 @@ def test_table_4_takes_stateful_jobs_longer_by_what_their_writes_take():
     stateful, stateless = measured(table4, 1)["rows"]
     assert stateful["rounds"] > stateless["rounds"] >= 1
     assert stateless["converged_s"] < 6000.0
-    assert stateful["converged_s"] > 1.1 * stateless["converged_s"]  # the paper: 19.8 % more
+    # The paper has 19.8 % more. Ours hangs on what a write is taken to take.
+    assert stateful["converged_s"] > 1.4 * stateless["converged_s"]
+    cheap, _ = measured(table4, 1, write_s=0.010)["rows"]
+    assert cheap["converged_s"] < stateful["converged_s"]
 
 
 def test_henge_has_half_as_much_again_as_its_rivals_where_slots_are_scarce():

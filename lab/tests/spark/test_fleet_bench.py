@@ -11,7 +11,7 @@ from headgate.journal.fleet import FleetDecided, FleetJobState, FleetRound
 from headgate.workloads.rates import parse_rate
 from headgate_lab.bench.fleet_utility import FleetUtilityParameters, times
 from headgate_lab.bench.fleets import CutOff, all_met, all_met_s, outcome, shares, touched
-from headgate_lab.bench.henge import HengeBenchParameters, day_steps, satisfied
+from headgate_lab.bench.henge import HengeBenchParameters, begun_warm, day_steps, satisfied
 
 
 def seen(time_s: float, **worth: float | None) -> FleetRound:
@@ -115,6 +115,17 @@ def test_our_policies_are_compared_with_each_rival_where_slots_are_scarce():
 def test_a_days_hours_become_steps_of_a_rate_day_after_day():
     rate = parse_rate(day_steps([100.0, 300.0], hour_s=5.0, days=2))
     assert list(rate.rate_at([0.0, 6.0, 11.0, 16.0])) == [100.0, 300.0, 100.0, 300.0]
+
+
+def test_days_may_begin_after_a_while_at_another_rate():
+    rate = parse_rate(day_steps([100.0, 300.0], hour_s=5.0, days=2, before=(60.0, 200.0)))
+    at_s = [0.0, 59.0, 61.0, 66.0, 71.0, 76.0]
+    assert list(rate.rate_at(at_s)) == [200.0, 200.0, 100.0, 300.0, 100.0, 300.0]
+
+
+def test_what_comes_before_the_days_is_not_counted():
+    rounds = [seen(0.0, a=0.0), seen(58.0, a=5.0), seen(60.0, a=10.0), seen(62.0, a=10.0)]
+    assert shares(begun_warm(rounds, 60.0)) == [1.0, 1.0]
 
 
 def test_satisfaction_is_given_as_mean_and_percentiles_in_percent():

@@ -116,9 +116,12 @@ class CutOff:
         return self._inner.decide(view)
 
 
-def scaled_down(round_s: float) -> HengeParameters:
-    """Return Henge's parameters for a run of minutes: its times in rounds, few slots at a time."""
-    observe_s = OBSERVED_ROUNDS * round_s
+def scaled_down(round_s: float, observed: int = OBSERVED_ROUNDS) -> HengeParameters:
+    """Return Henge's parameters for a run of minutes: its times in rounds, few slots at a time.
+
+    The first `observed` rounds are only watched.
+    """
+    observe_s = observed * round_s
     return in_rounds(round_s, observe_s=observe_s, slots_per_unit=SLOTS_PER_UNIT)
 
 

@@ -8,7 +8,9 @@ settles at 120 of 175 (68.6 %).
 
 Parameters: each job is a PageLoad with that many tasks, half of them running, T5's all. T1 to T4
 analyse sentiment, which takes cores: 13 ms of the aggregate's 40 [I]; T5 processes logs, 10 ms each
-[I]. 20 records/s per worker [I]: then the jobs want a little more than all cores.
+[I]. 20 records/s per worker [I]: then the jobs want a little more than all cores. The 13 ms were 10 at
+first, with which there was no reduction and no reversion; with 26 there are both (`headgate figure
+guesses`).
 """
 
 from __future__ import annotations

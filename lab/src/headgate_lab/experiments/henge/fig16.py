@@ -7,7 +7,8 @@ converge halves, then stays.
 
 Parameters: the PageLoads' aggregates take cores for `CPU_S` of their 40 ms, the others have three times
 the rate [I]: once the jobs have the slots that they want, they need a little more than
-twenty machines.
+twenty machines. `CPU_S` was 20 ms at first, with which twenty machines suffice for all jobs (`headgate
+figure guesses`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ The paper shows [P]: four jobs with T2's load, two of which write their state to
 and two do not (60 ms); 5.5 reconfigurations (deviation 0.6) and 1358.7 s (58.1) to converge against 4
 (0.8) and 1134.2 s (210.5), 19.8 % more, because of checkpoints and recovery.
 
-Parameters: 800 sentences/s of five words [I]; a write takes 10 ms [I].
+Parameters: T2's input, which is 31 workers' [P] with figure 13's 20 records/s per worker [I], as
+sentences of five words [I]; a write takes `WRITE_S` [I], and all that the two kinds differ by hangs on
+that: how much longer a stateful job takes says nothing about Henge (`headgate figure guesses`).
 State is not rebuilt here after a change: headgate keeps it where the next slot finds it, so the gap is
 what the writes alone make.
 """

@@ -28,7 +28,7 @@ _SLOTS_MAX = 64
 
 SYNC_S = 0.3
 """Calibrated [I]: with it, a switching event takes the paper's 0.5 s in the first setting of figure
-14. What happens in the others follows."""
+14. What happens in the others follows; what half and double make of it: `headgate figure guesses`."""
 
 _UNBOUNDED = 10**9
 """Flink's barrier comes behind all that has accumulated at a slot (6.5 [P])."""
@@ -52,7 +52,7 @@ class Wave:
         l and delta.
     alpha, beta : float
         As `SlotPool`.
-    delay_s : float
+    delay_s, sync_s : float
         As `TreatmentCost`.
     seed : int
     """
@@ -69,6 +69,7 @@ class Wave:
     delay_s: float = 0.0
     seed: int = 1
     mean_per_s: float = 30_000.0
+    sync_s: float = SYNC_S
 
 
 def simulate(wave: Wave) -> RunResult:
@@ -92,7 +93,9 @@ def simulate(wave: Wave) -> RunResult:
         key_groups=_KEY_GROUPS,
         slots=int(np.ceil(mean / (0.8 * service_rate))),
         pool=SlotPool(wave.alpha, wave.beta),
-        treatment=TreatmentCost(sync_s=SYNC_S, barrier_records=_UNBOUNDED, delay_s=wave.delay_s),
+        treatment=TreatmentCost(
+            sync_s=wave.sync_s, barrier_records=_UNBOUNDED, delay_s=wave.delay_s
+        ),
     )
     settings = OperatorSettings(
         1.0, 1.0, _SLOTS_MAX, alert_s=wave.alert_s, initial_service_rate=service_rate
