@@ -95,6 +95,21 @@ def test_on_one_host_nothing_is_governed_unless_a_strategy_is_asked_for():
     assert Job().migrations.governs("op")
 
 
+def test_hosts_are_asked_for_when_a_query_begins_so_that_its_first_request_waits_for_no_answer():
+    job = Job()
+    job.boundary()
+    assert job.porter.asked == [["a", "b"]]
+    for _ in range(5):
+        job.boundary()
+    assert job.porter.asked == [["a", "b"]]
+
+
+def test_on_one_host_nobody_is_asked():
+    job = Job(hosts=("a",))
+    job.boundary()
+    assert job.porter.asked == []
+
+
 def test_a_request_waits_until_all_hosts_are_known():
     job = Job()
     job.porter.reached = False

@@ -138,6 +138,7 @@ class Migrations:
         self._write = write
         self._carriers: dict[str, Carrier] = {}
         self._asked: dict[str, _Asked] = {}
+        self._asked_for_hosts = False
         self._step = 0
         self._began_s = time.monotonic()
 
@@ -176,6 +177,7 @@ class Migrations:
         """Pass the boundary before `step`; return the assignments that come into force with it."""
         self._step, self._began_s = step, time.monotonic()
         changed: dict[str, InForce] = {}
+        self._ask_for_hosts()
         for name in self._states:
             self._take_request(name)
             if name in self._carriers and (found := self._pass(name, step)) is not None:
@@ -193,6 +195,14 @@ class Migrations:
     def stop(self) -> None:
         """End what goes on in the background; the manifest knows how far it is."""
         self._porter.stop()
+
+    def _ask_for_hosts(self) -> None:
+        """Ask the hosts for their arenas at the first boundary, so that no request waits for it."""
+        if self._asked_for_hosts:
+            return
+        self._asked_for_hosts = True
+        for name in self._states:
+            self._hosts(name)
 
     def _take_request(self, operator: str) -> None:
         wanted = self._changes.wanted(operator)
