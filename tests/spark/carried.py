@@ -18,19 +18,19 @@ HOSTS = ("a", "a", "b", "b")
 class Job:
     """A carrier between boundaries, from two slots on one host to four slots on two."""
 
-    def __init__(self, strategy, target=None, porter=None, slots=2):
-        self.state = OperatorState.fresh(slots, GROUPS)
-        self.state.tokens = [f"{g:032x}" for g in range(1, GROUPS + 1)]
+    def __init__(self, strategy, target=None, porter=None, slots=2, groups=GROUPS, hosts=HOSTS):
+        self.state = OperatorState.fresh(slots, groups)
+        self.state.tokens = [f"{g:032x}" for g in range(1, groups + 1)]
         self.before = self.state.assignment
         self.porter = porter or FakePorter()
         self.passed = []
         self.step = 10
-        self.hosts = HOSTS
+        self.hosts = hosts
         self.carrier = Carrier(
             "op", self.state, self.porter, Migration(self.state.assignment), self.passed.append
         )
         self.target = target or uniform(self.state.assignment, 4)
-        self.carrier.request(Requested(self.target, HOSTS, Cause.HAND, strategy=strategy))
+        self.carrier.request(Requested(self.target, hosts, Cause.HAND, strategy=strategy))
 
     @property
     def moving(self):
@@ -40,11 +40,13 @@ class Job:
         """Pass one; return which groups are not served in the batch behind it."""
         owners = self.carrier.pass_boundary(self.step, self.hosts)
         if owners is not None:
-            self.state.assign(Assignment(tuple(owners), 4, self.state.assignment.epoch + 1))
+            self.state.assign(
+                Assignment(tuple(owners), len(self.hosts), self.state.assignment.epoch + 1)
+            )
         self.step += 1
         return self.carrier.unserved()
 
-    def run(self, at_once=GROUPS, boundaries=80):
+    def run(self, at_once=999, boundaries=80):
         """Go on until it rests; return what was not served, batch by batch."""
         unserved = []
         for _ in range(boundaries):

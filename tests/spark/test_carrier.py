@@ -11,6 +11,7 @@ from fake_porter import FakePorter
 from headgate.core.assignment import Assignment, spread
 from headgate.migration import registry
 from headgate.migration.events import Cause, Requested
+from headgate.migration.plan import uniform
 from headgate.spark.move.carrier import Carrier
 from headgate.spark.move.porter import Urgency
 from headgate.spark.settings.query_settings import QuerySettings
@@ -314,3 +315,22 @@ def test_the_journal_hears_of_each_subscale_in_order():
         else:
             assert what == ["started", "caught up", "routed", "installed", "released"]
     assert max(one.moved_bytes for one in job.passed) > 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "boundaries"),
+    [
+        ("subscale", 5),
+        ("subscale(per_host=8)", 2),
+        ("subscale(division=false)", 2),
+        ("all-at-once", 3),
+        ("on-demand", 86),
+        ("fluid", 285),
+    ],
+)
+def test_how_many_batches_a_migration_takes_at_least(strategy, boundaries):
+    # 111 of 128 groups, 64 of them to the other host, if every errand is back before its batch is
+    job = Job(
+        strategy, target=uniform(spread(8, 128), 12), slots=8, groups=128, hosts=("a", "b") * 6
+    )
+    assert len(job.run(boundaries=400)) - 1 == boundaries
