@@ -13,6 +13,7 @@ class FakePorter:
         self.open = set()
         self.dropped = []
         self.reached = True
+        self.asked = []
 
     def want(self, place, urgency):
         work = self.works.setdefault(place, Delivery(urgency))
@@ -29,6 +30,7 @@ class FakePorter:
         return group in self.open
 
     def knows(self, hosts):
+        self.asked.append(list(hosts))
         return self.reached
 
     def arenas(self, hosts):

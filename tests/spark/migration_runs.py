@@ -1,7 +1,8 @@
 """Queries that migrate on a cluster: a driver process of `test_migration`, one line of JSON per run.
 
 ``python migration_runs.py MASTER DIRECTORY first NAME ...`` runs those and is killed in a last one;
-``... then`` is the driver that goes on with that one.
+``... then`` is the driver that goes on with that one. ``... stage STRATEGY POINT`` asks for a migration
+and is killed at a point of it, or goes on with it and is; ``... stage STRATEGY`` goes on to the end.
 """
 
 from __future__ import annotations
@@ -162,7 +163,14 @@ def kill_an_executor(run):
 
 def main(master: str, base: Path, part: str, names: list[str]) -> None:
     spark = session(master, **{"spark.executor.memory": "600m", "spark.sql.shuffle.partitions": 2})
-    if part == "first":
+    if part == "stage":
+        strategy, *point = names
+        os.environ |= {CRASH: f"migration-{point[0]}"} if point else {}
+        asked = {} if (base / "ck-stage").exists() else {ASK_AT: scale(4)}
+        if asked:
+            write_input(base / "input")
+        Run(spark, base, "stage", strategy, asked).go()
+    elif part == "first":
         write_input(base / "input")
         for name in names:
             run(spark, base, name)

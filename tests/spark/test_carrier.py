@@ -5,69 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
+from carried import GROUPS, HOSTS, Job
 from fake_porter import FakePorter
 
 from headgate.core.assignment import Assignment, spread
 from headgate.migration import registry
 from headgate.migration.events import Cause, Requested
 from headgate.migration.plan import uniform
-from headgate.migration.protocol import Migration
-from headgate.spark.job.job import OperatorState
 from headgate.spark.move.carrier import Carrier
 from headgate.spark.move.porter import Urgency
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.writer import Writer
-
-GROUPS = 12
-HOSTS = ("a", "a", "b", "b")
-
-
-class Job:
-    """A carrier between boundaries, from two slots on one host to four slots on two."""
-
-    def __init__(self, strategy, target=None, porter=None, slots=2):
-        self.state = OperatorState.fresh(slots, GROUPS)
-        self.state.tokens = [f"{g:032x}" for g in range(1, GROUPS + 1)]
-        self.before = self.state.assignment
-        self.porter = porter or FakePorter()
-        self.passed = []
-        self.step = 10
-        self.hosts = HOSTS
-        self.carrier = Carrier(
-            "op", self.state, self.porter, Migration(self.state.assignment), self.passed.append
-        )
-        self.target = target or uniform(self.state.assignment, 4)
-        self.carrier.request(Requested(self.target, HOSTS, Cause.HAND, strategy=strategy))
-
-    @property
-    def moving(self):
-        return self.before.moved(self.target)
-
-    def boundary(self):
-        """Pass one; return which groups are not served in the batch behind it."""
-        owners = self.carrier.pass_boundary(self.step, self.hosts)
-        if owners is not None:
-            self.state.assign(Assignment(tuple(owners), 4, self.state.assignment.epoch + 1))
-        self.step += 1
-        return self.carrier.unserved()
-
-    def run(self, at_once=GROUPS, boundaries=80):
-        """Go on until it rests; return what was not served, batch by batch."""
-        unserved = []
-        for _ in range(boundaries):
-            unserved.append(self.boundary())
-            if not self.carrier.running:
-                return unserved
-            self.carrier.committed(self.step - 1, 1.0)
-            self.porter.work(self.state, self.step - 1, at_once)
-        raise AssertionError("still running")
-
-    def what(self):
-        return [one.what for one in self.passed]
-
-    def routed(self):
-        """Return the groups of each subscale that was routed."""
-        return [one.groups for one in self.passed if one.what == "routed"]
 
 
 @pytest.mark.parametrize("name", [n for n in registry.names() if n != "shared"])
@@ -367,3 +315,22 @@ def test_the_journal_hears_of_each_subscale_in_order():
         else:
             assert what == ["started", "caught up", "routed", "installed", "released"]
     assert max(one.moved_bytes for one in job.passed) > 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "boundaries"),
+    [
+        ("subscale", 5),
+        ("subscale(per_host=8)", 2),
+        ("subscale(division=false)", 2),
+        ("all-at-once", 3),
+        ("on-demand", 86),
+        ("fluid", 285),
+    ],
+)
+def test_how_many_batches_a_migration_takes_at_least(strategy, boundaries):
+    # 111 of 128 groups, 64 of them to the other host, if every errand is back before its batch is
+    job = Job(
+        strategy, target=uniform(spread(8, 128), 12), slots=8, groups=128, hosts=("a", "b") * 6
+    )
+    assert len(job.run(boundaries=400)) - 1 == boundaries

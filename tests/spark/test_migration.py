@@ -110,5 +110,38 @@ def test_a_driver_killed_in_a_migration_is_shown_by_inspect_and_resumed(lives):
     assert lives["driver"]["slots"] == 4
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("strategy", "points"),
+    [
+        ("subscale", ("started:1", "caught-up:0", "routed:0", "installed:0", "released:0")),
+        ("subscale(decoupling=false", ("held:0", "routed:0", "installed:0", "released:0")),
+    ],
+)
+def test_a_driver_killed_in_every_stage_of_one_migration_changes_no_answer(
+    tmp_path, strategy, points
+):
+    strategy += ", per_host=1)" if "(" in strategy else "(per_host=1)"
+    with StandaloneCluster(tmp_path, workers=2, cores=2) as cluster:
+        command = [sys.executable, str(SCRIPT), cluster.master, str(tmp_path), "stage", strategy]
+        lives = [
+            subprocess.run(
+                [*command, *point],
+                capture_output=True,
+                text=True,
+                timeout=200,
+                check=False,
+                start_new_session=True,
+            )
+            for point in (*((one,) for one in points), ())
+        ]
+    ended = [one.returncode for one in lives]
+    assert ended == [KILLED] * len(points) + [0], lives[-1].stderr[-3000:]
+    (found,) = [json.loads(one) for one in lives[-1].stdout.splitlines() if one.startswith("{")]
+    assert found["equal"], found
+    assert found["slots"] == 4
+    assert found["what"][-1] == "finished"
+
+
 def test_nothing_is_left_running_when_no_migration_is(lives):
     assert not any(one["threads"] for one in lives.values() if "threads" in one)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 
+import pytest
 from fake_porter import FakePorter
 
 from headgate.core.assignment import Assignment, spread
+from headgate.migration.plan import uniform
 from headgate.spark.job.changes import Changes, Wanted
 from headgate.spark.job.job import OperatorState
+from headgate.spark.move import migrations
 from headgate.spark.move.migrations import Migrations
 from headgate.spark.move.placement import Placement
 
@@ -90,6 +95,21 @@ def test_on_one_host_nothing_is_governed_unless_a_strategy_is_asked_for():
     assert Job().migrations.governs("op")
 
 
+def test_hosts_are_asked_for_when_a_query_begins_so_that_its_first_request_waits_for_no_answer():
+    job = Job()
+    job.boundary()
+    assert job.porter.asked == [["a", "b"]]
+    for _ in range(5):
+        job.boundary()
+    assert job.porter.asked == [["a", "b"]]
+
+
+def test_on_one_host_nobody_is_asked():
+    job = Job(hosts=("a",))
+    job.boundary()
+    assert job.porter.asked == []
+
+
 def test_a_request_waits_until_all_hosts_are_known():
     job = Job()
     job.porter.reached = False
@@ -159,6 +179,58 @@ def test_a_new_driver_goes_on_from_the_manifest():
     final = job.run()
     assert job.state.assignment.slots == 4
     assert (final.wanted.by, final.wanted.reason) == ("user", "load")
+
+
+class Died(Exception):
+    """What becomes of a driver that is killed."""
+
+
+_SMALL = "groups_min=1, per_host=1"
+_PREFETCHED = [f"subscale({_SMALL})"]
+_HELD = [f"subscale(decoupling=false, {_SMALL})", "fluid"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "strategy"),
+    [
+        *itertools.product(("started", "released"), (*_PREFETCHED, *_HELD)),
+        *itertools.product(("routed", "installed"), (*_PREFETCHED, *_HELD, "all-at-once")),
+        *itertools.product(("caught-up",), _PREFETCHED),
+        *itertools.product(("held",), _HELD),
+    ],
+)
+def test_a_driver_that_dies_in_any_stage_goes_on_from_the_manifest_before_it(
+    stage, strategy, monkeypatch
+):
+    job = Job(strategy=strategy)
+    job.changes.ask(job.changes.scaled(4, partitioning="uniform"), "user")
+    kept = None
+
+    def die(point, _count):
+        if point == f"migration-{stage}" and kept is not None:
+            raise Died
+
+    def live():
+        nonlocal kept
+        for _ in range(60):
+            if job.migrations.running:
+                kept = json.dumps(job.migrations.to_dict("op")), copy.deepcopy(job.state)
+            job.boundary()
+            job.porter.work(job.state, job.step - 1, 1)
+
+    monkeypatch.setattr(migrations, "crash_point", die)
+    with pytest.raises(Died):
+        live()
+    monkeypatch.undo()
+
+    carried, job.state = kept
+    job.states = {"op": job.state}
+    job.start()  # whatever was on hosts, or being said to them, is gone
+    job.migrations.restore("op", json.loads(carried))
+    job.run()
+    assert job.state.assignment.slot_of == uniform(spread(2, GROUPS), 4).slot_of
+    assert job.state.held == frozenset()
+    assert job.porter.works == {}
 
 
 def test_what_is_held_is_known_to_the_state():

@@ -118,6 +118,9 @@ def test_the_order_of_methods_is_told_for_transfers_that_take_less_and_more() ->
     assert much["peak"] == ["drrs", "meces", "megaphone"]
     assert much["peak_s"]["meces"] > 2 * little["peak_s"]["meces"]
     json.dumps(much)
+    (busier,) = compare.orders(["q7"], methods, HERE, (0.0,), slot_load=0.95)
+    assert busier["mean_s"]["meces"] != little["mean_s"]["meces"]
+    assert compare.Case("q7", "drrs", quick=False, slot_load=0.95).load().load == 0.95
 
 
 def test_a_figure_says_what_is_guessed() -> None:

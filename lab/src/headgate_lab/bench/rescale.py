@@ -116,6 +116,9 @@ class RescaleParameters:
     """How long is measured before the change, and how long latency has to keep within 110 % of that
     after it; > 0. The paper has 100 (DRRS V-B)."""
 
+    in_host: bool = True
+    """Whether changes within one host are measured, too."""
+
     spark: bool = True
     """Whether Spark's own stop, repartition and restart is measured, too; not with `only`."""
 
@@ -166,8 +169,8 @@ def run(**given: Any) -> dict[str, Any]:
         ``parameters``; ``machine``.
     """
     chosen = parameters(RescaleParameters, given)
-    found: dict[str, Any] = {}
-    for place in ("across_hosts", "in_host"):
+    found: dict[str, Any] = {"in_host": {}}
+    for place in ("across_hosts", *(("in_host",) if chosen.in_host else ())):
         with tempfile.TemporaryDirectory(prefix="headgate-rescale-", dir=_memory()) as work:
             request = {"directory": work, "place": place, "parameters": asdict(chosen)}
             name = "headgate_lab.bench.rescale"

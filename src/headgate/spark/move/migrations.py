@@ -141,6 +141,7 @@ class Migrations:
         self._write = write
         self._carriers: dict[str, Carrier] = {}
         self._asked: dict[str, _Asked] = {}
+        self._asked_for_hosts = False
         self._step = 0
         self._began_s = time.monotonic()
 
@@ -179,6 +180,7 @@ class Migrations:
         """Pass the boundary before `step`; return the assignments that come into force with it."""
         self._step, self._began_s = step, time.monotonic()
         changed: dict[str, InForce] = {}
+        self._ask_for_hosts()
         for name in self._states:
             if (found := self._moves_nothing(name)) is not None:
                 changed[name] = found
@@ -214,6 +216,14 @@ class Migrations:
         now = self._changes.put(operator, new.slot_of, new.slots, wanted.survivors, new.split)
         self._changes.ended(operator)
         return InForce(before, replace(wanted, assignment=now), final=True)
+
+    def _ask_for_hosts(self) -> None:
+        """Ask the hosts for their arenas at the first boundary, so that no request waits for it."""
+        if self._asked_for_hosts:
+            return
+        self._asked_for_hosts = True
+        for name in self._states:
+            self._hosts(name)
 
     def _take_request(self, operator: str) -> None:
         wanted = self._changes.wanted(operator)

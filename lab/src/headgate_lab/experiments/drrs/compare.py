@@ -49,6 +49,8 @@ class Case:
     seed : int
     transfer_s : float or None
         Of a key group or sub-group, beside its bytes; None: the workload's own, a guess.
+    slot_load : float or None
+        Of the scaled slots before scaling, the mean of all; None: likewise.
     """
 
     workload: str
@@ -56,6 +58,7 @@ class Case:
     quick: bool
     seed: int = SEED
     transfer_s: float | None = None
+    slot_load: float | None = None
 
     @property
     def stable_s(self) -> float:
@@ -67,6 +70,8 @@ class Case:
         found = WORKLOADS[self.workload]()
         if self.transfer_s is not None:
             found = replace(found, unit_s=self.transfer_s)
+        if self.slot_load is not None:
+            found = replace(found, load=self.slot_load)
         if not self.quick:
             return found
         return replace(
@@ -157,9 +162,18 @@ def compare(
     names: Sequence[str],
     methods: Sequence[str],
     request: Request,
+    *,
     transfer_s: float | None = None,
+    slot_load: float | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Run every method on every workload; peak and mean are over the longest scaling period.
+
+    Parameters
+    ----------
+    names, methods : sequence of str
+    request : Request
+    transfer_s, slot_load : float or None
+        As of `Case`.
 
     Returns
     -------
@@ -170,7 +184,10 @@ def compare(
     ----------
     DRRS V-B: "the longest observed scaling period among all three methods as the statistical basis".
     """
-    asked = [replace(case, transfer_s=transfer_s) for case in cases(names, methods, request)]
+    asked = [
+        replace(case, transfer_s=transfer_s, slot_load=slot_load)
+        for case in cases(names, methods, request)
+    ]
     found = run_all(observe, asked)
     by_workload: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for outcome in found:
@@ -195,8 +212,9 @@ def orders(
     methods: Mapping[str, str],
     request: Request,
     transfers_s: Sequence[float] = TRANSFERS_S,
+    slot_load: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Return in which order methods come, by what a transfer takes: the paper does not say.
+    """Return in which order methods come under other guesses, since the paper does not say.
 
     Parameters
     ----------
@@ -206,6 +224,8 @@ def orders(
         What a method is called in the figure -> the method.
     request : Request
     transfers_s : sequence of float
+    slot_load : float or None
+        As of `Case`.
 
     Returns
     -------
@@ -215,7 +235,9 @@ def orders(
     """
     rows = []
     for transfer_s in transfers_s:
-        found = compare(names, list(methods.values()), request, transfer_s)
+        found = compare(
+            names, list(methods.values()), request, transfer_s=transfer_s, slot_load=slot_load
+        )
         for name, outcomes in found.items():
             row: dict[str, Any] = {"workload": name, "transfer_ms": transfer_s * 1e3}
             for figure in ("peak", "mean"):
