@@ -35,6 +35,7 @@ class Benchmark(StrEnum):
     FLEET = "fleet"
     FLEET_UTILITY = "fleet-utility"
     HENGE = "henge"
+    HOTKEY = "hotkey"
     STEADY = "steady"
     SOAK = "soak"
     PHASES = "phases"
@@ -52,6 +53,7 @@ _COUNTED = {
     Benchmark.STEADY: "batches",
     Benchmark.SLO: "seconds",
     Benchmark.PHASES: "seconds",
+    Benchmark.HOTKEY: "seconds",
     Benchmark.OPERATORS: "repeats",
     Benchmark.FLEET: "jobs",
     Benchmark.FLEET_UTILITY: "jobs",
