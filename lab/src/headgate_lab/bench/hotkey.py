@@ -1,9 +1,9 @@
 """Whether a key with most of all records keeps its SLO once its key group is split, and its answer.
 
 Count and sum per key, in update mode; one key has 60 % of the records, more than a slot can serve. A
-first side has the paper's treatments alone, the second may split. In the second the driver and its JVM are
-killed, and start again from the checkpoint; later a slot's Python worker is. What the sink has at the end
-is compared with what is in the input.
+first side has the paper's treatments alone, the second may split. In the second the driver and its JVM
+are killed, and start again from the checkpoint; later a slot's Python worker is. What the sink has at the
+end is compared with what is in the input.
 """
 
 from __future__ import annotations
