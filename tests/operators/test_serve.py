@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.codec import arrow_type
@@ -98,3 +99,21 @@ def test_a_group_that_is_due_is_logged_whole_though_no_row_came() -> None:
         sections.append(served.sections[0])
         state = GroupState(token, served.groups[0].emitted_us, served.groups[0].due_us)
     assert [(section.full, len(section.rows)) for section in sections] == [(False, 2), (True, 2)]
+
+
+@pytest.mark.parametrize(
+    ("op", "leaves", "time", "why"),
+    [
+        (Op.FIRST, 2, None, "order of the records"),
+        (Op.LAST, 2, None, "order of the records"),
+        (Op.MAX_BY, 1, None, "the one that came first"),
+        (Op.MAX, 1, TimeKey(10, 10, session=True), "a session grows"),
+    ],
+)
+def test_what_depends_on_order_is_not_split(
+    op: Op, leaves: int, time: TimeKey | None, why: str
+) -> None:
+    aggregates = (Aggregate(Op.COUNT, (INTEGER,)), Aggregate(op, (INTEGER,) * leaves))
+    spec = AggregateSpec((INTEGER,), time, aggregates, OutputMode.UPDATE)
+    assert why in spec.unsplittable
+    assert not SPEC.unsplittable

@@ -11,10 +11,21 @@ import runs
 from rich.console import Console
 
 from headgate.core.errors import ConfigError
-from headgate.journal import Applied, Decided, Event, Latency, Observed, SloState, Wish, read
+from headgate.journal import (
+    Applied,
+    AssignmentChange,
+    Decided,
+    Event,
+    Latency,
+    Observed,
+    SloState,
+    Wish,
+    read,
+)
 from headgate.report import Run, summary
 from headgate.report.finish import finish_lines
 from headgate.report.live import event_text, frame
+from headgate.report.plain import plain_line
 from headgate.report.top import top, top_lines
 from headgate.report.why import why, why_lines
 
@@ -136,9 +147,24 @@ def test_top_lists_groups_and_slots_and_says_what_cannot_be_split() -> None:
     for event in (runs.start(), runs.batch(0), runs.batch(1, hottest=((17, 40), (3, 5)))):
         run.absorb(event)
     found = top(run)
-    assert found["groups"][0] == {"group": 17, "records": 65, "share": 0.325}
+    assert found["groups"][0] == {"group": 17, "records": 65, "share": 0.325, "slots": 1}
     assert [one["slot"] for one in found["slots"]] == [0, 1]
     assert "key group 17 is 65% of what slot 0" in "\n".join(top_lines(found))
+
+
+def test_views_say_over_how_many_slots_a_key_group_is_split() -> None:
+    run = Run()
+    split = AssignmentChange(1, 1, 2, 3, 0, 0, "streamswitch(0.2)", split=((17, 0, 2, 1),))
+    for event in (runs.start(), runs.batch(0), split, runs.batch(1, hottest=((17, 40), (3, 5)))):
+        run.absorb(event)
+    found = top(run)
+    assert found["groups"][0]["slots"] == 3
+    assert found["advice"] is None
+    assert "group   17   32.5%  65 records  split over 3 slots" in "\n".join(top_lines(found))
+    assert "group 17 split over 3" in plain_line(run, now_ms=run.ended_ms)
+    assert "group 17 split over 3 slots" in str(event_text(run.changes[-1]))
+    run.absorb(AssignmentChange(2, 2, 3, 3, 0, 0, "streamswitch(0.2)"))
+    assert not run.split
 
 
 def test_top_needs_a_batch() -> None:

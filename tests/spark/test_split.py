@@ -149,7 +149,7 @@ def act(query, draw):
         query.remap({draw.randrange(GROUPS): draw.randrange(slots) for _ in range(3)})
 
 
-def in_slots(spark, path, mode, shape, checkpoint, seed, *, planned=(), more=(), migration=""):
+def in_slots(spark, path, mode, shape, checkpoint, seed, *, planned=(), more=()):
     answer, draw = Answer(mode, shape), random.Random(seed)
     running = queue.SimpleQueue()
 
@@ -164,9 +164,7 @@ def in_slots(spark, path, mode, shape, checkpoint, seed, *, planned=(), more=(),
     writer = writer.option("checkpointLocation", str(checkpoint)).keyGroups(GROUPS).slots(start=2)
     writer = writer.option("headgate.snapshotEvery", 3).option("headgate.preaggregate", "off")
     for key, value in more:
-        writer = writer.option(key, value)
-    if migration:
-        writer = writer.migration(migration)
+        writer = writer.migration(value) if key == "migration" else writer.option(key, value)
     faults.inject(writer, *planned)
     query = writer.trigger(availableNow=True).start()
     running.put(query)
@@ -262,7 +260,13 @@ def test_splits_and_migrations_give_the_answers_of_plain_spark(
 ):
     expected = on_spark(spark, input_path, "append", "sliding", tmp_path / "spark")
     answer, query = in_slots(
-        spark, input_path, "append", "sliding", tmp_path / "headgate", 5, migration=strategy
+        spark,
+        input_path,
+        "append",
+        "sliding",
+        tmp_path / "headgate",
+        5,
+        more=[("migration", strategy)],
     )
     events = [json.loads(line) for line in query.journal.read_text().splitlines()]
     assert any(e["event"] == "migration" for e in events)

@@ -36,6 +36,7 @@ class Benchmark(StrEnum):
     FLEET = "fleet"
     FLEET_UTILITY = "fleet-utility"
     HENGE = "henge"
+    HOTKEY = "hotkey"
     STEADY = "steady"
     SOAK = "soak"
     PHASES = "phases"
@@ -54,6 +55,7 @@ _COUNTED = {
     Benchmark.STEADY: "batches",
     Benchmark.SLO: "seconds",
     Benchmark.PHASES: "seconds",
+    Benchmark.HOTKEY: "seconds",
     Benchmark.OPERATORS: "repeats",
     Benchmark.FLEET: "jobs",
     Benchmark.FLEET_UTILITY: "jobs",

@@ -98,7 +98,7 @@ def serve(
     for group, state in request.groups.items():
         start, stop = int(starts[group]), int(starts[group + 1])
         allowed_us = state.emitted_us if group in request.held else request.watermark_us
-        if state.stands_us is not None:
+        if state.split and state.stands_us is not None:
             allowed_us = min(allowed_us, state.stands_us)
             served.apart_holds_us[group] = int(held[group])
         watermarks_us[group] = max(state.emitted_us, min(allowed_us, int(held[group])))

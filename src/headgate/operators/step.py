@@ -40,7 +40,9 @@ class GroupState:
         True where this step shall log all of it instead of the change.
     stands_us : int or None
         Of a split group: what its records are judged late by in this step, at all slots that have a
-        share of them, and the watermark up to which it may emit; None where it is not split.
+        share of them, and the watermark up to which it may emit. Of one that was split until now, what
+        they are judged by. None of others.
+    split : bool
     """
 
     token: str
@@ -48,6 +50,7 @@ class GroupState:
     due_us: int
     snapshot: bool = False
     stands_us: int | None = None
+    split: bool = False
 
 
 @dataclass(frozen=True)

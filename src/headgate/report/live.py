@@ -224,7 +224,9 @@ def _records(run: Run) -> Text:
     all_served = sum(batch.served for batch in run.recent)
     if groups and all_served:
         group, served = groups.most_common(1)[0]
-        text.append(f"group {group} serves {served / all_served:.1%} of records   ")
+        over = run.slots_of(group)
+        split = f", split over {over} slots" if over > 1 else ""
+        text.append(f"group {group} serves {served / all_served:.1%} of records{split}   ")
     style = "yellow" if run.late or run.null_keys or run.dropped else ""
     pools = "".join(f", {why.replace('_', ' ')} {n:,}" for why, n in sorted(run.dropped.items()))
     text.append(f"dropped: late {run.late:,}, null keys {run.null_keys:,}{pools}", style=style)
@@ -265,6 +267,8 @@ def _event_text(event: Event) -> str | None:
             if event.slots_before != event.slots_after
             else "remap"
         )
+        for group, *slots in event.split:
+            what += f", group {group} split over {len(slots)} slots"
         why = f": {event.reason.removesuffix('.')}" if event.reason else ""
         groups = f"{event.groups_moved} groups, {bytes_text(event.bytes_moved)} moved; "
         # A stateless stage has no key groups to move.

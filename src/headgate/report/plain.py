@@ -31,8 +31,12 @@ def plain_line(run: Run, *, now_ms: int) -> str:
         f"{elapsed} {name} {status} batch {last.step} slots {last.slots} epoch {last.epoch} "
         f"in {now.in_per_s:.0f}/s out {now.out_per_s:.0f}/s "
         f"latency mean {ms_text(now.mean_ms)} p95 {ms_text(now.p95_ms)} "
-        f"p99 {ms_text(now.p99_ms)} ms backlog {last.backlog}{_slo(run)}"
+        f"p99 {ms_text(now.p99_ms)} ms backlog {last.backlog}{_split(run)}{_slo(run)}"
     )
+
+
+def _split(run: Run) -> str:
+    return "".join(f" group {group} split over {n}" for (_, group), n in sorted(run.split.items()))
 
 
 def _slo(run: Run) -> str:

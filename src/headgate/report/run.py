@@ -78,6 +78,8 @@ class Run:
         The last batches in full; at most `RECENT_BATCHES`.
     changes : list of AssignmentChange
         Every change of the assignment, one per step and target.
+    split : dict of (str, int) to int
+        Over how many slots a key group of an operator is split now; only those that are.
     stop : Stop or None
         Set while the last event is a stop.
     slo : SloState or None
@@ -101,6 +103,7 @@ class Run:
         self.recent: deque[Batch] = deque(maxlen=RECENT_BATCHES)
         self.changes: list[AssignmentChange] = []
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.split: dict[tuple[str, int], int] = {}
         self.stop: Stop | None = None
         self.histogram: Sparse = ()
         self.latency_sum_ms = 0.0
@@ -127,6 +130,10 @@ class Run:
     def last(self) -> Batch | None:
         """The latest batch."""
         return self.recent[-1] if self.recent else None
+
+    def slots_of(self, group: int) -> int:
+        """Return over how many slots a key group is split; 1 where it is whole."""
+        return max((n for (_, split), n in self.split.items() if split == group), default=1)
 
     @property
     def query_restarts(self) -> int:
@@ -165,6 +172,9 @@ class Run:
 
         A query with several operators writes a line for each, but it is one change to a reader.
         """
+        mine = {(change.operator, group): len(slots) for group, *slots in change.split}
+        others = {at: n for at, n in self.split.items() if at[0] != change.operator}
+        self.split = others | mine
         last = self.changes[-1] if self.changes else None
         if last is not None and (last.step, last.slots_before, last.slots_after) == (
             change.step,
@@ -176,6 +186,7 @@ class Run:
                 epoch=change.epoch,
                 groups_moved=last.groups_moved + change.groups_moved,
                 bytes_moved=last.bytes_moved + change.bytes_moved,
+                split=(*last.split, *change.split),
             )
             self.changes.pop()
             if self.events and self.events[-1] is last:

@@ -21,8 +21,9 @@ def top(run: Run) -> dict[str, Any]:
     Returns
     -------
     dict
-        records: served in these batches; groups: [{group, records, share}], descending; slots:
-        [{slot, records, share, backlog}], descending; advice: a sentence or None.
+        records: served in these batches; groups: [{group, records, share, slots}], descending, with
+        the number of slots that it is split over, 1 for a whole one; slots: [{slot, records, share,
+        backlog}], descending; advice: a sentence or None.
 
     Raises
     ------
@@ -44,7 +45,7 @@ def top(run: Run) -> dict[str, Any]:
         backlog[stats.slot] += stats.backlog
     shares = {
         "groups": [
-            {"group": g, "records": n, "share": _share(n, records)}
+            {"group": g, "records": n, "share": _share(n, records), "slots": run.slots_of(g)}
             for g, n in groups.most_common(_SHOWN)
         ],
         "slots": [
@@ -52,14 +53,17 @@ def top(run: Run) -> dict[str, Any]:
             for s, n in slots.most_common()
         ],
     }
-    return {"records": records, **shares, "advice": _advice(groups, slots)}
+    return {"records": records, **shares, "advice": _advice(run, groups, slots)}
 
 
 def top_lines(found: dict[str, Any]) -> list[str]:
     """Return what `top` found, for people."""
     lines = [f"last batches: {found['records']:,} records"]
     for one in found["groups"]:
-        lines.append(f"  group {one['group']:>4}  {one['share']:6.1%}  {one['records']:,} records")
+        split = f"  split over {one['slots']} slots" if one["slots"] > 1 else ""
+        lines.append(
+            f"  group {one['group']:>4}  {one['share']:6.1%}  {one['records']:,} records{split}"
+        )
     for one in found["slots"]:
         waits = f"  backlog {one['backlog']:,}" if one["backlog"] else ""
         lines.append(
@@ -72,14 +76,15 @@ def _share(count: int, records: int) -> float:
     return round(count / records, 4) if records else 0.0
 
 
-def _advice(groups: Counter[int], slots: Counter[int]) -> str | None:
-    """Return what no policy can cure: a key group that is most of what the busiest slot serves."""
+def _advice(run: Run, groups: Counter[int], slots: Counter[int]) -> str | None:
+    """Return what no move can cure: a key group that is most of what the busiest slot serves."""
     if not groups or not slots:
         return None
     (group, most), (slot, busiest) = groups.most_common(1)[0], slots.most_common(1)[0]
-    if not busiest or most <= _UNSPLITTABLE * busiest:
+    if not busiest or most <= _UNSPLITTABLE * busiest or run.slots_of(group) > 1:
         return None
     return (
         f"key group {group} is {most / busiest:.0%} of what slot {slot}, the busiest, serves: moving "
-        "groups cannot split it; if one key is that hot, salt it."
+        "groups cannot divide it. With an SLO, streamswitch splits it over several slots once it is "
+        "too much for one, if its aggregates can be merged (`headgate why` says if not); else salt it."
     )

@@ -40,6 +40,8 @@ class Conditions:
     slots, slots_min, slots_max : int
     floor_s : float or None
         A given floor, in place of the measured one.
+    unsplittable : str
+        As `OperatorSettings.unsplittable`.
     """
 
     slo: Slo
@@ -49,6 +51,10 @@ class Conditions:
     slots_min: int
     slots_max: int
     floor_s: float | None
+    unsplittable: str
+
+
+_NOT_SAID = "the journal does not say whether its records can be merged"
 
 
 def replay(
@@ -168,6 +174,7 @@ def _conditions(recorded: Recorded) -> Conditions:
         slots_min=int(parameters.get("slots_min", 1)),
         slots_max=int(parameters["slots_max"]),
         floor_s=parameters.get("floor_s"),
+        unsplittable=parameters.get("unsplittable", {}).get(recorded.operator, _NOT_SAID),
     )
 
 
@@ -208,6 +215,7 @@ def _simulated(
             slots_min=min(given.slots_min, given.slots_max),
             alert_s=target.alert_s(floor_s),
             floor_s=floor_s,
+            unsplittable=given.unsplittable,
         )
 
     groups = int(trace.counts.shape[1])

@@ -181,6 +181,7 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         work.rehearse()
         warm_workers(spark, specs)
         parameters = configured.parameters(settings, config, cores)
+        parameters["unsplittable"] = {op.id: op.spec.unsplittable for op in job.query.operators}
         workload = own.WORKLOAD.of(settings.options)
         recorder.started(uuid, config, job.states, latest, parameters, workload=workload)
         held = recorder.operators(job.states, [])

@@ -15,7 +15,8 @@ from headgate.state.manifest import Manifest
 from headgate.state.ports import EMPTY_TOKEN
 
 Segment = list[Any]
-"""[file in the checkpoint's backlog, first row, rows, when it was deferred (ms)]."""
+"""[file in the checkpoint's backlog, first row, rows, when it was deferred (ms)]; and a fifth, true, for
+what a share has merged for its owner."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class OperatorState:
         Key groups that are not served at present because a migration has them; not written down,
         since it follows from the migration.
     stands_us : dict of int to int
-        Of split key groups: the watermark that all records that came before the next step allow.
+        Of key groups that are split, or were in the last step: the watermark that all records allow
+        that came before the next step.
     """
 
     assignment: Assignment
@@ -167,10 +169,10 @@ class OperatorState:
         }
 
     def standing(self) -> dict[int, int]:
-        """Return what records of each split group are judged late by, as `GroupState.stands_us`."""
+        """Return what records of some groups are judged late by, as `GroupState.stands_us`."""
         return {
             group: max(self.emitted_us[group], self.stands_us.get(group, 0))
-            for group in self.assignment.split
+            for group in self.assignment.split.keys() | self.stands_us.keys()
         }
 
     def waiting_rows(self) -> int:
@@ -196,6 +198,8 @@ class OperatorState:
         for group, (start, count) in report.segments.items():
             assert report.waiting is not None
             segment = [report.waiting.name, start, count, now_ms]
+            if group in self.assignment.shares_at(report.slot):
+                segment.append(True)
             self.backlog.setdefault(group, []).append(segment)
         for group in self.assignment.groups_of(report.slot):
             idle = group not in report.groups and group not in self.backlog
@@ -212,6 +216,7 @@ class OperatorState:
 
         All that was accepted until now is with the owner then, or waits and is known to.
         """
+        self.stands_us = {}
         for group, shares in self.assignment.split.items():
             mine = [report for report in reports if report.slot in shares]
             allowed = [r.apart_holds_us.get(group, int(NEVER_US)) for r in mine]
@@ -275,15 +280,14 @@ class OperatorState:
         Whose they are makes no difference to what comes out: only such groups are split.
         """
         held, shares = self.assignment, len(self.assignment.shares_of(group))
-        if shares == 1:
-            self.stands_us.pop(group, None)
         if shares == shares_before:
             return
         keys = [held.share_key(group, n) for n in range(shares_before)]
         segments = [segment for key in keys for segment in self.backlog.pop(key, ())]
         for n in range(shares):
-            mine = []
-            for name, start, count, since in segments:
+            # what is merged stays with the owner: it may belong to windows that are put out next
+            mine = [segment for segment in segments if segment[4:] and n == 0]
+            for name, start, count, since in (s for s in segments if not s[4:]):
                 first, end = count * n // shares, count * (n + 1) // shares
                 if end > first:
                     mine.append([name, start + first, end - first, since])
@@ -294,10 +298,10 @@ class OperatorState:
         """Move the cursor of a group's backlog past `rows` served rows."""
         left = self.backlog[group]
         while rows:
-            name, start, count, since = left[0]
+            name, start, count, *rest = left[0]
             served = min(rows, count)
             rows -= served
-            left[:1] = [[name, start + served, count - served, since]] if served < count else []
+            left[:1] = [[name, start + served, count - served, *rest]] if served < count else []
         if not left:
             del self.backlog[group]
 

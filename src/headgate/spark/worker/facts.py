@@ -81,7 +81,7 @@ class SlotFacts(_Told):
     split : mapping
         As `Assignment.split`, by key group, which is text here.
     stands_us : mapping
-        `GroupState.stands_us` of the split key groups, likewise.
+        `GroupState.stands_us` of key groups that are split or were until now, likewise.
     """
 
     PROPERTY: ClassVar[str] = "headgate.step."
@@ -145,6 +145,7 @@ class SlotFacts(_Told):
                     and due_for_snapshot(g, self.step, self.snapshot_every)
                 ),
                 stands_us=self.stands_us.get(str(g)),
+                split=str(g) in self.split,
             )
             for g in self.groups_of(slot)
         }
@@ -181,7 +182,7 @@ class SlotFacts(_Told):
         held = frozenset(self.held)
         owned = [group for group in self.groups_of(slot) if group not in held]
         for group in [*owned, *self.shares_at(slot).values()]:
-            for name, start, count, _ in self.backlog.get(str(group), ()):
+            for name, start, count, *_ in self.backlog.get(str(group), ()):
                 if name not in read:
                     crc32 = self.waiting_crc32[name]
                     read[name] = read_table(checkpoint.read_file("backlog", name, crc32=crc32))

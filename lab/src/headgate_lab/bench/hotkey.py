@@ -1,0 +1,338 @@
+"""Whether a key with most of all records keeps its SLO once its key group is split, and its answer.
+
+Count and sum per key, in update mode; one key has 60 % of the records, more than a slot can serve. A
+first side has the paper's treatments alone, the second may split. In the second the driver and its JVM
+are killed, and start again from the checkpoint; later a slot's Python worker is. What the sink has at the
+end is compared with what is in the input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F
+
+import headgate as hg
+from headgate.core.errors import EngineError
+from headgate.core.slo import parse_slo
+from headgate.journal import Applied, AssignmentChange, Batch, Decided, Restart, Retry, read
+from headgate.spark.cluster.session import session
+from headgate_lab.bench.common import machine, parameters, progress, require, spark_env
+from headgate_lab.testing import faults
+
+_FILE_S = 0.5
+_SETTLED_S = 12.0
+"""What a backlog from before the split may take to go, and a start: the SLO is judged after it."""
+
+_START_S = 120.0
+_END_S = 240.0
+_THREADS = 4
+_SIDES = {"whole": "streamswitch(0.2, split=0)", "split": "streamswitch(0.2)"}
+_MEASURED = "measured"
+
+
+@dataclass(frozen=True)
+class HotkeyParameters:
+    """What `run` takes."""
+
+    seconds: float = 60.0
+    """Length of the load on each side; > 0."""
+
+    rate: int = 3_500
+    """Records per second; > 0."""
+
+    share: float = 0.6
+    """Of the records, those of the hot key; in (0, 1)."""
+
+    cost: str = "slot rate"
+    """What a record costs: ``slot rate``: slots serve `slot_rate`; ``measured``: each row takes
+    ``1 / slot_rate`` more, which the loop has to find out, and slots have a time budget."""
+
+    slot_rate: float = 1_000.0
+    """Records per second that a slot serves; > 0."""
+
+    slo: str = "mean < 3 s over 2 s"
+    """The bound."""
+
+    slots: int = 2
+    """Slots at the start; >= 1."""
+
+    slots_max: int = 8
+    """The most slots; >= `slots`."""
+
+    kill: bool = True
+    """Whether a worker and the driver are killed on the side that splits."""
+
+    sides: str = "whole, split"
+    """Which sides run."""
+
+    seed: int = 1
+    """Of the load; >= 0."""
+
+    def __post_init__(self) -> None:
+        require(self.seconds > 0, f"seconds={self.seconds} of hotkey must be above 0.")
+        require(0 < self.share < 1, f"share={self.share} of hotkey must lie between 0 and 1.")
+        require(self.rate > 0, f"rate={self.rate} of hotkey is out of range; use 1 or more.")
+        require(self.slot_rate > 0, f"slot_rate={self.slot_rate} of hotkey must be above 0.")
+        known = self.cost in ("slot rate", _MEASURED)
+        require(known, f'cost="{self.cost}" of hotkey is unknown; use slot rate or measured.')
+        for side in self.names():
+            require(side in _SIDES, f'side "{side}" of hotkey is unknown; use whole, split.')
+
+    def names(self) -> list[str]:
+        """Return the sides."""
+        return [name.strip() for name in self.sides.split(",")]
+
+
+def run(**given: Any) -> dict[str, Any]:
+    """Run both sides, one after the other.
+
+    Parameters
+    ----------
+    **given
+        Fields of `HotkeyParameters`.
+
+    Returns
+    -------
+    dict
+        ``sides`` (by name: ``met``, the share of seconds whose mean latency was within the bound,
+        ``met_before`` and ``met_after`` the split, each as far as it had settled, seconds after a kill
+        left out of the latter and in ``met_all``; ``latency_ms_mean`` likewise; ``split``: the reason
+        and over how many slots; ``slots``; ``retries``, ``restarts``; ``records``), ``verified``,
+        ``parameters``, ``machine``. It fails where an answer differs.
+    """
+    chosen = parameters(HotkeyParameters, given)
+    sides = {}
+    for name in chosen.names():
+        with tempfile.TemporaryDirectory(prefix="headgate-hotkey-") as work:
+            progress(f"hotkey: {name}")
+            sides[name] = _side(chosen, name, Path(work))
+    return {
+        "sides": sides,
+        "verified": True,
+        "parameters": asdict(chosen),
+        "machine": machine(),
+    }
+
+
+class _Load:
+    """Writes files of records as time goes by, and knows the right answer."""
+
+    def __init__(self, chosen: HotkeyParameters, folder: Path) -> None:
+        self._chosen, self._folder = chosen, folder
+        self.truth: dict[int, list[int]] = {}
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        draw, chosen, since = np.random.default_rng(self._chosen.seed), self._chosen, time.time()
+        for number in range(int(chosen.seconds / _FILE_S)):
+            time.sleep(max(0.0, since + _FILE_S - time.time()))
+            rows = int(chosen.rate * _FILE_S)
+            keys = np.where(draw.random(rows) < chosen.share, 0, draw.integers(1, 200, rows))
+            values = draw.integers(0, 1000, rows)
+            due = (np.linspace(since, since + _FILE_S, rows) * 1e6).astype(np.int64)
+            stamps = pa.array(due).cast(pa.timestamp("us", tz="UTC"))
+            table = pa.table({"key": keys, "value": values, "ts": stamps})
+            pq.write_table(table, self._folder / f".{number}")
+            (self._folder / f".{number}").rename(self._folder / f"{number:06d}.parquet")
+            counts, sums = np.bincount(keys), np.bincount(keys, values).astype(np.int64)
+            for key in np.flatnonzero(counts).tolist():
+                held = self.truth.setdefault(key, [0, 0])
+                held[0] += int(counts[key])
+                held[1] += int(sums[key])
+            since += _FILE_S
+
+
+def _side(chosen: HotkeyParameters, name: str, work: Path) -> dict[str, Any]:
+    for folder in ("in", "out"):
+        (work / folder).mkdir()
+    kills = chosen.kill and name == "split"
+    load, request = _Load(chosen, work / "in"), {"side": name, "parameters": asdict(chosen)}
+    job = _start(request, work)
+    _wait((work / "ready").exists, _START_S, "the query did not start")
+    load.start()
+    killed_s = []
+    if kills:
+        _wait(lambda: _split_s(work) is not None, chosen.seconds, "no split came")
+        time.sleep(chosen.seconds / 4)
+        killed_s.append(time.time())
+        (work / "ready").unlink()
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+        job = _start(request | {"kill_worker": True}, work)
+    load.join()
+    (work / "over").touch()
+    try:
+        job.wait(timeout=_END_S)
+    except subprocess.TimeoutExpired as error:
+        os.killpg(job.pid, signal.SIGKILL)
+        msg = f"the side {name} did not end within {_END_S:g} s"
+        raise EngineError(msg) from error
+    if job.returncode:
+        msg = f"the side {name} failed: {(work / 'said').read_text()[-600:]}"
+        raise EngineError(msg)
+    _verify(work, load.truth)
+    return _figures(chosen, work, killed_s)
+
+
+def _start(request: Mapping[str, Any], work: Path) -> subprocess.Popen[bytes]:
+    told = json.dumps({**request, "work": str(work)})
+    command = [sys.executable, "-m", "headgate_lab.bench.hotkey", "--child", told]
+    with (work / "said").open("ab") as said:
+        return subprocess.Popen(
+            command, env=spark_env(), stdout=said, stderr=said, start_new_session=True
+        )
+
+
+def _wait(condition: Any, deadline_s: float, why: str) -> None:
+    until = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > until:
+            raise EngineError(why)
+        time.sleep(0.2)
+
+
+def _events(work: Path) -> list[Any]:
+    found = sorted((work / "checkpoint").rglob("journal.jsonl"))
+    return list(read(found[0])) if found else []
+
+
+def _split_s(work: Path) -> float | None:
+    """Return when the first split came into force, seconds since 1970."""
+    changes = [e for e in _events(work) if isinstance(e, AssignmentChange) and e.split]
+    return changes[0].at_ms / 1e3 if changes else None
+
+
+def _verify(work: Path, truth: Mapping[int, list[int]]) -> None:
+    """Compare the last count and sum of each key with what was written."""
+    found: dict[int, list[int]] = {}
+    for file in sorted((work / "out").glob("*.json")):
+        for key, *values in json.loads(file.read_text()):
+            found[key] = values
+    if found != dict(truth):
+        wrong = sum(found.get(key) != values for key, values in truth.items())
+        msg = f"{wrong} of {len(truth)} keys have a wrong count or sum; hot key: {found.get(0)}."
+        raise EngineError(msg)
+
+
+def _figures(chosen: HotkeyParameters, work: Path, killed_s: list[float]) -> dict[str, Any]:
+    events, split_s = _events(work), _split_s(work)
+    batches = [e for e in events if isinstance(e, Batch) and e.latency_ms is not None]
+    bound_ms = parse_slo(chosen.slo).bound * 1e3
+    seconds: dict[int, list[float]] = {}
+    for batch in batches:
+        assert batch.latency_ms is not None
+        held = seconds.setdefault(batch.at_ms // 1000, [0.0, 0.0])
+        records = sum(count for _, count in batch.histogram)
+        held[0] += records
+        held[1] += records * batch.latency_ms.mean
+    begun_s = min(seconds, default=0)
+
+    def share(from_s: float, to_s: float, around: list[float]) -> tuple[float | None, float | None]:
+        """Return the share of seconds within the bound, and the mean latency of their records."""
+        inside = [
+            v
+            for at, v in seconds.items()
+            if from_s <= at < to_s and not any(k <= at < k + 3 * _SETTLED_S for k in around)
+        ]
+        if not inside:
+            return None, None
+        met = sum(total / count <= bound_ms for count, total in inside) / len(inside)
+        mean = sum(total for _, total in inside) / sum(count for count, _ in inside)
+        return round(met, 4), round(mean, 1)
+
+    ends_s = begun_s + chosen.seconds
+    after_s = (split_s or ends_s) + _SETTLED_S
+    met, mean = share(begun_s, ends_s, [])
+    before, before_mean = share(begun_s, split_s or ends_s, [])
+    after, after_mean = share(after_s, ends_s, killed_s)
+    decided = [
+        e for e in events if isinstance(e, Decided) and any(w.kind == "split" for w in e.wishes)
+    ]
+    return {
+        "met": met,
+        "met_before": before,
+        "met_after": after,
+        "met_all": share(after_s, ends_s, [])[0],
+        "latency_ms_mean": {"all": mean, "before": before_mean, "after": after_mean},
+        "split": [e.reason for e in decided],
+        "slots": max((b.slots for b in batches), default=0),
+        "changes": sum(isinstance(e, Applied) for e in events),
+        "retries": sum(isinstance(e, Retry) for e in events),
+        "restarts": sum(isinstance(e, Restart) for e in events),
+        "records": sum(b.served for b in events if isinstance(b, Batch)),
+    }
+
+
+# --- in the child --------------------------------------------------------------------------------
+
+
+def _child(told: Mapping[str, Any]) -> None:
+    chosen, work = HotkeyParameters(**told["parameters"]), Path(told["work"])
+    spark = session(master=f"local[{_THREADS}]", name="bench-hotkey")
+    rows = spark.readStream.schema("key bigint, value bigint, ts timestamp")
+    counted = rows.parquet(str(work / "in")).groupBy("key")
+    answer = counted.agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+
+    def deliver(frame: Any, batch: int) -> None:
+        found = [tuple(row) for row in frame.collect()]
+        whole = work / "out" / f".{batch}"
+        whole.write_text(json.dumps(found))
+        whole.rename(work / "out" / f"{batch:09d}.json")
+
+    writer = (
+        hg.writeStream(answer)
+        .outputMode("update")
+        .foreachBatch(deliver)
+        .slo(chosen.slo)
+        .policy(_SIDES[told["side"]])
+        .slots(start=chosen.slots, max=chosen.slots_max)
+        .keyGroups(32)
+        .option("headgate.arrival", "ts")
+        .option("headgate.preaggregate", "off")
+        .option("checkpointLocation", str(work / "checkpoint"))
+    )
+    planned = []
+    if chosen.cost == _MEASURED:
+        each_us = 1e6 / chosen.slot_rate
+        planned += [faults.slow(slot, each_us) for slot in range(chosen.slots_max)]
+    else:
+        writer = writer.option("headgate.slotRate", chosen.slot_rate)
+    if told.get("kill_worker"):
+        batches = sum(isinstance(event, Batch) for event in _events(work))
+        planned.append(faults.kill_worker(slot=0, step=batches + 10))
+    faults.inject(writer, *planned)
+    query = writer.start()
+    _wait(lambda: query.lastProgress is not None, _START_S, "no batch came")
+    (work / "ready").touch()
+    _wait((work / "over").exists, chosen.seconds * 4 + _END_S, "the load did not end")
+    query.drain(timeout_s=_END_S)
+    query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--child", required=True)
+    _child(json.loads(parser.parse_args().child))

@@ -1,0 +1,186 @@
+"""A key group that no slot can serve alone: split over slots, refused with a reason, made whole again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from control_views import check, seen, view
+
+from headgate.control.decision import ChangeKind, Decision
+from headgate.control.estimators.examiner import Examiner
+from headgate.control.observation import OperatorView
+from headgate.control.policies.streamswitch import StreamSwitch
+from headgate.control.policies.unified import Unified
+from headgate.control.sample import Sample
+from headgate.core.assignment import Assignment, rescale, spread
+from headgate.core.errors import ConfigError
+
+HOT = 2
+RATES = [10.0, 10.0, 150.0, 10.0, 10.0, 10.0, 10.0, 10.0]
+"""Group 2 has 150 of 220 records/s; a slot serves 100, of which 80 are to be used."""
+
+
+def hot(**given: Any) -> OperatorView:
+    """Slot 0 has groups 0 to 3, slot 1 the rest; slot 0 is late."""
+    held = Assignment((0, 0, 0, 0, 1, 1, 1, 1), 2)
+    given = {"latency_s": [3.0, 0.05], "unsplittable": "", "assignment": held} | given
+    return view(RATES, 100.0, **given)
+
+
+def decide(operator: OperatorView, policy: Any = None) -> Decision:
+    observation = seen(0.0, counts=operator)
+    decision: Decision = (policy or StreamSwitch()).decide(observation)
+    for change in decision.changes.values():
+        if change.kind is not ChangeKind.SPLIT:
+            check(observation, decision)
+    return decision
+
+
+def test_a_group_that_no_slot_can_serve_is_split_over_the_fewest() -> None:
+    """Two shares have 75 each, alone within 80; slot 1 has 40, so that 115 would not fit there."""
+    decision = decide(hot())
+    change = decision.changes["counts"]
+    assert change.kind is ChangeKind.SPLIT
+    assert decision.rule == "severe -> split"
+    assert change.assignment.split == {HOT: (0, 2)}
+    assert change.assignment.slot_of == hot().assignment.slot_of
+    assert change.survivors == (0, 1, None)
+    assert "key group 2 alone is 68% of the load" in decision.reason
+    assert "split over 2 slots, 1 of them new" in decision.reason
+
+
+def test_slots_with_room_come_before_new_ones() -> None:
+    idle = replace(hot(), assignment=Assignment((0, 0, 0, 0, 0, 0, 0, 0), 2))
+    change = decide(idle).changes["counts"]
+    assert change.assignment.split == {HOT: (0, 1)}
+    assert change.assignment.slots == 2
+
+
+def test_where_no_slot_more_is_allowed_the_others_take_shares_as_they_are() -> None:
+    change = decide(hot(slots_max=2)).changes["counts"]
+    assert change.assignment.split == {HOT: (0, 1)}
+    assert change.assignment.slots == 2
+
+
+def test_what_depends_on_order_stays_whole_and_the_decision_says_why() -> None:
+    held = Assignment((1, 1, 0, 1, 1, 1, 1, 1), 2)
+    operator = hot(
+        assignment=held, unsplittable="first and last depend on the order of the records"
+    )
+    decision = decide(operator)
+    assert not decision
+    assert decision.rule == "severe, cannot split"
+    assert "key group 2 alone is 68% of the load" in decision.reason
+    assert "first and last depend on the order" in decision.reason
+
+
+def test_the_papers_treatments_alone_on_request() -> None:
+    assert StreamSwitch(split=0).name == "streamswitch(0.2, split=0)"
+    assert decide(hot(), StreamSwitch(split=0)).rule == "severe -> balance"
+
+
+def test_a_group_that_a_slot_can_serve_is_moved_and_not_split() -> None:
+    rates = np.array([10.0, 30.0, 60.0, 10.0, 0.0, 0.0, 0.0, 0.0])
+    assert decide(replace(hot(), group_rate=rates)).rule == "severe -> balance"
+
+
+def test_the_load_of_a_split_group_is_divided_and_its_owner_merges() -> None:
+    split = Assignment((0, 0, 0, 0, 1, 1, 1, 1), 3, 1, {HOT: (0, 1, 2)})
+    operator = view(RATES, 100.0, assignment=split)
+    assert operator.slot_rate.tolist() == [80.0, 90.0, 50.0]
+    merging = replace(operator, entry_rate=np.full(8, 4.0))
+    assert merging.slot_rate.tolist() == [88.0, 90.0, 50.0]
+    # where hardly two records have the same key, the owner would merge them all again
+    assert replace(operator, entry_rate=np.full(8, 1e6)).slot_rate.tolist() == [180.0, 90.0, 50.0]
+
+
+def test_no_split_where_merging_gains_nothing() -> None:
+    decision = decide(hot(entry_rate=np.full(8, 1e6)))
+    assert all(not change.assignment.split for change in decision.changes.values())
+
+
+def good(rate: float, shares: int = 3) -> OperatorView:
+    slots = tuple(range(shares))
+    held = Assignment((0, 0, 0, 0, 1, 1, 1, 1), 3, 1, {HOT: slots})
+    rates = np.array([5.0, 5.0, rate, 5.0, 5.0, 5.0, 5.0, 5.0])
+    return replace(hot(assignment=held, latency_s=0.05), group_rate=rates)
+
+
+@pytest.mark.parametrize(
+    ("rate", "shares"),
+    [
+        (150.0, 3),  # 75 with 5 more groups, and a quarter more: 93.75 would be too much for two
+        (100.0, 2),  # 1.25 times 50, with 15 and 20
+        (40.0, 1),
+        (60.0, 2),  # 1.25 times 60 and 15 are 90: whole, it would have no room to grow
+    ],
+)
+def test_a_split_ends_only_with_room_to_spare(rate: float, shares: int) -> None:
+    decision = decide(good(rate))
+    change = decision.changes.get("counts")
+    held = good(rate).assignment if change is None else change.assignment
+    assert len(held.shares_of(HOT)) == shares
+    assert held.slots == 3
+    if change is not None:
+        assert decision.rule == "good -> split"
+        # and what it leads to is no reason for a split
+        after = replace(good(rate), assignment=change.assignment, latency_s=np.full(3, 3.0))
+        assert decide(after).rule != "severe -> split"
+
+
+def test_a_slot_without_a_share_merges_into_one_that_has() -> None:
+    held = Assignment((0, 0, 0, 0, 2, 2, 2, 2), 3, 1, {HOT: (0, 1)})
+    rates = np.array([5.0, 5.0, 70.0, 5.0, 1.0, 1.0, 1.0, 1.0])
+    operator = replace(hot(assignment=held, latency_s=0.05), group_rate=rates)
+    change = decide(operator).changes["counts"]
+    assert change.kind is ChangeKind.SCALE_IN
+    assert change.assignment.split == {HOT: (0, 1)}
+    assert change.assignment.slots == 2
+
+
+def test_a_split_group_that_grows_gets_more_shares() -> None:
+    held = Assignment((1, 1, 0, 1, 1, 1, 1, 1), 3, 1, {HOT: (0, 2)})
+    rates = np.array([1.0, 1.0, 210.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    operator = replace(hot(assignment=held, latency_s=[3.0, 0.05, 3.0]), group_rate=rates)
+    assert decide(operator).changes["counts"].assignment.split == {HOT: (0, 2, 1)}
+
+
+def test_unified_splits_too() -> None:
+    assert decide(hot(), Unified(ahead_s=0.0)).changes["counts"].assignment.split
+
+
+@pytest.mark.parametrize(
+    "split", [{HOT: (0,)}, {HOT: (1, 0)}, {HOT: (0, 0)}, {HOT: (0, 2)}, {9: (0, 1)}]
+)
+def test_an_assignment_refuses_shares_that_cannot_be(split: dict[int, tuple[int, ...]]) -> None:
+    with pytest.raises(ConfigError, match="cannot be split over slots"):
+        Assignment((0, 0, 0, 0, 1, 1, 1, 1), 2, 0, split)
+
+
+def test_scaling_by_hand_keeps_the_shares_that_have_a_slot() -> None:
+    held = Assignment((0, 0, 0, 0, 1, 1, 2, 2), 3, 1, {HOT: (0, 1, 2)})
+    assert rescale(held, 2).split == {HOT: (0, 1)}
+    assert rescale(held, 1).split == {}
+    assert held.remap({HOT: 1}).split == {HOT: (1, 2)}
+
+
+def test_each_share_counts_its_part_of_what_its_owner_completed() -> None:
+    """Slot 0 owns the group, slot 1 has half of its records: both work half the time, at 100/s."""
+    examiner = Examiner(2, 0.1, 0.5)
+    held = Assignment((0, 1), 2, 0, {0: (0, 1)})
+    for tick in range(1, 40):
+        counted = np.array([10.0 * tick, 0.0])
+        spent = np.array([0.05, 0.05])
+        examiner.add(Sample(tick, held, (0, 1), counted, counted, spent))
+    seen_now = examiner.view(bound_s=1.0, alert_s=0.1)
+    assert seen_now.service_rate == pytest.approx([100.0, 100.0])
+    assert seen_now.slot_rate == pytest.approx([50.0, 50.0])
+    assert not np.isnan(seen_now.latency_s).any()
+
+
+def test_a_whole_assignment_has_no_shares() -> None:
+    assert spread(2, 8).split == {}
+    assert spread(2, 8).waiting_at(1) == (4, 5, 6, 7)
