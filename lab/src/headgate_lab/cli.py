@@ -40,6 +40,7 @@ class Benchmark(StrEnum):
     PHASES = "phases"
     RESCALE = "rescale"
     TUPLE_BUFFER = "tuple-buffer"
+    TOGETHER = "together"
 
 
 _COUNTED = {
@@ -57,6 +58,7 @@ _COUNTED = {
     Benchmark.FLEET_UTILITY: "jobs",
     Benchmark.RESCALE: "repeats",
     Benchmark.TUPLE_BUFFER: "records",
+    Benchmark.TOGETHER: "seconds",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
 
