@@ -454,7 +454,7 @@ class Fleet:
         self._plane.settle()
         steady = {n: m for n, m in members.items() if m.state is JobState.RUNNING}
         view = self._view(members, steady)
-        if not self.limits.advise and self._plane.take_unspent(view, steady):
+        if not self.limits.advise and self._plane.take_unspent(view, steady, self.limits.round_s):
             view = self._view(members, steady)
         self._diary.round(seen(view, members, self.limits.slots, self.grants))
         late = [name for name, member in steady.items() if member.changing(self._plane.of(name))]

@@ -11,6 +11,10 @@ from headgate.spark.fleet.diary import Diary
 from headgate.spark.fleet.member import JobState, Member
 from headgate.spark.fleet.taking import WINDOW_ROUNDS
 
+_UNSPENT_S = 20.0
+"""The shortest time after which what is not spent is taken back. Chosen: a policy that adds one slot
+after another needs some seconds for each."""
+
 
 class Plane:
     """Grants a fleet's slots to its jobs, as its policy wants and as far as there is room.
@@ -116,21 +120,24 @@ class Plane:
                     member.limit(self._ledger.of(name), by, refused)
                     self._diary.job(name, str(member.state), refused)
 
-    def take_unspent(self, view: FleetView, steady: Mapping[str, Member]) -> bool:
+    def take_unspent(self, view: FleetView, steady: Mapping[str, Member], round_s: float) -> bool:
         """Take back what jobs have not spent for six rounds, if others ask for more than is free.
+
+        A policy needs some seconds to see that it may do more, however short rounds are.
 
         Called once a round; returns whether anything was taken.
         """
+        seconds = max(WINDOW_ROUNDS * round_s, _UNSPENT_S)
         unspent = {
             name: slots
             for name, member in steady.items()
-            if (slots := member.unspent(self.of(name), WINDOW_ROUNDS))
+            if (slots := member.unspent(self.of(name), seconds))
         }
         asked_for = sum(op.requested for job in view.jobs.values() for op in job.operators.values())
         late = any(not job.met for job in view.jobs.values())
         if not (late and unspent and asked_for > view.slots_free):
             return False
-        why = f"Not spent for {WINDOW_ROUNDS} rounds, and others ask for more."
+        why = f"Not spent for {seconds:g} s, and others ask for more."
         self.want(unspent, "fleet", why)
         return True
 
