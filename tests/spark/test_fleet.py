@@ -234,7 +234,7 @@ def stubs(**jobs):
         setLocalProperty=lambda key, value: None,
     )
     fleet = hg.Fleet(SimpleNamespace(sparkContext=context), policy=Scripted())
-    fleet._members = {name: Stub(job, name=name) for name, job in jobs.items()}
+    fleet._members.update({name: Stub(job, name=name) for name, job in jobs.items()})
     return fleet
 
 
@@ -265,7 +265,7 @@ def test_the_cluster_is_congested_while_more_slot_tasks_are_runnable_than_there_
 ):
     job = FleetJob(UTILITY, (1.0,), {"op": FleetOperator(1, 0.5)})
     fleet = stubs()
-    fleet._members = {f"{n}": Stub(job, runnable, f"{n}") for n, runnable in enumerate(tasks)}
+    fleet._members.update({f"{n}": Stub(job, runnable, f"{n}") for n, runnable in enumerate(tasks)})
     fleet._round()
     (view,) = fleet.policy.views
     assert view.congested is congested

@@ -373,7 +373,7 @@ def test_a_change_that_a_user_replaced_is_not_waited_for():
 
 def test_slots_of_a_job_whose_statistics_cannot_be_read_are_not_given_away():
     fleet = fleet_of()
-    fleet._members = {"job": member_of(lambda: 1 / 0, slots=3)}
+    fleet._members.update({"job": member_of(lambda: 1 / 0, slots=3)})
     fleet._round()
     assert fleet.policy.views[0].slots_max == 8 - 3
 
@@ -384,7 +384,7 @@ def test_a_users_utility_that_fails_does_not_stop_the_other_jobs():
     broken = FleetJob(own, (1e5,), {"op": FleetOperator(2, 0.5)})
     good = FleetJob(UTILITY, (1.0,), {"op": FleetOperator(1, 0.5)})
     fleet = fleet_of()
-    fleet._members = {"broken": member_of(lambda: broken, 2), "good": member_of(lambda: good)}
+    fleet._members.update({"broken": member_of(lambda: broken, 2), "good": member_of(lambda: good)})
     fleet._round()
     assert list(fleet.policy.views[0].jobs) == ["good"]
     assert fleet.policy.views[0].slots_max == 8 - 2
@@ -393,7 +393,7 @@ def test_a_users_utility_that_fails_does_not_stop_the_other_jobs():
 def test_a_fleet_goes_on_deciding_when_its_journal_cannot_be_written(tmp_path):
     fleet = fleet_of(round_s=0.01, journal=tmp_path / "fleet.jsonl")
     job = FleetJob(UTILITY, (1.0,), {"op": FleetOperator(1, 0.5)})
-    fleet._members = {"job": member_of(lambda: job)}
+    fleet._members.update({"job": member_of(lambda: job)})
     seen = threading.Event()
 
     def full(event):

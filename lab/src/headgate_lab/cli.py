@@ -42,6 +42,7 @@ class Benchmark(StrEnum):
     PHASES = "phases"
     RESCALE = "rescale"
     TUPLE_BUFFER = "tuple-buffer"
+    TOGETHER = "together"
 
 
 _COUNTED = {
@@ -61,6 +62,7 @@ _COUNTED = {
     Benchmark.FLEET_UTILITY: "jobs",
     Benchmark.RESCALE: "repeats",
     Benchmark.TUPLE_BUFFER: "records",
+    Benchmark.TOGETHER: "seconds",
 }
 """What ``--count`` counts in each benchmark: the name of its parameter."""
 

@@ -201,11 +201,11 @@ def _fleet(engine: SparkEngine, described: FleetFile, place: Path, *, advise: bo
         advise=advise,
     )
     for name, job in described.jobs.items():
-        fleet.add(_writer(engine, name, job, place), priority=job.priority, utility=job.shape())
+        fleet.add(writer_of(engine, name, job, place), priority=job.priority, utility=job.shape())
     return fleet
 
 
-def _writer(engine: SparkEngine, name: str, job: JobSettings, place: Path) -> Any:
+def writer_of(engine: SparkEngine, name: str, job: JobSettings, place: Path) -> Any:
     """Return the writer of a job."""
     workload = engine.workload(job.query)
     frame = workload.build(engine.session(), **{**workload.options, **_text(job.options)})

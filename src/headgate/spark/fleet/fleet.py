@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 
 from headgate.control.fleet_registry import fleet_policy
 from headgate.control.fleet_view import FleetDecision, FleetPolicy, FleetView
-from headgate.control.ledger import Ledger
 from headgate.core.errors import ConfigError, EngineGone, nearest
 from headgate.core.utility import Shape
 from headgate.journal.fleet import FleetDecided, FleetRound, FleetStart
@@ -23,10 +22,10 @@ from headgate.journal.schema import VERSION
 from headgate.spark.fleet.diary import Diary
 from headgate.spark.fleet.hosts import HostLoad, Hosts
 from headgate.spark.fleet.member import JobState, Member
+from headgate.spark.fleet.plane import Plane
 from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.fleet.seen import measured, seen
 from headgate.spark.fleet.taking import (
-    WINDOW_ROUNDS,
     FleetLimits,
     Prepared,
     check_has_slots,
@@ -110,15 +109,13 @@ class Fleet:
         self.policy = fleet_policy(policy, round_s) if isinstance(policy, str) else policy
         self._spark, self._context = spark, context
         self._diary = Diary(journal)
-        self._ledger = Ledger(budget)
-        self._why: dict[str, tuple[str, str]] = {}
-        """By job: who wanted its newest grant, and why."""
         self._hosts, self._loads = Hosts(spark, self._cores), list[HostLoad]()
         self._lock = threading.RLock()
         self._prepared: dict[str, Prepared] = {}
         self._starting: dict[str, Prepared] = {}
         self._members: dict[str, Member] = {}
         self._unstarted: dict[str, str] = {}
+        self._plane = Plane(budget, self._members, self._lock, self._diary, self._promised)
         self._acted_s: deque[float] = deque()
         self._next_action_s = -math.inf
         self._over = threading.Event()
@@ -276,7 +273,7 @@ class Fleet:
             )
             with self._lock:
                 self._members[name] = member
-                self._enter(member)
+                self._plane.enter(member)
         except BaseException:  # an interrupt, too: nobody else knows of the query
             query.stop()
             raise
@@ -417,8 +414,7 @@ class Fleet:
     @property
     def grants(self) -> dict[str, dict[str, int]]:
         """The most slots that each operator of each job may hold."""
-        with self._lock:
-            return self._ledger.granted
+        return self._plane.granted
 
     def set_budget(self, slots: int) -> None:
         """Give the fleet another budget; where it is too small for what is granted, jobs give slots up.
@@ -430,11 +426,8 @@ class Fleet:
         ConfigError
             It is less than 1.
         """
-        limits = replace(self.limits, slots=slots)
-        with self._lock:
-            self.limits, self._ledger.budget = limits, slots
-            self._cut(f"The budget is {slots} slots now.")
-        self._settle()
+        self.limits = replace(self.limits, slots=slots)
+        self._plane.set_budget(slots)
 
     # -- rounds -----------------------------------------------------------------------------------
 
@@ -453,24 +446,24 @@ class Fleet:
         """Wait until the next round, and grant meanwhile what waits; return whether all is over."""
         until_s = time.monotonic() + self.limits.round_s
         while (left_s := until_s - time.monotonic()) > 0.0 and not self._over.is_set():
-            self._over.wait(min(left_s, _SETTLE_S) if self._ledger.waiting else left_s)
-            if self._ledger.waiting:
-                self._settle()
+            self._over.wait(min(left_s, _SETTLE_S) if self._plane.waits else left_s)
+            if self._plane.waits:
+                self._plane.settle()
         return self._over.is_set()
 
     def _round(self) -> None:
         members = self._look()
-        self._settle()
+        self._plane.settle()
         steady = {n: m for n, m in members.items() if m.state is JobState.RUNNING}
         view = self._view(members, steady)
-        if self._take_unspent(view, steady):
+        if not self.limits.advise and self._plane.take_unspent(view, steady, self.limits.round_s):
             view = self._view(members, steady)
         self._diary.round(seen(view, members, self.limits.slots, self.grants, self._loads))
-        late = [name for name, member in steady.items() if member.changing(self._ledger.of(name))]
+        late = [name for name, member in steady.items() if member.changing(self._plane.of(name))]
         if late:
             self._decided(FleetDecision(rule="changing", reason=f"{', '.join(late)} is changing."))
             return
-        self._forget_waiting()
+        self._plane.forget_waiting()
         if self._too_many():
             most = self.limits.actions_per_minute
             self._decided(FleetDecision(rule="limit", reason=f"{most} actions in this minute."))
@@ -486,21 +479,8 @@ class Fleet:
             for member in self._members.values():
                 if member.refresh():
                     self._note(member, member.why)
-                self._enter(member)
+                self._plane.enter(member)
             return dict(self._members)
-
-    def _enter(self, member: Member) -> None:
-        """Grant a job what it comes with, as far as there is room; strike out one that has ended."""
-        name = member.name
-        if member.state in (JobState.GONE, JobState.FAILED):
-            self._ledger.leave(name)
-        elif name not in self._ledger:
-            held = member.slots
-            others = self._ledger.taken(self._held()) + self._promised()
-            granted = self._ledger.enter(name, held, others)
-            self._tell(
-                member, granted, held, "fleet", "What it comes with, as far as there is room."
-            )
 
     def _view(self, members: Mapping[str, Member], steady: Mapping[str, Member]) -> FleetView:
         """Return what the policy may see: jobs that can be decided about, and slots left for them."""
@@ -510,11 +490,10 @@ class Fleet:
         jobs = {}
         for name, member in steady.items():
             try:
-                jobs[name] = measured(member.view(self._ledger.of(name)))
+                jobs[name] = measured(member.view(self._plane.of(name)))
             except Exception as error:  # one job's trouble is not that of the others
                 self._note(member, f"no statistics: {type(error).__name__}: {error}")
-        with self._lock:
-            taken = self._ledger.taken(self._held(), but=jobs) + self._promised()
+        taken = self._plane.taken(but=jobs)
         return FleetView(
             self._diary.time_s,
             jobs,
@@ -542,78 +521,8 @@ class Fleet:
             return
         self._acted_s.append(time.monotonic())
         self._next_action_s = time.monotonic() + self.limits.cooldown_s
-        with self._lock:
-            wanted = {name: slots for name, slots in decision.slots.items() if name in steady}
-            self._ledger.want(wanted)
-            self._why |= dict.fromkeys(wanted, (self.policy.name, decision.reason))
-        self._settle()
-
-    # -- grants -----------------------------------------------------------------------------------
-
-    def _held(self) -> dict[str, dict[str, int]]:
-        """Return the slots in force of all jobs that have not ended."""
-        return {n: m.slots for n, m in self._members.items() if n in self._ledger}
-
-    def _cut(self, why: str) -> None:
-        """Want slots back where more are granted than there are, of the least priority first."""
-        worth = {n: m.utility.maximum for n, m in self._members.items() if n in self._ledger}
-        before = self._ledger.waiting
-        self._ledger.cut(sorted(worth, key=lambda name: (worth[name], name)))
-        cut = [name for name, wanted in self._ledger.waiting.items() if before.get(name) != wanted]
-        self._why |= dict.fromkeys(cut, ("budget", why))
-
-    def _settle(self) -> None:
-        """Grant what was wanted as far as there is room: less at once, more when others gave it up."""
-        with self._lock:
-            held = self._held()
-            for name, changed in self._ledger.settle(held, self._promised()).items():
-                member, (by, reason) = self._members[name], self._why.get(name, ("fleet", ""))
-                refused = self._tell(member, self._ledger.of(name), held[name], by, reason)
-                if refused:
-                    self._ledger.keep(
-                        name, {op: held[name].get(op, n) for op, n in changed.items()}
-                    )
-                    member.limit(self._ledger.of(name), by, refused)
-                    self._note(member, refused)
-
-    def _tell(
-        self, member: Member, granted: Mapping[str, int], held: Mapping[str, int], by: str, why: str
-    ) -> str:
-        """Tell a job its grant, and write it down; return why it refused, empty where it did not."""
-        refused = member.grant(granted, by, why)
-        self._diary.granted(member.name, granted, held, member.requests, by, why)
-        return refused
-
-    def _take_unspent(self, view: FleetView, steady: Mapping[str, Member]) -> bool:
-        """Take back what jobs have not spent for six rounds, if others ask for more than is free."""
-        unspent = {
-            name: member.unspent(self._ledger.of(name), WINDOW_ROUNDS)
-            for name, member in steady.items()
-        }
-        asked_for = sum(op.requested for job in view.jobs.values() for op in job.operators.values())
-        late = any(not job.met for job in view.jobs.values())
-        if (
-            self.limits.advise
-            or not late
-            or asked_for <= view.slots_free
-            or not any(unspent.values())
-        ):
-            return False
-        with self._lock:
-            self._ledger.want(unspent)
-            why = f"Not spent for {WINDOW_ROUNDS} rounds, and others ask for more."
-            self._why |= {name: ("fleet", why) for name, slots in unspent.items() if slots}
-        self._settle()
-        return True
-
-    def _forget_waiting(self) -> None:
-        """Forget grants that wait although nobody is about to give slots up."""
-        with self._lock:
-            for name, slots in self._ledger.give_up().items():
-                wanted = ", ".join(f"{op} {n}" for op, n in slots.items())
-                self._note(
-                    self._members[name], f"not granted, since nothing is free: {wanted} slots"
-                )
+        wanted = {name: slots for name, slots in decision.slots.items() if name in steady}
+        self._plane.want(wanted, self.policy.name, decision.reason)
 
     # -- the journal ------------------------------------------------------------------------------
 

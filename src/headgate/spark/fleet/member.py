@@ -27,7 +27,6 @@ _RAISED = re.compile(r"(?!py4j|org\.|java\.)[\w.]*(Error|Exception): \S")
 _SPARKS_WORDS = "terminated with exception: "
 
 _POLL_S = 0.05
-_ROUNDS_KEPT = 64
 
 _LATE_WORKER = "Python worker failed to connect back"
 """What Spark says when a Python process needs more than 10 s to appear."""
@@ -95,7 +94,8 @@ class Member:
         self._batch = _Batch(-1, time.monotonic())
         self._lock = threading.Lock()
         self._granted: dict[str, int] = {}
-        self._spent: deque[dict[str, int]] = deque(maxlen=_ROUNDS_KEPT)
+        self._granted_s = time.monotonic()
+        self._spent: deque[tuple[float, dict[str, int]]] = deque()
 
     def set_priority(self, priority: float) -> None:
         """Give the job another maximum utility."""
@@ -164,21 +164,23 @@ class Member:
         over = any(slots > granted.get(operator, slots) for operator, slots in held.items())
         return over or (not self.own_policy and self.query._slots.changing())
 
-    def unspent(self, granted: Mapping[str, int], rounds: int) -> dict[str, int]:
-        """Return what its own policy made do with for so many rounds, where that is less than granted.
+    def unspent(self, granted: Mapping[str, int], seconds: float) -> dict[str, int]:
+        """Return what its own policy made do with for so long, where that is less than granted.
 
         Called once a round.
         """
         if not self.own_policy:
             return {}
+        now_s = time.monotonic()
         if granted != self._granted:
-            self._granted = dict(granted)
+            self._granted, self._granted_s = dict(granted), now_s
             self._spent.clear()
-        self._spent.append(self.slots)
-        recent = list(self._spent)[-rounds:]
-        if len(recent) < rounds:
+        self._spent.append((now_s, self.slots))
+        while self._spent[0][0] < now_s - seconds:
+            self._spent.popleft()
+        if now_s - self._granted_s < seconds:
             return {}
-        most = {op: max(held.get(op, n) for held in recent) for op, n in granted.items()}
+        most = {op: max(held.get(op, n) for _, held in self._spent) for op, n in granted.items()}
         return {op: n for op, n in most.items() if n < granted[op]}
 
     def view(self, granted: Mapping[str, int]) -> FleetJob:

@@ -109,10 +109,10 @@ def taken_over(
         raise ConfigError(msg)
     worth = utility_of(given.slos, priority, utility)
     latencies = tuple(slo for slo in given.slos if slo.is_latency)
-    pools = given.replica_policy is not None
-    spends = pools or (policy is not None and policy.name != "static")
+    pools, who = given.replica_policy is not None, given.replica_policy or policy
+    spends = who is not None and who.name != "static"
     if spends and not pools and not latencies:
-        assert policy is not None
+        assert policy is not None  # it is no policy over pools
         msg = (
             f'job "{name}" has the policy {policy.name} and no latency to steer by; add '
             '.slo("mean < 1 s over 1 s"), or leave out .policy(), so that the fleet decides.'

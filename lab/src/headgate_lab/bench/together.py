@@ -1,0 +1,205 @@
+"""Jobs with policies of their own under one control plane, beside what they are worth without it.
+
+The jobs of a description, `examples/together.toml` by default, under one budget that is scarce at first
+and then enough:
+
+- ``plane``: the fleet's policy grants slots, and each job's own policy spends them;
+- ``equal-shares`` and ``first-come``: the fleet sets the slots of every operator, as these rivals do, and
+  no job has a policy of its own;
+- ``alone``: each job has its own policy and a fair share of the budget, whatever the others need.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headgate.control.fleet_registry import fleet_policy
+from headgate.control.fleet_slots import difference, fitted
+from headgate.control.fleet_view import Action, FleetDecision, FleetPolicy, FleetView
+from headgate.control.replicas import Interval, ReplicaDecision
+from headgate.core.duration import parse_duration_s
+from headgate.journal.fleet import FleetRound
+from headgate.scenario.fleet import fleet_result, writer_of
+from headgate.scenario.fleet_file import FleetFile, read_fleet
+from headgate.scenario.spark import SparkEngine
+from headgate.spark.fleet.fleet import Fleet
+from headgate.spark.writer import Writer
+from headgate_lab.bench.common import machine, parameters, progress, require
+
+SYSTEMS = ("plane", "equal-shares", "first-come", "alone")
+_POLL_S = 0.2
+_ACTIONS = 1_000
+
+
+@dataclass(frozen=True)
+class TogetherParameters:
+    """What `run` takes."""
+
+    file: str = "examples/together.toml"
+    """The description; its first budget is the scarce one, and its last one is enough."""
+
+    seconds: float = 70.0
+    """How long each of the two budgets lasts, in seconds; > 0."""
+
+    systems: str = ",".join(SYSTEMS)
+    """Which of them, separated by commas."""
+
+    def __post_init__(self) -> None:
+        require(self.seconds > 0, f"seconds={self.seconds:g} of together must be above 0.")
+        for name in self.systems.split(","):
+            known = ", ".join(SYSTEMS)
+            require(name in SYSTEMS, f"systems={name} of together is none of {known}.")
+
+
+class FairShare:
+    """Every job may hold the same share of the budget, evenly over its operators, whatever it needs."""
+
+    name = "fair-share"
+
+    def decide(self, view: FleetView) -> FleetDecision:
+        """Return the shares that are not granted yet."""
+        share = view.slots_max // max(1, len(view.jobs))
+        wanted = {
+            name: {
+                op: min(1 + given, job.operators[op].slots_max)
+                for op, given in _evenly(list(job.operators), share - len(job.operators)).items()
+            }
+            for name, job in view.jobs.items()
+        }
+        changes = difference(view.slots, wanted)
+        return FleetDecision(Action.RECONFIGURATION, changes, f"{share} slots each.", "fair share")
+
+
+def _evenly(names: Sequence[str], slots: int) -> dict[str, int]:
+    return dict.fromkeys(names, 0) | fitted(dict.fromkeys(names, max(slots, 0)), slots)
+
+
+class Unmoved:
+    """A policy over pools that decides nothing: the fleet says how many replicas there are."""
+
+    name = "static"
+
+    def decide(self, interval: Interval) -> ReplicaDecision:
+        """Return nothing."""
+        return ReplicaDecision()
+
+
+def run(**given: Any) -> dict[str, Any]:
+    """Run the same jobs under each system, one system after another.
+
+    Parameters
+    ----------
+    **given
+        Fields of `TogetherParameters`.
+
+    Returns
+    -------
+    dict
+        ``rows`` (by system: share of the maximum utility, in all, ``scarce`` and ``enough``; jobs that
+        met their SLO at the end), ``times`` (the plane's share over each other's, in all), ``runs`` (by
+        system, as ``headgate fleet run --json``), ``parameters``, ``machine``.
+    """
+    chosen = parameters(TogetherParameters, given)
+    described = read_fleet(Path(chosen.file))
+    runs = {name: _run(described, name, chosen.seconds) for name in chosen.systems.split(",")}
+    rows = [
+        {"system": name, **found["shares"], "met": found["met"]} for name, found in runs.items()
+    ]
+    plane = runs.get("plane", {}).get("shares", {}).get("all")
+    return {
+        "rows": rows,
+        "times": {
+            name: round(plane / found["shares"]["all"], 3)
+            for name, found in runs.items()
+            if plane and name != "plane" and found["shares"]["all"]
+        },
+        "runs": runs,
+        "parameters": asdict(chosen),
+        "machine": machine(),
+    }
+
+
+def _run(described: FleetFile, system: str, seconds: float) -> dict[str, Any]:
+    progress(f"{system}, twice {seconds:g} s")
+    settings, engine = described.fleet, SparkEngine()
+    budgets = [int(settings.slots), *(step.slots for step in settings.budget)]
+    round_s = parse_duration_s(settings.round)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"headgate-together-{system}-") as work:
+            fleet = Fleet(
+                engine.session(),
+                budgets[0],
+                round_s=round_s,
+                policy=_policy(described, system, round_s),
+                journal=Path(work) / "fleet.jsonl",
+                actions_per_minute=_ACTIONS,
+                hang_s=parse_duration_s(settings.hang),
+            )
+            for name, job in described.jobs.items():
+                writer = writer_of(engine, name, job, Path(work))
+                fleet.add(_adapted(writer, system), priority=job.priority, utility=job.shape())
+            try:
+                fleet.start()
+                enough_s = _wait(fleet, seconds)
+                fleet.set_budget(budgets[-1])
+                _wait(fleet, seconds)
+                found = fleet_result(fleet)
+                rounds = fleet.rounds
+            finally:
+                fleet.stop()
+    finally:
+        engine.close()
+    found["shares"] = shares(rounds, enough_s)
+    found["met"] = sum(job.met for job in rounds[-1].jobs) if rounds else 0
+    return found
+
+
+def _wait(fleet: Fleet, seconds: float) -> float:
+    """Wait, and return the fleet's own time then."""
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        time.sleep(_POLL_S)
+    return fleet.rounds[-1].time_s if fleet.rounds else 0.0
+
+
+def _policy(described: FleetFile, system: str, round_s: float) -> FleetPolicy:
+    if system == "alone":
+        return FairShare()
+    settings = described.fleet
+    name = settings.policy if system == "plane" else system
+    observe_s = parse_duration_s(settings.observe) if settings.observe else None
+    return fleet_policy(name, round_s, observe_s=observe_s)
+
+
+def _adapted(writer: Writer, system: str) -> Writer:
+    """Return a job's writer, without its own policy where the system has none."""
+    if system in ("plane", "alone"):
+        return writer
+    given = writer.settings
+    pools = None if given.replica_policy is None else Unmoved()
+    writer.settings = replace(given, policy=None, replica_policy=pools)
+    return writer
+
+
+def shares(rounds: Sequence[FleetRound], enough_s: float) -> dict[str, float | None]:
+    """Return the mean share of the maximum utility: in all, until `enough_s`, and after it.
+
+    A job of which nothing is known in a round is worth nothing in it.
+    """
+
+    def mean(from_s: float, to_s: float) -> float | None:
+        found = [r.utility / r.utility_max for r in rounds if from_s <= r.time_s < to_s]
+        return round(statistics.mean(found), 4) if found else None
+
+    return {
+        "all": mean(0.0, math.inf),
+        "scarce": mean(0.0, enough_s),
+        "enough": mean(enough_s, math.inf),
+    }

@@ -1,0 +1,93 @@
+"""What a fleet measures of a query of pools; steps are told to the probe, without Spark."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from headgate.core.utility import Intent, Metric
+from headgate.spark.fleet import pool_probe
+from headgate.spark.fleet.pool_probe import PoolProbe
+from headgate.spark.job.pools import PoolConfig
+
+
+class Pool:
+    """A stage's pool with so many active replicas and rows that wait."""
+
+    def __init__(self, active, waiting=0):
+        self.active, self.waiting = list(range(active)), waiting
+
+    def queued(self):
+        return [self.waiting]
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+def report(stage, served, arrived, useful_s=0.5, ms=100.0, lane=0):
+    return SimpleNamespace(
+        operator=stage,
+        lane=lane,
+        arrived=arrived,
+        served=served,
+        useful_s=useful_s,
+        histogram=((ms, served),),
+        latency_sum_ms=ms * served,
+    )
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(pool_probe, "time", clock)
+    states = {"a": Pool(2, waiting=50), "b": Pool(1)}
+    work = SimpleNamespace(states=states, config=PoolConfig(1, 4, 1))
+    probe = PoolProbe(60.0).around(work)
+
+    def step(*reports, at_s):
+        clock.now = 100.0 + at_s
+        lanes = {"a": [0, 1], "b": [0]}
+        probe.committed(list(reports), lanes, {"manifest": 20.0, "sink": 80.0}, at_s * 1e3)
+
+    return SimpleNamespace(probe=probe, clock=clock, step=step, states=states)
+
+
+def value(found, metric, threshold=1.0, percentile=None):
+    (value,) = found.probe.values([Intent(metric, threshold, percentile=percentile)])
+    return value
+
+
+def test_throughput_juice_and_latency_are_those_of_the_chain(watched):
+    watched.step(report("a", 100, 150), report("b", 100, 100, ms=300.0), at_s=10.0)
+    assert value(watched, Metric.THROUGHPUT) == pytest.approx(10.0)
+    # of 150 rows 100 were served by the first stage, and all of these by the second
+    assert value(watched, Metric.JUICE) == pytest.approx(100 / 150)
+    assert value(watched, Metric.LATENCY) == pytest.approx(0.3 + 0.1)
+
+
+def test_the_capacity_is_that_of_the_busiest_replica_since_the_pool_changed(watched):
+    watched.step(report("a", 100, 100, 4.0), report("a", 100, 100, 9.0, lane=1), at_s=10.0)
+    watched.step(report("a", 100, 100, 1.0), report("a", 100, 100, 5.0, lane=1), at_s=20.0)
+    found = watched.probe.operators()["a"]
+    # the first step is the one in which the pool was first seen
+    assert (found.slots, found.slots_max) == (2, 4)
+    assert found.capacity == pytest.approx(0.5)
+    assert found.backlog_s == pytest.approx(50 / (400 / 19 * 2))
+
+
+def test_the_input_rate_is_counted_from_the_first_step_of_the_window(watched):
+    watched.step(report("a", 10, 1000), at_s=10.0)
+    watched.step(report("a", 10, 300), report("b", 10, 10), at_s=20.0)
+    assert watched.probe.input_rate() == pytest.approx(30.0)
+
+
+def test_nothing_is_known_before_the_first_step_and_an_idle_pool_is_content(watched):
+    intent = Intent(Metric.JUICE, 0.9)
+    assert watched.probe.values([intent]) is None
+    watched.probe.quiet()
+    assert watched.probe.values([intent]) == (1.0,)
