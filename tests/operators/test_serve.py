@@ -24,7 +24,16 @@ from headgate.operators.spec import (
     OutputMode,
     TimeKey,
 )
-from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request, Served
+from headgate.operators.step import (
+    ARRIVED_FIRST,
+    ARRIVED_LAST,
+    GROUP,
+    RECORDS,
+    TIME,
+    GroupState,
+    Request,
+    Served,
+)
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN
 
@@ -86,6 +95,24 @@ def test_what_arrived_is_counted_as_arrived_though_it_waits() -> None:
     assert counts is not None
     assert counts.arrivals.records.sum() == 3
     assert counts.completions.records.sum() == 1
+
+
+@pytest.mark.parametrize("slices", [3, 200])
+def test_windows_put_out_late_tell_when_their_newest_record_arrived(slices: int) -> None:
+    times = [10 * n + part for n in range(slices) for part in (1, 2)]
+    came = pa.array([float(100 + (n * 7) % 50) for n in range(len(times))])
+    arriving = rows(times).append_column(ARRIVED_FIRST, came).append_column(ARRIVED_LAST, came)
+    operator = AggregateOperator(SPEC)
+    groups = {0: GroupState(EMPTY_TOKEN, 0, 20)}
+    request = Request(TOKENS[0], 20, groups, lambda _: lambda _: [])
+    store = HeapStore(operator.layout.table)
+    served = serve(operator, store, request, arriving, now_ms=lambda: 1000.0)
+    pairs = zip(came.to_pylist()[::2], came.to_pylist()[1::2], strict=True)
+    assert served.newest_ms == {10 * n: max(pair) for n, pair in enumerate(pairs)}
+    assert served.results == {10: 1, 20: 1}
+    (counts,) = served.inputs
+    assert (counts.arrived, counts.executed) == (len(times), len(times))
+    assert counts.newest_ms == max(came.to_pylist())
 
 
 def test_a_group_that_is_due_is_logged_whole_though_no_row_came() -> None:

@@ -106,26 +106,29 @@ with StandaloneCluster(base, workers=2, cores=1) as cluster:
     spark = hg.session(cluster.master, **{"spark.executor.memory": "700m"})
     while len(living_hosts(spark)) < 2:
         time.sleep(0.1)
-    rows = spark.readStream.format("rate").options(rowsPerSecond=300, numPartitions=1).load()
+    rows = spark.readStream.format("rate").options(rowsPerSecond=20, numPartitions=1).load()
     counts = rows.groupBy((F.col("value") % 97).alias("key")).count()
     writer = hg.writeStream(counts).queryName("job").slo("juice >= 0.9 over 1 min")
     writer = writer.slots(max=8, start=6).keyGroups(32).outputMode("update").format("noop")
     writer = writer.option("checkpointLocation", str(base / "ck"))
-    # slots are wished to hosts by turns: those with odd numbers are on the second one
-    slow = [{"kind": "slow", "slot": slot, "us_per_row": 20_000} for slot in (1, 3, 5)]
+    # slots are wished to hosts by turns: those with odd numbers are on the second one, whose core they
+    # keep busy for 0.8 s of each second's records, one after the other
+    slow = [{"kind": "slow", "slot": slot, "us_per_row": 80_000} for slot in (1, 3, 5)]
     writer.settings = replace(writer.settings, faults=tuple(slow))
-    fleet = hg.Fleet(spark, 8, policy=Watching(), round_s=3.0, journal=base / "fleet.jsonl")
+    fleet = hg.Fleet(spark, 8, policy=Watching(), round_s=5.0, journal=base / "fleet.jsonl")
     fleet.add(writer)
     fleet.start()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 100
     found = []
-    while time.monotonic() < until and len(found) < 3:
+    while time.monotonic() < until and len(found) < 2:
         time.sleep(0.5)
         found = [r for r in fleet.rounds if [h.congested for h in r.hosts] == [False, True]]
     fleet.stop()
-    hosts = [[h.host, h.cores, h.runnable, h.load, h.congested] for h in fleet.rounds[-1].hosts]
+    rounds = found or fleet.rounds
+    hosts = [[h.host, h.cores, h.runnable, h.load, h.congested] for h in rounds[-1].hosts]
+    every = [[h.runnable for h in r.hosts] for r in fleet.rounds]
     print(json.dumps({"found": len(found), "congested": [r.congested for r in found],
-                      "hosts": hosts, "views": [v.hosts for v in Watching.views]}))
+                      "hosts": hosts, "views": [v.hosts for v in Watching.views], "every": every}))
     spark.stop()
 """
 
@@ -145,6 +148,6 @@ def test_of_two_hosts_on_spark_the_one_with_slow_slots_is_congested_which_is_no_
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert [host[:2] for host in found["hosts"]] == [["127.0.0.11", 1], ["127.0.0.12", 1]]
     assert set(found["views"]) == {2}
-    assert found["found"] >= 3, found
+    assert found["found"] >= 2, found
     assert not any(found["congested"])
     assert all(host[3] > 0.0 for host in found["hosts"])

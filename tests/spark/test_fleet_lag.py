@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.control.fleet_view import FleetDecision
+from headgate.core.slo import parse_slo
 from headgate.spark.fleet.flows import Graph
 from headgate.spark.read.logical import read
 
@@ -76,6 +78,42 @@ def test_a_job_that_falls_behind_its_source_has_little_juice_though_it_serves_wh
     slow_juice, quick_juice = sorted(measured("slow")), sorted(measured("quick"))
     assert slow_juice[0] < 0.65
     assert quick_juice[len(quick_juice) // 2] > 0.85
+
+
+def test_results_of_windows_are_charged_their_wait_for_the_watermark_also_through_a_chain(
+    spark, tmp_path
+):
+    policy = Watching()
+    fleet = hg.Fleet(spark, 4, policy=policy, round_s=2.0)
+    timed = rows(spark, 50).withWatermark("timestamp", "6 seconds")
+    key = (F.col("value") % 7).alias("key")
+    counts = timed.groupBy(F.window("timestamp", "1 second"), key).count()
+    largest = counts.groupBy("window").agg(F.max("count"))
+    for name, query in (("windows", counts), ("chain", largest)):
+        made = writer(query, tmp_path, name).outputMode("append").slots(max=2, start=1)
+        made.settings = replace(made.settings, slos=(parse_slo("mean < 60 s over 10 s"),))
+        fleet.add(made)
+    found = {}
+
+    def measured(name):
+        values = [view.jobs[name].values for view in policy.views if name in view.jobs]
+        found[name] = [one[0] for one in values if one is not None]
+        # the first batches take long anyway
+        return len(found[name]) > 5 and all(value > 5.0 for value in found[name][-3:])
+
+    try:
+        fleet.start()
+        until = time.monotonic() + 100
+        while time.monotonic() < until and not (measured("windows") and measured("chain")):
+            time.sleep(0.5)
+        assert fleet.failures == {}
+        # a window's newest record waits six seconds for the watermark, whatever else takes time
+        assert measured("windows"), found
+        assert measured("chain"), found
+        judged = fleet.query("windows").recentProgress[-1]["headgate"]["slo"]["by_operator"]
+        assert set(judged) <= {"aggregate-0"}
+    finally:
+        fleet.stop()
 
 
 def test_the_sources_of_a_query_are_known_from_its_plan(spark):

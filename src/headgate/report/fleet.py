@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,7 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
         "slots": last.slots,
         "slots_max": last.slots_max,
         "congested": last.congested,
+        "hosts": [dataclasses.asdict(host) for host in last.hosts],
         "rounds_below_maximum": round(len(short) / len(rounds), 4),
         "touched": dict(sorted(touched.items(), key=lambda pair: -pair[1])),
         # At rest, and still some job misses its SLO (Henge 5.5).

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headgate.control.fleet_view import FleetJob, FleetOperator, FleetView, Slots
+from headgate.control.fleet_view import (
+    FleetJob,
+    FleetOperator,
+    FleetView,
+    Slots,
+    operator_capacity,
+)
 from headgate.control.juice import Flow, JuiceWindow
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.utility import Intent, Metric
@@ -208,7 +214,9 @@ class FleetSimulation:
             member.juice.add(self._flows(name, member))
             held = self._slots[member.rows].sum(axis=1)
             busy_s = self._ops[member.rows, kernels.BUSY]
-            member.capacity = np.minimum(1.0, busy_s / (held * seconds))
+            # a fluid is served by all slots of an operator alike: each is the busiest
+            each_s = (busy_s / held).tolist()
+            member.capacity = np.array([operator_capacity((worked,), seconds) for worked in each_s])
 
     def _shake(self) -> None:
         """Draw what other processes take of each host in this round."""
