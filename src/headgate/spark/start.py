@@ -67,7 +67,7 @@ def start(df: DataFrame, settings: QuerySettings, watch: Watch = lambda loop, _:
         pooled: Query = _start_pools(df, settings, settings.replica_policy)
         return pooled
     try:
-        ordered = own.ORDERED.of(settings.options)
+        ordered = own.ORDERED.of(settings.options) or ()
         plan = read(df, settings.mode, own.ARRIVAL.of(settings.options), ordered)
     except UnsupportedQuery:
         if settings.fallback == "spark":
