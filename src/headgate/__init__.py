@@ -25,7 +25,7 @@ _WHERE = {
     "ConfigError": "headgate.core.errors",
     "Fleet": "headgate.spark.fleet.fleet",
     "HeadgateError": "headgate.core.errors",
-    "OperatorPlus": "headgate.operators.oplus",
+    "OperatorPlus": "headgate.operators.operator_plus",
     "Policy": "headgate.control.policy",
     "Query": "headgate.spark.query",
     "Slo": "headgate.core.slo",
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from headgate.control.policy import Policy
     from headgate.core.errors import CheckpointError, ConfigError, HeadgateError, UnsupportedQuery
     from headgate.core.slo import Slo
-    from headgate.operators.oplus import OperatorPlus
+    from headgate.operators.operator_plus import OperatorPlus
     from headgate.scenario.inspection import inspect
     from headgate.spark.cluster.doctor import doctor
     from headgate.spark.cluster.session import session

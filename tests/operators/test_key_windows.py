@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.operators.key_windows import KeyWindows
-from headgate.operators.oplus import OperatorPlus, Record, WindowType
+from headgate.operators.operator_plus import OperatorPlus, Record, WindowType
 from headgate_lab.oplus.reference import Instance, WindowState
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.errors import ConfigError
-from headgate.operators.oplus import Record, WindowType
+from headgate.operators.operator_plus import Record, WindowType
 from headgate_lab.oplus import library
 from headgate_lab.oplus.reference import Instance, WindowState
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.errors import ConfigError, ProtocolError
-from headgate.operators.oplus import (
+from headgate.operators.operator_plus import (
     Key,
     OperatorPlus,
     Record,

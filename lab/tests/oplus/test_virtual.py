@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from headgate.core.errors import ProtocolError
-from headgate.operators.oplus import OperatorPlus, Record, Watermark, WindowType
+from headgate.operators.operator_plus import OperatorPlus, Record, Watermark, WindowType
 from headgate_lab.oplus import library, virtual
 from headgate_lab.oplus.reference import run
 from headgate_lab.oplus.streams import merged

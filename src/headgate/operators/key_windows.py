@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headgate.operators.oplus import (
+from headgate.operators.operator_plus import (
     Key,
     OperatorPlus,
     Payload,

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import ConfigError, nearest
-from headgate.operators.oplus import (
+from headgate.operators.operator_plus import (
     Key,
     OperatorPlus,
     Record,

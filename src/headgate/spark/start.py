@@ -84,7 +84,7 @@ def start(
         pooled: Query = _start_pools(df, settings, settings.replica_policy, watch_pools)
         return pooled
     try:
-        ordered = own.ORDERED.of(settings.options)
+        ordered = own.ORDERED.of(settings.options) or ()
         plan = read(df, settings.mode, own.ARRIVAL.of(settings.options), ordered)
     except UnsupportedQuery:
         if settings.fallback == "spark":

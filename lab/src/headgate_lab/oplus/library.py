@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from headgate.operators.oplus import (
+from headgate.operators.operator_plus import (
     Key,
     OperatorPlus,
     Payload,

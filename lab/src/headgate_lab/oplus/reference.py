@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from headgate.core.errors import ProtocolError
-from headgate.operators.oplus import (
+from headgate.operators.operator_plus import (
     NO_WATERMARK,
     Key,
     OperatorPlus,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-from headgate.operators.oplus import NO_WATERMARK, OperatorPlus, Record, Watermark
+from headgate.operators.operator_plus import NO_WATERMARK, OperatorPlus, Record, Watermark
 from headgate_lab.oplus.reference import Epoch
 
 

@@ -18,7 +18,7 @@ import heapq
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from headgate.operators.oplus import (
+from headgate.operators.operator_plus import (
     NO_WATERMARK,
     Key,
     OperatorPlus,

@@ -21,7 +21,7 @@ from headgate.spark.read.expressions import (
     sql_text,
 )
 from headgate.spark.read.functions import AggregateFunctions
-from headgate.spark.read.order import Order
+from headgate.spark.read.order import RecordOrder
 from headgate.spark.read.plan import PlannedOperator, Routed, raw_schema
 from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
 from headgate.spark.read.windows import (
@@ -56,7 +56,7 @@ class _AggregateReader:
             if index != time_index:
                 keys += self._key(expression, start)
             spans.append((start, len(keys)))
-        order = Order(self.reading, each(self.child.output()))
+        order = RecordOrder(self.reading, each(self.child.output()))
         functions = AggregateFunctions(self.spark, self.grouping, order)
         if time is not None and time.session:
             functions.add_end(F.unix_micros(self._column(time_index).getField("end")))

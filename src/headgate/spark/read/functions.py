@@ -16,7 +16,7 @@ from headgate.spark.jvm.expressions import column, data_type, text_of
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.read import types
 from headgate.spark.read.expressions import sql_text, substitute
-from headgate.spark.read.order import Order
+from headgate.spark.read.order import RecordOrder
 from headgate.spark.read.plan import Routed
 from headgate.spark.read.wording import WAY_OUT
 
@@ -59,11 +59,11 @@ class AggregateFunctions:
     spark : SparkSession
     grouping : sequence of expression
         The node's, for messages.
-    order : Order
+    order : RecordOrder
         Of the records, where it is given: then the first record is the least one, whoever comes first.
     """
 
-    def __init__(self, spark: SparkSession, grouping: Sequence[Jvm], order: Order) -> None:
+    def __init__(self, spark: SparkSession, grouping: Sequence[Jvm], order: RecordOrder) -> None:
         self.spark = spark
         self._order = order
         self._grouping = grouping

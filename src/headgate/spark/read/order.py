@@ -33,7 +33,7 @@ def positions(ordered: Iterable[str], names: list[str]) -> tuple[int, ...]:
     return tuple(found)
 
 
-class Order:
+class RecordOrder:
     """The columns of what an aggregate reads that order its records.
 
     Parameters

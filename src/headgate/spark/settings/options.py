@@ -122,10 +122,10 @@ _DURATION = 'a number above 0 with its unit, such as "30 s"'
 ARRIVAL: Option[str | None] = Option(
     "headgate.arrival", _text, None, "the name of a timestamp column", "when a record arrived"
 )
-ORDERED: Option[tuple[str, ...]] = Option(
+ORDERED: Option[tuple[str, ...] | None] = Option(
     "headgate.ordered",
     _names,
-    (),
+    None,
     'names of columns, such as "ts" or "ts, offset"',
     "the order in which records count, where that makes a difference",
 )

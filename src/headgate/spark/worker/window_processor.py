@@ -23,7 +23,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from headgate.operators.key_windows import KeyWindows
-from headgate.operators.oplus import Key, OperatorPlus, Record, State
+from headgate.operators.operator_plus import Key, OperatorPlus, Record, State
 from headgate.spark.worker.state_values import read
 from headgate.spark.worker.user_processor import row_class
 

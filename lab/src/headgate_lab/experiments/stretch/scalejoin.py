@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headgate.operators.join.match import Pairs
-from headgate.operators.oplus import Record
+from headgate.operators.operator_plus import Record
 from headgate_lab.bench.common import WrongAnswer, parameters, progress, require
 from headgate_lab.experiments.stretch import fig08
 from headgate_lab.experiments.stretch.live import LiveJoin
