@@ -73,6 +73,19 @@ class SourceLag:
         nearest = min(self._noted, key=lambda noted: abs(noted.batch - batch))
         return nearest.sources[source].behind if source < len(nearest.sources) else 0.0
 
+    def rows(self) -> float:
+        """Return how many rows all sources have that the newest batch noted did not read.
+
+        As many as lie between offsets on the average of what was noted.
+        """
+        total = 0.0
+        for place in range(self.sources):
+            noted = [n.sources[place] for n in self._noted if place < len(n.sources)]
+            units = sum(source.read for source in noted)
+            if units:
+                total += noted[-1].behind * sum(source.rows for source in noted) / units
+        return total
+
     def tells(self, source: int) -> bool:
         """Return whether a source ever told of something newer than what was read."""
         return any(n.sources[source].behind > 0.0 for n in self._noted if source < len(n.sources))

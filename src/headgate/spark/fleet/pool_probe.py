@@ -83,6 +83,7 @@ class PoolProbe:
         self._changed_s: dict[str, float] = {}
         self._idle = False
         self._lag = SourceLag()
+        self._behind: deque[tuple[float, float]] = deque()
         self._work: PoolWork | None = None
 
     def around(self, work: PoolWork) -> PoolProbe:
@@ -140,8 +141,13 @@ class PoolProbe:
 
     def look(self, progress: Mapping[str, Any] | None) -> None:
         """Take note of the newest progress of Spark's, which tells what its source has."""
-        if progress is not None:
-            self._lag.note(progress)
+        now_s = time.monotonic()
+        with self._lock:
+            if progress is not None:
+                self._lag.note(progress)
+            self._behind.append((now_s, self._lag.rows()))
+            while self._behind[0][0] < now_s - self._window_s:
+                self._behind.popleft()
 
     def values(self, intents: Sequence[Intent]) -> tuple[float, ...] | None:
         """Return what was measured for each intent over the window; None where nothing was."""
