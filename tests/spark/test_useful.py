@@ -91,6 +91,7 @@ def off(engine, **calm):
         {"slots": 4, "cores": 2, "fixed_ms": 5.0},
         {"beside_ms": 800.0},
         {"record_ms": 4.0},
+        {"slots": 6, "cores": 1, "budget_s": 0.4},  # six waves, 20 ms more in each
     ],
 )
 def test_what_slots_can_sustain_is_known_before_they_must(given):
@@ -112,7 +113,7 @@ def test_what_comes_before_the_slots_is_not_shortened_by_more_of_them(slots):
 
 def test_a_cost_before_the_slots_is_believed_on_evidence_only():
     beside = BesideSlots()
-    for records, within_ms in ((100, 120.0), (120, 180.0), (90, 110.0), (110, 90.0)) * 8:
+    for records, within_ms in ((100, 118.0), (120, 122.0), (90, 112.0), (110, 100.0)) * 8:
         beside.add(records, within_ms, 10.0)
     assert beside.line()[1] == 0.0
     for records in (100, 200, 300, 400) * 8:
