@@ -140,7 +140,7 @@ def test_figure_14_reduces_jobs_that_do_well_and_recovers():
 
 
 def test_figure_14_recovers_whatever_the_load_but_reduces_at_the_one_that_was_found_by_trying():
-    rows = measured(guesses, {"henge-14, taken": (3.2, 3.38, 3.55)})["rows"]
+    rows = guesses.measure({"henge-14, taken": (3.2, 3.38, 3.55)})["rows"]
     little, used, more = rows
     assert [row["in_use"] for row in rows] == [False, True, False]
     assert little["utility_least"] == little["utility_before"]  # nothing happens
@@ -220,6 +220,7 @@ def test_every_figure_can_be_drawn(logs, tmp_path):
         rounds: ((3,), 2),
     }
     found = [(module, measured(module, *arguments)) for module, arguments in drawn.items()]
+    found.append((guesses, guesses.measure({"henge-table-4, write_s": (0.020,)})))
     for module, data in [*found, (fig12, measured(fig12, logs, jobs=1))]:
         save(module.draw(data), tmp_path / "figure.svg")
         assert ElementTree.parse(tmp_path / "figure.svg").getroot().tag.endswith("svg")

@@ -134,10 +134,7 @@ def growth(rows: Sequence[Mapping[str, Any]], cores: int) -> list[dict[str, Any]
             "linear": slots,
             "on_these_cores": min(slots, cores),
             "measured": round(row["comparisons_per_s"] / one["comparisons_per_s"], 2),
-            "by_processor_time": round(
-                row["comparisons_per_cpu_s"] / (one["comparisons_per_cpu_s"] * row["most_share"]),
-                2,
-            ),
+            "by_processor_time": round(_if_alone(row) / _if_alone(one), 2),
         }
         for slots, row in mine.items()
     ]
@@ -153,6 +150,11 @@ def latency(join: LiveJoin, seconds: float) -> dict[str, Any]:
         found = sparse_of(counts.sum(axis=0) - begun)
     each = {f"latency_ms_p{p}": percentile_ms(found, p / 100) for p in (50, 99)}
     return {name: None if value is None else round(value, 2) for name, value in each.items()}
+
+
+def _if_alone(row: Mapping[str, Any]) -> float:
+    """Return the comparisons per second of all slots if each had a core; the busiest is waited for."""
+    return float(row["comparisons_per_cpu_s"]) / float(row["most_share"])
 
 
 def single_threaded(join: LiveJoin, seconds: float) -> Compared:
