@@ -170,6 +170,18 @@ def test_in_figure_13_meces_is_suspended_longest_and_megaphone_shortest() -> Non
     json.dumps(data)
 
 
+def test_figure_14_is_of_five_methods_of_which_all_three_together_are_drrs() -> None:
+    rows = {row["on"]: row for row in fig14.run(HERE)["rows"]}
+    assert list(rows) == ["all", "decoupling", "scheduling", "subscale", "none"]
+    assert (
+        len({(row["mean_s"], row["suspension_s"], row["operation_s"]) for row in rows.values()})
+        == 5
+    )
+    (drrs,) = compare.compare(["twitch"], ["drrs"], HERE)["twitch"]
+    assert rows["all"]["suspension_s"] == round(drrs["suspension_s"], 2)
+    assert rows["all"]["operation_s"] == round(drrs["operation_s"], 1)
+
+
 def test_in_figure_15_drrs_ends_everywhere_and_hot_keys_bound_all_alike() -> None:
     data = fig15.measure((5_000,), (5,), (0.0, 1.5), factor=60.0)
     assert len(data["rows"]) == 2
