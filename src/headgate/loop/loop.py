@@ -11,7 +11,7 @@ from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.decorators import AdviseOnly, Freezable
 from headgate.control.estimators.examiner import Examiner
 from headgate.control.estimators.split import BoundSplit
-from headgate.control.observation import Observation, OperatorView
+from headgate.control.observation import F64, Observation, OperatorView
 from headgate.control.policy import Policy
 from headgate.core.assignment import Assignment
 from headgate.core.errors import ConfigError, NotReady, ProtocolError, nearest
@@ -64,6 +64,8 @@ class _Operator:
         The change between *decided* and *applied*.
     why : str
         Why the last cycle was not ready; empty where it was.
+    entry_rate : float64[G] or None
+        As `OperatorView.entry_rate`.
     """
 
     settings: OperatorSettings
@@ -71,6 +73,7 @@ class _Operator:
     floor: Floor = field(default_factory=Floor)
     pending: _Pending | None = None
     why: str = "no cycle has run yet"
+    entry_rate: F64 | None = None
 
     @property
     def floor_s(self) -> float:
@@ -206,6 +209,10 @@ class ControlLoop:
             kept.examiner.window_s = settings.window_s
         kept.settings = settings
 
+    def note_entry_rate(self, operator: str, entry_rate: F64) -> None:
+        """Take note of what shares of its key groups would leave to be merged."""
+        self._get(operator).entry_rate = entry_rate
+
     def bound_end_to_end(self, bound_s: float | None) -> None:
         """Change the bound on the sum of the operators' latencies; None: each has its own again."""
         if bound_s != self._end_to_end_s:
@@ -262,7 +269,7 @@ class ControlLoop:
         except NotReady as not_ready:
             self._not_ready(name, operator, str(not_ready))
             return None
-        view = replace(view, unsplittable=settings.unsplittable)
+        view = replace(view, unsplittable=settings.unsplittable, entry_rate=operator.entry_rate)
         epoch = self._actuator.assignment(name).epoch
         if view.assignment.epoch != epoch:
             why = f"the counters are of epoch {view.assignment.epoch}, epoch {epoch} holds"

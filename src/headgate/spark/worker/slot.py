@@ -204,6 +204,7 @@ def _report(
         counts=served.counts,
         merged_rows=served.merged_rows,
         apart_holds_us=served.apart_holds_us,
+        touched_by_group=served.touched_by_group,
     )
 
 
