@@ -11,7 +11,7 @@ from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.decorators import AdviseOnly, Freezable
 from headgate.control.estimators.examiner import Examiner
 from headgate.control.estimators.split import BoundSplit
-from headgate.control.observation import Observation, OperatorView
+from headgate.control.observation import F64, Observation, OperatorView
 from headgate.control.policy import Policy
 from headgate.core.assignment import Assignment
 from headgate.core.errors import ConfigError, NotReady, ProtocolError, nearest
@@ -69,6 +69,8 @@ class _Operator:
         Why the last cycle was not ready; empty where it was.
     limited : bool
         Whether it was short of slots that could be of use, and that was written down.
+    entry_rate : float64[G] or None
+        As `OperatorView.entry_rate`.
     """
 
     settings: OperatorSettings
@@ -77,6 +79,7 @@ class _Operator:
     pending: _Pending | None = None
     why: str = "no cycle has run yet"
     limited: bool = False
+    entry_rate: F64 | None = None
 
     @property
     def floor_s(self) -> float:
@@ -213,6 +216,10 @@ class ControlLoop:
             kept.examiner.window_s = settings.window_s
         kept.settings = settings
 
+    def note_entry_rate(self, operator: str, entry_rate: F64) -> None:
+        """Take note of what shares of its key groups would leave to be merged."""
+        self._get(operator).entry_rate = entry_rate
+
     def bound_end_to_end(self, bound_s: float | None) -> None:
         """Change the bound on the sum of the operators' latencies; None: each has its own again."""
         if bound_s != self._end_to_end_s:
@@ -272,7 +279,7 @@ class ControlLoop:
         except NotReady as not_ready:
             self._not_ready(name, operator, str(not_ready))
             return None
-        view = replace(view, unsplittable=settings.unsplittable)
+        view = replace(view, unsplittable=settings.unsplittable, entry_rate=operator.entry_rate)
         epoch = self._actuator.assignment(name).epoch
         if view.assignment.epoch != epoch:
             why = f"the counters are of epoch {view.assignment.epoch}, epoch {epoch} holds"

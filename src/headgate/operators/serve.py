@@ -166,6 +166,7 @@ def _set_apart(operator: Operator, request: Request, served: Served, chosen: pa.
     if MERGED in rows.column_names:
         rows = rows.drop_columns([MERGED])
     merged = _by_group(operator.merged(rows))
+    served.touched_by_group |= _counts(_column(merged, GROUP))
     served.apart = merged.append_column(MERGED, pa.array(np.ones(merged.num_rows, dtype=np.bool_)))
     return chosen.filter(pa.array(~apart)).combine_chunks()
 

@@ -163,6 +163,8 @@ class Served:
         Rows served that had been merged at another slot; their records are not among the served.
     served_rows, touched_rows : int
         Rows merged, and distinct entries they went to: how much aggregating first would shrink.
+    touched_by_group : dict of int to int
+        Entries that a group's rows went to, without groups that were logged whole.
     served_by_group : dict of int to int
         Records.
     holds_us : int
@@ -191,6 +193,7 @@ class Served:
     touched_rows: int = 0
     taken: dict[int, int] = field(default_factory=dict)
     served_by_group: dict[int, int] = field(default_factory=dict)
+    touched_by_group: dict[int, int] = field(default_factory=dict)
     holds_us: int = int(NEVER_US)
     apart: pa.Table | None = None
     apart_holds_us: dict[int, int] = field(default_factory=dict)
@@ -241,6 +244,8 @@ class SlotStep:
         self.served.sections[group] = section
         self.served.groups[group] = GroupDone(watermark_us, due_us, table.live_count)
         self.served.touched_rows += len(section.rows)
+        if not snapshot:
+            self.served.touched_by_group[group] = len(section.rows)
         self.store.commit(group, self.request.token)
 
     def release(self, group: int) -> None:

@@ -100,6 +100,8 @@ class Report:
         Rows served that another slot had merged, and whose records it has counted as served.
     apart_holds_us : dict of int to int
         As `Served.apart_holds_us`.
+    touched_by_group : dict of int to int
+        As `Served.touched_by_group`.
     stage : int
         Spark's number of the stage that the task belonged to.
     daemon : str
@@ -148,6 +150,7 @@ class Report:
     cpu_ms: float = 0.0
     merged_rows: int = 0
     apart_holds_us: dict[int, int] = field(default_factory=dict)
+    touched_by_group: dict[int, int] = field(default_factory=dict)
     stage: int = -1
     daemon: str = ""
     tries: int = 0

@@ -35,6 +35,7 @@ from headgate.spark.job.origins import Origins
 from headgate.spark.job.reports import Report
 from headgate.spark.steer.actuator import SparkActuator
 from headgate.spark.steer.decisions import DecisionWriter
+from headgate.spark.steer.entries import EntryRates
 from headgate.spark.steer.metrics import SparkMetrics
 from headgate.spark.steer.success import SuccessRate
 from headgate.spark.steer.useful import UsefulTime
@@ -178,6 +179,7 @@ class Controller:
         # those that read other operators wait for no batch: the loop measures them
         self._first = [name for name in self._targets if not parents.get(name)]
         self._floor = BatchFloor()
+        self._entries = {name: EntryRates(job.key_groups) for name in self._targets}
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="headgate-control", daemon=True)
         self._due = False
@@ -326,6 +328,9 @@ class Controller:
         self, reports: list[Report], started_ms: float, horizon_ms: float, ended_ms: float
     ) -> None:
         self._metrics.committed(reports, started_ms, horizon_ms, ended_ms)
+        for name, entries in self._entries.items():
+            entries.add([r for r in reports if r.operator == name], started_ms)
+            self._loop.note_entry_rate(name, entries.per_s)
         self._measure_floor(reports, started_ms)
         self._due = True
 

@@ -213,6 +213,7 @@ def _report(
         inputs=served.inputs,
         newest_ms=served.newest_ms,
         results=served.results,
+        touched_by_group=served.touched_by_group,
     )
 
 

@@ -1,0 +1,48 @@
+"""How many rows a share of a key group would send to its owner: what a split leaves to merge again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.spark.job.reports import Report
+
+F64 = npt.NDArray[np.float64]
+
+_WEIGHT = 1 / 4
+"""Of a new step. Chosen, not tuned: a handful of steps say how many keys a group has at a time."""
+
+
+class EntryRates:
+    """Entries that the records of each key group go to in a step, per second.
+
+    A share of a group that is whole would touch no more of them than its owner does now.
+
+    Parameters
+    ----------
+    key_groups : int
+
+    Attributes
+    ----------
+    per_s : float64[G]
+    """
+
+    def __init__(self, key_groups: int) -> None:
+        self.per_s: F64 = np.zeros(key_groups)
+        self._last_ms: float | None = None
+
+    def add(self, reports: Sequence[Report], started_ms: float) -> None:
+        """Take a step of one operator into account, which began at `started_ms`."""
+        last_ms, self._last_ms = self._last_ms, started_ms
+        if last_ms is None or started_ms <= last_ms:
+            return
+        touched = np.full(len(self.per_s), np.nan)
+        for report in reports:
+            for group, entries in report.touched_by_group.items():
+                touched[group] = np.fmax(touched[group], entries)
+        now = touched / (started_ms - last_ms) * 1e3
+        # of a group that is not there nothing is known: it had no rows, or was logged whole
+        now = np.where(np.isnan(now), self.per_s, now)
+        self.per_s = self.per_s + _WEIGHT * (now - self.per_s)
