@@ -140,11 +140,6 @@ class Member:
         return says(failure, _LATE_WORKER)
 
     @property
-    def holds_slots(self) -> bool:
-        """Whether its slots are taken although nothing can be decided about it."""
-        return self.state in (JobState.HUNG, JobState.LEAVING)
-
-    @property
     def slots(self) -> dict[str, int]:
         """Slots of each operator, in force."""
         return self.query._slots.held()
