@@ -293,15 +293,43 @@ def test_a_restart_forgets_what_waits() -> None:
 
 def test_an_interval_says_what_was_received_served_and_waits_and_begins_anew() -> None:
     state = PoolState.fresh(CONFIG)
-    assert state.interval(CONFIG, None) is None
+    assert state.interval(CONFIG, {}) is None
     state.apply([report(1, arrived=10, waiting=5)], [0, 1])
-    seen = state.interval(CONFIG, None)
+    seen = state.interval(CONFIG, {})
     assert seen is not None
     assert (seen.from_source, seen.processed, seen.queued) == (10.0, 5.0, 5.0)
     assert (seen.event_s, seen.active, seen.pool) == (0.1, 2, 4)
-    again = state.interval(CONFIG, "map-0")
+    again = state.interval(CONFIG, {0: "map-0"})
     assert again is not None
     assert (again.received, again.processed) == ({"map-0": 0.0}, 0.0)
+
+
+def test_of_two_stages_that_one_reads_each_has_its_own_share() -> None:
+    state = PoolState.fresh(CONFIG)
+    state.apply([dataclasses.replace(report(0, arrived=10), origins={0: 3, 1: 7})], [0, 1])
+    seen = state.interval(CONFIG, {0: "map-0", 1: "udf-1"})
+    assert seen is not None
+    assert (seen.received, seen.from_source) == ({"map-0": 3.0, "udf-1": 7.0}, 0.0)
+
+
+def test_what_a_stage_puts_out_is_as_old_as_what_it_was_given() -> None:
+    given = pa.record_batch({"v": [1, 2], ARRIVED: pa.array([5.0, 8.0])})
+    feed = Feed([], [given], None, None, 9.0)
+    rows_out = pa.record_batch({"w": [1, 2]})
+    next(feed)
+    assert feed.dated(rows_out).column(ARRIVED).to_pylist() == [5.0, 8.0]
+    assert feed.dated(rows_out.slice(1)).column(ARRIVED).to_pylist() == [8.0]
+
+
+def test_of_rows_that_take_long_a_function_is_given_few_at_once() -> None:
+    feed = Feed([], [rows(0, 200)], None, 0.1, 0.0)
+    sizes = []
+    for batch in feed:
+        sizes.append(batch.num_rows)
+        time.sleep(0.002 * batch.num_rows)
+    assert sizes[0] == 16
+    assert 1 <= max(sizes[1:]) <= 5
+    assert sum(b.num_rows for b in feed.finish()) == 200 - sum(sizes) > 0
 
 
 def manifest(step: int) -> Manifest:
@@ -333,7 +361,7 @@ def test_a_journal_says_how_many_replicas_there_were_and_why(tmp_path: Path) -> 
         recorder.batch(outcome, {"map-0": state}, [0, 1], now_s)
 
     committed(0, 1.0)
-    seen = state.interval(CONFIG, None)
+    seen = state.interval(CONFIG, {})
     assert seen is not None
     decision = ReplicaDecision({"map-0": 3}, reason="30 events expected: map-0 2 -> 3 for 30.")
     recorder.decided(1.0, Interval(1.0, 20.0, {"map-0": seen}), decision)

@@ -30,6 +30,7 @@ class Benchmark(StrEnum):
     STORM = "storm"
     ISOLATION = "isolation"
     REPLICAS = "replicas"
+    GROUPING = "grouping"
     REPARTITION = "repartition"
     SLO = "slo"
     OPERATORS = "operators"
@@ -53,6 +54,7 @@ _COUNTED = {
     Benchmark.STORM: "count",
     Benchmark.ISOLATION: "count",
     Benchmark.REPLICAS: "seconds",
+    Benchmark.GROUPING: "seconds",
     Benchmark.STEADY: "batches",
     Benchmark.SLO: "seconds",
     Benchmark.PHASES: "seconds",

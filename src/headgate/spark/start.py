@@ -124,7 +124,9 @@ def _start_pools(
         sink.begin()
         latest = checkpoint.latest()
         recorder = PoolRecorder(checkpoint.root / "journal.jsonl", policy.name)
-        loop = PoolLoop([s.id for s in pipeline.stages], config, policy, latest, recorder)
+        parents = {stage.id: stage.parents for stage in pipeline.stages}
+        loop = PoolLoop(list(parents), config, policy, latest, recorder, parents)
+        recorder.begin_with([stage.id for stage in pipeline.sources], pipeline.last)
         work = PoolWork(spark, pipeline, loop, checkpoint, uuid)
         work.observer = watch(work)
         machine = StepMachine(spark, work, checkpoint, latest, sink, Ports())

@@ -21,6 +21,9 @@ from headgate.spark.job.reports import ReplicaReport
 Segment = list[Any]
 """[file in the checkpoint's backlog, first row, rows]."""
 
+SOURCE = -1
+"""The number of what is no stage: where rows come from that the source brings."""
+
 TOO_OLD, QUEUE_FULL = "too_old", "queue_full"
 """Why rows are dropped."""
 
@@ -88,7 +91,9 @@ class PoolState:
     pool : ReplicaPool
     backlog : dict of int to list of Segment
         What each replica holds, oldest first; also of inactive ones.
-    received, processed, useful_s : float
+    received : Counter of int
+        Rows that came since the interval began, by the number of the stage they came from.
+    processed, useful_s : float
         Since the interval began.
     event : ServiceTimeEstimate or None
         None until something was measured.
@@ -103,7 +108,7 @@ class PoolState:
 
     pool: ReplicaPool
     backlog: dict[int, list[Segment]] = field(default_factory=dict)
-    received: float = 0.0
+    received: Counter[int] = field(default_factory=Counter)
     processed: float = 0.0
     useful_s: float = 0.0
     event: ServiceTimeEstimate | None = None
@@ -232,7 +237,8 @@ class PoolState:
                 fresh = ServiceTimeEstimate(report.rows_s / report.served)
                 self.speeds.setdefault(replica, fresh).observe(report.served, report.rows_s)
         self._expected = sum(report.arrived for report in reports)
-        self.received += self._expected
+        for report in reports:
+            self.received.update(report.origins or {SOURCE: report.arrived})
         self.processed += sum(report.served for report in reports)
         self.useful_s += sum(report.useful_s for report in reports)
         self.dropped[TOO_OLD] += sum(report.too_old for report in reports)
@@ -276,8 +282,15 @@ class PoolState:
         if not segments:
             self.backlog.pop(replica, None)
 
-    def interval(self, config: PoolConfig, parent: str | None) -> OperatorInterval | None:
-        """Return what the stage did since the last call, None while the time of a row is unknown."""
+    def interval(self, config: PoolConfig, parents: Mapping[int, str]) -> OperatorInterval | None:
+        """Return what the stage did since the last call, None while the time of a row is unknown.
+
+        Parameters
+        ----------
+        config : PoolConfig
+        parents : mapping of int to str
+            The stages that it reads, by their numbers; empty for one that reads the source.
+        """
         if config.replica_rate is not None:
             self.event = ServiceTimeEstimate(1.0 / config.replica_rate)
         elif self.event is not None:
@@ -285,7 +298,8 @@ class PoolState:
         elif self.processed and self.useful_s > 0.0:
             self.event = ServiceTimeEstimate(self.useful_s / self.processed)
         received, processed = self.received, self.processed
-        self.received = self.processed = self.useful_s = 0.0
+        self.received = Counter()
+        self.processed = self.useful_s = 0.0
         if self.event is None:
             return None
         return OperatorInterval(
@@ -294,7 +308,7 @@ class PoolState:
             least=config.least,
             event_s=self.event.event_s,
             processed=processed,
-            received={} if parent is None else {parent: received},
-            from_source=received if parent is None else 0.0,
+            received={name: float(received[n]) for n, name in parents.items()},
+            from_source=0.0 if parents else float(received.total()),
             queued=float(sum(self.queued())),
         )

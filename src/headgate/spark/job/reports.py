@@ -191,6 +191,8 @@ class ReplicaReport:
     ran : Ran or None
     too_old : int
         Rows dropped for their age, of those that waited and those that came.
+    origins : dict of int to int
+        Rows that came, by the number of the stage that put them out; -1 for the source.
     rows_s : float
         Time in the user's function with rows that it was given, without what it sets up before.
     """
@@ -213,6 +215,7 @@ class ReplicaReport:
     rows_s: float = 0.0
     too_old: int = 0
     ran: Ran | None = None
+    origins: dict[int, int] = field(default_factory=dict)
 
 
 class Tagged(Protocol):

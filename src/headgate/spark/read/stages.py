@@ -1,8 +1,9 @@
-"""From a query's analysed plan to the chain of its stateless Python stages."""
+"""From a query's analysed plan to the graph of its stateless Python stages."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Column, DataFrame
@@ -10,13 +11,29 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
-from headgate.spark.jvm.expressions import column, data_type
+from headgate.spark.jvm.evaluation import (
+    MAP_IN_PANDAS,
+    Call,
+    Evaluation,
+    command_of,
+    settings_of,
+)
+from headgate.spark.jvm.expressions import alias, column, data_type, tree_patterns
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
-from headgate.spark.jvm.plans import analysed, placeholder
+from headgate.spark.jvm.plans import (
+    analysed,
+    filtered,
+    of_rows,
+    placeholder,
+    project,
+    template,
+)
 from headgate.spark.jvm.userfunctions import function_of
-from headgate.spark.worker.replica import Function
+from headgate.spark.read.calls import TOO_LARGE, Round, next_round
+from headgate.spark.worker.replica import ARRIVED, ORIGIN, Function
+from headgate.spark.worker.scalar import PandasMap
 
-STAGE = "MapInArrow"
+_MAPS = {"MapInArrow": "mapInArrow", "MapInPandas": "mapInPandas"}
 _STATEFUL = {
     "Aggregate",
     "TransformWithStateInPySpark",
@@ -26,8 +43,13 @@ _STATEFUL = {
     "DeduplicateWithinWatermark",
     "Distinct",
 }
-_OTHER_PYTHON = {"MapInPandas": "mapInPandas", "ArrowEvalPython": "a Python UDF"}
-_KEPT = {"Project", "Filter", "SubqueryAlias", "View", "ResolvedHint"}
+_PASSED = {"SubqueryAlias", "View", "ResolvedHint"}
+"""Nodes that put out what they read."""
+
+_CARRIED = T.StructType(
+    [T.StructField(ARRIVED, T.DoubleType()), T.StructField(ORIGIN, T.IntegerType())]
+)
+"""What goes along with each row between stages: when it came, and which stage put it out."""
 
 
 class NoPythonStage(UnsupportedQuery):
@@ -35,31 +57,54 @@ class NoPythonStage(UnsupportedQuery):
 
 
 @dataclass
+class Hole:
+    """A leaf of a plan where the rows of a stage belong.
+
+    Attributes
+    ----------
+    stage : str
+    leaf : plan node
+        Puts out the stage's rows, and `_CARRIED` behind them.
+    """
+
+    stage: str
+    leaf: Jvm
+
+
+@dataclass
 class Stage:
-    """One stateless Python function of a query.
+    """One stateless Python function of a query, or several that are evaluated side by side.
 
     Attributes
     ----------
     id : str
-        ``map-0``, counted from the source upwards.
+        ``map-0`` or ``udf-1``, counted from the source upwards.
     what : str
-        The function's name.
+        The function's name, and how it is called.
     function : callable
-        As it was given to ``mapInArrow``.
+        As it was given to ``mapInArrow``, or one that does the same for the others.
     input_plan : plan node
-        What the stage reads; its leaf is the placeholder of the stage below where there is one.
-    placeholder : plan node
-        Stands for what the replicas put out.
+        What the stage reads, and `_CARRIED` behind it.
+    holes : list of Hole
+        Its leaves where it reads other stages; empty where it reads the source.
     raw_schema : StructType
-        Of what they put out.
+        Of what the replicas put out.
+    feeds : bool
+        Whether another stage reads this one.
     """
 
     id: str
     what: str
     function: Function
     input_plan: Jvm
-    placeholder: Jvm
+    holes: list[Hole]
     raw_schema: T.StructType
+    feeds: bool = False
+
+    @property
+    def parents(self) -> list[str]:
+        """The stages that it reads."""
+        return list(dict.fromkeys(hole.stage for hole in self.holes))
 
 
 @dataclass
@@ -69,16 +114,44 @@ class Pipeline:
     Attributes
     ----------
     stages : list of Stage
-        From the source upwards.
+        Each behind those that it reads.
     plan : plan node
-        What stands above the last stage, over its placeholder.
-    arrival : Column or None
-        When a record arrived, as a timestamp expression over the first stage's input.
+        What stands above the last stages, over their holes.
+    holes : list of Hole
     """
 
     stages: list[Stage]
     plan: Jvm
-    arrival: Column | None
+    holes: list[Hole]
+
+    @property
+    def sources(self) -> list[Stage]:
+        """The stages that read the source."""
+        return [stage for stage in self.stages if not stage.holes]
+
+    @property
+    def last(self) -> list[str]:
+        """The stages whose rows the sink gets."""
+        return list(dict.fromkeys(hole.stage for hole in self.holes))
+
+
+@dataclass
+class _Part:
+    """A part of the plan; over stages where it has holes, and then with `_CARRIED` at its end."""
+
+    plan: Jvm
+    holes: list[Hole] = field(default_factory=list)
+
+    @property
+    def output(self) -> list[Jvm]:
+        """The columns of the user's."""
+        found = list(each(self.plan.output()))
+        return found[: -len(_CARRIED)] if self.holes else found
+
+    @property
+    def carried(self) -> list[Jvm]:
+        """The columns behind them."""
+        return list(each(self.plan.output()))[-len(_CARRIED) :] if self.holes else []
 
 
 def read_pipeline(df: DataFrame, policy: str, arrival: str | None = None) -> Pipeline:
@@ -91,7 +164,7 @@ def read_pipeline(df: DataFrame, policy: str, arrival: str | None = None) -> Pip
     policy : str
         For messages.
     arrival : str or None
-        Name of a timestamp column that the first stage reads.
+        Name of a timestamp column that the first stages read.
 
     Raises
     ------
@@ -102,27 +175,30 @@ def read_pipeline(df: DataFrame, policy: str, arrival: str | None = None) -> Pip
     if not plan.isStreaming():
         msg = "this DataFrame is not streaming; read its source with spark.readStream."
         raise UnsupportedQuery(msg)
-    reader = _Reader(df, policy)
-    above = reader.above(plan)
-    if not reader.stages:
+    reader = _Reader(df, policy, arrival)
+    top = reader.above(plan)
+    if not top.holes:
         msg = (
             f"{policy} has no operator to run: this query has no Python stage. Write one with "
-            "mapInArrow, or leave out the policy: Catalyst runs the query."
+            "mapInArrow, mapInPandas or a UDF, or leave out the policy: Catalyst runs the query."
         )
         raise NoPythonStage(msg)
-    return Pipeline(reader.stages, above, reader.arrival(arrival))
+    return Pipeline(reader.stages, project(df.sparkSession, top.output, top.plan), top.holes)
 
 
 class _Reader:
     """Walks the plan once, from the top."""
 
-    def __init__(self, df: DataFrame, policy: str) -> None:
+    def __init__(self, df: DataFrame, policy: str, arrival: str | None) -> None:
         self.spark = df.sparkSession
         self.policy = policy
         self.stages: list[Stage] = []
+        self._arrival = arrival
+        self._known: list[tuple[Jvm, Stage]] = []
+        (self._python,) = tree_patterns(self.spark, ["PYTHON_UDF"])
 
-    def above(self, plan: Jvm) -> Jvm:
-        """Return what stands above the stages, over their placeholders."""
+    def above(self, plan: Jvm) -> _Part:
+        """Return what stands above the stages, over holes for their rows."""
         name = class_name(plan)
         if name in _STATEFUL or (name == "Join" and _streams(plan) > 1):
             msg = (
@@ -130,50 +206,153 @@ class _Reader:
                 'any event. Use the policy "streamswitch" for it.'
             )
             raise UnsupportedQuery(msg)
-        if name in _OTHER_PYTHON:
-            msg = f"{self.policy} cannot run {_OTHER_PYTHON[name]}; write it as mapInArrow."
-            raise UnsupportedQuery(msg)
-        if name == STAGE:
-            return self._stage(plan)
-        children = list(each(plan.children()))
-        replaced = [self.above(child) for child in children]
-        if not self.stages:
-            return plan
-        if name not in _KEPT:
+        if name in _MAPS:
+            return self._map(plan, _MAPS[name])
+        expressions = list(each(plan.expressions()))
+        calls = any(one.containsPattern(self._python) for one in expressions)
+        if calls and name not in ("Project", "Filter"):
             msg = (
-                f"{self.policy} cannot keep {name} above a Python stage; supported there: select, "
-                "withColumn and where."
+                f"{self.policy} cannot run a Python UDF in {name}; supported: in select, withColumn "
+                "and where."
             )
             raise UnsupportedQuery(msg)
-        return plan.withNewChildren(seq(self.spark, replaced))
+        parts = [self.above(child) for child in each(plan.children())]
+        if calls:
+            return self._calls(plan, parts[0])
+        if not any(part.holes for part in parts):
+            return _Part(plan)
+        return self._kept(plan, name, parts)
 
-    def _stage(self, node: Jvm) -> Jvm:
-        below = self.above(node.child())
-        function = _function(node)
-        outputs = T.StructType(
-            [T.StructField(a.name(), data_type(a.dataType())) for a in each(node.output())]
-        )
-        hole = placeholder(self.spark, outputs, node.output())
-        stage = Stage(
-            id=f"map-{len(self.stages)}",
-            what=getattr(function, "__name__", type(function).__name__),
+    def _kept(self, plan: Jvm, name: str, parts: list[_Part]) -> _Part:
+        """Return a node that stands on stages as it is, with what goes along with each row."""
+        first = parts[0]
+        if name in _PASSED:
+            return first
+        if name == "Project":
+            columns = [*each(plan.projectList()), *first.carried]
+            return _Part(project(self.spark, columns, first.plan), first.holes)
+        if name == "Filter":
+            return _Part(filtered(self.spark, plan.condition(), first.plan), first.holes)
+        if name != "Union":
+            msg = (
+                f"{self.policy} cannot keep {name} above a Python stage; supported there: select, "
+                "withColumn, where and union."
+            )
+            raise UnsupportedQuery(msg)
+        if not all(part.holes for part in parts):
+            msg = (
+                f"{self.policy} cannot run a union of which one side has no Python stage; give that "
+                "side one too, or leave out the policy."
+            )
+            raise UnsupportedQuery(msg)
+        together = plan.withNewChildren(seq(self.spark, [part.plan for part in parts]))
+        return _Part(together, [hole for part in parts for hole in part.holes])
+
+    # -- stages -----------------------------------------------------------------------------------
+
+    def _map(self, node: Jvm, how: str) -> _Part:
+        known = self._same(node)
+        if known is None:
+            below = self._fed(self.above(node.child()))
+            function = _function(node)
+            what = f"{getattr(function, '__name__', type(function).__name__)} ({how})"
+            outputs = _schema((a.name(), a) for a in each(node.output()))
+            known = Stage(
+                id=f"map-{len(self.stages)}",
+                what=what,
+                function=self._pandas(node) if how == "mapInPandas" else function,
+                input_plan=below.plan,
+                holes=below.holes,
+                raw_schema=outputs,
+            )
+            self._add(node, known)
+        return self._read(known, list(each(node.output())))
+
+    def _pandas(self, node: Jvm) -> PandasMap:
+        call = Call(command_of(node.functionExpr()), (), {})
+        return PandasMap(Evaluation(MAP_IN_PANDAS, (call,), settings_of(self.spark)))
+
+    def _calls(self, node: Jvm, below: _Part) -> _Part:
+        """Return a select or a where whose UDFs are stages: each above those that it needs."""
+        select = class_name(node) == "Project"
+        wanted = list(each(node.projectList())) if select else [node.condition()]
+        original, first = node.child(), below.output
+        while (calls := next_round(self.spark, wanted)) is not None:
+            original = calls.evaluated(original)
+            output = below.output
+            known = self._same(original)
+            if known is None:
+                known = self._scalar_stage(below, calls, len(output))
+                self._add(original, known)
+            below = self._read(known, [*output, *calls.results])
+            wanted = [calls.replaced(one) for one in wanted]
+        if select:
+            return _Part(project(self.spark, [*wanted, *below.carried], below.plan), below.holes)
+        kept = filtered(self.spark, wanted[0], below.plan)
+        return _Part(project(self.spark, [*first, *below.carried], kept), below.holes)
+
+    def _scalar_stage(self, below: _Part, calls: Round, kept: int) -> Stage:
+        fed = self._fed(below)
+        function, arguments = calls.stage_of(kept)
+        given = [("c", one) for one in below.output] + [("a", one) for one in arguments]
+        fresh = _schema((f"{kind}{n}", one) for n, (kind, one) in enumerate(given))
+        named = each(analysed(template(self.spark, fresh)).output())
+        columns = [
+            alias(self.spark, one, new.name(), new.exprId())
+            for (_, one), new in zip(given, named, strict=True)
+        ]
+        carried = list(each(fed.plan.output()))[-len(_CARRIED) :]
+        results = [(f"r{n}", one) for n, one in enumerate(calls.results)]
+        return Stage(
+            id=f"udf-{len(self.stages)}",
+            what=calls.what,
             function=function,
-            input_plan=below,
-            placeholder=hole,
-            raw_schema=outputs,
+            input_plan=project(self.spark, [*columns, *carried], fed.plan),
+            holes=fed.holes,
+            raw_schema=_schema([*((f"c{n}", one) for n, one in enumerate(below.output)), *results]),
         )
-        self.stages.append(stage)
-        return hole
 
-    def arrival(self, name: str | None) -> Column | None:
-        """Return when a record arrived."""
-        if name is None:
+    def _same(self, node: Jvm) -> Stage | None:
+        """Return the stage that computes what a node does: a DataFrame that is used twice runs once."""
+        return next((stage for known, stage in self._known if known.sameResult(node)), None)
+
+    def _add(self, node: Jvm, stage: Stage) -> None:
+        for hole in stage.holes:
+            next(one for one in self.stages if one.id == hole.stage).feeds = True
+        self.stages.append(stage)
+        self._known.append((node, stage))
+
+    def _read(self, stage: Stage, output: list[Jvm]) -> _Part:
+        """Return the rows of a stage, as the attributes `output`."""
+        carried = each(analysed(template(self.spark, _CARRIED)).output())
+        schema = T.StructType([*stage.raw_schema.fields, *_CARRIED.fields])
+        hole = Hole(stage.id, placeholder(self.spark, schema, seq(self.spark, [*output, *carried])))
+        return _Part(hole.leaf, [hole])
+
+    def _fed(self, part: _Part) -> _Part:
+        """Return what a stage reads with `_CARRIED` at its end; of the source they are made here."""
+        if part.holes:
+            return part
+        rows = of_rows(self.spark, part.plan)
+        rows = rows.withColumn(ARRIVED, arrived_ms(self._arrived(part.plan)))
+        return _Part(analysed(rows.withColumn(ORIGIN, F.lit(-1))))
+
+    def _arrived(self, plan: Jvm) -> Column | None:
+        """Return when a record arrived, as a timestamp expression over the source's rows."""
+        if self._arrival is None:
             return None
-        for attribute in each(self.stages[0].input_plan.output()):
-            if attribute.name() == name:
+        for attribute in each(plan.output()):
+            if attribute.name() == self._arrival:
                 return column(self.spark, attribute)
-        msg = f'the first Python stage reads no column "{name}"; headgate.arrival must name one it reads.'
+        msg = (
+            f'the first Python stage reads no column "{self._arrival}"; headgate.arrival must name one '
+            "it reads."
+        )
         raise UnsupportedQuery(msg)
+
+
+def _schema(columns: Iterable[tuple[str, Jvm]]) -> T.StructType:
+    return T.StructType([T.StructField(name, data_type(one.dataType())) for name, one in columns])
 
 
 def _streams(plan: Jvm) -> int:
@@ -181,15 +360,11 @@ def _streams(plan: Jvm) -> int:
 
 
 def _function(node: Jvm) -> Function:
-    """Return the function that was given to ``mapInArrow``."""
+    """Return the function that was given to ``mapInArrow`` or ``mapInPandas``."""
     try:
         found: Function = function_of(node)
     except PySparkRuntimeError as error:  # what is large PySpark has broadcast and let go of
-        msg = (
-            "cannot run a function that takes more than 1 MB with all that it holds; let it read what "
-            "is large from a file when it is called."
-        )
-        raise UnsupportedQuery(msg) from error
+        raise UnsupportedQuery(TOO_LARGE) from error
     return found
 
 

@@ -35,6 +35,8 @@ class PoolLoop:
     latest : Manifest or None
         Where the checkpoint left the pools.
     recorder : PoolRecorder
+    parents : mapping of str to sequence of str, optional
+        The stages that each one reads; without it they are a chain.
 
     Attributes
     ----------
@@ -57,10 +59,17 @@ class PoolLoop:
         policy: ReplicaPolicy,
         latest: Manifest | None,
         recorder: PoolRecorder,
+        parents: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.config = config
         self._policy = GrantedPools(policy)
         self.recorder = recorder
+        if parents is None:
+            parents = {stage: stages[max(0, n - 1) : n] for n, stage in enumerate(stages)}
+        number = {stage: n for n, stage in enumerate(stages)}
+        self._parents = {
+            stage: {number[parent]: parent for parent in parents[stage]} for stage in stages
+        }
         known = {} if latest is None else latest.engine["pools"]
         self.states: dict[str, PoolState] = {
             stage: PoolState.recovered(config, known[stage])
@@ -196,10 +205,8 @@ class PoolLoop:
     def monitor(self) -> Interval:
         """Return what happened since the last decision; NotReady before anything was measured."""
         operators = {}
-        parent = None
         for name, state in self.states.items():
-            seen = state.interval(self.config, parent)
-            parent = name
+            seen = state.interval(self.config, self._parents[name])
             if seen is not None:
                 operators[name] = seen
         if len(operators) < len(self.states):

@@ -44,6 +44,15 @@ class PoolRecorder(StepRecorder):
         self._policy = policy
         self._pending: dict[str, tuple[int, float]] = {}
         self._dropped: Mapping[str, int] = {}
+        self._entering: Sequence[str] = ()
+        self._leaving: Sequence[str] = ()
+
+    def begin_with(self, entering: Sequence[str], leaving: Sequence[str]) -> None:
+        """Take note of the stages that read the source, and of those that the sink gets.
+
+        Without it they are the first one and the last one.
+        """
+        self._entering, self._leaving = entering, leaving
 
     def started(
         self,
@@ -111,9 +120,10 @@ class PoolRecorder(StepRecorder):
             self.write(Applied(stage, _KIND, wanted, took))
         self._pending = {}
         manifest = outcome.manifest
-        first, last = next(iter(states)), list(states)[-1]
-        entering = [report for report in outcome.reports if report.operator == first]
-        leaving = [report for report in outcome.reports if report.operator == last]
+        first, last = self._entering or [next(iter(states))], self._leaving or [list(states)[-1]]
+        entering = [report for report in outcome.reports if report.operator in first]
+        leaving = [report for report in outcome.reports if report.operator in last]
+        of_first = [report for report in entering if report.operator == first[0]]
         event = Batch(
             step=manifest.step,
             spark_batch=manifest.spark_batch,
@@ -130,7 +140,7 @@ class PoolRecorder(StepRecorder):
             backlog_bytes=waiting_bytes(manifest),
             latency_ms=latency_of(leaving),
             histogram=histogram.merge(report.histogram for report in leaving),
-            slot_stats=_slot_stats(states[first], entering, lanes),
+            slot_stats=_slot_stats(states[first[0]], of_first, lanes),
             attempts=outcome.attempts,
             dropped=self._newly_dropped(dropped or {}),
         )

@@ -24,18 +24,19 @@ from headgate.journal.histogram import Sparse, merge
 from headgate.spark.job.phases import Phases
 from headgate.spark.job.ports import NoPoolObserver, PoolObserver
 from headgate.spark.job.reports import ReplicaReport, ReportChannel
-from headgate.spark.jvm.plans import ArrowMap, Graft, computed_rows, leaf, of_rows, run_through
+from headgate.spark.jvm.plans import ArrowMap, run_through
 from headgate.spark.jvm.sparklog import SparkLog
-from headgate.spark.read.stages import Pipeline, Stage, arrived_ms
+from headgate.spark.read.stages import Pipeline, Stage
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import pool_manifest
 from headgate.spark.step.dealing import lane_of_rows
 from headgate.spark.step.intake import Intake
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs, raw_frame
+from headgate.spark.step.pool_input import Grafts, SourceRows
 from headgate.spark.step.pool_loop import PoolLoop
 from headgate.spark.worker.facts import ReplicaFacts
-from headgate.spark.worker.replica import ARRIVED, LANE, ReplicaTask
+from headgate.spark.worker.replica import ARRIVED, LANE, ORIGIN, ReplicaTask
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import FileEntry, Manifest
 
@@ -134,18 +135,23 @@ class PoolWork:
         self.uuid = uuid
         self.observer: PoolObserver = NoPoolObserver()
         self.batches: deque[BatchLine] = deque(maxlen=_KEPT)
-        rows = of_rows(spark, pipeline.stages[0].input_plan)
-        rows = rows.withColumn(ARRIVED, arrived_ms(pipeline.arrival))
-        self.intake = Intake(rows, checkpoint.path, ticks=True)
+        self._sources = SourceRows(spark, pipeline.sources)
+        self.intake = Intake(self._sources.stream, checkpoint.path, ticks=True)
         self._session = spark
         self._channel: ReportChannel[ReplicaReport] = ReportChannel(spark.sparkContext)
         self._maps = {
             stage.id: ArrowMap(
-                ReplicaTask(stage.id, stage.function, self._channel.sender), _NOTHING
+                ReplicaTask(stage.id, stage.function, self._channel.sender, stage.feeds), _NOTHING
             )
             for stage in pipeline.stages
         }
-        self._grafts = _grafts(spark, pipeline)
+        self._numbers = {stage.id: n for n, stage in enumerate(pipeline.stages)}
+        self._inputs = {
+            stage.id: Grafts(spark, stage.input_plan, stage.holes)
+            for stage in pipeline.stages
+            if stage.holes
+        }
+        self._top = Grafts(spark, pipeline.plan, pipeline.holes)
         self._served_s = time.monotonic()
         self._plan = _Plan({}, 0.0)
 
@@ -202,22 +208,28 @@ class PoolWork:
     ) -> list[ReplicaReport]:
         """Run all stages, one job each; return one report of each lane."""
         plan = self._plan = _Plan(self._plan.lanes, self._plan.elapsed_s)
-        frame, rows = batch, None
         found: list[ReplicaReport] = []
+        made: dict[str, Outputs] = {}
         for stage in self.pipeline.stages:
+            frame, rows = self._input(stage, batch, made)
             reports = self._run(stage, frame, rows, begun, attempt, clock)
             found += reports
-            outputs = Outputs()
+            outputs = made[stage.id] = Outputs(inline=plan.payloads)
             for report in reports:
                 if report.output is not None:
                     outputs.add(report, plan.payloads, plan.files)
-            if stage is self.pipeline.stages[-1]:
-                plan.outputs = outputs
-            else:
-                outputs.inline = plan.payloads
-                frame = self._following(stage, outputs)
-                rows = outputs.rows
+            if stage.id in self.pipeline.last:
+                plan.outputs.entries += outputs.entries
         return found
+
+    def _input(
+        self, stage: Stage, batch: DataFrame, made: dict[str, Outputs]
+    ) -> tuple[DataFrame, int | None]:
+        """Return the rows that a stage reads, and about how many, where that is known."""
+        if not stage.holes:
+            return self._sources.of(stage, batch), None
+        rows = sum(made[parent].rows for parent in stage.parents)
+        return self._inputs[stage.id].over(lambda name: self._rows(name, made[name])), rows
 
     def _run(
         self,
@@ -267,16 +279,17 @@ class PoolWork:
             timeout_s=self.config.timeout_s,
         )
 
-    def _following(self, stage: Stage, outputs: Outputs) -> DataFrame:
-        """Return the rows that the stage above `stage` reads."""
-        made = self._rows(stage, outputs)
-        frame = of_rows(made.sparkSession, self._grafts[stage.id].onto(_leaf(made, stage)))
-        return frame.withColumn(ARRIVED, F.lit(None).cast("double"))
-
-    def _rows(self, stage: Stage, outputs: Outputs) -> DataFrame:
-        return raw_frame(
-            self._session, stage.raw_schema, outputs.entries, outputs.inline, self.checkpoint
-        )
+    def _rows(self, name: str, outputs: Outputs) -> DataFrame:
+        """Return what a stage put out, with what goes along with each row."""
+        stage = self.pipeline.stages[self._numbers[name]]
+        mine = [entry for entry in outputs.entries if entry["operator"] == name]
+        schema = stage.raw_schema
+        if stage.feeds:
+            schema = T.StructType([*schema.fields, T.StructField(ARRIVED, T.DoubleType())])
+        frame = raw_frame(self._session, schema, mine, outputs.inline, self.checkpoint)
+        if not stage.feeds:
+            frame = frame.withColumn(ARRIVED, F.lit(None).cast("double"))
+        return frame.withColumn(ORIGIN, F.lit(self._numbers[name]))
 
     # -- commit and delivery ----------------------------------------------------------------------
 
@@ -309,17 +322,15 @@ class PoolWork:
         self.loop.step = step + 1
 
     def result(self, outputs: Outputs) -> DataFrame:
-        """Return what stands above the last stage, over what its replicas put out."""
-        last = self.pipeline.stages[-1]
-        rows = self._rows(last, outputs)
-        return of_rows(rows.sparkSession, self._grafts[last.id].onto(_leaf(rows, last)))
+        """Return what stands above the last stages, over what their replicas put out."""
+        return self._top.over(lambda name: self._rows(name, outputs))
 
     def done(self, outcome: Outcome[ReplicaReport], begun: Begun) -> None:
         """Write down a step that is out."""
-        first, last = self.pipeline.stages[0].id, self.pipeline.stages[-1].id
-        leaving = [report for report in outcome.reports if report.operator == last]
+        first = [stage.id for stage in self.pipeline.sources]
+        leaving = [r for r in outcome.reports if r.operator in self.pipeline.last]
         now_s, lanes = time.monotonic(), self._plan.lanes
-        arrived = sum(r.arrived for r in outcome.reports if r.operator == first)
+        arrived = sum(r.arrived for r in outcome.reports if r.operator in first)
         self.loop.arrived(arrived)
         self.batches.append(
             BatchLine(
@@ -336,7 +347,7 @@ class PoolWork:
                 dropped=self.loop.dropped(),
             )
         )
-        self.recorder.batch(outcome, self.states, lanes[first], now_s, self.loop.dropped())
+        self.recorder.batch(outcome, self.states, lanes[first[0]], now_s, self.loop.dropped())
         self.observer.committed(outcome.reports, lanes, outcome.phases_ms, begun.started_ms)
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:
@@ -345,17 +356,3 @@ class PoolWork:
 
     def passed_on(self, batch_id: int, phases_ms: dict[str, float]) -> None:
         """Do nothing: there is always a stage."""
-
-
-def _grafts(spark: SparkSession, pipeline: Pipeline) -> dict[str, Graft]:
-    """Return, by stage, the plan that stands on what it puts out: up to the next one, or the top."""
-    above = [stage.input_plan for stage in pipeline.stages[1:]] + [pipeline.plan]
-    return {
-        stage.id: Graft(spark, plan, stage.placeholder)
-        for stage, plan in zip(pipeline.stages, above, strict=True)
-    }
-
-
-def _leaf(rows: DataFrame, stage: Stage) -> Any:
-    spark = rows.sparkSession
-    return leaf(spark, stage.placeholder.output(), computed_rows(rows))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,11 +28,15 @@ Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 F64 = npt.NDArray[np.float64]
 
-ARRIVED, LANE = "headgate_arrived_ms", "headgate_lane"
+ARRIVED, ORIGIN, LANE = "headgate_arrived_ms", "headgate_origin", "headgate_lane"
 """Columns behind the user's own, taken off before the function sees a row."""
 
 _CHUNK_ROWS = 1024
 """The most rows that the function is given at once. Chosen, not tuned."""
+
+_FIRST_ROWS, _CHUNK_SHARE = 16, 0.1
+"""Of what may take so long only: rows that it is given first, and then the share of its time that rows
+given at once should take. Chosen, not tuned."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +50,14 @@ class ReplicaTask:
         The user's.
     sender : object
         The report channel's sending end.
+    feeds : bool
+        Whether another stage reads what this one puts out, and when it had come.
     """
 
     operator: str
     function: Function
     sender: Any
+    feeds: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Serve this task's replica; the rows go into the report, not down the plan."""
@@ -59,7 +67,9 @@ class ReplicaTask:
         facts = ReplicaFacts.of(context, self.operator)
         lane = context.partitionId()
         checkpoint = Checkpoint(facts.checkpoint)
-        arriving = [batch.drop_columns([LANE]) for batch in batches if batch.num_rows]
+        came = [batch for batch in batches if batch.num_rows]
+        origins = Counter(n for batch in came for n in batch.column(ORIGIN).to_pylist())
+        arriving = [batch.drop_columns([ORIGIN, LANE]) for batch in came]
         waiting = _backlog(checkpoint, facts.backlog[lane], facts.waiting_crc32)
         feed = Feed(
             waiting,
@@ -69,7 +79,11 @@ class ReplicaTask:
             facts.now_ms,
             timeout_s=facts.timeout_s,
         )
-        outputs = [batch for batch in self.function(feed) if batch.num_rows]
+        outputs = [
+            feed.dated(batch) if self.feeds else batch
+            for batch in self.function(feed)
+            if batch.num_rows
+        ]
         left = feed.finish()
         latency_ms = feed.latency_ms
         report = ReplicaReport(
@@ -91,6 +105,7 @@ class ReplicaTask:
             ran=ran(began_ms),
             rows_s=feed.rows_s,
             too_old=feed.too_old,
+            origins=dict(origins),
         )
         self.sender.add([report])
         return iter(())
@@ -141,6 +156,7 @@ class Feed:
         self._began_s = time.perf_counter()
         self._asked_s: float | None = None
         self._given: pa.RecordBatch | None = None
+        self._given_ms: pa.Array = pa.array([], pa.float64())
         self._latencies: list[F64] = []
         self._at = self._row = 0
         self._stopped = False
@@ -165,12 +181,13 @@ class Feed:
                 break
         self.served += given.num_rows
         self._given, self._given_s = given, time.perf_counter()
+        self._given_ms = given.column(ARRIVED).fill_null(self._now_ms)
         return given.drop_columns([ARRIVED])
 
     def _next_rows(self) -> pa.RecordBatch:
         """Return the next rows, as many as the function may be given at once."""
         batch = self._batches[self._at]
-        rows = min(_CHUNK_ROWS, batch.num_rows - self._row)
+        rows = min(self._most_rows(), batch.num_rows - self._row)
         if self._quota is not None:
             rows = min(rows, self._quota - self.served)
         taken = batch.slice(self._row, rows)
@@ -178,6 +195,16 @@ class Feed:
         if self._row == batch.num_rows:
             self._at, self._row = self._at + 1, 0
         return taken
+
+    def _most_rows(self) -> int:
+        """Return how many rows to hand out at most: of slow ones few, so that time is not overrun."""
+        if self._box_s is None:
+            return _CHUNK_ROWS
+        if not self.served:
+            return _FIRST_ROWS
+        row_s = self.rows_s / self.served
+        within = int(self._box_s * _CHUNK_SHARE / row_s) if row_s > 0.0 else _CHUNK_ROWS
+        return max(1, min(_CHUNK_ROWS, within))
 
     def _in_time(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows without those that are too old, which are counted."""
@@ -188,6 +215,20 @@ class Feed:
         found = rows.filter(young)
         self.too_old += rows.num_rows - found.num_rows
         return found
+
+    def dated(self, output: pa.RecordBatch) -> pa.RecordBatch:
+        """Return what the function put out with when it came into the query, as the last column.
+
+        As many rows as it was given last are taken to be those. Otherwise nobody knows which came of
+        which, and they count as young as the youngest they may have come of.
+        """
+        came_ms = self._given_ms
+        if len(came_ms) != output.num_rows:
+            newest = pc.max(came_ms).as_py() if len(came_ms) else self._now_ms
+            came_ms = pa.array(np.full(output.num_rows, newest))
+        return pa.RecordBatch.from_arrays(
+            [*output.columns, came_ms], [*output.schema.names, ARRIVED]
+        )
 
     def _full(self) -> bool:
         if self._quota is not None and self.served >= self._quota:
@@ -201,7 +242,7 @@ class Feed:
         if self._given is None:
             return
         self.rows_s += time.perf_counter() - self._given_s
-        arrived_ms = self._given.column(ARRIVED).fill_null(self._now_ms).to_numpy()
+        arrived_ms = self._given_ms.to_numpy()
         self._latencies.append(np.maximum(time.time() * 1e3 - arrived_ms, 0.0))
         self._given = None
 
