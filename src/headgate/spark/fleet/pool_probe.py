@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,9 @@ from headgate.spark.job.reports import ReplicaReport
 from headgate.spark.step.pools import PoolWork
 
 _LEAST_S = 1e-3
+_SOURCE = -1
+"""In place of a stage: rows come from the source."""
+
 _TWO = 2
 
 
@@ -34,6 +37,7 @@ class _Replica:
     useful_s: float
     histogram: Sparse
     latency_sum_ms: float
+    origins: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,7 @@ class PoolProbe:
                 r.useful_s,
                 r.histogram,
                 r.latency_sum_ms,
+                r.origins,
             )
             for r in reports
         )
@@ -192,8 +197,8 @@ class PoolProbe:
         steps, length_s, _ = self._recent()
         counted = steps if len(steps) < _TWO else steps[1:]
         over_s = length_s if len(steps) < _TWO else steps[-1].began_s - steps[0].began_s
-        first = self._stages()[0]
-        arrived = sum(r.arrived for s in counted for r in s.replicas if r.stage == first)
+        first = self._entering()
+        arrived = sum(r.arrived for s in counted for r in s.replicas if r.stage in first)
         return arrived / max(over_s, _LEAST_S)
 
     def hosts(self, seconds: float) -> dict[str, HostTime]:
@@ -202,9 +207,10 @@ class PoolProbe:
             since_s = time.monotonic() - seconds
             return summed([step.hosts for step in self._steps if step.ended_s > since_s])
 
-    def _stages(self) -> list[str]:
+    def _entering(self) -> list[str]:
+        """Return the stages that read the source."""
         assert self._work is not None
-        return list(self._work.states)
+        return [stage.id for stage in self._work.pipeline.sources]
 
     def _recent(self) -> tuple[list[_PoolStep], float, bool]:
         """Return the steps of the window, its length in seconds, and whether nothing is left to do."""
@@ -215,13 +221,14 @@ class PoolProbe:
             return steps, max(length_s, _LEAST_S), self._idle
 
     def _value(self, intent: Intent, steps: Sequence[_PoolStep], length_s: float) -> float:
-        stages = self._stages()
+        assert self._work is not None
         if intent.metric is Metric.JUICE:
             return job_juice(self._flows(steps))
         if intent.metric is Metric.THROUGHPUT:
-            first = [r for s in steps for r in s.replicas if r.stage == stages[0]]
-            return sum(r.served for r in first) / length_s
-        leaving = [[r for r in s.replicas if r.stage == stages[-1]] for s in steps]
+            first = self._entering()
+            return sum(r.served for s in steps for r in s.replicas if r.stage in first) / length_s
+        last = self._work.pipeline.last
+        leaving = [[r for r in s.replicas if r.stage in last] for s in steps]
         merged = histogram.merge(r.histogram for step in leaving for r in step)
         count = histogram.completed(merged)
         if count == 0:
@@ -235,14 +242,29 @@ class PoolProbe:
         return total_ms / count / 1e3 + sink_s
 
     def _flows(self, steps: Sequence[_PoolStep]) -> list[Flow]:
-        """Return what went along each edge of the chain of stages."""
-        flows, parent = [], "source"
-        for stage in self._stages():
+        """Return what went along each edge of the graph of stages.
+
+        What a stage executed is shared out among those that it reads by what they sent.
+        """
+        assert self._work is not None
+        stages = [stage.id for stage in self._work.pipeline.stages]
+        with self._lock:
+            grown = self._behind[-1][1] - self._behind[0][1] if self._behind else 0.0
+        flows = []
+        for stage in stages:
             mine = [r for s in steps for r in s.replicas if r.stage == stage]
-            waiting = steps[-1].waiting[stage] if steps else 0
-            sent, served = sum(r.arrived for r in mine), sum(r.served for r in mine)
-            flows.append(Flow(parent, stage, float(sent), float(served), float(waiting)))
-            parent = stage
+            came: Counter[int] = Counter()
+            for replica in mine:
+                came.update(replica.origins)
+            if stage in self._entering():
+                came[_SOURCE] += 0
+            arrived, served = sum(came.values()), sum(r.served for r in mine)
+            waiting = float(steps[-1].waiting[stage]) if steps else 0.0
+            for origin, sent in came.items():
+                more = grown if origin == _SOURCE else 0.0
+                part = sent / arrived if arrived else 1.0 / len(came)
+                parent = "source" if origin == _SOURCE else stages[origin]
+                flows.append(Flow(parent, stage, max(0.0, sent + more), served * part, waiting))
         return flows
 
 
