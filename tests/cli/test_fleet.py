@@ -53,6 +53,65 @@ def test_the_example_has_six_jobs_of_mixed_intents():
     assert any(len(each) == 2 for each in intents)
 
 
+def test_the_second_example_has_eight_jobs_with_policies_of_their_own_and_a_budget_that_grows():
+    found = read_fleet(EXAMPLE.with_name("together.toml"), {})
+    policies = [job.policy.partition("(")[0] for job in found.jobs.values()]
+    assert sorted(policies) == ["", "psps", "psps", *["streamswitch"] * 4, "unified"]
+    assert [name for name, job in found.jobs.items() if job.pools] == ["enriched", "scored"]
+    (step,) = found.fleet.budget
+    assert step.slots > int(found.fleet.slots)
+    assert check_fleet(EXAMPLE.with_name("together.toml"))["rows"][-1]["policy"] == "the fleet's"
+
+
+class Told:
+    """A fleet that is told budgets."""
+
+    def __init__(self):
+        self.budgets = []
+
+    def set_budget(self, slots):
+        self.budgets.append(slots)
+
+
+def test_the_budget_changes_when_the_file_says_so(tmp_path):
+    steps = "".join(
+        f"[[fleet.budget]]\nat = '{at} s'\nslots = {slots}\n" for at, slots in ((60, 9), (30, 5))
+    )
+    file = described(tmp_path, steps + JOB)
+    events, fleet = fleet_run._Events(SimpleNamespace(), file, None), Told()
+    for time_s in (0.0, 29.0, 31.0, 59.0, 61.0, 99.0):
+        events.pass_on(fleet, time_s)
+    assert fleet.budgets == [5, 9]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[fleet]\nbudget = 3\n", r"write \[\[fleet.budget\]\] with at and slots"),
+        ("[[fleet.budget]]\nat = 3\nslots = 3\n", r'is no time; write at = "60 s"'),
+        ("[[fleet.budget]]\nat = '3 s'\nslots = 0\n", r"slots = 0 is out of range"),
+        ("[[fleet.budget]]\nwhen = '3 s'\n", r'unknown key "when"; use at and slots'),
+    ],
+)
+def test_a_budget_that_makes_no_sense_is_refused(tmp_path, text, says):
+    with pytest.raises(ConfigError, match=says):
+        described(tmp_path, text + JOB)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("policy = 'streamswich'\n", r'unknown policy "streamswich"; did you mean "streamswitch"'),
+        ("policy = 'psps(blend=x)'\n", "blend=x is not"),
+        ("policy = 'streamswitch'\ninterval = '3 s'\n", "interval is for pools of replicas only"),
+        ("policy = 'psps'\ninterval = 'soon'\n", "soon"),
+    ],
+)
+def test_a_policy_of_a_job_that_is_not_there_is_refused(tmp_path, text, says):
+    with pytest.raises(ConfigError, match=says):
+        described(tmp_path, JOB + text)
+
+
 def test_a_job_takes_from_the_defaults_what_it_does_not_say(tmp_path):
     text = """
     [defaults]

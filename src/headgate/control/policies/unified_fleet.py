@@ -155,11 +155,10 @@ class UnifiedFleet:
         decision = known.policy.decide(Observation(time_s, views))
         if time_s < known.changed_s + self._p.settle_s:
             return {}
-        return {
-            op: change.assignment.slots
-            for op, change in decision.changes.items()
-            if change.assignment.slots <= job.operators[op].slots + job.operators[op].room
-        }
+        wanted = {op: change.assignment.slots for op, change in decision.changes.items()}
+        most = {op: job.operators[op].slots + job.operators[op].room for op in wanted}
+        # a job's own policy knows better how many it can spend
+        return {op: min(slots, most[op]) for op, slots in wanted.items()}
 
     def _bound(self, job: FleetJob, values: tuple[float, ...]) -> tuple[float, float]:
         """Return the tightest latency that an intent wants, and what it is; else the default, and 0."""
