@@ -119,7 +119,9 @@ def test_stages_have_groupings_of_their_own_and_explain_says_which(spark, tmp_pa
     rows = source(spark, tmp_path)
     df = rows.mapInArrow(placed, "v long, lane int").mapInArrow(placed, "v long, lane int")
     said = hg.explain(df, grouping="round-robin, map-1: shuffle")
-    assert "map-0       placed (mapInArrow); rows go to one replica after another: round-robin" in said
+    assert (
+        "map-0       placed (mapInArrow); rows go to one replica after another: round-robin" in said
+    )
     assert "map-1       placed (mapInArrow); rows go to any replica at random: shuffle" in said
     query, _ = pooled(spark, df, tmp_path, "round-robin, map-1: shuffle")
     start = next(event for event in read(query.journal) if isinstance(event, Start))
