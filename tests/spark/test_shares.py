@@ -9,6 +9,7 @@ import pytest
 from share_slots import GROUPS, Slots
 
 from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode, TimeKey
+from headgate.spark.steer.control import _waiting
 from headgate.spark.steer.entries import EntryRates
 
 INTEGER = Leaf(Kind.INTEGER)
@@ -162,6 +163,7 @@ def test_a_share_merges_before_its_rows_come_to_the_owner(tmp_path):
     helpers = [report for report in slots.reports[0] if report.slot]
     assert all(report.served > 50 for report in slots.reports[0])
     assert slots.state.waiting_rows() == 2  # one row of each other slot
+    assert _waiting(slots.state)[1] == sum(report.served for report in helpers)
     assert all(not report.counts.completions.records.sum() for report in helpers)
     slots.step([], 0, draw)
     assert slots.last[("hot",)] == ("hot", 300, 300, 1)

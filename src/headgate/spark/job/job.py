@@ -15,8 +15,8 @@ from headgate.state.manifest import Manifest
 from headgate.state.ports import EMPTY_TOKEN
 
 Segment = list[Any]
-"""[file in the checkpoint's backlog, first row, rows, when it was deferred (ms)]; and a fifth, true, for
-what a share has merged for its owner."""
+"""[file in the checkpoint's backlog, first row, rows, when it was deferred (ms)]; and a fifth, the
+records that its rows stood for, of what a share has merged for its owner."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class OperatorState:
             assert report.waiting is not None
             segment = [report.waiting.name, start, count, now_ms]
             if group in self.assignment.shares_at(report.slot):
-                segment.append(True)
+                segment.append(report.apart_records[group])
             self.backlog.setdefault(group, []).append(segment)
         for group in self.assignment.groups_of(report.slot):
             idle = group not in report.groups and group not in self.backlog

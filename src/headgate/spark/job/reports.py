@@ -102,6 +102,8 @@ class Report:
         As `Served.apart_holds_us`.
     touched_by_group : dict of int to int
         As `Served.touched_by_group`.
+    apart_records : dict of int to int
+        Records in the rows that it has merged for other slots, by key group.
     stage : int
         Spark's number of the stage that the task belonged to.
     daemon : str
@@ -151,6 +153,7 @@ class Report:
     merged_rows: int = 0
     apart_holds_us: dict[int, int] = field(default_factory=dict)
     touched_by_group: dict[int, int] = field(default_factory=dict)
+    apart_records: dict[int, int] = field(default_factory=dict)
     stage: int = -1
     daemon: str = ""
     tries: int = 0

@@ -457,11 +457,14 @@ def busy_s(reports: Sequence[Report], cores: int) -> float:
 
 
 def _waiting(state: OperatorState) -> npt.NDArray[np.float64]:
-    """Return the rows that an earlier run left waiting, per key group."""
+    """Return what an earlier run left waiting, per key group."""
     waiting = np.zeros(state.assignment.key_groups)
     for group, segments in state.backlog.items():
         # a share of a split group waits under a key of its own
-        waiting[group % len(waiting)] += sum(segment[2] for segment in segments)
+        # and of merged rows the records count, as they will when they are completed
+        waiting[group % len(waiting)] += sum(
+            (segment[4:] or [segment[2]])[0] for segment in segments
+        )
     return waiting
 
 

@@ -214,7 +214,17 @@ def _report(
         newest_ms=served.newest_ms,
         results=served.results,
         touched_by_group=served.touched_by_group,
+        apart_records=_records(served.apart),
     )
+
+
+def _records(apart: pa.Table | None) -> dict[int, int]:
+    """Return the records that merged rows stand for, by key group."""
+    if apart is None:
+        return {}
+    groups, records = (apart.column(name).to_numpy() for name in (GROUP, RECORDS))
+    sums = np.bincount(groups, records).astype(np.int64)
+    return {int(group): int(sums[group]) for group in np.unique(groups)}
 
 
 def _waiting(

@@ -204,7 +204,7 @@ def fixed(query, shares):
 def test_a_slot_that_fails_with_shares_does_not_change_the_answer(
     spark, input_path, tmp_path, monkeypatch, fault
 ):
-    monkeypatch.setattr("test_split.act", lambda query, draw: fixed(query, 3))
+    monkeypatch.setitem(globals(), "act", lambda query, draw: fixed(query, 3))
     expected = on_spark(spark, input_path, "append", "tumbling", tmp_path / "spark")
     planned = [fault(slot=slot, step=4 + slot) for slot in range(3)]
     answer, query = in_slots(
@@ -219,7 +219,7 @@ def test_a_split_goes_on_after_a_restart_with_rows_waiting_at_several_slots(
     spark, input_path, tmp_path, monkeypatch
 ):
     """The slots serve few rows a step, so that they wait for all shares when the query fails."""
-    monkeypatch.setattr("test_split.act", lambda query, draw: fixed(query, 3))
+    monkeypatch.setitem(globals(), "act", lambda query, draw: fixed(query, 3))
     few = [("headgate.slotRate", "150")]
     checkpoint = tmp_path / "headgate"
     with pytest.raises(Exception, match="a test made slot"):
@@ -233,14 +233,14 @@ def test_a_split_goes_on_after_a_restart_with_rows_waiting_at_several_slots(
             planned=[faults.raise_in(slot=s, step=5, attempts=99) for s in range(3)],
             more=few,
         )
-    monkeypatch.setattr("test_split.act", lambda query, draw: None)
+    monkeypatch.setitem(globals(), "act", lambda query, draw: None)
     seen = []
 
     def look(query, draw):
         (state,) = query._work.states.values()
         seen.append((state.assignment.split, set(state.backlog)))
 
-    monkeypatch.setattr("test_split.act", look)
+    monkeypatch.setitem(globals(), "act", look)
     answer, _ = in_slots(spark, input_path, "update", "none", checkpoint, 1, more=few)
     (first, waiting), *_ = seen
     (shares,) = first.values()
