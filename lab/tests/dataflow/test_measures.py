@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headgate_lab import scaling_period
+from headgate_lab.scaling_period import Latencies
 from headgate_lab.sim.dataflow import measures
 from headgate_lab.sim.dataflow.eventlog import EventLog
-from headgate_lab.sim.dataflow.measures import Latencies
 
 
 def latencies(values: list[float], step_s: float = 10.0) -> Latencies:
@@ -16,28 +17,28 @@ def latencies(values: list[float], step_s: float = 10.0) -> Latencies:
 
 def test_the_level_is_the_greatest_latency_of_an_interval() -> None:
     found = latencies([5.0, 1.0, 1.2, 1.1, 9.0])
-    assert measures.level_s(found, 10.0, 40.0) == 1.2
-    assert measures.level_s(found, 100.0, 200.0) == 0.0
+    assert scaling_period.level_s(found, 10.0, 40.0) == 1.2
+    assert scaling_period.level_s(found, 100.0, 200.0) == 0.0
 
 
 def test_timeline_of_a_scaling_period() -> None:
     # s        0    10   20   30   40  ...                          150
     # latency  1.0  3.0  1.0  1.2  1.1 1.05 ... : 1.2 at 30 s is the last above 110 % of 1.0
     series = [1.0, 3.0, 1.0, 1.2, 1.1, 1.05, *[1.0] * 10]
-    assert measures.stable_from_s(latencies(series), 1.0, from_s=0.0) == 30.0
+    assert scaling_period.stable_from_s(latencies(series), 1.0, from_s=0.0) == 30.0
 
 
 def test_a_rebound_within_100_s_restarts_the_count() -> None:
     series = [1.0, 3.0, *[1.0] * 8, 2.0, *[1.0] * 11]
-    assert measures.stable_from_s(latencies(series), 1.0, from_s=0.0) == 100.0
+    assert scaling_period.stable_from_s(latencies(series), 1.0, from_s=0.0) == 100.0
 
 
 def test_a_run_that_ends_too_early_has_no_scaling_period() -> None:
-    assert measures.stable_from_s(latencies([1.0, 3.0, 1.0, 1.0]), 1.0, from_s=0.0) is None
+    assert scaling_period.stable_from_s(latencies([1.0, 3.0, 1.0, 1.0]), 1.0, from_s=0.0) is None
 
 
 def test_it_is_not_stable_before_the_time_from_which_is_asked() -> None:
-    assert measures.stable_from_s(latencies([1.0] * 16), 1.0, from_s=20.0) == 20.0
+    assert scaling_period.stable_from_s(latencies([1.0] * 16), 1.0, from_s=20.0) == 20.0
 
 
 def log() -> EventLog:

@@ -14,7 +14,7 @@ from headgate.migration.registry import strategy
 from headgate_lab.bench import rescale
 from headgate_lab.bench.rescale import RescaleParameters
 from headgate_lab.bench.rescale_cost import Markers, RescaleRun, change_of, longest_s
-from headgate_lab.sim.dataflow.measures import Latencies
+from headgate_lab.scaling_period import Latencies
 
 ASKED_MS = 10_000.0
 

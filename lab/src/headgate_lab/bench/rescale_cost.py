@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql import DataFrame
 
-from headgate_lab.sim.dataflow.measures import Latencies, level_s, stable_from_s
+from headgate_lab.scaling_period import Latencies, level_s, stable_from_s
 
 MARKED = 16
 """Of so many keys one is a marker's. Chosen: at 10,000 records/s 600 markers a second."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from headgate.migration.plan import uniform
 from headgate.sim.parallel import run_all
+from headgate_lab import scaling_period
 from headgate_lab.experiments.drrs import workloads
 from headgate_lab.experiments.drrs.workloads import Workload
 from headgate_lab.experiments.registry import Request
@@ -63,7 +64,7 @@ class Case:
     @property
     def stable_s(self) -> float:
         """For how long latency has to keep within 110 % to count as stable."""
-        return QUICK_STABLE_S if self.quick else measures.STABLE_S
+        return QUICK_STABLE_S if self.quick else scaling_period.STABLE_S
 
     def load(self) -> Workload:
         """Return the workload, at the length that is wanted."""
@@ -94,10 +95,10 @@ def observe(case: Case) -> dict[str, Any]:
     flow = run(case, workload)
     found = latencies(flow)
     # The last third before the request stays out: its markers may still be under way then.
-    level = measures.level_s(found, at_s / 3, at_s * 2 / 3)
+    level = scaling_period.level_s(found, at_s / 3, at_s * 2 / 3)
     log = flow.log
     acknowledged = [event.at_s for event in log.of("acknowledged")]
-    stable_s = measures.stable_from_s(
+    stable_s = scaling_period.stable_from_s(
         found,
         level,
         from_s=max(acknowledged, default=at_s),
@@ -141,11 +142,11 @@ def run(case: Case, workload: Workload) -> Dataflow:
     return flow
 
 
-def latencies(flow: Dataflow) -> measures.Latencies:
+def latencies(flow: Dataflow) -> scaling_period.Latencies:
     """Return what the markers say; one that has not arrived says how long it has been under way."""
     arrived = [(r.time_s, at_s - r.time_s) for at_s, r in flow.outputs() if r.marker]
     found = np.array(sorted(arrived)).reshape(-1, 2)
-    return measures.Latencies(found[:, 0], found[:, 1])
+    return scaling_period.Latencies(found[:, 0], found[:, 1])
 
 
 def throughput(flow: Dataflow, start_s: int, seconds: int) -> list[int]:
@@ -271,7 +272,7 @@ def scale_of(request: Request, names: Sequence[str]) -> dict[str, Any]:
     return {
         "mode": "continuous, record by record",
         "seed": SEED,
-        "stable_s": QUICK_STABLE_S if request.quick else measures.STABLE_S,
+        "stable_s": QUICK_STABLE_S if request.quick else scaling_period.STABLE_S,
         "length_s": {n: Case(n, "", request.quick).load().length_s for n in names},
         "records_per_element": {n: Case(n, "", request.quick).load().count for n in names},
         "guessed": {
@@ -281,7 +282,7 @@ def scale_of(request: Request, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _by_second(found: measures.Latencies, at_s: float, seconds: int) -> list[float | None]:
+def _by_second(found: scaling_period.Latencies, at_s: float, seconds: int) -> list[float | None]:
     """Return the greatest latency of the markers of each second."""
     greatest: list[float | None] = [None] * seconds
     for created_s, latency_s in zip(found.created_s - at_s, found.latency_s, strict=True):
