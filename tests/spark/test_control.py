@@ -38,7 +38,7 @@ TWO_CORES = Cores(lambda: 2)
 class Job:
     """What a query has beside its batches."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what differs between tests, by name
         self,
         path,
         policy=None,
