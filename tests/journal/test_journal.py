@@ -96,7 +96,9 @@ BATCH = Batch(
 EVENTS: list[Event] = [
     START,
     BATCH,
-    AssignmentChange(5, 2, 2, 4, 64, 0, "--scale-at", "asked", "aggregate-0", (0, 1), 2100),
+    AssignmentChange(
+        5, 2, 2, 4, 64, 0, "--scale-at", "asked", "aggregate-0", (0, 1), ((1, 1, 0),), 2100
+    ),
     Retry(5, 1, "a worker died", 2200),
     Restart(5, 4, 2300),
     Restart(0, None, 2350),
