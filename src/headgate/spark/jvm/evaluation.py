@@ -39,7 +39,7 @@ _SERIALIZER: Any = CPickleSerializer()
 
 
 @dataclass(frozen=True)
-class Call:
+class PythonCall:
     """One function, and where its arguments are among the columns that it is given.
 
     Attributes
@@ -63,7 +63,7 @@ class Evaluation:
     ----------
     kind : int
         PySpark's number of the kind.
-    calls : tuple of Call
+    calls : tuple of PythonCall
     settings : dict of str to str
         See `settings_of`.
     inputs : str
@@ -71,7 +71,7 @@ class Evaluation:
     """
 
     kind: int
-    calls: tuple[Call, ...]
+    calls: tuple[PythonCall, ...]
     settings: dict[str, str]
     inputs: str = ""
 

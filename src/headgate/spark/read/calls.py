@@ -14,8 +14,8 @@ from headgate.spark.jvm.evaluation import (
     ALONE,
     PLAIN,
     SCALAR,
-    Call,
     Evaluation,
+    PythonCall,
     arguments_of,
     command_of,
     kind_of,
@@ -91,7 +91,7 @@ class Round:
                 else:
                     args.append(len(arguments))
                 arguments.append(argument)
-            calls.append(Call(_command(expression, kind), tuple(args), kwargs))
+            calls.append(PythonCall(_command(expression, kind), tuple(args), kwargs))
         fields = [
             T.StructField(f"a{n}", data_type(each_one.dataType()))
             for n, each_one in enumerate(arguments)

@@ -13,8 +13,8 @@ from pyspark.sql import types as T
 from headgate.core.errors import UnsupportedQuery
 from headgate.spark.jvm.evaluation import (
     MAP_IN_PANDAS,
-    Call,
     Evaluation,
+    PythonCall,
     command_of,
     settings_of,
 )
@@ -269,7 +269,7 @@ class _Reader:
         return self._read(known, list(each(node.output())))
 
     def _pandas(self, node: Jvm) -> PandasMap:
-        call = Call(command_of(node.functionExpr()), (), {})
+        call = PythonCall(command_of(node.functionExpr()), (), {})
         return PandasMap(Evaluation(MAP_IN_PANDAS, (call,), settings_of(self.spark)))
 
     def _calls(self, node: Jvm, below: _Part) -> _Part:
