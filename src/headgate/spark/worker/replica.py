@@ -68,7 +68,10 @@ class ReplicaTask:
         lane = context.partitionId()
         checkpoint = Checkpoint(facts.checkpoint)
         came = [batch for batch in batches if batch.num_rows]
-        origins = Counter(n for batch in came for n in batch.column(ORIGIN).to_pylist())
+        origins: Counter[int] = Counter()
+        for batch in came:
+            for found in batch.column(ORIGIN).value_counts().to_pylist():
+                origins[found["values"]] += found["counts"]
         arriving = [batch.drop_columns([ORIGIN, LANE]) for batch in came]
         waiting = _backlog(checkpoint, facts.backlog[lane], facts.waiting_crc32)
         feed = Feed(
