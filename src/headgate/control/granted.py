@@ -235,7 +235,7 @@ def merged(view: OperatorView, slots: int) -> Change:
     StreamSwitch 3.4, Algorithm 1, as many times as it takes.
     """
     if not (view.service_rate > 0.0).all():
-        spread = rescaled(replace(view, slots_min=1), slots)
+        spread = rescaled(replace(view, slots_min=1, slots_max=view.slots), slots)
         assert spread is not None  # it has more
         return spread
     change: Change | None = None
