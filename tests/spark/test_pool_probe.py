@@ -10,6 +10,7 @@ from headgate.core.utility import Intent, Metric
 from headgate.spark.fleet import pool_probe
 from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.job.pools import PoolConfig
+from headgate.spark.job.reports import Ran
 
 
 class Pool:
@@ -38,6 +39,8 @@ def report(stage, served, arrived, useful_s=0.5, ms=100.0, lane=0):
         useful_s=useful_s,
         histogram=((ms, served),),
         latency_sum_ms=ms * served,
+        origins={-1 if stage == "a" else 0: arrived},
+        ran=Ran("host", 0.0, useful_s * 1e3, 0.5),
     )
 
 
@@ -46,7 +49,9 @@ def watched(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(pool_probe, "time", clock)
     states = {"a": Pool(2, waiting=50), "b": Pool(1)}
-    work = SimpleNamespace(states=states, config=PoolConfig(1, 4, 1))
+    a, b = SimpleNamespace(id="a"), SimpleNamespace(id="b")
+    pipeline = SimpleNamespace(stages=[a, b], sources=[a], last=["b"])
+    work = SimpleNamespace(states=states, config=PoolConfig(1, 4, 1), pipeline=pipeline)
     probe = PoolProbe(60.0).around(work)
 
     def step(*reports, at_s):
@@ -91,3 +96,25 @@ def test_nothing_is_known_before_the_first_step_and_an_idle_pool_is_content(watc
     assert watched.probe.values([intent]) is None
     watched.probe.quiet()
     assert watched.probe.values([intent]) == (1.0,)
+
+
+def test_juice_falls_while_the_source_has_more_than_was_read(watched):
+    """Batches are limited: 100 records of each; the source is 100 behind, then 300."""
+
+    def progress(batch, end, latest):
+        source = {"startOffset": end - 100, "endOffset": end, "latestOffset": latest}
+        return {"batchId": batch, "sources": [{**source, "numInputRows": 100}]}
+
+    watched.probe.look(progress(1, 100, 200))
+    watched.step(report("a", 100, 100), report("b", 100, 100), at_s=10.0)
+    watched.states["a"].waiting = 0
+    watched.step(report("a", 100, 100), report("b", 100, 100), at_s=20.0)
+    assert value(watched, Metric.JUICE) == pytest.approx(1.0)
+    watched.probe.look(progress(2, 200, 500))
+    # of 200 read and 200 more that were not, 200 were served
+    assert value(watched, Metric.JUICE) == pytest.approx(0.5)
+
+
+def test_tasks_are_counted_at_the_host_on_which_they_ran(watched):
+    watched.step(report("a", 10, 10, 2.0), report("b", 10, 10, 1.0), at_s=10.0)
+    assert watched.probe.hosts(5.0)["host"].runnable_s == pytest.approx(3.0)

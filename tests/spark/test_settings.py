@@ -110,6 +110,7 @@ def test_a_setting_that_makes_no_sense_is_named_with_the_remedy(
 
 OPTION_VALUES = {
     "headgate.arrival": [" "],
+    "headgate.ordered": [" ", "ts,", ",ts"],
     "headgate.snapshotEvery": [0, "x", 2.5],
     "headgate.preaggregate": ["maybe"],
     "headgate.attempts": [0, -1, "four", True],

@@ -92,6 +92,11 @@ class Graph:
         parents = {o.id: up.id for o, up in below}
         return cls(tuple(entrances), parents, lossless, results_after_us(operators))
 
+    def at_once(self) -> set[str]:
+        """Return the operators whose results go out with the records: no windows, and none above."""
+        followed = {*self.parents.values(), *self.windows_us}
+        return {entrance.operator for entrance in self.entrances} - followed
+
     def origins(self) -> Origins:
         """Return what follows the query's results back to its sources."""
         first: dict[str, tuple[str, ...]] = {entrance.operator: () for entrance in self.entrances}

@@ -259,8 +259,9 @@ class Probe:
         entering = [r for s in steps for r in s.reports if r.operator in first]
         if intent.metric is Metric.THROUGHPUT:
             return sum(r.served for r in entering) / length_s
-        due = any(step.results for step in steps)
-        aged = [_aged(step, () if due else first) for step in steps]
+        if any(step.results for step in steps):
+            first = self._graph.at_once()  # of the others their results count
+        aged = [_aged(step, first) for step in steps]
         merged = histogram.merge(one for one, _ in aged)
         count = histogram.completed(merged)
         if count == 0:

@@ -110,7 +110,7 @@ def _text(text: str) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(_text(name).strip() for name in text.split(","))
+    return tuple(_text(name.strip()) for name in text.split(","))
 
 
 def _zero_or_more_s(text: str) -> float:
