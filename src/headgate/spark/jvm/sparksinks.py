@@ -24,6 +24,7 @@ from headgate.spark.jvm.analysis import output_mode
 from headgate.spark.jvm.files import HadoopPath
 from headgate.spark.jvm.formats import is_a
 from headgate.spark.jvm.gateway import Jvm, java_class, jvm, scala_map, seq, string_map
+from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.plans import analysed, of_rows
 
 _WRITE = "org.apache.spark.sql.connector.write"
@@ -265,7 +266,7 @@ def v1_sink(
         none,
         none,
     )
-    return source.createSink(output_mode(spark, mode), schema)
+    return adapter().create_sink(source, output_mode(spark, mode), schema)
 
 
 def row_table(spark: SparkSession, function: Any, schema: Jvm) -> Jvm:
