@@ -31,6 +31,14 @@ class Spark43:
         # always, nothing that is not used, not while Spark itself analyses
         return node(True, False, False)
 
+    def data_source(self, node: Jvm, *fields: Jvm) -> Jvm:
+        """Return a source of data of the older kind; `fields` are those up to a catalog's table."""
+        return node(*fields, fields[-1])
+
+    def micro_batch_write(self, node: Jvm, relation: Jvm, *fields: Jvm) -> Jvm:
+        """Return the plan that writes a micro-batch into the table of a `relation`."""
+        return node(relation, *fields)
+
     def create_sink(self, source: Jvm, mode: Jvm, schema: Jvm) -> Jvm:
         """Return the sink of an older kind that a source of data writes with, for rows of a schema."""
         return source.createSink(mode, schema)
@@ -59,9 +67,18 @@ class Spark42(Spark43):
 
 
 class Spark41(Spark42):
-    """Spark 4.1: another name in the log of offsets."""
+    """Spark 4.1: a source of data and a write are told of tables otherwise; another name in the log."""
 
     name = "4.1"
+
+    def data_source(self, node: Jvm, *fields: Jvm) -> Jvm:
+        """As of 4.3."""
+        return node(*fields)
+
+    def micro_batch_write(self, node: Jvm, relation: Jvm, *fields: Jvm) -> Jvm:
+        """As of 4.3."""
+        none = fields[-1]
+        return node(none, relation.table(), *fields)
 
     def batch_notes(self, offsets: Jvm) -> Jvm:
         """As of 4.3."""

@@ -149,10 +149,12 @@ class V2Sink:
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step as the stream's micro-batch of that number."""
-        plan = java_class(
+        node = java_class(
             self._spark,
             "org.apache.spark.sql.execution.streaming.sources.WriteToMicroBatchDataSource",
-        )(
+        )
+        plan = adapter().micro_batch_write(
+            node,
             self._relation,
             analysed(frame),
             self._query.text,
@@ -255,7 +257,8 @@ def v1_sink(
     """Return Spark's sink of the older interface for a format; what it has against it comes raised."""
     java = jvm(spark)
     none = java.scala.Option.empty()
-    source = java.org.apache.spark.sql.execution.datasources.DataSource(
+    source = adapter().data_source(
+        java.org.apache.spark.sql.execution.datasources.DataSource,
         spark._jsparkSession,
         file_format,
         seq(spark, []),
@@ -263,7 +266,6 @@ def v1_sink(
         seq(spark, partition_by),
         none,
         scala_map(spark, options),
-        none,
         none,
     )
     return adapter().create_sink(source, output_mode(spark, mode), schema)
