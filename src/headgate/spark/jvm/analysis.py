@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 
 from headgate.spark.jvm.errors import JvmError
 from headgate.spark.jvm.gateway import Jvm, java_class, jvm
+from headgate.spark.jvm.minors import adapter
 
 
 def without_cte(spark: SparkSession, plan: Jvm) -> Jvm:
@@ -14,8 +15,7 @@ def without_cte(spark: SparkSession, plan: Jvm) -> Jvm:
     catalyst = jvm(spark).org.apache.spark.sql.catalyst
     if not plan.containsPattern(catalyst.trees.TreePattern.CTE()):
         return plan
-    # always, nothing that is not used, not while Spark itself analyses
-    return catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+    return adapter().inline_cte(catalyst.optimizer.InlineCTE).apply(plan)
 
 
 def output_mode(spark: SparkSession, mode: str) -> Jvm:

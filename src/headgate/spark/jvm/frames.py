@@ -6,6 +6,79 @@ own, since other workers need not import it.
 
 from __future__ import annotations
 
-from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+from typing import Any
 
-__all__ = ["ArrowBatchTransformer", "PandasToArrowConversion"]
+import pyarrow as pa
+from pyspark.sql import types as T
+
+try:
+    from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+except ImportError:  # Spark 4.1
+    ArrowBatchTransformer = PandasToArrowConversion = None  # type: ignore[assignment, misc]
+
+
+def to_series(rows: pa.RecordBatch, timezone: str, *, prefer_int_ext_dtype: bool) -> list[Any]:
+    """Return a pandas Series of each column.
+
+    Parameters
+    ----------
+    rows : RecordBatch
+        With one column or more.
+    timezone : str
+        Of the session: what timestamps are shown in.
+    prefer_int_ext_dtype : bool
+        Integers with nulls stay integers; Spark 4.1 does not know it.
+    """
+    if ArrowBatchTransformer is not None:
+        found: list[Any] = ArrowBatchTransformer.to_pandas(
+            rows, timezone=timezone, prefer_int_ext_dtype=prefer_int_ext_dtype
+        )
+        return found
+    reader = _serializers().ArrowStreamPandasUDFSerializer(timezone, True, False)
+    return [reader.arrow_to_pandas(column, i) for i, column in enumerate(rows.columns)]
+
+
+def to_rows(
+    frame: Any,
+    kind: T.StructType,
+    *,
+    timezone: str,
+    safecheck: bool,
+    assign_cols_by_name: bool,
+    int_to_decimal_coercion_enabled: bool,
+) -> pa.RecordBatch:
+    """Return the rows of a pandas frame as `kind`; parameters as of Spark's settings of those names.
+
+    Raises
+    ------
+    PySparkException, ArrowException, AttributeError, TypeError or ValueError
+        The frame does not fit.
+    """
+    if PandasToArrowConversion is not None:
+        made = PandasToArrowConversion.convert(
+            [frame],
+            T.StructType([T.StructField("_0", kind)]),
+            timezone=timezone,
+            safecheck=safecheck,
+            arrow_cast=True,
+            assign_cols_by_name=assign_cols_by_name,
+            int_to_decimal_coercion_enabled=int_to_decimal_coercion_enabled,
+        )
+    else:
+        older = _serializers()
+        writer = older.ArrowStreamPandasUDFSerializer(
+            timezone,
+            safecheck,
+            assign_cols_by_name,
+            arrow_cast=True,
+            int_to_decimal_coercion_enabled=int_to_decimal_coercion_enabled,
+        )
+        made = writer._create_batch([(frame, older.to_arrow_type(kind), kind)])
+    return pa.RecordBatch.from_struct_array(made.column(0))
+
+
+def _serializers() -> Any:
+    """Return where Spark 4.1 has its conversions."""
+    from pyspark.sql.pandas import serializers  # noqa: PLC0415 - only there
+
+    return serializers

@@ -12,6 +12,7 @@ from pyspark.util import PythonEvalType
 
 from headgate.spark.jvm.expressions import alias
 from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class, jvm, seq, seq_of_one
+from headgate.spark.jvm.minors import adapter
 
 
 def analysed(df: DataFrame) -> Jvm:
@@ -79,7 +80,9 @@ def leaf(spark: SparkSession, attributes: Jvm, rows: Jvm) -> Jvm:
     )
     node = java_class(spark, "org.apache.spark.sql.execution.LogicalRDD")
     session = spark._jsparkSession
-    return node(attributes, rows, unknown, nil, False, none, session, none, none, False)
+    return adapter().logical_rdd(
+        node, attributes, rows, unknown, nil, False, none, session, none, none
+    )
 
 
 def placeholder(spark: SparkSession, schema: StructType, attributes: Jvm) -> Jvm:

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from headgate.core.errors import EngineError
 from headgate.spark.jvm.gateway import Jvm, each
+from headgate.spark.jvm.minors import adapter
 
 _STOP_WAIT_S = 10.0
 _QUERY_ID = "sql.streaming.queryId"
@@ -60,7 +61,7 @@ class SparkLog:
     def batch(self, batch_id: int) -> BatchLog:
         """Return what Spark noted when it began a batch."""
         log = self._stream().offsetLog().get(batch_id).get()
-        noted = log.metadataOpt().get()
+        noted = adapter().batch_notes(log).get()
         watermark_us = int(noted.batchWatermarkMs()) * 1000
         return BatchLog(watermark_us, _offsets(log), float(noted.batchTimestampMs()))
 

@@ -24,6 +24,7 @@ from headgate.spark.jvm.analysis import output_mode
 from headgate.spark.jvm.files import HadoopPath
 from headgate.spark.jvm.formats import is_a
 from headgate.spark.jvm.gateway import Jvm, java_class, jvm, scala_map, seq, string_map
+from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.plans import analysed, of_rows
 
 _WRITE = "org.apache.spark.sql.connector.write"
@@ -148,10 +149,12 @@ class V2Sink:
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step as the stream's micro-batch of that number."""
-        plan = java_class(
+        node = java_class(
             self._spark,
             "org.apache.spark.sql.execution.streaming.sources.WriteToMicroBatchDataSource",
-        )(
+        )
+        plan = adapter().micro_batch_write(
+            node,
             self._relation,
             analysed(frame),
             self._query.text,
@@ -254,7 +257,8 @@ def v1_sink(
     """Return Spark's sink of the older interface for a format; what it has against it comes raised."""
     java = jvm(spark)
     none = java.scala.Option.empty()
-    source = java.org.apache.spark.sql.execution.datasources.DataSource(
+    source = adapter().data_source(
+        java.org.apache.spark.sql.execution.datasources.DataSource,
         spark._jsparkSession,
         file_format,
         seq(spark, []),
@@ -263,9 +267,8 @@ def v1_sink(
         none,
         scala_map(spark, options),
         none,
-        none,
     )
-    return source.createSink(output_mode(spark, mode), schema)
+    return adapter().create_sink(source, output_mode(spark, mode), schema)
 
 
 def row_table(spark: SparkSession, function: Any, schema: Jvm) -> Jvm:

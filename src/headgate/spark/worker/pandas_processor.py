@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from headgate.core.errors import ProcessorError
 from headgate.operators.leaves import one_batch
 from headgate.operators.processor import Keyed
-from headgate.spark.jvm.frames import ArrowBatchTransformer, PandasToArrowConversion
+from headgate.spark.jvm.frames import to_rows, to_series
 from headgate.spark.worker.user_processor import RowProcessor
 
 _SETTINGS = {
@@ -89,8 +89,8 @@ class PandasProcessor(RowProcessor):
 
     def _frame(self, rows: pa.RecordBatch) -> Any:
         given = self.settings
-        series = ArrowBatchTransformer.to_pandas(
-            rows, timezone=given["timezone"], prefer_int_ext_dtype=given["prefer_int_ext_dtype"]
+        series = to_series(
+            rows, given["timezone"], prefer_int_ext_dtype=given["prefer_int_ext_dtype"]
         )
         frame = series[0].to_frame(rows.schema.names[0])
         for name, column in zip(rows.schema.names[1:], series[1:], strict=True):
@@ -104,12 +104,11 @@ class PandasProcessor(RowProcessor):
         given, batches = self.settings, []
         for number, frame in enumerate(found):
             try:
-                batch = PandasToArrowConversion.convert(
-                    [frame],
-                    T.StructType([T.StructField("_0", self.returns)]),
+                batch = to_rows(
+                    frame,
+                    self.returns,
                     timezone=given["timezone"],
                     safecheck=given["safecheck"],
-                    arrow_cast=True,
                     assign_cols_by_name=given["assign_cols_by_name"],
                     int_to_decimal_coercion_enabled=given["int_to_decimal_coercion_enabled"],
                 )
@@ -119,7 +118,7 @@ class PandasProcessor(RowProcessor):
                     f"output schema {self.returns.simpleString()}."
                 )
                 raise ProcessorError(msg) from None
-            batches.append(pa.RecordBatch.from_struct_array(batch.column(0)))
+            batches.append(batch)
         if not batches:
             return pa.RecordBatch.from_pylist([], schema=self.outputs)
         return one_batch(batches)

@@ -41,18 +41,18 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.input import WHOLE_MAX, finite, whole
 from headgate.spark.jvm.arrow import from_arrow_schema
+from headgate.spark.jvm.datasources import (
+    LimitedReader,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+)
 from headgate.spark.worker.daemon import quiet_here
 from headgate.workloads import nexmark, replay, sentences, stock_exchange
 from headgate.workloads.rates import parse_rate
@@ -403,7 +403,7 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _StreamReader(LimitedReader):
     """Offsets by the clock. Lives as long as the query, in one process beside the driver.
 
     Attributes
@@ -431,7 +431,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = self._settings.batch_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+    def newest(self, start: dict[str, int] | None, limit: ReadLimit) -> dict[str, int]:
+        if start is None:
+            start = self._beginning()
         first, base_us = start["event"], start["base_us"]
         self._base_us = base_us
         # Never back: options may have changed between two runs of a query, or the clock.
@@ -439,6 +441,16 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             stop = min(stop, first + limit.max_rows)
         return {"event": stop, "base_us": base_us}
+
+    def _beginning(self) -> dict[str, int]:
+        """Return where the stream begins, where Spark does not tell where the query is."""
+        if self._base_us is None:
+            msg = (
+                f"this Spark does not tell source {self._settings.name} where a query that goes on had "
+                'been; give option "base", or PySpark 4.2 or newer.'
+            )
+            raise ConfigError(msg)
+        return {"event": 0, "base_us": self._base_us}
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         if self._base_us is None:

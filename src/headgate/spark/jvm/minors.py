@@ -1,0 +1,116 @@
+"""What differs between Spark's minor releases, where headgate reaches into its JVM: an adapter for each.
+
+An older minor's adapter is the next one's with what it has otherwise. What differs in Python, pandas
+frames and sources of data, stands in `frames` and `datasources`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
+import pyspark
+
+from headgate.core.errors import HeadgateError
+from headgate.spark.jvm.gateway import Jvm
+
+
+class Spark43:
+    """Spark 4.3."""
+
+    name = "4.3"
+    """The minor release."""
+
+    def logical_rdd(self, node: Jvm, *fields: Jvm) -> Jvm:
+        """Return a leaf of the class `node`; `fields` are those up to constraints."""
+        return node(*fields, False)
+
+    def inline_cte(self, node: Jvm) -> Jvm:
+        """Return the rule that puts common table expressions where they are used."""
+        # always, nothing that is not used, not while Spark itself analyses
+        return node(True, False, False)
+
+    def data_source(self, node: Jvm, *fields: Jvm) -> Jvm:
+        """Return a source of data of the older kind; `fields` are those up to a catalog's table."""
+        return node(*fields, fields[-1])
+
+    def micro_batch_write(self, node: Jvm, relation: Jvm, *fields: Jvm) -> Jvm:
+        """Return the plan that writes a micro-batch into the table of a `relation`."""
+        return node(relation, *fields)
+
+    def create_sink(self, source: Jvm, mode: Jvm, schema: Jvm) -> Jvm:
+        """Return the sink of an older kind that a source of data writes with, for rows of a schema."""
+        return source.createSink(mode, schema)
+
+    def batch_notes(self, offsets: Jvm) -> Jvm:
+        """Return what Spark noted beside the offsets of a batch: an Option."""
+        return offsets.metadataOpt()
+
+
+class Spark42(Spark43):
+    """Spark 4.2: a leaf, the rule of common table expressions and a sink are told less."""
+
+    name = "4.2"
+
+    def logical_rdd(self, node: Jvm, *fields: Jvm) -> Jvm:
+        """As of 4.3."""
+        return node(*fields)
+
+    def inline_cte(self, node: Jvm) -> Jvm:
+        """As of 4.3."""
+        return node(True, False)
+
+    def create_sink(self, source: Jvm, mode: Jvm, schema: Jvm) -> Jvm:
+        """As of 4.3; it does not ask for the rows' schema."""
+        return source.createSink(mode)
+
+
+class Spark41(Spark42):
+    """Spark 4.1: a source of data and a write are told of tables otherwise; another name in the log."""
+
+    name = "4.1"
+
+    def data_source(self, node: Jvm, *fields: Jvm) -> Jvm:
+        """As of 4.3."""
+        return node(*fields)
+
+    def micro_batch_write(self, node: Jvm, relation: Jvm, *fields: Jvm) -> Jvm:
+        """As of 4.3."""
+        none = fields[-1]
+        return node(none, relation.table(), *fields)
+
+    def batch_notes(self, offsets: Jvm) -> Jvm:
+        """As of 4.3."""
+        return offsets.metadata()
+
+
+MINORS: Mapping[str, type[Spark43]] = MappingProxyType(
+    {one.name: one for one in (Spark41, Spark42, Spark43)}
+)
+"""The adapters by their minor release, oldest first."""
+
+
+def adapter_for(version: str) -> Spark43:
+    """Return the adapter for a version of PySpark.
+
+    Raises
+    ------
+    HeadgateError
+        There is none.
+    """
+    minor = ".".join(version.split(".")[:2])
+    if minor not in MINORS:
+        known = ", ".join(MINORS)
+        msg = (
+            f"this is PySpark {version}, and headgate knows the inside of Spark {known}; install one "
+            f"of them, such as pyspark=={list(MINORS)[-1]}.*."
+        )
+        raise HeadgateError(msg)
+    return MINORS[minor]()
+
+
+@cache
+def adapter() -> Spark43:
+    """Return the adapter for the PySpark that runs here."""
+    return adapter_for(pyspark.__version__)
