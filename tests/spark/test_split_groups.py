@@ -259,12 +259,12 @@ def test_a_split_goes_on_after_a_restart_with_rows_waiting_at_several_slots(
 def test_splits_and_migrations_give_the_answers_of_plain_spark(
     spark, input_path, tmp_path, strategy
 ):
-    expected = on_spark(spark, input_path, "append", "sliding", tmp_path / "spark")
+    expected = on_spark(spark, input_path, "append", "tumbling", tmp_path / "spark")
     answer, query = in_slots(
         spark,
         input_path,
         "append",
-        "sliding",
+        "tumbling",
         tmp_path / "headgate",
         5,
         more=[("migration", strategy)],
