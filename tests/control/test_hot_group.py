@@ -30,8 +30,8 @@ def hot(**given: Any) -> OperatorView:
     return view(RATES, 100.0, **given)
 
 
-def decide(operator: OperatorView, policy: Any = None) -> Decision:
-    observation = seen(0.0, counts=operator)
+def decide(operator: OperatorView, policy: Any = None, at_s: float = 0.0) -> Decision:
+    observation = seen(at_s, counts=operator)
     decision: Decision = (policy or StreamSwitch()).decide(observation)
     for change in decision.changes.values():
         if change.kind is not ChangeKind.SPLIT:
@@ -102,6 +102,14 @@ def test_no_split_where_merging_gains_nothing() -> None:
     assert all(not change.assignment.split for change in decision.changes.values())
 
 
+def after_patience(operator: OperatorView) -> Decision:
+    """Return what is decided about an operator that has been as it is for five windows."""
+    policy = StreamSwitch()
+    for at_s in range(5):
+        decide(operator, policy, at_s)
+    return decide(operator, policy, 5.0)
+
+
 def good(rate: float, shares: int = 3) -> OperatorView:
     slots = tuple(range(shares))
     held = Assignment((0, 0, 0, 0, 1, 1, 1, 1), 3, 1, {HOT: slots})
@@ -119,7 +127,7 @@ def good(rate: float, shares: int = 3) -> OperatorView:
     ],
 )
 def test_a_split_ends_only_with_room_to_spare(rate: float, shares: int) -> None:
-    decision = decide(good(rate))
+    decision = after_patience(good(rate))
     change = decision.changes.get("counts")
     held = good(rate).assignment if change is None else change.assignment
     assert len(held.shares_of(HOT)) == shares
@@ -129,6 +137,45 @@ def test_a_split_ends_only_with_room_to_spare(rate: float, shares: int) -> None:
         # and what it leads to is no reason for a split
         after = replace(good(rate), assignment=change.assignment, latency_s=np.full(3, 3.0))
         assert decide(after).rule != "severe -> split"
+
+
+def test_what_waits_of_a_key_group_is_its_load_when_its_split_would_end() -> None:
+    """Of 40 records/s and 100 that wait to be served within 1 s no slot would have room for all."""
+    assert not after_patience(good(40.0)).changes["counts"].assignment.split
+    backlog = np.zeros(8)
+    backlog[HOT] = 100.0
+    change = after_patience(replace(good(40.0), backlog=backlog)).changes.get("counts")
+    assert change is None or len(change.assignment.shares_of(HOT)) > 1
+
+
+def test_a_split_ends_after_five_windows_and_a_cycle_in_which_it_was_needed_begins_them_anew() -> (
+    None
+):
+    policy = StreamSwitch()
+    for at_s, rate in ((0.0, 40.0), (4.9, 40.0), (5.0, 150.0), (5.1, 40.0), (10.0, 40.0)):
+        # that the shares are late by a step is no reason to keep it
+        slow = replace(good(rate), latency_s=np.full(3, 0.9))
+        assert decide(slow, policy, at_s).rule == "moderate"
+    assert "whole again instead of split over 3, if that stays so for 0.1 s more" in (
+        decide(good(40.0), policy, 10.0).reason
+    )
+    assert decide(good(40.0), policy, 10.1).rule == "good -> split"
+
+
+def test_where_a_split_ended_too_soon_the_next_end_waits_twice_as_long() -> None:
+    policy = StreamSwitch()
+    whole = replace(good(40.0), assignment=Assignment((0, 0, 0, 0, 1, 1, 1, 1), 3, 2))
+    decide(good(40.0), policy, 0.0)
+    assert decide(good(40.0), policy, 5.0).rule == "good -> split"
+    decide(whole, policy, 6.0)
+    decide(good(40.0), policy, 7.0)
+    assert decide(good(40.0), policy, 16.9).rule != "good -> split"
+    assert decide(good(40.0), policy, 17.0).rule == "good -> split"
+    # and a split that only grows says nothing of its end
+    other = StreamSwitch()
+    decide(good(40.0, 2), other, 0.0)
+    decide(good(40.0, 3), other, 1.0)
+    assert decide(good(40.0, 3), other, 5.0).rule == "good -> split"
 
 
 def test_a_slot_without_a_share_merges_into_one_that_has() -> None:
@@ -179,6 +226,19 @@ def test_each_share_counts_its_part_of_what_its_owner_completed() -> None:
     assert seen_now.service_rate == pytest.approx([100.0, 100.0])
     assert seen_now.slot_rate == pytest.approx([50.0, 50.0])
     assert not np.isnan(seen_now.latency_s).any()
+
+
+def test_what_a_slot_serves_is_its_work_over_its_time_whoever_completes_it() -> None:
+    """In every second step slot 0 completes, in one go, what slot 1 did one step before."""
+    examiner = Examiner(2, 0.1, 1.0)
+    held = Assignment((0, 1), 2, 0, {0: (0, 1)})
+    for tick in range(1, 60):
+        arrived = np.array([20.0 * tick, 1.0 * tick])
+        completed = np.array([40.0 * (tick // 2), 1.0 * tick])
+        spent, worked = np.array([0.1, 0.11]), np.array([10.0, 11.0])
+        sample = Sample(tick, held, (0, 1), arrived, completed, spent, worked)
+        examiner.add(sample)
+    assert examiner.view(bound_s=1.0, alert_s=0.1).service_rate == pytest.approx([100.0, 100.0])
 
 
 def test_a_whole_assignment_has_no_shares() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from headgate.control.decision import NOTHING, Change, ChangeKind, Decision
+from headgate.control.estimators.task_cost import FIXED_MS
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.slo import parse_slo
@@ -223,6 +224,29 @@ def test_freezing_gives_up_what_was_asked_for_and_ends_by_itself():
     assert not c.frozen
 
 
+@pytest.mark.parametrize("overruled", [False, True])
+def test_a_change_that_a_freeze_gives_up_is_not_waited_for(tmp_path, overruled):
+    """Else the loop would wait for ever to hear that it is in force, and decide nothing any more."""
+    job = Job(tmp_path, Grow(3))
+    number = 0
+    while not job.changes.pending:
+        job.batch(number)
+        number += 1
+    if overruled:  # what the policy wanted is gone already, and the loop not told yet
+        job.changes.ask(job.changes.scaled(5), "user")
+    assert job.controller.state().state == "changing"
+    job.commands.do(Command("freeze", "user"))
+    job.batch(number)
+    assert job.controller.state().state != "changing"
+    assert job.changes.assignment()["a"].slots == 2
+    assert not job.of(Applied)
+    job.commands.do(Command("thaw", "user"))
+    for more in range(4):
+        job.batch(number + 1 + more)
+    assert job.changes.assignment()["a"].slots == 3
+    assert len(job.of(Applied)) == 1
+
+
 def test_a_slot_that_is_renumbered_takes_its_rate_along():
     state = OperatorState.fresh(3, GROUPS)
     state.rate_per_s = {0: 10.0, 1: 20.0, 2: 30.0}
@@ -235,6 +259,46 @@ def test_slots_at_a_fixed_rate_get_what_the_time_since_the_last_step_allows():
     assert state.limited(1_000.0, 0.25) == [250] * 3
     assert state.limited(1_000.0, 60.0) == [10_000] * 3
     assert state.limited(1_000.0, 0.0) == [1] * 3
+
+
+def served_steps(state, config, row_ms, steps, waiting=10**9):
+    """Serve steps of slots whose rows cost so much; return what each took, ms, by step and slot."""
+    took = []
+    for _ in range(steps):
+        quotas = state.quotas(config, cores=8, now_ms=0)
+        took.append([])
+        for slot, quota in enumerate(quotas):
+            rows = min(quota, waiting)
+            one = replace(report(slot, None, rows), useful_ms=FIXED_MS + rows * row_ms)
+            state._learn_rate(one)
+            took[-1].append(one.useful_ms)
+    return took
+
+
+@pytest.mark.parametrize("row_ms", [10.0, 1.0, 0.05])
+def test_a_slot_that_has_served_nothing_stays_within_its_budget(row_ms):
+    """Rows of 10 ms are as dear as a call of something remote; 100,000 of them would take minutes."""
+    config, state = (
+        JobConfig("job", key_groups=GROUPS, budget_s=2.0),
+        OperatorState.fresh(2, GROUPS),
+    )
+    took = served_steps(state, config, row_ms, 3)
+    assert max(max(step) for step in took) <= 2_000.0 + FIXED_MS
+    assert min(took[-1]) > 1_900.0  # and by then they use it
+    state.assign(Assignment(spread(3, GROUPS).slot_of, 3, 1), (0, 1, None))
+    ((*_, of_new),) = served_steps(state, config, row_ms, 1)
+    assert 1_900.0 < of_new <= 2_000.0 + FIXED_MS
+
+
+def test_a_slot_that_had_no_rows_yet_is_given_what_the_others_serve():
+    config, state = (
+        JobConfig("job", key_groups=GROUPS, budget_s=1.0),
+        OperatorState.fresh(3, GROUPS),
+    )
+    assert state.quotas(config, 8, 0) == [100] * 3
+    for slot, rows in enumerate((100, 100, 0)):
+        state._learn_rate(replace(report(slot, None, rows), useful_ms=FIXED_MS + rows))
+    assert state.quotas(config, 8, 0) == [1_000] * 3
 
 
 def test_slots_that_compute_stay_within_the_machines_cores_and_the_journal_says_why(tmp_path):

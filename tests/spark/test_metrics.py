@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.control.estimators.examiner import Examiner
 from headgate.control.success import success_rates
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import ConfigError
@@ -54,11 +55,62 @@ def test_counters_are_cumulative_and_ticks_count_from_the_first():
     c = counters()
     c.add(report(0, [(101, 0, 3, 0), (102, 1, 2, 0)], [(102, 0, 3, 9)]), 0.3)
     (first, _), (second, cell) = c.until(102)
-    assert (first.tick, second.tick) == (1, 2)
+    assert (first.tick, second.tick) == (2, 3)
     assert first.arrived.tolist() == [3, 0, 0, 0]
     assert second.arrived.tolist() == [3, 2, 0, 0]
     assert second.completed.tolist() == [3, 0, 0, 0]
     assert cell.latency_ms.tolist() == [9, 0, 0, 0]
+
+
+def test_what_had_come_before_a_job_went_on_is_no_arrival_rate():
+    """An earlier run left 500 records, the source held 9,000 more; since then 10 come in a time slot."""
+    c, examiner = counters(waiting=(500, 0, 0, 0)), Examiner(GROUPS, 0.1, 0.5)
+    c.add(report(0, [(40, 0, 9_000, 0)], []), 0.0)
+    for tick in range(101, 106):
+        c.add(report(0, [(tick, 0, 10, 0)], [(tick, 0, 5, 0)], served=5), 0.01)
+        for sample, _ in c.read(tick):
+            examiner.add(sample)
+    view = examiner.view(bound_s=1.0, alert_s=0.1)
+    assert view.group_rate[0] == pytest.approx(100.0, rel=0.25)
+    assert view.backlog[0] == 9_500 + 5 * 5
+
+
+def test_rates_are_those_of_time_slots_that_the_source_has_delivered():
+    """Files of five time slots, of ten records each, are seen when they are whole; batches take three."""
+    c, examiner, seen = counters(first_tick=1), Examiner(GROUPS, 0.1, 2.0), []
+    for horizon in range(3, 200, 3):
+        rows = [(t, 0, 10, 0) for t in range(1, horizon + 1) if (t - 1) // 5 * 5 + 5 <= horizon]
+        new = [row for row in rows if row not in seen]
+        seen += new
+        done = [(horizon, 0, 10 * len(new), 0)] if new else []
+        c.add(report(0, new, done, served=10 * len(new)), 0.1)
+        for sample, _ in c.read(horizon):
+            examiner.add(sample)
+        if horizon > 60:
+            rate = examiner.view(bound_s=1.0, alert_s=0.1).group_rate[0]
+            assert rate == pytest.approx(100.0, rel=0.06)
+
+
+def test_a_few_stragglers_hold_no_time_slot_back():
+    c = counters(first_tick=1)
+    for tick in range(1, 100):
+        late = [(max(tick - 15, 1), 0, 1, 0)]
+        c.add(report(0, [(tick, 0, 200, 0), *late], []), 0.0)
+        told = c.read(tick)
+    assert [sample.tick for sample, _ in told] == [100]
+
+
+def test_what_a_slot_did_lies_where_its_useful_time_lies():
+    c = counters()
+    one = report(1, [(101, 3, 4, 0)], [(101, 3, 1, 0), (103, 3, 3, 0)], served=4)
+    c.add(dataclasses.replace(one, merged_rows=4), 0.8)
+    share = dataclasses.replace(
+        report(0, [], [], served=7), counts=Counts(binned([]), binned([]), 102)
+    )
+    c.add(share, 0.1)
+    samples = [sample for sample, _ in c.until(103)]
+    assert [s.worked.tolist() for s in samples] == [[0.0, 2.0], [7.0, 0.0], [0.0, 6.0]]
+    assert samples[1].useful_s.tolist() == [0.1, 0.0]
 
 
 def test_useful_time_lies_where_the_completions_are():
@@ -83,10 +135,10 @@ def test_nothing_is_told_of_time_that_is_not_known_completely():
     metrics.add_operator("o", spread(1, GROUPS), np.zeros(GROUPS), useful, None)
     # the batch began at 10.35 s and took until 12 s: time slots up to 10.3 s are known
     metrics.committed([report(0, [(103, 0, 1, 0)], [(119, 0, 1, 0)])], 10_350.0, 10_350.0, 12_000.0)
-    assert [s.tick for s in metrics.collect()["o"]] == [1, 2, 3]
+    assert [s.tick for s in metrics.collect()["o"]] == [2, 3, 4]
     metrics.known_until(12_050.0)
     samples = metrics.collect()["o"]
-    assert [s.tick for s in samples] == list(range(4, 21))
+    assert [s.tick for s in samples] == list(range(5, 22))
     assert samples[-1].completed.tolist() == [1, 0, 0, 0]
     assert metrics.collect()["o"] == []
 
@@ -157,7 +209,7 @@ def test_an_assignment_holds_from_the_time_slot_that_begins_after_its_step():
     metrics.assigned("o", spread(2, GROUPS), (0, None), at_ms=250.0)
     metrics.known_until(500.0)
     slots = {s.tick: s.assignment.slots for s in metrics.collect()["o"]}
-    assert slots == {1: 1, 2: 1, 3: 2, 4: 2, 5: 2}
+    assert slots == {2: 1, 3: 1, 4: 2, 5: 2, 6: 2}
     assert renumbered == [(0, None)]
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from types import SimpleNamespace
 
 import pytest
-from share_slots import GROUPS, Slots
+from share_slots import GROUPS, NAME, Slots
 
+from headgate.core.assignment import Assignment
+from headgate.core.errors import EngineError
 from headgate.operators.spec import Aggregate, AggregateSpec, Kind, Leaf, Op, OutputMode, TimeKey
 from headgate.spark.steer.control import _waiting
 from headgate.spark.steer.entries import EntryRates
+from headgate.spark.step.stateful import StatefulWork
 
 INTEGER = Leaf(Kind.INTEGER)
 MERGED = (
@@ -187,3 +191,43 @@ def test_what_shares_would_leave_to_be_merged_is_measured_before_a_split_and_aft
     assert rates.per_s[1] == pytest.approx(10.0, rel=0.2)
     # hardly two records of group 2 have a key in common: its owner merges nearly all of them again
     assert rates.per_s[2] > 100.0
+
+
+def work_whose_stage(attempts, split):
+    """Return a query's steps as far as reports are agreed on; Spark has begun stage 7 so often."""
+    work = object.__new__(StatefulWork)
+    assignment = Assignment((0,) * GROUPS, 2, 1, split)
+    work.states = {NAME: SimpleNamespace(assignment=assignment)}
+    work.query = SimpleNamespace(chains=[[SimpleNamespace(id=NAME)]])
+    stages = {7: SimpleNamespace(currentAttemptId=attempts - 1)}
+    tracker = SimpleNamespace(getStageInfo=stages.get)
+    work.spark = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
+    return work
+
+
+def reports_of(stage):
+    return [
+        SimpleNamespace(operator=NAME, slot=slot, token=str(slot), consumed=(), stage=stage)
+        for slot in range(2)
+    ]
+
+
+def test_a_step_runs_again_where_spark_repeated_a_stage_while_groups_are_split():
+    """Rows that are read again may come in another order, and be dealt to other slots than before."""
+    with pytest.raises(
+        EngineError, match="were lost and read again while key groups are split"
+    ) as e:
+        work_whose_stage(2, {1: (0, 1)})._agreed(reports_of(7))
+    assert e.value.transient
+
+
+@pytest.mark.parametrize(
+    ("attempts", "split", "stage"),
+    [
+        (2, {}, 7),  # whole groups go where their key says, in whatever order
+        (1, {1: (0, 1)}, 7),
+        (2, {1: (0, 1)}, 8),  # Spark has forgotten the stage
+    ],
+)
+def test_other_steps_do_not_run_again_for_it(attempts, split, stage):
+    assert len(work_whose_stage(attempts, split)._agreed(reports_of(stage))) == 2

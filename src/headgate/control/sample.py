@@ -32,6 +32,9 @@ class Sample:
     useful_s : float64[slots]
         Useful time of each slot within this time slot, in seconds: deserialise, process, serialise,
         no waiting; NaN where missing.
+    worked : float64[slots] or None
+        What each slot did in that time: records, and rows that another slot had merged. None: what was
+        completed of its key groups; of a split one, a slot works on records that another completes.
 
     References
     ----------
@@ -44,3 +47,4 @@ class Sample:
     arrived: F64
     completed: F64
     useful_s: F64
+    worked: F64 | None = None

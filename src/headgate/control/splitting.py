@@ -20,6 +20,51 @@ _SPARE = 1.25
 without it the end of one split is the reason for the next."""
 
 
+_WINDOWS = 5
+"""So many windows of the SLO has a split to be more than is needed before it ends. Chosen, not tuned."""
+
+_DOUBLED_MOST = 6
+"""How often that time doubles: to 320 windows."""
+
+
+class Patience:
+    """How long the end of a split has to wait, and does so longer where one came too soon.
+
+    Ending a split and beginning it again stops a hot key twice, and a lull is soon over. So a split ends
+    only after it was more than is needed in every cycle of five windows. Where a key group gets more
+    shares again after it was given fewer, that was too soon, and the time doubles for it.
+    """
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+        self._shares: dict[tuple[str, int], int] = {}
+        self._ended: set[tuple[str, int]] = set()
+        self._doubled: dict[tuple[str, int], int] = {}
+
+    def observe(self, operator: str, view: OperatorView) -> None:
+        """Take note of the shares that there are now."""
+        known = {group for name, group in self._shares if name == operator}
+        for group in known | view.assignment.split.keys():
+            key, shares = (operator, group), len(view.assignment.shares_of(group))
+            before = self._shares.get(key, shares)
+            if shares < before:
+                self._ended.add(key)
+            elif shares > before and key in self._ended:
+                self._ended.remove(key)
+                self._doubled[key] = min(self._doubled.get(key, 0) + 1, _DOUBLED_MOST)
+            self._shares[key] = shares
+
+    def needed(self, operator: str) -> None:
+        """Take note that now the split is not more than is needed."""
+        self._since_s.pop(operator, None)
+
+    def left_s(self, operator: str, group: int, time_s: float, window_s: float) -> float:
+        """Return how long a split that is more than is needed at `time_s` still has to be so."""
+        since_s = self._since_s.setdefault(operator, time_s)
+        wait_s = _WINDOWS * window_s * 2.0 ** self._doubled.get((operator, group), 0)
+        return since_s + wait_s - time_s
+
+
 def share_rate(view: OperatorView) -> F64:
     """Return the arrivals per second of the largest share of each key group, shape [G]."""
     rates = view.group_rate.copy()
@@ -106,7 +151,10 @@ def _split_over(
 
 
 def best_whole(view: OperatorView, epsilon: float) -> UnitStrategy | None:
-    """Return the split that can do with fewer slots, or end, where one can, with some load to spare."""
+    """Return the split that can do with fewer slots, or end, where one can, with some load to spare.
+
+    Its load is what arrives of the key group, and what waits of it, which is to be served within the bound.
+    """
     for group, held in sorted(view.assignment.split.items()):
         others = _without(view, group)
         order = np.argsort(pressure(others, view.service_rate, epsilon), kind="stable").tolist()
@@ -114,7 +162,8 @@ def best_whole(view: OperatorView, epsilon: float) -> UnitStrategy | None:
         for shares in range(1, len(held)):
             chosen = (held[0], *helpers[: shares - 1])
             rates = others.copy()
-            rates[list(chosen)] += float(view.group_rate[group]) / shares
+            waiting = float(view.backlog[group]) / view.bound_s
+            rates[list(chosen)] += (float(view.group_rate[group]) + waiting) / shares
             if shares > 1:
                 rates[held[0]] += view.merging_rate(group, shares)
             grown = others + (rates - others) * _SPARE

@@ -43,6 +43,7 @@ class _Tick:
     arrived: F64
     completed: F64
     useful_s: F64
+    worked: F64 | None
 
 
 class Examiner:
@@ -75,6 +76,10 @@ class Examiner:
     -----
     A slot that appears takes the service rate of the slot that its key groups come from, until it
     has completed something itself. One that comes with no groups takes the mean of all slots.
+
+    What a slot serves is work over useful time: of a share of a split key group it does the work in one
+    step, and the owner completes it in another, so that completions would be counted against the time
+    of other records.
 
     References
     ----------
@@ -143,12 +148,14 @@ class Examiner:
         arrived = np.array(sample.arrived, dtype=np.float64)
         completed = np.array(sample.completed, dtype=np.float64)
         useful_s = np.asarray(sample.useful_s, dtype=np.float64)
+        worked = None if sample.worked is None else np.asarray(sample.worked, dtype=np.float64)
         slots = sample.assignment.slots
         if (
             arrived.shape != (groups,)
             or completed.shape != (groups,)
             or sample.assignment.key_groups != groups
             or useful_s.shape != (slots,)
+            or (worked is not None and worked.shape != (slots,))
             or not len(sample.slot_ids) == len(set(sample.slot_ids)) == slots
         ):
             self._why = (
@@ -157,8 +164,8 @@ class Examiner:
             )
             return
         worst = check(arrived, completed, self._known_arrived, self._known_completed)
-        tick = _Tick(sample.tick, sample.assignment, sample.slot_ids, arrived, completed, useful_s)
-        self._take(tick, worst, sample)
+        known = (arrived, completed, useful_s, worked)
+        self._take(_Tick(sample.tick, sample.assignment, sample.slot_ids, *known), worst, sample)
 
     def view(
         self,
@@ -289,6 +296,7 @@ class Examiner:
             nothing,
             nothing.copy(),
             np.full(assignment.slots, np.nan),
+            None,
         )
 
     def _bridge(self) -> None:
@@ -342,8 +350,8 @@ class Examiner:
         commit_slots(
             row,
             new.useful_s,
+            self._slot_count[row, self._columns] if new.worked is None else new.worked,
             self._columns,
-            self._slot_count,
             self._slot_useful,
             self._service_rate,
             self._carried_s,

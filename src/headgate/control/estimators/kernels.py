@@ -139,8 +139,8 @@ def commit_groups(
 def commit_slots(
     row: int,
     useful_s: F64,
+    worked: F64,
     columns: I64,
-    slot_count: F64,
     slot_useful: F64,
     service_rate: F64,
     carried_s: F64,
@@ -153,15 +153,16 @@ def commit_slots(
     row : int
     useful_s : float64[N]
         Useful time of each slot; what is not a number from 0 to `USEFUL_MAX_S` is missing.
+    worked : float64[N]
+        Records that each slot worked on in it; what is not above 0 is no measurement.
     columns : int64[N]
         Column of each slot.
-    slot_count : float64[W, columns]
     slot_useful : float64[W, columns]
         Receives the useful time; NaN where missing.
     service_rate : float64[columns]
         mu, changed in place; NaN before the first measurement.
     carried_s : float64[columns]
-        Useful time since the last completion: the record that takes longer than a tick.
+        Useful time since work was last done: the record that takes longer than a tick.
     eta : float
         Weight of the new measurement.
     """
@@ -174,8 +175,8 @@ def commit_slots(
             continue
         slot_useful[row, column] = useful
         carried_s[column] += useful
-        count = slot_count[row, column]
-        if count <= 0.0:
+        count = worked[i]
+        if not count > 0.0:
             continue
         if carried_s[column] * SERVICE_RATE_MAX > count:
             measured = count / carried_s[column]

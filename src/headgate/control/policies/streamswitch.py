@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -13,7 +13,7 @@ from headgate.control.decision import Change, ChangeKind, Decision
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.projection import F64, pressure, projected_latency_s
-from headgate.control.splitting import best_split, best_whole, hottest_at, share_rate
+from headgate.control.splitting import Patience, best_split, best_whole, hottest_at, share_rate
 from headgate.control.strategies import (
     Flags,
     UnitStrategy,
@@ -90,8 +90,9 @@ class StreamSwitch:
       It stays where it is, its slot is relieved of the other groups, and what remains severe for
       its sake neither makes a balance look insufficient nor asks for more slots;
     - before that, where its operator can merge, it is split over the fewest slots on which its shares
-      are within the bound: a fourth treatment, *split*. It ends, or has fewer slots, when all slots
-      are good and would be so with a quarter more of its load;
+      are within the bound: a fourth treatment, *split*. It ends, or has fewer slots, when these would
+      be within the bound with a quarter more of its load and all that waits of it, have been so for
+      five windows, longer where that was too soon before, and nothing else is to be done;
     - where the largest severe slot cannot be relieved, the next one is;
     - with as many slots as there may be, a balance is taken if it cures its source.
     """
@@ -103,6 +104,7 @@ class StreamSwitch:
         self._epsilon = epsilon
         self._steps = int(steps)
         self._split = bool(split)
+        self._patience = Patience()
 
     @property
     def name(self) -> str:
@@ -117,7 +119,10 @@ class StreamSwitch:
         reasons: list[str] = []
         rules: dict[str, None] = {}
         numbers: dict[str, float] = {}
-        diagnoses = {name: self._diagnose(view) for name, view in observation.operators.items()}
+        diagnoses = {
+            name: self._patient(name, view, observation.time_s)
+            for name, view in observation.operators.items()
+        }
         acts = any(diagnosis.strategy for diagnosis in diagnoses.values())
         for name, diagnosis in diagnoses.items():
             numbers |= {f"{name}.{key}": value for key, value in diagnosis.numbers.items()}
@@ -153,6 +158,28 @@ class StreamSwitch:
             return change, diagnosis.reason
         more = "1 more move" if taken == 2 else f"{taken - 1} more moves"  # noqa: PLR2004
         return change, f"{diagnosis.reason}; with {more}, {change.assignment.slots} slots"
+
+    def _patient(self, name: str, view: OperatorView, time_s: float) -> _Diagnosis:
+        """Return the diagnosis of an operator, or the end of a split that has long not been needed.
+
+        That is judged by what arrives and waits and not by latency, of which the split itself is a part.
+        """
+        self._patience.observe(name, view)
+        diagnosis = self._diagnose(view)
+        whole = best_whole(view, self._epsilon) if view.assignment.split else None
+        if whole is None:
+            self._patience.needed(name)
+            return diagnosis
+        rejoined = _rejoined(view, whole, diagnosis.numbers)
+        group = int(rejoined.numbers["group"])
+        left_s = self._patience.left_s(name, group, time_s, view.window_s)
+        acts = diagnosis.strategy
+        if left_s > 0.0:
+            reason = (
+                f"{diagnosis.reason}; {rejoined.reason}, if that stays so for {left_s:.3g} s more"
+            )
+            return replace(diagnosis, reason=reason) if acts is None else diagnosis
+        return rejoined if acts is None or acts.kind is ChangeKind.SCALE_IN else diagnosis
 
     def _diagnose(self, view: OperatorView) -> _Diagnosis:
         rates = view.slot_rate
@@ -251,8 +278,6 @@ class StreamSwitch:
     def _save(self, view: OperatorView, rates: F64, numbers: dict[str, float]) -> _Diagnosis:
         """Scale in, if all slots stay good."""
         slots = view.slots
-        if view.assignment.split and (whole := best_whole(view, self._epsilon)) is not None:
-            return _rejoined(view, whole, numbers)
         if slots > max(view.slots_min, 1) and self._one_fewer_may_do(view, rates):
             merge = best_scale_in(view, self._epsilon)
             # None where all slots have a share of one key group
@@ -331,11 +356,12 @@ def _rejoined(view: OperatorView, whole: UnitStrategy, numbers: dict[str, float]
     before, after = view.assignment.split, whole.split
     group = next(g for g in before if len(after.get(g, (0,))) < len(before[g]))
     shares = len(after.get(group, (0,)))
-    numbers |= {"group": float(group), "shares": float(shares)}
+    numbers = numbers | {"group": float(group), "shares": float(shares)}
     what = "whole again" if shares == 1 else f"split over {shares} slots"
     reason = (
-        f"all {view.slots} slots are good, and stay so with key group {group} {what} instead of "
-        f"split over {len(before[group])}"
+        f"with a quarter more of what arrives and waits of it, {view.group_rate[group]:.4g} records/s and "
+        f"{view.backlog[group]:.0f} records, key group {group} will do {what} instead of split over "
+        f"{len(before[group])}"
     )
     return _Diagnosis("good -> split", reason, numbers, whole)
 

@@ -87,11 +87,19 @@ class Changes:
         until_s = self._frozen_until_s
         return until_s is not None and time.time() < until_s
 
-    def freeze(self, until_s: float = float("inf")) -> None:
-        """Forbid changes before `until_s`, seconds since 1970; what is asked for already is given up."""
+    def freeze(self, until_s: float = float("inf")) -> list[str]:
+        """Forbid changes before `until_s`, seconds since 1970; what is asked for already is given up.
+
+        Returns
+        -------
+        list of str
+            Operators of which something was given up. A control loop that waits for it has to be told.
+        """
         with self._lock:
             self._frozen_until_s = until_s
+            given_up = [name for name in self._wanted if name not in self._heading]
             self._wanted.clear()
+            return given_up
 
     def thaw(self) -> None:
         """Allow changes again."""

@@ -236,14 +236,15 @@ class OperatorState:
     def _learn_rate(self, report: Report) -> None:
         """Bring a slot's rate closer to what it just did: half way, or all the way from far off.
 
-        A slot that became ten times slower must not stretch more than one batch by it. A task has a
-        fixed cost, which varies; one that took hardly more says only that its rows were too few to
-        tell, so the rate is raised until they do, as long as others wait.
+        A slot that became ten times slower must not stretch more than one batch by it; of one that has
+        served nothing before, what it just did is all there is. A task has a fixed cost, which varies;
+        one that took hardly more says only that its rows were too few to tell, so the rate is raised
+        until they do, as long as others wait.
         """
         if report.served_rows == 0:
             return
         slot, useful_ms = report.slot, max(report.useful_ms, 0.1)
-        known = self.rate_per_s.get(slot, _INITIAL_RATE_PER_S)
+        known = self.rate_per_s.get(slot, 0.0)
         if useful_ms < _TELLING_MS:
             least = report.served_rows / useful_ms * 1e3
             held_up = any(key in self.backlog for key in self.assignment.waiting_at(slot))
@@ -265,14 +266,17 @@ class OperatorState:
         before_split, self.assignment = self.assignment.split, assignment
         for group in before_split.keys() | assignment.split.keys():
             self._deal(group, len(before_split.get(group, (0,))))
-        known = sorted(self.rate_per_s.values())
-        if known:
-            typical = known[len(known) // 2]
+        if self.rate_per_s:
             before = survivors or range(assignment.slots)
             self.rate_per_s = {
-                slot: self.rate_per_s.get(-1 if old is None else old, typical)
+                slot: self._expected_rate(-1 if old is None else old)
                 for slot, old in enumerate(before)
             }
+
+    def _expected_rate(self, slot: int) -> float:
+        """Return the rows per second that a slot is given work for: its own, else the other slots'."""
+        others = sorted(self.rate_per_s.values()) or [_PROBE_RATE_PER_S]
+        return self.rate_per_s.get(slot, others[len(others) // 2])
 
     def _deal(self, group: int, shares_before: int) -> None:
         """Deal what waits of a key group to its shares anew, where their number has changed.
@@ -320,8 +324,7 @@ class OperatorState:
         waves = -(-slots // max(cores, 1))
         quotas = []
         for slot in range(slots):
-            rate = self.rate_per_s.get(slot, _INITIAL_RATE_PER_S)
-            quota = max(1, int(rate * config.budget_s / waves))
+            quota = max(1, int(self._expected_rate(slot) * config.budget_s / waves))
             if self._overdue(slot, config, now_ms):
                 quota = _EVERYTHING
             quotas.append(quota)
@@ -341,8 +344,9 @@ def split_of(given: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
     return {int(group): tuple(shares) for group, shares in given.get("split", {}).items()}
 
 
-_INITIAL_RATE_PER_S = 100_000.0
-"""Rows per second assumed of a slot that has served nothing yet. Chosen, not tuned."""
+_PROBE_RATE_PER_S = 100.0
+"""Rows per second that a slot is given before any has served one: records of 10 ms, a query of something
+remote each, then fill the budget and no more. Cheap ones wait a step. Chosen, not tuned."""
 
 _RATE_MAX_PER_S = 10_000_000.0
 """No slot serves more; keeps the raising of a rate within bounds."""

@@ -127,9 +127,9 @@ class Commands:
         return "until thawed" if until_s is None else f"until {until_s:.0f} s since 1970"
 
     def _hold(self, until_s: float) -> None:
-        self._changes.freeze(until_s)
+        given_up = self._changes.freeze(until_s)
         if self._controller is not None:
-            self._controller.freeze(until_s)
+            self._controller.freeze(until_s, given_up)
 
     def _thaw(self, command: Command) -> str:
         self._files.thaw()

@@ -240,9 +240,15 @@ class Controller:
         self._events.put(None)
         self._thread.join(_STOP_WAIT_S)
 
-    def freeze(self, until_s: float) -> None:
-        """Decide nothing before `until_s`, seconds since 1970."""
-        self._events.put(lambda: self._loop.freeze(self._now_s() + until_s - time.time()))
+    def freeze(self, until_s: float, given_up: Sequence[str] = ()) -> None:
+        """Decide nothing before `until_s`, seconds since 1970.
+
+        Parameters
+        ----------
+        given_up : sequence of str
+            Operators of which a change was asked for that will not come into force.
+        """
+        self._events.put(lambda: self._on_frozen(until_s, given_up))
 
     def thaw(self) -> None:
         """Decide again."""
@@ -320,6 +326,12 @@ class Controller:
         elif self._loop.state(operator) is LoopState.CHANGING:
             self._loop.abandoned(operator)  # a user was faster
 
+    def _on_frozen(self, until_s: float, given_up: Sequence[str]) -> None:
+        self._loop.freeze(self._now_s() + until_s - time.time())
+        for name in given_up:
+            if name in self._targets and self._loop.state(name) is LoopState.CHANGING:
+                self._loop.abandoned(name)
+
     def _on_lost(self, operator: str, slot: int) -> None:
         if operator in self._targets:
             self._loop.slot_failed(operator, self._metrics.slot_id(operator, slot))
@@ -342,7 +354,8 @@ class Controller:
             started_ms,
             latency_ms / records / 1e3 if records else None,
             busy_s(reports, self._cores.at_once()),
-            any(r.waiting_records or r.taken for r in first),
+            # what shares have merged waits a step for their owner in every step: that is no backlog
+            any(r.waiting_records or sum(r.taken.values()) > r.merged_rows for r in first),
         )
         given_s = self._config.floor_s
         floor_s = self._floor.value_s if given_s is None else given_s

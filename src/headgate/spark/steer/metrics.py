@@ -29,6 +29,15 @@ _HISTORY_TICKS = 1200
 """Time slots that may lie open at once: older arrivals count in the oldest, and a longer pause leaves
 a gap. Chosen, not tuned: two minutes at the default of 100 ms."""
 
+_BEHIND_TICKS = 20
+"""The most that samples are held back for a source that delivers late: 2 s at the default of 100 ms."""
+
+_BEHIND_SHARE = 0.99
+"""Share of the records that have come by then; a few stragglers hold nothing back."""
+
+_BEHIND_DECAY = 0.97
+"""Weight of a step against the next one in that share: some thirty steps. All three chosen, not tuned."""
+
 
 @dataclass
 class Cell:
@@ -39,7 +48,7 @@ class Cell:
     arrived, completed, latency_ms, within : float64[G]
         Records that arrived, that were completed, the sum of the latter's latencies, and how many of
         them were within the bound.
-    useful_s : dict of int to float
+    useful_s, worked : dict of int to float
         By slot.
     results : float64[3]
         Results put out, the sum of their ages, and how many of them were within the bound.
@@ -50,7 +59,13 @@ class Cell:
     latency_ms: F64
     within: F64
     useful_s: dict[int, float] = field(default_factory=dict)
+    worked: dict[int, float] = field(default_factory=dict)
     results: F64 = field(default_factory=lambda: np.zeros(3))
+
+    def spend(self, slot: int, useful_s: float, worked: float) -> None:
+        """Count useful time of a slot, and what it did in it."""
+        self.useful_s[slot] = self.useful_s.get(slot, 0.0) + useful_s
+        self.worked[slot] = self.worked.get(slot, 0.0) + worked
 
 
 @dataclass(frozen=True)
@@ -70,8 +85,44 @@ class Mapped:
     from_tick: int
 
 
+class Delivery:
+    """How far the records that a source has delivered stay behind the clock, in time slots.
+
+    A source that delivers files, say, shows a record half a file after its arrival time-stamp. When a batch
+    has read all there is, the newest time slots are not complete: rates that end with them look too low, by
+    turns more and less.
+    """
+
+    def __init__(self) -> None:
+        self._records: F64 = np.zeros(_BEHIND_TICKS + 1)
+        self._read_tick: int | None = None
+
+    def add(self, tick: int, records: float) -> None:
+        """Take note of records of a time slot that came after `read` was last called."""
+        if self._read_tick is not None:
+            behind = min(max(self._read_tick - tick, 0), _BEHIND_TICKS)
+            self._records[behind] += records
+
+    def read(self, tick: int) -> None:
+        """Take note that a batch has read all that was there in a time slot."""
+        if self._read_tick is None or tick > self._read_tick:
+            self._read_tick = tick
+            self._records *= _BEHIND_DECAY
+
+    @property
+    def behind(self) -> int:
+        """So many of the newest time slots are not complete yet."""
+        total = float(self._records.sum())
+        if total <= 0.0:
+            return 0
+        return int(np.searchsorted(np.cumsum(self._records), _BEHIND_SHARE * total))
+
+
 class OperatorCounters:
     """Counters of one operator, from reports to samples.
+
+    The first sample is that of tick 2: what had arrived before the first time slot, and waits here or in
+    the source, is then no part of any arrival rate.
 
     Parameters
     ----------
@@ -79,12 +130,14 @@ class OperatorCounters:
     waiting : float64[G]
         Rows that an earlier run left in the backlog; they arrived before the first time slot.
     first_tick : int
-        Number of the time slot (since the Unix epoch) that becomes tick 1.
+        Number of the time slot (since the Unix epoch) that becomes tick 2.
     """
 
     def __init__(self, assignment: Assignment, waiting: F64, first_tick: int) -> None:
-        self._origin = first_tick - 1
+        self._origin = first_tick - 2
+        self._first = first_tick
         self._told = first_tick - 1
+        self._delivery = Delivery()
         self._arrived = waiting.astype(np.float64)
         self._completed = np.zeros(len(waiting))
         self._open: dict[int, Cell] = {}
@@ -128,23 +181,29 @@ class OperatorCounters:
         for tick, rows in self._by_tick(arrivals):
             cell = self._cell(tick)
             np.add.at(cell.arrived, arrivals.group[rows], arrivals.records[rows])
+            if tick >= self._first:
+                self._delivery.add(tick, float(arrivals.records[rows].sum()))
         total = float(completions.records.sum())
         if total == 0.0 and useful_s > 0.0:
             # it served a share of another slot's key group, which that one completes
-            spent = self._cell(report.counts.end_tick).useful_s
-            spent[report.slot] = spent.get(report.slot, 0.0) + useful_s
+            self._cell(report.counts.end_tick).spend(report.slot, useful_s, report.work)
         for tick, rows in self._by_tick(completions):
             cell = self._cell(tick)
             groups, records = completions.group[rows], completions.records[rows]
             np.add.at(cell.completed, groups, records)
             np.add.at(cell.latency_ms, groups, completions.latency_ms[rows])
             np.add.at(cell.within, groups, completions.within[rows])
-            share = useful_s * float(records.sum()) / total
-            cell.useful_s[report.slot] = cell.useful_s.get(report.slot, 0.0) + share
+            share = float(records.sum()) / total
+            cell.spend(report.slot, share * useful_s, share * report.work)
 
     def add_results(self, tick: int, count: float, latency_ms: float, within: float) -> None:
         """Count results that were put out in a time slot: how many, the sum of their ages, ..."""
         self._cell(tick).results += (count, latency_ms, within)
+
+    def read(self, tick: int) -> list[tuple[Sample, Cell]]:
+        """Return the samples that are complete now that a batch has read all there was in `tick`."""
+        self._delivery.read(tick)
+        return self.until(tick - self._delivery.behind)
 
     def until(self, tick: int) -> list[tuple[Sample, Cell]]:
         """Return the samples of all time slots up to `tick` that were not given away yet."""
@@ -163,10 +222,10 @@ class OperatorCounters:
         return found
 
     def _sample(self, tick: int, mapped: Mapped, cell: Cell) -> Sample:
-        useful_s = np.zeros(mapped.assignment.slots)
+        useful_s, worked = np.zeros((2, mapped.assignment.slots))
         for slot, spent_s in cell.useful_s.items():
             if slot < len(useful_s):
-                useful_s[slot] = spent_s
+                useful_s[slot], worked[slot] = spent_s, cell.worked[slot]
         return Sample(
             tick - self._origin,
             mapped.assignment,
@@ -174,6 +233,7 @@ class OperatorCounters:
             self._arrived,
             self._completed,
             useful_s,
+            worked,
         )
 
     def _mapped_in(self, tick: int) -> Mapped:
@@ -192,6 +252,8 @@ class OperatorCounters:
             into.latency_ms += cell.latency_ms
             into.within += cell.within
             into.results += cell.results
+            for slot, spent_s in cell.useful_s.items():
+                into.spend(slot, spent_s, cell.worked[slot])
 
     def _by_tick(self, binned: Binned) -> Iterable[tuple[int, npt.NDArray[np.int64]]]:
         if not len(binned.tick):
@@ -228,7 +290,7 @@ class SparkMetrics:
     delta_s : float
         Length of a tick; ticks begin at multiples of it since 1970.
     started_ms : float
-        Tick 1 is the first that ends after it.
+        Tick 2 is the first that ends after it.
     origins : Origins, optional
         What follows results back to the source.
     """
@@ -328,10 +390,10 @@ class SparkMetrics:
                 metered.counters.add_results(tick, one.count, total_ms, within)
 
     def known_until(self, horizon_ms: float) -> None:
-        """Give away what is known completely: the time slots up to `horizon_ms`."""
+        """Give away what is known completely: time slots up to `horizon_ms` that the source has delivered."""
         tick = math.floor(horizon_ms / self._delta_ms)
         for metered in self._operators.values():
-            for sample, cell in metered.counters.until(tick):
+            for sample, cell in metered.counters.read(tick):
                 metered.samples.append(sample)
                 if metered.success is not None and metered.by_results:
                     metered.success.add(*(cell.results[i : i + 1] for i in range(3)))
