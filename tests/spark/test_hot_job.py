@@ -1,4 +1,4 @@
-"""A job with a hot key, its counters and control loop as they are, on a virtual clock: one split, for good."""
+"""A job with a hot key, its counters and control loop, on a virtual clock: one split, for good."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def _split_over(
 def best_whole(view: OperatorView, epsilon: float) -> UnitStrategy | None:
     """Return the split that can do with fewer slots, or end, where one can, with some load to spare.
 
-    Its load is what arrives of the key group, and what waits of it, which is to be served within the bound.
+    Its load is what arrives of the key group, and what waits of it, to be served within the bound.
     """
     for group, held in sorted(view.assignment.split.items()):
         others = _without(view, group)

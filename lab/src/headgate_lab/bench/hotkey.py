@@ -1,15 +1,19 @@
 """Whether a key with most of all records keeps its SLO once its key group is split, and its answer.
 
 Count and sum per key, in update mode; one key has 60 % of the records, more than a slot can serve. A
-first side has the paper's treatments alone, the second may split. In the second the driver and its JVM
-are killed, and start again from the checkpoint; later a slot's Python worker is. What the sink has at the
-end is compared with what is in the input.
+first side has the paper's treatments alone, the second may split. In the second, once the SLO has been
+met for a while, the driver and its JVM are killed, and start again from the checkpoint; then the Python
+worker of the slot that owns the hot key is, while the backlog stands and again later. The load goes on
+until what came meanwhile must be worked off, and for half the time of a run more. What the sink has at
+the end is compared with what is in the input.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -38,6 +42,9 @@ from headgate_lab.testing import faults
 _FILE_S = 0.5
 _SETTLED_S = 12.0
 """What a backlog from before the split may take to go, and a start: the SLO is judged after it."""
+
+_STRIKES = (10, 60)
+"""In which steps after the driver's start the worker is killed; in the second no backlog stands."""
 
 _START_S = 120.0
 _END_S = 240.0
@@ -111,10 +118,12 @@ def run(**given: Any) -> dict[str, Any]:
     -------
     dict
         ``sides`` (by name: ``met``, the share of seconds whose mean latency was within the bound,
-        ``met_before`` and ``met_after`` the split, each as far as it had settled, seconds after a kill
-        left out of the latter and in ``met_all``; ``latency_ms_mean`` likewise; ``split``: the reason
-        and over how many slots; ``slots``; ``retries``, ``restarts``; ``records``), ``verified``,
-        ``parameters``, ``machine``. It fails where an answer differs.
+        ``met_before`` and ``met_after`` the split, as far as that had settled, in the latter without the
+        ``settling_s`` after the kill of the driver, in ``met_all`` with them; ``met_until_kill`` and
+        ``met_after_kill``: its parts; ``latency_ms_mean`` likewise; ``down_s``: from the kill to the
+        first batch; ``recovered_s``: from it until the SLO was met again for good; ``split``: the
+        reasons; ``slots``; ``retries``, ``restarts``; ``records``), ``verified``, ``parameters``,
+        ``machine``. It fails where an answer differs, and where a kill did not strike.
     """
     chosen = parameters(HotkeyParameters, given)
     sides = {}
@@ -136,9 +145,12 @@ class _Load:
     def __init__(self, chosen: HotkeyParameters, folder: Path) -> None:
         self._chosen, self._folder = chosen, folder
         self.truth: dict[int, list[int]] = {}
+        self.until_s = 0.0
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
+        """Begin, for as long as is asked for or, if set later, until `until_s` (since 1970)."""
+        self.until_s = time.time() + self._chosen.seconds
         self._thread.start()
 
     def join(self) -> None:
@@ -146,7 +158,9 @@ class _Load:
 
     def _run(self) -> None:
         draw, chosen, since = np.random.default_rng(self._chosen.seed), self._chosen, time.time()
-        for number in range(int(chosen.seconds / _FILE_S)):
+        for number in itertools.count():
+            if since + _FILE_S > self.until_s:
+                return
             time.sleep(max(0.0, since + _FILE_S - time.time()))
             rows = int(chosen.rate * _FILE_S)
             keys = np.where(draw.random(rows) < chosen.share, 0, draw.integers(1, 200, rows))
@@ -167,20 +181,23 @@ class _Load:
 def _side(chosen: HotkeyParameters, name: str, work: Path) -> dict[str, Any]:
     for folder in ("in", "out"):
         (work / folder).mkdir()
-    kills = chosen.kill and name == "split"
+    kills, killed = chosen.kill and name == "split", None
     load, request = _Load(chosen, work / "in"), {"side": name, "parameters": asdict(chosen)}
     job = _start(request, work)
     _wait((work / "ready").exists, _START_S, "the query did not start")
     load.start()
-    killed_s = []
     if kills:
         _wait(lambda: _split_s(work) is not None, chosen.seconds, "no split came")
-        time.sleep(chosen.seconds / 4)
-        killed_s.append(time.time())
+        time.sleep(_SETTLED_S + chosen.seconds / 4)
+        load.until_s = math.inf
+        since_s = time.time()
         (work / "ready").unlink()
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
         job = _start(request | {"kill_worker": True}, work)
+        _wait((work / "ready").exists, _START_S, "the query did not start again")
+        killed = _Kill(since_s, time.time() - since_s, _settling_s(chosen, work, since_s))
+        load.until_s = since_s + killed.settling_s + chosen.seconds / 2
     load.join()
     (work / "over").touch()
     try:
@@ -193,7 +210,35 @@ def _side(chosen: HotkeyParameters, name: str, work: Path) -> dict[str, Any]:
         msg = f"the side {name} failed: {(work / 'said').read_text()[-600:]}"
         raise EngineError(msg)
     _verify(work, load.truth)
-    return _figures(chosen, work, killed_s)
+    figures = _figures(chosen, work, killed)
+    if killed is not None and not figures["retries"]:
+        raise EngineError("the worker was to be killed, and no step ran again")
+    return figures
+
+
+@dataclass(frozen=True)
+class _Kill:
+    """The kill of a driver: when, until its first batch, and until its backlog must be gone."""
+
+    since_s: float
+    down_s: float
+    settling_s: float
+
+    @property
+    def settled_at_s(self) -> float:
+        """From when on the SLO is judged again, seconds since 1970."""
+        return self.since_s + self.settling_s
+
+
+def _settling_s(chosen: HotkeyParameters, work: Path, since_s: float) -> float:
+    """Return how long after a kill all that came meanwhile is worked off, at what the slots serve."""
+    down_s = time.time() - since_s
+    slots = next(e.slots for e in reversed(_events(work)) if isinstance(e, Batch))
+    spare = slots * chosen.slot_rate - chosen.rate
+    if spare <= 0.0:
+        msg = f"{slots} slots at {chosen.slot_rate:g} records/s cannot work off a backlog"
+        raise EngineError(msg)
+    return down_s + down_s * chosen.rate / spare + _SETTLED_S
 
 
 def _start(request: Mapping[str, Any], work: Path) -> subprocess.Popen[bytes]:
@@ -224,6 +269,12 @@ def _split_s(work: Path) -> float | None:
     return changes[0].at_ms / 1e3 if changes else None
 
 
+def _owner(work: Path) -> int:
+    """Return the slot that owns the key group that was split last: it has records in every step."""
+    split = [e for e in _events(work) if isinstance(e, AssignmentChange) and e.split]
+    return split[-1].split[0][1]
+
+
 def _verify(work: Path, truth: Mapping[int, list[int]]) -> None:
     """Compare the last count and sum of each key with what was written."""
     found: dict[int, list[int]] = {}
@@ -236,7 +287,7 @@ def _verify(work: Path, truth: Mapping[int, list[int]]) -> None:
         raise EngineError(msg)
 
 
-def _figures(chosen: HotkeyParameters, work: Path, killed_s: list[float]) -> dict[str, Any]:
+def _figures(chosen: HotkeyParameters, work: Path, killed: _Kill | None) -> dict[str, Any]:
     events, split_s = _events(work), _split_s(work)
     batches = [e for e in events if isinstance(e, Batch) and e.latency_ms is not None]
     bound_ms = parse_slo(chosen.slo).bound * 1e3
@@ -248,25 +299,25 @@ def _figures(chosen: HotkeyParameters, work: Path, killed_s: list[float]) -> dic
         held[0] += records
         held[1] += records * batch.latency_ms.mean
     begun_s = min(seconds, default=0)
+    ends_s = max((b.at_ms / 1e3 for b in batches if b.arrived), default=begun_s)
+    down_s, back_s = (ends_s, ends_s) if killed is None else (killed.since_s, killed.settled_at_s)
 
-    def share(from_s: float, to_s: float, around: list[float]) -> tuple[float | None, float | None]:
+    def share(*spans: tuple[float, float]) -> tuple[float | None, float | None]:
         """Return the share of seconds within the bound, and the mean latency of their records."""
-        inside = [
-            v
-            for at, v in seconds.items()
-            if from_s <= at < to_s and not any(k <= at < k + 3 * _SETTLED_S for k in around)
-        ]
+        inside = [v for at, v in seconds.items() if any(a <= at < b for a, b in spans)]
         if not inside:
             return None, None
         met = sum(total / count <= bound_ms for count, total in inside) / len(inside)
         mean = sum(total for _, total in inside) / sum(count for count, _ in inside)
         return round(met, 4), round(mean, 1)
 
-    ends_s = begun_s + chosen.seconds
     after_s = (split_s or ends_s) + _SETTLED_S
-    met, mean = share(begun_s, ends_s, [])
-    before, before_mean = share(begun_s, split_s or ends_s, [])
-    after, after_mean = share(after_s, ends_s, killed_s)
+    met, mean = share((begun_s, ends_s))
+    before, before_mean = share((begun_s, split_s or ends_s))
+    after, after_mean = share((after_s, down_s), (back_s, ends_s))
+    late = [
+        at for at, (count, sum_ms) in seconds.items() if at < ends_s and sum_ms > count * bound_ms
+    ]
     decided = [
         e for e in events if isinstance(e, Decided) and any(w.kind == "split" for w in e.wishes)
     ]
@@ -274,7 +325,12 @@ def _figures(chosen: HotkeyParameters, work: Path, killed_s: list[float]) -> dic
         "met": met,
         "met_before": before,
         "met_after": after,
-        "met_all": share(after_s, ends_s, [])[0],
+        "met_until_kill": share((after_s, down_s))[0],
+        "met_after_kill": share((back_s, ends_s))[0],
+        "met_all": share((after_s, ends_s))[0],
+        "down_s": None if killed is None else round(killed.down_s, 1),
+        "settling_s": None if killed is None else round(killed.settling_s, 1),
+        "recovered_s": None if killed is None else round(max(late, default=down_s) + 1 - down_s, 1),
         "latency_ms_mean": {"all": mean, "before": before_mean, "after": after_mean},
         "split": [e.reason for e in decided],
         "slots": max((b.slots for b in batches), default=0),
@@ -320,8 +376,9 @@ def _child(told: Mapping[str, Any]) -> None:
     else:
         writer = writer.option("headgate.slotRate", chosen.slot_rate)
     if told.get("kill_worker"):
-        batches = sum(isinstance(event, Batch) for event in _events(work))
-        planned.append(faults.kill_worker(slot=0, step=batches + 10))
+        last = max(event.step for event in _events(work) if isinstance(event, Batch))
+        owner = _owner(work)
+        planned += [faults.kill_worker(slot=owner, step=last + n, groups=0) for n in _STRIKES]
     faults.inject(writer, *planned)
     query = writer.start()
     _wait(lambda: query.lastProgress is not None, _START_S, "no batch came")

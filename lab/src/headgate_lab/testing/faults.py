@@ -29,9 +29,14 @@ def raise_in(*, slot: int, step: int, attempts: int = 1, operator: str | None = 
     return _fault("raise", slot, operator, step=step, attempts=attempts)
 
 
-def kill_worker(*, slot: int, step: int, attempts: int = 1, operator: str | None = None) -> Fault:
-    """Return a fault: the slot task's Python worker is killed with SIGKILL."""
-    return _fault("kill", slot, operator, step=step, attempts=attempts)
+def kill_worker(
+    *, slot: int, step: int, attempts: int = 1, groups: int = 1, operator: str | None = None
+) -> Fault:
+    """Return a fault: the slot task's Python worker is killed with SIGKILL.
+
+    With ``groups=0`` in its first key group, so that it strikes a slot that has no other.
+    """
+    return _fault("kill", slot, operator, step=step, attempts=attempts, groups=groups)
 
 
 def pause_worker(

@@ -176,7 +176,7 @@ def commit_slots(
         slot_useful[row, column] = useful
         carried_s[column] += useful
         count = worked[i]
-        if not count > 0.0:
+        if not count > 0.0:  # also where it is not known
             continue
         if carried_s[column] * SERVICE_RATE_MAX > count:
             measured = count / carried_s[column]

@@ -359,9 +359,9 @@ def _rejoined(view: OperatorView, whole: UnitStrategy, numbers: dict[str, float]
     numbers = numbers | {"group": float(group), "shares": float(shares)}
     what = "whole again" if shares == 1 else f"split over {shares} slots"
     reason = (
-        f"with a quarter more of what arrives and waits of it, {view.group_rate[group]:.4g} records/s and "
-        f"{view.backlog[group]:.0f} records, key group {group} will do {what} instead of split over "
-        f"{len(before[group])}"
+        f"with a quarter more of what arrives and waits of it, {view.group_rate[group]:.4g} records/s "
+        f"and {view.backlog[group]:.0f} records, key group {group} will do {what} instead of split "
+        f"over {len(before[group])}"
     )
     return _Diagnosis("good -> split", reason, numbers, whole)
 

@@ -88,9 +88,9 @@ class Mapped:
 class Delivery:
     """How far the records that a source has delivered stay behind the clock, in time slots.
 
-    A source that delivers files, say, shows a record half a file after its arrival time-stamp. When a batch
-    has read all there is, the newest time slots are not complete: rates that end with them look too low, by
-    turns more and less.
+    A source that delivers files, say, shows a record half a file after its arrival time-stamp. When a
+    batch has read all there is, the newest time slots are not complete: rates that end with them are
+    too low, by turns more and less.
     """
 
     def __init__(self) -> None:
@@ -390,7 +390,7 @@ class SparkMetrics:
                 metered.counters.add_results(tick, one.count, total_ms, within)
 
     def known_until(self, horizon_ms: float) -> None:
-        """Give away what is known completely: time slots up to `horizon_ms` that the source has delivered."""
+        """Give away what is known completely: what the source has delivered up to `horizon_ms`."""
         tick = math.floor(horizon_ms / self._delta_ms)
         for metered in self._operators.values():
             for sample, cell in metered.counters.read(tick):
