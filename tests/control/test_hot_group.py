@@ -162,6 +162,16 @@ def test_a_split_ends_after_five_windows_and_a_cycle_in_which_it_was_needed_begi
     assert decide(good(40.0), policy, 10.1).rule == "good -> split"
 
 
+def test_a_split_does_not_end_while_another_slot_is_severe_and_cannot_be_relieved() -> None:
+    policy, held = StreamSwitch(), Assignment((0, 0, 0, 0, 0, 0, 0, 1), 2, 1, {HOT: (0, 1)})
+    rates = np.array([0.0, 0.0, 20.0, 0.0, 0.0, 0.0, 0.0, 200.0])
+    operator = hot(assignment=held, latency_s=[0.05, 3.0], slots_max=2, unsplittable="")
+    operator = replace(operator, group_rate=rates)
+    for at_s in (0.0, 5.0):
+        decision = decide(operator, policy, at_s)
+        assert decision.rule.startswith("severe")
+
+
 def test_where_a_split_ended_too_soon_the_next_end_waits_twice_as_long() -> None:
     policy = StreamSwitch()
     whole = replace(good(40.0), assignment=Assignment((0, 0, 0, 0, 1, 1, 1, 1), 3, 2))

@@ -31,6 +31,10 @@ _EPSILON_MAX = 0.99
 # The paper says below 1; with so little left, any load is too much.
 _STEPS_MAX = 1024
 
+_SCALE_IN = "good -> scale-in"
+_CALM = ("good", "moderate", _SCALE_IN)
+"""Rules beside which a split may end: what is severe comes first."""
+
 
 class Health(IntEnum):
     """How likely a slot is to violate its bound; of an operator, the worst of its slots."""
@@ -173,13 +177,12 @@ class StreamSwitch:
         rejoined = _rejoined(view, whole, diagnosis.numbers)
         group = int(rejoined.numbers["group"])
         left_s = self._patience.left_s(name, group, time_s, view.window_s)
-        acts = diagnosis.strategy
-        if left_s > 0.0:
-            reason = (
-                f"{diagnosis.reason}; {rejoined.reason}, if that stays so for {left_s:.3g} s more"
-            )
-            return replace(diagnosis, reason=reason) if acts is None else diagnosis
-        return rejoined if acts is None or acts.kind is ChangeKind.SCALE_IN else diagnosis
+        if diagnosis.rule not in _CALM or (left_s > 0.0 and diagnosis.strategy is not None):
+            return diagnosis
+        if left_s <= 0.0:
+            return rejoined
+        reason = f"{diagnosis.reason}; {rejoined.reason}, if that stays so for {left_s:.3g} s more"
+        return replace(diagnosis, reason=reason)
 
     def _diagnose(self, view: OperatorView) -> _Diagnosis:
         rates = view.slot_rate
@@ -289,7 +292,7 @@ class StreamSwitch:
                     f"projected latency is {view.floor_s + merge.latency_s.max():.3g} s, within "
                     f"the bound of {view.bound_s:g} s"
                 )
-                return _Diagnosis("good -> scale-in", reason, numbers, merge)
+                return _Diagnosis(_SCALE_IN, reason, numbers, merge)
         few = "no fewer are allowed" if slots <= view.slots_min else "one fewer would be too few"
         return _Diagnosis("good", f"all {slots} slots are good, and {few}", numbers)
 
