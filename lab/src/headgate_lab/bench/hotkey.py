@@ -58,7 +58,7 @@ class HotkeyParameters:
     """What `run` takes."""
 
     seconds: float = 60.0
-    """Length of the load on each side; > 0."""
+    """Length of the load on each side, > 0; longer with kills, by what these take and half of it."""
 
     rate: int = 3_500
     """Records per second; > 0."""
@@ -330,7 +330,7 @@ def _figures(chosen: HotkeyParameters, work: Path, killed: _Kill | None) -> dict
         "met_all": share((after_s, ends_s))[0],
         "down_s": None if killed is None else round(killed.down_s, 1),
         "settling_s": None if killed is None else round(killed.settling_s, 1),
-        "recovered_s": None if killed is None else round(max(late, default=down_s) + 1 - down_s, 1),
+        "recovered_s": None if killed is None else round(max([*late, down_s - 1]) + 1 - down_s, 1),
         "latency_ms_mean": {"all": mean, "before": before_mean, "after": after_mean},
         "split": [e.reason for e in decided],
         "slots": max((b.slots for b in batches), default=0),
