@@ -85,7 +85,7 @@ class Mapped:
     from_tick: int
 
 
-class Delivery:
+class SourceDelay:
     """How far the records that a source has delivered stay behind the clock, in time slots.
 
     A source that delivers files, say, shows a record half a file after its arrival time-stamp. When a
@@ -137,7 +137,7 @@ class OperatorCounters:
         self._origin = first_tick - 2
         self._first = first_tick
         self._told = first_tick - 1
-        self._delivery = Delivery()
+        self._delivery = SourceDelay()
         self._arrived = waiting.astype(np.float64)
         self._completed = np.zeros(len(waiting))
         self._open: dict[int, Cell] = {}
