@@ -46,6 +46,9 @@ _HEARTBEAT_STEPS = 40
 """Quiet batches after which a manifest is written all the same: Spark keeps 100 batches of offsets, and
 a restart must be able to tell quiet batches from lost ones."""
 
+_GROUP = "spark.jobGroup.id"
+"""Local property: which jobs are a query's."""
+
 
 class StatefulWork:
     """What a step of stateful operators does; a `Work`.
@@ -93,7 +96,7 @@ class StatefulWork:
         self._observer = ports.observer
         self._executors = ports.executors
         self._channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
-        self._losses = Losses(living_executors(spark))
+        self._losses = Losses(living_executors(spark), self._stages_beside)
         self._quotas: dict[str, list[int] | None] = {}
         self._served_ms = time.time() * 1e3
         self._quiet_batches = 0
@@ -420,13 +423,27 @@ class StatefulWork:
         """Write down that an attempt failed and the step runs again, and tell whose slots were lost."""
         self.recorder.retry(step, attempt, error)
         slots = {name: state.assignment.slots for name, state in self.states.items()}
-        self._note_lost(
-            step, self._losses.in_attempt(error, slots, self._channel.drain(step, attempt))
-        )
+        chains = [{op.id: slots[op.id] for op in chain} for chain in self.query.chains]
+        reports = self._channel.drain(step, attempt)
+        self._note_lost(step, self._losses.in_attempt(error, chains, reports))
+
+    def _stages_beside(self, stage: int) -> list[int]:
+        """Return the stages of the job that had `stage`, ascending; none where Spark forgot it."""
+        context = self.spark.sparkContext
+        tracker = context.statusTracker()
+        for job in sorted(
+            tracker.getJobIdsForGroup(context.getLocalProperty(_GROUP)), reverse=True
+        ):
+            known = tracker.getJobInfo(job)
+            if known is not None and stage in known.stageIds:
+                return sorted(known.stageIds)
+        return []
 
     def _note_lost(self, step: int, lost: Sequence[tuple[str, int]]) -> None:
         for operator, slot in lost:
-            self.recorder.write(SlotLost(step, operator, slot))
+            # its replacement does this step as it was begun, and the next one under the newest
+            epoch = self.changes.newest(operator).epoch
+            self.recorder.write(SlotLost(step, operator, slot, epoch))
             self._observer.lost(operator, slot)
 
     def passed_on(self, batch_id: int, phases_ms: dict[str, float]) -> None:
