@@ -531,7 +531,7 @@ def test_end_to_end_a_windows_result_is_charged_its_wait(tmp_path):
     for number in range(6):
         # the newest record of the window came to b two seconds before its result is put out
         began_ms = job.began_ms + 400.0 * number
-        waits = {"newest_ms": {0: began_ms - 2000.0}, "results": {10_000_000: 5}}
+        waits = {"newest_ms": {0: {0: began_ms - 2000.0}}, "results": {0: {10_000_000: 5}}}
         job.batch(number, {"b": 2}, {"b": waits})
     found = job.controller.state()
     assert found.by_operator == {"a": 1.0, "b": 0.0}

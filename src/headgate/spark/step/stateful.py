@@ -369,6 +369,7 @@ class StatefulWork:
             keep_late=config.keep_late,
             delta_ms=config.delta_ms,
             bound_ms=self._observer.bound_ms(operator.id),
+            origins=self._observer.asks_origins(),
             timestamp_ms=begun.timestamp_ms,
             time_limit_s=config.processor_limit_s,
             arrived_ms=begun.read_ms,
