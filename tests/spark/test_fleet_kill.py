@@ -71,7 +71,7 @@ import json, sys
 from pathlib import Path
 from headgate.scenario.fleet import run_fleet_file
 
-found = run_fleet_file(Path("fleet.toml"), duration_s=40.0, kill_host_at_s=4.0, work=Path("work"))
+found = run_fleet_file(Path("fleet.toml"), duration_s=40.0, kill_host_at_s=4.0, work=Path.cwd() / "work")
 states = {name: job["state"] for name, job in found["jobs"].items()}
 print(json.dumps({"killed": found["killed"], "states": states}))
 """

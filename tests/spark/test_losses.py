@@ -166,7 +166,7 @@ def test_in_a_chain_the_slot_that_was_killed_is_named_and_gets_the_assignment_on
         until = time.monotonic() + 60
         while not paused.exists() and time.monotonic() < until:
             time.sleep(0.01)
-        query.scale(3, second)  # in the midst of the step
+        query.scale(3, operator=second)  # in the midst of the step
         query.processAllAvailable()
     finally:
         query.stop()

@@ -86,8 +86,8 @@ def newest_by_slice(operator: Operator, chosen: pa.Table) -> dict[int, dict[int,
         slices, groups, at_ms = slices[rest], groups[rest], at_ms[rest]
     order = np.argsort(slices, kind="stable")
     slices, groups, at_ms = slices[order], groups[order], at_ms[order]
-    edges = np.flatnonzero(np.r_[True, slices[1:] != slices[:-1], True]) if len(slices) else []
-    for start, stop in itertools.pairwise(edges):
+    edges = np.flatnonzero(np.r_[True, slices[1:] != slices[:-1], True])
+    for start, stop in itertools.pairwise(edges if len(slices) else ()):
         _note_newest(found, int(slices[start]), groups[start:stop], at_ms[start:stop])
     return found
 

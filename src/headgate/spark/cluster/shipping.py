@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from headgate.spark.jvm.executors import ExecutorPool
+from headgate.spark.jvm.userfunctions import send_by_value
 
 
 def ship(spark: SparkSession, function: Callable[..., Any]) -> None:
@@ -24,4 +24,4 @@ def ship(spark: SparkSession, function: Callable[..., Any]) -> None:
     if module is None or file is None or ExecutorPool(spark).in_driver:
         return
     if Path(file).resolve().is_relative_to(Path.cwd()) and "site-packages" not in file:
-        cloudpickle.register_pickle_by_value(module)
+        send_by_value(module)

@@ -80,9 +80,8 @@ class Losses:
         for chain in chains:  # one runs after the other
             if any((name, slot) not in reported for name in chain for slot in range(chain[name])):
                 # those of the operators are the job's last stages
-                of_operators = dict(
-                    zip(reversed(self._stages(stage)), reversed(chain), strict=False)
-                )
+                last = reversed(list(self._stages(stage)))
+                of_operators = dict(zip(last, reversed(list(chain)), strict=False))
                 return of_operators.get(stage)
         return None
 
