@@ -89,8 +89,10 @@ def test_paths_lead_from_each_source_to_each_result() -> None:
 
 
 def test_an_operator_on_several_paths_is_held_to_the_least_of_its_shares() -> None:
-    split = BoundSplit(paths_of(["left", "clean", "right", "join"], JOIN), 3.0)
-    assert split.bounds_s == {"left": 1.5, "join": 1.0, "clean": 1.0, "right": 1.0}
+    paths = paths_of(["left", "clean", "right", "join"], JOIN)
+    for given in (paths, paths[::-1]):
+        split = BoundSplit(given, 3.0)
+        assert split.bounds_s == {"left": 1.5, "join": 1.0, "clean": 1.0, "right": 1.0}
 
 
 def test_on_no_path_bounds_add_up_to_more_than_the_whole() -> None:
