@@ -7,15 +7,20 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headgate.journal.reader import locate, read
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-FILES, ROWS = 24, 40
+FILES, ROWS = 120, 40
+"""More files than batches come to."""
 
 # lies in the working directory only, which executors do not have
 QUERIES = """
@@ -67,13 +72,24 @@ options = {{ given = "{given}" }}
 """
 
 CHILD = """
-import json, sys
+import json, time
 from pathlib import Path
+import headgate.spark.cluster.losing as losing
 from headgate.scenario.fleet import run_fleet_file
 
-found = run_fleet_file(Path("fleet.toml"), duration_s=40.0, kill_host_at_s=4.0, work=Path.cwd() / "work")
+kill, killed_ms = losing.kill_executor, []
+
+
+def noted(spark):
+    killed_ms.append(time.time() * 1e3)
+    return kill(spark)
+
+
+losing.kill_executor = noted
+work = Path.cwd() / "work"
+found = run_fleet_file(Path("fleet.toml"), duration_s=50.0, kill_host_at_s=4.0, work=work)
 states = {name: job["state"] for name, job in found["jobs"].items()}
-print(json.dumps({"killed": found["killed"], "states": states}))
+print(json.dumps({"killed": found["killed"], "at_ms": killed_ms, "states": states}))
 """
 
 
@@ -84,7 +100,9 @@ def test_a_fleet_goes_on_and_loses_nothing_where_an_executor_is_killed(tmp_path:
         # ten seconds a file: each one ends the window before it
         at = pa.array([number * 10_000_000] * ROWS, pa.timestamp("us", "UTC"))
         rows = pa.table({"n": list(range(ROWS)), "at": at})
-        pq.write_table(rows, given / f"{number:03}.parquet")
+        path = given / f"{number:03}.parquet"
+        pq.write_table(rows, path)
+        os.utime(path, (number, number))  # the order in which they are read
     (tmp_path / "myqueries.py").write_text(QUERIES)
     (tmp_path / "fleet.toml").write_text(FLEET.format(given=given))
     (tmp_path / "child.py").write_text(CHILD)
@@ -101,10 +119,19 @@ def test_a_fleet_goes_on_and_loses_nothing_where_an_executor_is_killed(tmp_path:
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert found["killed"].startswith("executor ")
     assert found["states"] == {"windows": "running", "doubled": "running"}
-    doubled = pq.read_table(tmp_path / "work" / "doubled" / "output").to_pydict()
-    assert Counter(doubled["n"]) == dict.fromkeys(range(ROWS), FILES)
+    (killed_ms,) = found["at_ms"]
+    work = tmp_path / "work"
+    for name in ("windows", "doubled"):
+        events = read(locate(work / name / "checkpoint"))
+        committed = [event.at_ms for event in events if event.KIND == "batch"]
+        assert sum(at_ms > killed_ms + 5_000 for at_ms in committed) >= 2
+    # of each file that was read every row once, and of each window that is over every count
+    doubled = pq.read_table(work / "doubled" / "output").to_pydict()
+    each = Counter(doubled["n"])
+    assert each == dict.fromkeys(range(ROWS), each[0])
     assert all(twice == 2 * n for n, twice in zip(doubled["n"], doubled["twice"], strict=True))
-    windows = pq.read_table(tmp_path / "work" / "windows" / "output").to_pylist()
-    # the last file's window is not over
-    assert Counter(row["n"] for row in windows) == dict.fromkeys(range(ROWS), FILES - 1)
+    windows = pq.read_table(work / "windows" / "output").to_pylist()
+    ends = sorted({row["window"]["end"] for row in windows})
+    assert len(windows) == ROWS * len(ends)
     assert {row["count"] for row in windows} == {1}
+    assert all(b - a == timedelta(seconds=10) for a, b in pairwise(ends))

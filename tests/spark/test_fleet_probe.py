@@ -188,7 +188,7 @@ def test_between_two_windows_the_last_results_stay_what_is_known(watched):
     due = {"newest_ms": {0: {0: 7000.0}}, "results": {0: {10_000_000: 1}}}
     ran = {"ran": Ran("host", 0.0, 21_000.0, None)}
     job.step(replace(report(0, 1, 1, latency_ms=((50.0, 1),)), **due, **ran))
-    for _ in range(20):  # longer than the window that intents are measured over
+    for _ in range(40):  # longer than the window that intents are measured over
         job.step(replace(report(0, 1, 1, latency_ms=((50.0, 1),)), **ran), took_s=2.0)
     assert job.value(MEAN) == pytest.approx(14.0)
     # a job that falls behind puts nothing out: what it serves is later than that
