@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from pyspark import SparkContext
+
 from headgate.spark.job.reports import Report
 from headgate.spark.worker.failure import is_lost_worker
 
 _TASK = re.compile(r"[Ll]ost task (\d+)\.\d+ in stage (\d+)\.")
 """How Spark names the task that a job failed with: its partition, which is a slot's number, and stage."""
+
+_GROUP = "spark.jobGroup.id"
+"""Local property: which jobs are a query's."""
 
 Lost = list[tuple[str, int]]
 """Operators and slots."""
@@ -96,3 +101,18 @@ class Losses:
         if vanished:
             lost |= {one for one, daemon in before.items() if daemon and daemon not in serving}
         return sorted(one for one in lost if one in self._ran)
+
+
+def stages_beside(context: SparkContext) -> Callable[[int], list[int]]:
+    """Return what says which stages the job of a stage had; to be asked by the batches' thread."""
+    tracker = context.statusTracker()
+
+    def stages(stage: int) -> list[int]:
+        jobs = tracker.getJobIdsForGroup(context.getLocalProperty(_GROUP))
+        for job in sorted(jobs, reverse=True):
+            known = tracker.getJobInfo(job)
+            if known is not None and stage in known.stageIds:
+                return sorted(known.stageIds)
+        return []
+
+    return stages

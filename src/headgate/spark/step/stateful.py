@@ -30,7 +30,7 @@ from headgate.spark.step.chain import ChainJob
 from headgate.spark.step.commit import assigned, next_manifest
 from headgate.spark.step.intake import Intake
 from headgate.spark.step.live import LiveJob
-from headgate.spark.step.losses import Losses
+from headgate.spark.step.losses import Losses, stages_beside
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs, Results
 from headgate.spark.step.preaggregate import Preaggregation
@@ -45,9 +45,6 @@ from headgate.state.manifest import Manifest
 _HEARTBEAT_STEPS = 40
 """Quiet batches after which a manifest is written all the same: Spark keeps 100 batches of offsets, and
 a restart must be able to tell quiet batches from lost ones."""
-
-_GROUP = "spark.jobGroup.id"
-"""Local property: which jobs are a query's."""
 
 
 class StatefulWork:
@@ -96,7 +93,7 @@ class StatefulWork:
         self._observer = ports.observer
         self._executors = ports.executors
         self._channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
-        self._losses = Losses(living_executors(spark), self._stages_beside)
+        self._losses = Losses(living_executors(spark), stages_beside(spark.sparkContext))
         self._quotas: dict[str, list[int] | None] = {}
         self._served_ms = time.time() * 1e3
         self._quiet_batches = 0
@@ -427,18 +424,6 @@ class StatefulWork:
         chains = [{op.id: slots[op.id] for op in chain} for chain in self.query.chains]
         reports = self._channel.drain(step, attempt)
         self._note_lost(step, self._losses.in_attempt(error, chains, reports))
-
-    def _stages_beside(self, stage: int) -> list[int]:
-        """Return the stages of the job that had `stage`, ascending; none where Spark forgot it."""
-        context = self.spark.sparkContext
-        tracker = context.statusTracker()
-        for job in sorted(
-            tracker.getJobIdsForGroup(context.getLocalProperty(_GROUP)), reverse=True
-        ):
-            known = tracker.getJobInfo(job)
-            if known is not None and stage in known.stageIds:
-                return sorted(known.stageIds)
-        return []
 
     def _note_lost(self, step: int, lost: Sequence[tuple[str, int]]) -> None:
         for operator, slot in lost:
