@@ -127,7 +127,7 @@ EVENTS: list[Event] = [
     FleetGranted("q5", {"a": 2}, {"a": 3}, "henge", "q7 is worth more", {"a": 4}, 10.0, 2440),
     GrantChange({"a": 2}, "henge", "q7 is worth more", 2450),
     SlotRequest({"a": 4}, {"a": 2}, 2460),
-    SlotLost(5, "aggregate-0", 1, 2470),
+    SlotLost(5, "aggregate-0", 1, 3, 2470),
 ]
 
 

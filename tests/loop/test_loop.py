@@ -169,20 +169,23 @@ def test_a_new_window_is_waited_for() -> None:
     assert [seen.operators["op"].window_s for seen in restless.seen] == [1.0]
 
 
-def test_a_slot_that_failed_gets_the_assignment_that_holds() -> None:
+def test_a_policy_is_told_of_a_slot_that_failed() -> None:
     engine, restless = FakeEngine(), Restless()
     loop = loop_of(restless, engine)
-    assert loop.slot_failed("op", 1) == engine.now
+    loop.slot_failed("op", 1)
     assert restless.told == ["slot 1 failed"]
 
 
-def test_a_slot_that_failed_during_a_change_gets_the_assignment_on_its_way() -> None:
+def test_a_slot_that_failed_during_a_change_leaves_the_change_on_its_way() -> None:
     engine = FakeEngine()
     loop = loop_of(Restless(), engine)
     run(loop, 1, 5)
     assert engine.applying is not None
-    assert loop.slot_failed("op", 0) == engine.applying.assignment
-    assert loop.slot_failed("op", 0).slots == 3
+    loop.slot_failed("op", 0)
+    assert loop.state("op") is LoopState.CHANGING
+    assert engine.applying.assignment.slots == 3
+    loop.applied("op", 0.6)
+    assert loop.state("op") is not LoopState.CHANGING
 
 
 def test_a_frozen_loop_decides_nothing_until_its_time() -> None:
@@ -360,7 +363,16 @@ def test_an_end_to_end_bound_is_what_the_operators_have_together() -> None:
             return NOTHING
 
     both = {"a": SETTINGS, "b": SETTINGS}
-    loop = ControlLoop(Looks(), engine, engine, engine, both, delta_s=DELTA_S, end_to_end_s=3.0)
+    loop = ControlLoop(
+        Looks(),
+        engine,
+        engine,
+        engine,
+        both,
+        delta_s=DELTA_S,
+        parents={"b": ("a",)},
+        end_to_end_s=3.0,
+    )
     run(loop, 1, 6)
     assert [view.bound_s for view in shown[-1].operators.values()] == [1.5, 1.5]
     assert shown[-1].end_to_end_s == 3.0
@@ -379,7 +391,16 @@ def test_a_bound_end_to_end_that_changes_is_split_anew_and_without_one_each_has_
 
     engine = Pair()
     both = {"a": SETTINGS, "b": SETTINGS}
-    loop = ControlLoop(Idle(), engine, engine, engine, both, delta_s=DELTA_S, end_to_end_s=3.0)
+    loop = ControlLoop(
+        Idle(),
+        engine,
+        engine,
+        engine,
+        both,
+        delta_s=DELTA_S,
+        parents={"b": ("a",)},
+        end_to_end_s=3.0,
+    )
     loop.bound_end_to_end(1.0)
     run(loop, 1, 6)
     assert [loop.bound_s(name) for name in both] == [0.5, 0.5]

@@ -245,6 +245,8 @@ def test_what_is_not_answered_is_given_again_under_the_same_order() -> None:
     for _ in range(PATIENCE_BOUNDARIES - 1):
         assert clock.tick() == ()
     assert clock.tick() == (Prefetch(0, (2,), "b"),)
+    # and patience begins anew
+    assert clock.tick() == ()
 
 
 def test_a_boundary_older_than_the_last_is_ignored() -> None:

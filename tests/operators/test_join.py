@@ -144,7 +144,7 @@ class Slots:
         held = frozenset(g for g in owned if number < STEPS and self.rng.random() < 0.2)
         request = Request(
             token, watermark, states, lambda g: lambda t: self._chain(g, t),
-            quota_records=None if shared else 20, turn=number, held=held,
+            quota_records=None if shared else 20, turn=number, held=held, origins=True,
         )  # fmt: skip
         waiting = [self.backlog[g] for g in owned if self.backlog[g] is not None]
         served = serve(

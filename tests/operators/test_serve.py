@@ -13,6 +13,7 @@ import pytest
 
 from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.codec import arrow_type
+from headgate.operators.inputs import newest_by_slice
 from headgate.operators.serve import serve
 from headgate.operators.spec import (
     NEVER_US,
@@ -104,15 +105,34 @@ def test_windows_put_out_late_tell_when_their_newest_record_arrived(slices: int)
     arriving = rows(times).append_column(ARRIVED_FIRST, came).append_column(ARRIVED_LAST, came)
     operator = AggregateOperator(SPEC)
     groups = {0: GroupState(EMPTY_TOKEN, 0, 20)}
-    request = Request(TOKENS[0], 20, groups, lambda _: lambda _: [])
+    request = Request(TOKENS[0], 20, groups, lambda _: lambda _: [], origins=True)
     store = HeapStore(operator.layout.table)
     served = serve(operator, store, request, arriving, now_ms=lambda: 1000.0)
     pairs = zip(came.to_pylist()[::2], came.to_pylist()[1::2], strict=True)
-    assert served.newest_ms == {10 * n: max(pair) for n, pair in enumerate(pairs)}
-    assert served.results == {10: 1, 20: 1}
+    assert served.newest_ms == {0: {10 * n: max(pair) for n, pair in enumerate(pairs)}}
+    assert served.results == {0: {10: 1, 20: 1}}
     (counts,) = served.inputs
     assert (counts.arrived, counts.executed) == (len(times), len(times))
     assert counts.newest_ms == max(came.to_pylist())
+
+
+def test_what_nobody_asks_is_not_worked_out() -> None:
+    served = step(rows([1, 2, 3]))
+    assert (served.inputs, served.newest_ms, served.results) == ((), {}, {})
+
+
+@pytest.mark.parametrize("slices", [2, 90])
+def test_the_newest_record_is_known_by_key_group_and_slice(slices: int) -> None:
+    rng = np.random.default_rng(4)
+    groups = np.sort(rng.integers(0, 5, 600)).astype(np.int32)
+    starts = 10 * rng.integers(0, slices, 600)
+    came = rng.uniform(0.0, 1e3, 600)
+    table = pa.table({GROUP: groups, TIME: starts, ARRIVED_LAST: came})
+    expected: dict[int, dict[int, float]] = {}
+    for group, start, at in zip(groups.tolist(), starts.tolist(), came.tolist(), strict=True):
+        known = expected.setdefault(group, {})
+        known[start] = max(known.get(start, 0.0), at)
+    assert newest_by_slice(AggregateOperator(SPEC), table) == expected
 
 
 def test_a_group_that_is_due_is_logged_whole_though_no_row_came() -> None:

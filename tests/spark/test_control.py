@@ -559,6 +559,19 @@ def test_an_end_to_end_bound_is_shared_so_that_the_slower_operator_of_a_chain_ge
     job.controller.stop()
 
 
+@pytest.mark.filterwarnings("ignore:SLO")
+def test_an_end_to_end_bound_is_shared_on_each_path_of_a_join_by_itself(tmp_path):
+    # c joins what a and b put out, and each record goes through one of these
+    parents = {"b": (), "c": ("a", "b")}
+    policy = Watch()
+    job = Job(tmp_path, policy, slo="end-to-end: mean < 2 s over 1 s", parents=parents)
+    for number in range(6):
+        job.batch(number, {"b": 1, "c": 1})
+    job.controller.stop()
+    full = [bounds for bounds in policy.bounds_s if len(bounds) == 3]
+    assert full[0] == {"a": 1.0, "b": 1.0, "c": 1.0}
+
+
 def test_end_to_end_every_operator_of_a_chain_is_judged_from_the_source_on(tmp_path):
     # 100 ms to what a puts out, and 950 ms more to what b does: b alone would be within the bound
     job = Job(tmp_path, Watch(), slo="end-to-end: mean < 1 s over 300 ms", parents={"b": ("a",)})
@@ -582,7 +595,7 @@ def test_end_to_end_a_windows_result_is_charged_its_wait(tmp_path):
     for number in range(6):
         # the newest record of the window came to b two seconds before its result is put out
         began_ms = job.began_ms + 400.0 * number
-        waits = {"newest_ms": {0: began_ms - 2000.0}, "results": {10_000_000: 5}}
+        waits = {"newest_ms": {0: {0: began_ms - 2000.0}}, "results": {0: {10_000_000: 5}}}
         job.batch(number, {"b": 2}, {"b": waits})
     found = job.controller.state()
     assert found.by_operator == {"a": 1.0, "b": 0.0}

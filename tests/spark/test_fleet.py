@@ -21,6 +21,7 @@ from headgate.core.slo import parse_slo
 from headgate.core.utility import Intent, Metric, Utility
 from headgate.journal import AssignmentChange, FleetDecided, FleetJobChanged, FleetRound, read
 from headgate.spark.fleet import fleet as fleets
+from headgate.spark.fleet import taking
 from headgate.spark.fleet.hosts import HostTime
 from headgate.spark.fleet.member import JobState, Member, _reason
 from headgate.spark.settings.query_settings import QuerySettings, SlotRange
@@ -302,6 +303,7 @@ LATE = RuntimeError("terminated with exception: Python worker failed to connect 
     [((), 1), ((LATE,), 2), ((LATE,) * 5, 3), ((ValueError("the column is gone"),), 1)],
 )
 def test_a_job_whose_python_workers_come_too_late_is_started_again(monkeypatch, failures, starts):
+    monkeypatch.setattr(taking, "has_stages", lambda job: False)
     monkeypatch.setattr(fleets, "start", lambda job, settings, watch: job.start())
     fleet, writer = stubs(), Starting(*failures)
     fleet.add(writer)
@@ -344,6 +346,24 @@ def test_a_job_without_a_name_or_with_a_policy_that_has_nothing_to_steer_by_is_r
         run.fleet.add(hg.writeStream(rows).queryName("none"))
     with pytest.raises(ConfigError, match='no job "god" is in the fleet; did you mean "good"'):
         run.fleet.remove("god")
+
+
+def test_a_stateless_query_without_a_policy_runs_on_pools_under_psps(spark, tmp_path):
+    fleet = hg.Fleet(spark, 4, policy=Scripted(), round_s=0.5)
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
+    stage = rows.select("value").mapInArrow(lambda batches: batches, "value long")
+    made = hg.writeStream(stage).queryName("stage").slo("throughput >= 10/s").slots(max=4, start=1)
+    made = made.format("noop").option("checkpointLocation", str(tmp_path / "stage"))
+    assert made.settings.replica_policy is None
+    fleet.add(made.trigger(processingTime="500 milliseconds"))
+    fleet.start()
+    try:
+        assert wait_for(lambda: any(job.values for one in fleet.rounds for job in one.jobs))
+        (job,) = fleet.rounds[-1].jobs
+        assert job.slots == {"map-0": 1}
+        assert fleet.grants["stage"]["map-0"] >= 1
+    finally:
+        fleet.stop()
 
 
 def test_a_failure_is_told_without_what_spark_says_about_every_query():

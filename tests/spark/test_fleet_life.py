@@ -14,6 +14,7 @@ from headgate.core.errors import ConfigError, EngineError, EngineGone
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Intent, Metric, Utility
 from headgate.spark.fleet import fleet as fleets
+from headgate.spark.fleet import taking
 from headgate.spark.fleet.flows import Graph
 from headgate.spark.fleet.member import JobState, Member
 from headgate.spark.fleet.probe import Probe
@@ -75,6 +76,7 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def _starts_without_spark(monkeypatch):
+    monkeypatch.setattr(taking, "has_stages", lambda job: False)
     monkeypatch.setattr(
         fleets, "start", lambda job, settings, watch=None, watch_pools=None: job.start()
     )
@@ -316,7 +318,9 @@ def test_what_has_no_slots_to_give_is_refused():
         fleet.add(plain)
     stateless = Job(queries=[Running(slots=0)])
     fleet.start()
-    with pytest.raises(ConfigError, match=r'job "job" has no stateful operator.*psps'):
+    with pytest.raises(
+        ConfigError, match=r'job "job" has neither a stateful operator nor a Python'
+    ):
         fleet.add(stateless)
     assert not stateless.started[0].isActive
     assert not fleet.jobs

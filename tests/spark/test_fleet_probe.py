@@ -173,13 +173,28 @@ def test_a_windows_result_is_charged_its_wait_for_the_watermark(watched):
     job = watched(given=graph)
     ran = [Ran("host", 0.0, at_s * 1e3, None) for at_s in (8.0, 21.0)]
     # records of the window up to 10 s come at 7 s and at 8 s; it is put out at 21 s
-    came = {"newest_ms": {0: 7000.0, 5_000_000: 8000.0}, "ran": ran[0]}
+    came = {"newest_ms": {0: {0: 7000.0, 5_000_000: 8000.0}}, "ran": ran[0]}
     job.step(replace(report(0, 2, 2, latency_ms=((100.0, 2),)), **came))
     assert job.value(MEAN) == pytest.approx(0.1)  # nothing was due yet
-    out = {"newest_ms": {20_000_000: 20_500.0}, "results": {10_000_000: 3}, "ran": ran[1]}
+    out = {"newest_ms": {0: {20_000_000: 20_500.0}}, "results": {0: {10_000_000: 3}}, "ran": ran[1]}
     job.step(replace(report(0, 1, 1, latency_ms=((50.0, 1),)), **out), sink_s=0.5)
     assert job.value(MEAN) == pytest.approx(21.0 - 8.0 + 0.5)
     assert job.value(P90) == pytest.approx(13.5, rel=0.06)
+
+
+def test_between_two_windows_the_last_results_stay_what_is_known(watched):
+    graph = Graph((Entrance("op", 0, "source"),), {}, (), {"op": 10_000_000})
+    job = watched(given=graph)
+    due = {"newest_ms": {0: {0: 7000.0}}, "results": {0: {10_000_000: 1}}}
+    ran = {"ran": Ran("host", 0.0, 21_000.0, None)}
+    job.step(replace(report(0, 1, 1, latency_ms=((50.0, 1),)), **due, **ran))
+    for _ in range(40):  # longer than the window that intents are measured over
+        job.step(replace(report(0, 1, 1, latency_ms=((50.0, 1),)), **ran), took_s=2.0)
+    assert job.value(MEAN) == pytest.approx(14.0)
+    # a job that falls behind puts nothing out: what it serves is later than that
+    for _ in range(40):
+        job.step(replace(report(0, 1, 1, latency_ms=((30_000.0, 1),)), **ran), took_s=2.0)
+    assert job.value(MEAN) == pytest.approx(30.0)
 
 
 def test_where_records_go_out_at_once_they_count_also_while_windows_are_due(watched):
@@ -188,9 +203,9 @@ def test_where_records_go_out_at_once_they_count_also_while_windows_are_due(watc
     graph = Graph(entrances, {}, (), {"windowed": 10_000_000})
     assert graph.at_once() == {"join"}
     job = watched(given=graph, chain=("windowed", "join"))
-    out = {"newest_ms": {0: 7000.0}, "ran": Ran("host", 0.0, 8000.0, None)}
+    out = {"newest_ms": {0: {0: 7000.0}}, "ran": Ran("host", 0.0, 8000.0, None)}
     job.step(replace(report(0, 1, 1, operator="windowed"), **out), operator="windowed")
-    due = {"results": {10_000_000: 1}, "ran": Ran("host", 0.0, 11_000.0, None)}
+    due = {"results": {0: {10_000_000: 1}}, "ran": Ran("host", 0.0, 11_000.0, None)}
     job.step(
         replace(report(0, 1, 1, latency_ms=((50.0, 1),), operator="windowed"), **due),
         report(0, 1, 1, latency_ms=((50_000.0, 1),), operator="join"),

@@ -86,25 +86,35 @@ def test_rows_go_to_replicas_as_the_grouping_says(spark, tmp_path, monkeypatch, 
     assert start.operators[0].what == f"stateless stage on a pool, grouping {grouping}"
 
 
-def test_rows_take_replicas_in_the_order_of_algorithm_1(spark, tmp_path, monkeypatch):
-    """U is what waits at a replica; each row goes to the lowest, the first of equals; then in turn."""
-    waiting, row_s, interval_s = [30, 0, 10], 0.1, 10.0
+@pytest.mark.parametrize("grouping", ["load-aware", "as-printed"])
+def test_rows_take_replicas_in_the_order_of_algorithm_1(spark, tmp_path, monkeypatch, grouping):
+    """U is what waits at a replica, or what it processed in the last interval and was given in this one.
+
+    Each row goes to the lowest, the first of equals; then in turn.
+    """
+    counted, row_s, interval_s = [30, 0, 10], 0.1, 10.0
+    printed = grouping == "as-printed"
     fresh = PoolState.fresh
 
     def known(config):
         state = fresh(config)
         state.event = ServiceTimeEstimate(row_s)
+        if printed:
+            state._used = {j: n * row_s / interval_s for j, n in enumerate(counted)}
         return state
 
-    monkeypatch.setattr(PoolState, "queued", lambda self: waiting)
+    # where U is what was processed, what waits does not count
+    monkeypatch.setattr(PoolState, "queued", lambda self: [0, 70, 0] if printed else counted)
     monkeypatch.setattr("headgate.spark.step.pools.PoolWork.waits", False)
     monkeypatch.setattr(
         "headgate.spark.step.pools.PoolWork.due", lambda self, watermark_us, clock_ms: False
     )
     monkeypatch.setattr(PoolState, "fresh", known)
     df = source(spark, tmp_path, 2).mapInArrow(placed, "v long, lane int")
-    _, lanes = pooled(spark, df, tmp_path, "load-aware")
-    load, wanted, turn = [w * row_s / interval_s for w in waiting], [], 1
+    _, lanes = pooled(spark, df, tmp_path, grouping)
+    given = Counter(lanes[:ROWS] if printed else ())
+    load = [n * row_s / interval_s + given[j] * row_s / interval_s for j, n in enumerate(counted)]
+    wanted, turn = [], 1
     for _ in range(ROWS):
         m = int(np.argmin(load))
         if load[m] >= 1.0:

@@ -143,5 +143,39 @@ def test_a_driver_killed_in_every_stage_of_one_migration_changes_no_answer(
     assert found["what"][-1] == "finished"
 
 
+def test_a_checkpoint_with_records_that_wait_for_their_groups_is_a_point_to_go_on_from(tmp_path):
+    """DRRS IV-C, figure 9: the driver dies before the confirm, and once more behind it.
+
+    What waits is in the manifest, first at the slot that gives the groups up, then at the one that gets
+    them.
+    """
+    with StandaloneCluster(tmp_path, workers=2, cores=2) as cluster:
+        command = [sys.executable, str(SCRIPT), cluster.master, str(tmp_path), "stage"]
+        lives, seen = [], []
+        for point in (("routed:0",), ("installed:0",), ()):
+            done = subprocess.run(
+                [*command, "all-at-once", *point],
+                capture_output=True,
+                text=True,
+                timeout=200,
+                check=False,
+                start_new_session=True,
+            )
+            lives.append(done)
+            (operator,) = hg.inspect(tmp_path / "ck-stage")["operators"].values()
+            seen.append(operator)
+    assert [one.returncode for one in lives] == [KILLED, KILLED, 0], lives[-1].stderr[-3000:]
+    before, behind, after = seen
+    assert before["backlog_rows"] > 0
+    assert behind["backlog_rows"] > 0
+    assert set(before["migration"]["groups_by_phase"]) == {"route"}
+    assert set(behind["migration"]["groups_by_phase"]) == {"install"}
+    assert "migration" not in after
+    assert after["backlog_rows"] == 0
+    (found,) = [json.loads(one) for one in lives[-1].stdout.splitlines() if one.startswith("{")]
+    assert found["equal"], found
+    assert (found["slots"], found["what"][-1]) == (4, "finished")
+
+
 def test_nothing_is_left_running_when_no_migration_is(lives):
     assert not any(one["threads"] for one in lives.values() if "threads" in one)

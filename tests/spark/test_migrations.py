@@ -88,6 +88,31 @@ def test_a_request_by_hand_ends_in_force_under_a_new_epoch():
     assert job.migrations.to_dict("op") is None
 
 
+def test_once_a_migration_has_ended_a_policy_may_ask_for_the_next_one():
+    job = Job()
+    job.changes.ask(job.changes.scaled(4), "user")
+    job.run()
+    held = job.state.assignment
+    assert job.changes.newest("op") == held
+    new = Assignment(spread(3, GROUPS).slot_of, 3, held.epoch + 1)
+    assert job.changes.propose("op", Wanted(new, "policy", "", (0, 1, 2), decided=True))
+
+
+def test_on_the_way_to_fewer_slots_those_that_still_own_a_group_are_there_and_all_that_stay():
+    job = Job(slots=4, strategy="subscale(groups_min=1, per_host=1)")
+    job.changes.ask(job.changes.scaled(2), "user")
+    seen = []
+    for _ in range(40):
+        found = job.boundary()
+        seen.append(job.state.assignment.slots)
+        assert seen[-1] > max(job.state.assignment.slot_of)
+        assert seen[-1] >= 2
+        job.porter.work(job.state, job.step - 1, 1)
+        if found is not None and found.final:
+            break
+    assert (seen[0], seen[-1]) == (4, 2)
+
+
 def test_on_one_host_nothing_is_governed_unless_a_strategy_is_asked_for():
     assert not Job(hosts=("a",)).migrations.governs("op")
     assert not Job(hosts=("a",), strategy="shared").migrations.governs("op")

@@ -11,15 +11,15 @@ from headgate.spark.job.origins import Origins, sparse
 from headgate.spark.job.reports import Ran
 
 
-def report(operator, at_s, *, latency_s=None, newest=(), results=(), holds_s=0):
+def report(operator, at_s, *, latency_s=None, newest=(), results=(), holds_s=0, group=0):
     """Return a report of a slot that ended at `at_s`; times of windows are seconds, too."""
     latency_ms = [] if latency_s is None else [latency_s * 1e3]
     return SimpleNamespace(
         operator=operator,
         histogram=histogram.sparse_of(histogram.counts_of(latency_ms, [1] * len(latency_ms))),
         latency_sum_ms=sum(latency_ms),
-        newest_ms={begin * 1_000_000: came * 1e3 for begin, came in newest},
-        results={end * 1_000_000: count for end, count in results},
+        newest_ms={group: {begin * 1_000_000: came * 1e3 for begin, came in newest}},
+        results={group: {end * 1_000_000: count for end, count in results}},
         holds_us=holds_s * 1_000_000,
         ran=Ran("host", 0.0, at_s * 1e3, None),
     )
@@ -34,6 +34,22 @@ def test_a_result_of_a_window_is_as_old_as_its_newest_record():
     assert origins.step([report("op", 8, newest=[(0, 7.5), (5, 7.0)])])["op"] == []
     found = origins.step([report("op", 12, newest=[(5, 9.5), (10, 11.5)], results=[(10, 3)])])
     assert ages_s(found["op"]) == [(2.5, 3)]  # from 9.5 s, in a slice of it, not from 11.5 s
+
+
+def test_a_result_is_as_old_as_the_newest_record_of_its_own_key_group():
+    origins = Origins({"op": ()}, {"op": 10_000_000})
+    slots = [
+        report("op", 12, newest=[(0, 2.0)], results=[(10, 1)], group=3),
+        report("op", 12, newest=[(0, 9.0)], results=[(10, 2)], group=5),
+    ]
+    assert ages_s(origins.step(slots)["op"]) == [(10.0, 1), (3.0, 2)]
+
+
+def test_a_group_that_has_moved_to_another_slot_keeps_its_newest_record():
+    origins = Origins({"op": ()}, {"op": 10_000_000})
+    origins.step([report("op", 8, newest=[(0, 7.0)], group=3), report("op", 8, group=4)])
+    slots = [report("op", 12, group=4), report("op", 12, results=[(10, 1)], group=3)]
+    assert ages_s(origins.step(slots)["op"]) == [(5.0, 1)]
 
 
 def test_the_newest_record_of_all_slots_counts():
@@ -78,7 +94,7 @@ def test_slices_of_which_all_windows_are_out_are_forgotten():
     origins = Origins({"op": ()}, {"op": 10_000_000})
     for begin in range(100):
         origins.step([report("op", begin, newest=[(begin, begin)], holds_s=begin)])
-    assert len(origins._kept["op"].newest_ms) <= 12
+    assert sum(map(len, origins._kept["op"].newest_ms.values())) <= 12
 
 
 def test_results_of_a_step_have_a_histogram():

@@ -385,3 +385,25 @@ def test_a_journal_says_how_many_replicas_there_were_and_why(tmp_path: Path) -> 
     assert [(a["slots"], a["took_ms"]) for a in told["applied"]] == [(3, 500.0)]
     assert "  wanted    map-0: rescale to 3 slots" in why_lines(told)
     assert "map-0: 2 slots, latency - ms (bound -, floor 0" in why_lines(told)[2]
+
+
+def test_as_printed_an_interval_begins_with_what_was_processed_in_the_last_one() -> None:
+    config = PoolConfig(3, 3, 3, interval_s=10.0, replica_rate=10.0)  # a row adds 0.01
+    state = PoolState.fresh(config)
+    state.grouping = "as-printed"
+    state.interval(config, {})
+    for lane, served in enumerate((50, 20, 0)):
+        state.apply([dataclasses.replace(report(lane), arrived=served, served=served)], [0, 1, 2])
+    state.interval(config, {})
+    # 0.5, 0.2 and 0: the third is given 20, then both up to 0.35
+    assert Counter(state.order(config, 50)) == {1: 15, 2: 35}
+    # what was given is added; nothing waits, but that does not count
+    state.apply([dataclasses.replace(report(1), arrived=15, served=15)], [0, 1, 2])
+    state.apply([dataclasses.replace(report(2), arrived=35, served=35)], [0, 1, 2])
+    assert Counter(state.order(config, 30)) == {1: 15, 2: 15}
+    # the next interval begins with 0, 0.15 and 0.35: the first two are filled up to 0.325
+    state.interval(config, {})
+    found = Counter(state.order(config, 50))
+    assert abs(found[0] - 32.5) < 1.0
+    assert abs(found[1] - 17.5) < 1.0
+    assert found[2] == 0

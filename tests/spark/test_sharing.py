@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -84,6 +85,41 @@ def test_a_change_within_a_host_moves_no_byte_of_state(spark, tmp_path):
     # a table that was built again, from the changelog or another's bytes, is another file
     assert len(held) == 64
     assert after == held
+
+
+def test_of_several_requests_the_last_one_holds_for_all_slots_at_once(spark, tmp_path):
+    # STRETCH, theorem 4: asked for in the midst of a batch, as control records come one after the other
+    place, folder, answer, asked = tmp_path / "checkpoint", tmp_path / "in", {}, []
+    rows = [{"k": f"key {i % 900}", "v": i} for i in range(3_000)]
+    for number in range(4):
+        write(folder, number, rows)
+
+    def keep(frame, batch):
+        if batch == 1:
+            for slots in (3, 5, SLOTS):
+                query.scale(slots)
+                asked.append(slots)
+        answer.update({row.k: row.n for row in frame.collect()})
+
+    frame = spark.readStream.schema("k string, v bigint").option("maxFilesPerTrigger", 1)
+    frame = frame.parquet(str(folder)).groupBy("k").agg(F.count("*").alias("n"))
+    writer = hg.writeStream(frame).outputMode("update").foreachBatch(keep).keyGroups(64)
+    writer = writer.slots(start=2, max=8).option("checkpointLocation", str(place))
+    query = writer.start()
+    try:
+        until(query, lambda: served(place) == 4 * len(rows))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    events = list(read_journal(locate(place)))
+    (change,) = [e for e in events if isinstance(e, AssignmentChange)]
+    assert asked == [3, 5, SLOTS]
+    assert (change.slots_after, change.epoch) == (SLOTS, 1)
+    for batch in (e for e in events if isinstance(e, Batch)):
+        owners = change.slot_of if batch.step >= change.step else None
+        for stats in batch.slot_stats:
+            assert stats.slot < (SLOTS if owners else 2)
+    assert answer == {key: 4 * n for key, n in Counter(row["k"] for row in rows).items()}
 
 
 def spread(numbers):

@@ -6,6 +6,7 @@ must come of it, with generous deadlines, and asserts no times.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
@@ -182,3 +183,52 @@ def test_batches_say_how_the_slo_stands_and_what_the_loop_costs(steered):
     assert 1.0 <= found["slots_mean"] <= 6.0
     assert found["decisions"]["scale-out"] >= 1
     assert found["slo"]["cycles"] > 0
+
+
+def test_the_threshold_controller_takes_the_slots_of_its_table_in_one_step(spark, tmp_path):
+    """STRETCH 8.4: above 90 % out to the fewest slots that are below 70 %, below 45 % in to the most."""
+    source = tmp_path / "in"
+    source.mkdir()
+    query = (
+        hg.writeStream(counts(spark, str(source)))
+        .slo("mean < 5 s over 2 s")
+        .policy("threshold")
+        .slots(max=8, start=1)
+        .keyGroups(32)
+        .option("headgate.arrival", "ts")
+        .option("headgate.slotRate", SLOT_RATE)
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .format("noop")
+        .start()
+    )
+    (operator,) = query.assignment()
+
+    def slots():
+        return query.assignment()[operator].slots
+
+    try:
+        wait_for(lambda: query.lastProgress is not None)
+        with Load(source) as load:
+            load.rate = HIGH
+            assert wait_for(lambda: slots() == 3)
+            load.rate = LOW
+            assert wait_for(lambda: slots() == 1)
+    finally:
+        query.stop()
+    events = list(read(query.journal))
+    decided = [event for event in events if isinstance(event, Decided) and event.acts]
+    assert {wish.slots for one in decided for wish in one.wishes} >= {3, 1}
+    for one in decided:
+        (seen,), (wish,) = one.observed, one.wishes
+        load_of_slots = one.numbers[f"{operator}.load"]
+        demand = load_of_slots * seen.slots
+        if load_of_slots > 0.9:
+            assert wish.slots == math.ceil(demand / 0.7 - 0.01)
+        else:
+            assert load_of_slots < 0.45
+            assert wish.slots == max(math.floor(demand / 0.7), math.ceil(demand / 0.9))
+    # each was carried out as one change, whatever the number of slots
+    changes = [
+        e for e in events if isinstance(e, AssignmentChange) and e.by.startswith("threshold")
+    ]
+    assert [c.slots_after for c in changes] == [one.wishes[0].slots for one in decided]

@@ -35,7 +35,10 @@ class Policy(Protocol):
         """Take note that `change` is in force, `took_s` seconds after it was decided."""
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
-        """Take note that a slot failed and was replaced under the newest assignment."""
+        """Take note that a slot failed; its replacement gets the newest assignment by itself.
+
+        For a policy that keeps something by slot: nothing is asked of it.
+        """
 
 
 def checked(made: object, what: str) -> Policy:

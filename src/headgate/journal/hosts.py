@@ -66,6 +66,9 @@ class SlotLost:
     slot: int
     """Its slot, by number."""
 
+    epoch: int = -1
+    """Of the newest assignment, on its way or in force: the replacement's; -1 where not known."""
+
     at_ms: int = 0
     """Wall clock, ms since 1970; the writer fills it in when 0."""
 

@@ -10,10 +10,9 @@ from enum import StrEnum
 from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.decorators import AdviseOnly, Freezable
 from headgate.control.estimators.examiner import Examiner
-from headgate.control.estimators.split import BoundSplit
+from headgate.control.estimators.split import BoundSplit, paths_of
 from headgate.control.observation import F64, Observation, OperatorView
 from headgate.control.policy import Policy
-from headgate.core.assignment import Assignment
 from headgate.core.errors import ConfigError, NotReady, ProtocolError, nearest
 from headgate.loop.floor import Floor
 from headgate.loop.ports import Actuator, DecisionJournal, MetricsSource
@@ -111,8 +110,8 @@ class ControlLoop:
     parents : mapping of str to tuple of str, optional
         As `Observation.parents`.
     end_to_end_s : float, optional
-        Bound on the sum of the operators' latencies. With it, the bounds of the settings give way
-        to shares of it, which move until the operators keep theirs equally often.
+        Bound on the sum of the latencies of the operators on each path. With it, the bounds of the
+        settings give way to shares of it, which move until the operators keep theirs equally often.
 
     References
     ----------
@@ -136,7 +135,8 @@ class ControlLoop:
         self._source, self._actuator, self._journal = source, actuator, journal
         self._parents = dict(parents or {})
         self._end_to_end_s = end_to_end_s
-        self._split = None if end_to_end_s is None else BoundSplit(tuple(operators), end_to_end_s)
+        self._paths = paths_of(tuple(operators), self._parents)
+        self._split = None if end_to_end_s is None else BoundSplit(self._paths, end_to_end_s)
         self._last_rule = ""
         self._operators = {
             name: _Operator(
@@ -197,17 +197,17 @@ class ControlLoop:
         """
         self._end(operator)
 
-    def slot_failed(self, operator: str, slot_id: int) -> Assignment:
-        """Take note that a slot was lost, and return the newest assignment, for its replacement.
+    def slot_failed(self, operator: str, slot_id: int) -> None:
+        """Take note that a slot was lost. A change on its way stays so, and so does the engine's part.
+
+        The engine gives the replacement the newest assignment, the one on its way if there is one.
 
         References
         ----------
-        StreamSwitch 5, `onExecutorFailed`: in the middle of a change, the newest is the one on its
-        way.
+        StreamSwitch 5, `onExecutorFailed`.
         """
+        self._get(operator)
         self._advice.slot_failed(operator, slot_id)
-        pending = self._get(operator).pending
-        return self._actuator.assignment(operator) if pending is None else pending.change.assignment
 
     def configure(self, operator: str, settings: OperatorSettings) -> None:
         """Change SLO and limits of an operator; used from the next cycle on."""
@@ -224,8 +224,7 @@ class ControlLoop:
         """Change the bound on the sum of the operators' latencies; None: each has its own again."""
         if bound_s != self._end_to_end_s:
             self._end_to_end_s = bound_s
-            names = tuple(self._operators)
-            self._split = None if bound_s is None else BoundSplit(names, bound_s)
+            self._split = None if bound_s is None else BoundSplit(self._paths, bound_s)
 
     def settings(self, operator: str) -> OperatorSettings:
         """Return SLO and limits of an operator."""

@@ -429,14 +429,14 @@ class _GroupStep:
         table = self.step.acquire(group)
         try:
             if unchanged:
-                self.emission.add(operator.emit(table, _NO_ROWS, state.emitted_us, watermark_us))
+                self._put_out(group, operator.emit(table, _NO_ROWS, state.emitted_us, watermark_us))
                 return
             table.begin()
             if stop > start:
                 operator.merge(table, self.batch, start, stop)
             self.step.half_written(group)
             changed = table.changed()
-            self.emission.add(operator.emit(table, changed, state.emitted_us, watermark_us))
+            self._put_out(group, operator.emit(table, changed, state.emitted_us, watermark_us))
             self.step.commit(
                 group,
                 table,
@@ -446,6 +446,11 @@ class _GroupStep:
             )
         finally:
             self.step.release(group)
+
+    def _put_out(self, group: int, results: GroupResults) -> None:
+        if self.operator.waits_for_time:
+            self.step.put_out(group, results.keys[:, self.operator.layout.time_at])
+        self.emission.add(results)
 
 
 class _Emission:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.operators.operator import Operator
-from headgate.operators.step import ARRIVED_LAST, RECORDS, TIME, InputCounts
+from headgate.operators.step import ARRIVED_LAST, GROUP, RECORDS, TIME, InputCounts
 from headgate.state.ports import I64
 
 F64 = npt.NDArray[np.float64]
@@ -63,34 +65,39 @@ def _input_of(operator: Operator, table: pa.Table) -> I64:
     return column
 
 
-def newest_by_slice(operator: Operator, chosen: pa.Table) -> dict[int, float]:
-    """Return when the newest record of each slice that was served arrived, ms since 1970.
+def newest_by_slice(operator: Operator, chosen: pa.Table) -> dict[int, dict[int, float]]:
+    """Return when the newest record served of each key group and slice arrived, ms since 1970.
 
     Nothing where the operator puts out results with the records that cause them, or where records
-    do not say when they arrived.
+    do not say when they arrived. `chosen` is sorted by key group.
     """
     if not operator.waits_for_time or ARRIVED_LAST not in chosen.column_names:
         return {}
-    at_ms: F64 = chosen.column(ARRIVED_LAST).to_numpy()
+    at_ms: F64 = np.nan_to_num(chosen.column(ARRIVED_LAST).to_numpy(), nan=-np.inf)
+    groups: I64 = chosen.column(GROUP).to_numpy()
     slices: I64 = chosen.column(TIME).to_numpy()
-    found: dict[int, float] = {}
-    while len(slices) and len(found) < _FEW:
+    found: dict[int, dict[int, float]] = {}
+    looked = 0
+    while len(slices) and looked < _FEW:
+        looked += 1
         begin_us = int(slices[0])
         rest = slices != begin_us
-        newest_ms = _greatest(at_ms[~rest])
-        if not np.isnan(newest_ms):
-            found[begin_us] = newest_ms
-        slices, at_ms = slices[rest], at_ms[rest]
-    begins_us, place = np.unique(slices, return_inverse=True)
-    newest = np.full(len(begins_us), -np.inf)
-    np.maximum.at(newest, place, np.nan_to_num(at_ms, nan=-np.inf))
-    more = zip(begins_us.tolist(), newest.tolist(), strict=True)
-    return found | {begin_us: at for begin_us, at in more if at > -np.inf}
+        _note_newest(found, begin_us, groups[~rest], at_ms[~rest])
+        slices, groups, at_ms = slices[rest], groups[rest], at_ms[rest]
+    order = np.argsort(slices, kind="stable")
+    slices, groups, at_ms = slices[order], groups[order], at_ms[order]
+    edges = np.flatnonzero(np.r_[True, slices[1:] != slices[:-1], True])
+    for start, stop in itertools.pairwise(edges if len(slices) else ()):
+        _note_newest(found, int(slices[start]), groups[start:stop], at_ms[start:stop])
+    return found
 
 
-def results_by_time(operator: Operator, put_out: pa.RecordBatch) -> dict[int, int]:
-    """Return how many results of each window were put out, by the window's end."""
-    if not operator.waits_for_time or put_out.num_rows == 0:
-        return {}
-    ends, counts = np.unique(put_out.column(TIME).to_numpy(), return_counts=True)
-    return dict(zip(ends.tolist(), counts.tolist(), strict=True))
+def _note_newest(
+    found: dict[int, dict[int, float]], begin_us: int, groups: I64, at_ms: F64
+) -> None:
+    """Note the newest record of each key group, of which the records are one after the other."""
+    starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
+    newest_ms = np.maximum.reduceat(at_ms, starts)
+    for group, newest in zip(groups[starts].tolist(), newest_ms.tolist(), strict=True):
+        if newest > -np.inf:
+            found.setdefault(group, {})[begin_us] = newest

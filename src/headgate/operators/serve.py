@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.operators import counts
-from headgate.operators.inputs import input_counts, newest_by_slice, results_by_time
+from headgate.operators.inputs import input_counts, newest_by_slice
 from headgate.operators.operator import Operator
 from headgate.operators.quota import fair_shares
 from headgate.operators.spec import NEVER_US
@@ -111,9 +111,9 @@ def serve(
     ready_us = {group: watermarks_us[group] for group in step.request.groups}
     served.output = operator.run(step, chosen, starts, ready_us, _initial(initial, starts))
     served.served_records += int(weights.sum())
-    served.inputs = input_counts(operator, arrived, served.late, chosen)
-    served.newest_ms = newest_by_slice(operator, chosen)
-    served.results = results_by_time(operator, served.output)
+    if request.origins:
+        served.inputs = input_counts(operator, arrived, served.late, chosen)
+        served.newest_ms = newest_by_slice(operator, chosen)
     if request.delta_ms or ARRIVED_FIRST in chosen.column_names:
         _measure(served, request, arriving, chosen, began_ms, now_ms())
     return served

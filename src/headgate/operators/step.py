@@ -75,6 +75,8 @@ class Request:
         Length of the time slots in which records are counted for the control loop; 0 counts none.
     bound_ms : float
         Latency up to which a served record counts as within the bound of an SLO; 0 counts none.
+    origins : bool
+        Whether somebody asks what came of each input, and of which records results are made.
     timestamp_ms : int
         When the step began; the same in every attempt. A processor's processing time.
     time_limit_s : float
@@ -94,6 +96,7 @@ class Request:
     turn: int = 0
     delta_ms: float = 0.0
     bound_ms: float = 0.0
+    origins: bool = False
     timestamp_ms: int = 0
     time_limit_s: float = 0.0
     held: frozenset[int] = frozenset()
@@ -174,10 +177,12 @@ class Served:
     counts : Counts or None
         Arrivals and completions by time slot; None where none were asked for.
     inputs : tuple of InputCounts
-    newest_ms : dict of int to float
-        When the newest record of each slice served arrived; of operators that wait for time.
-    results : dict of int to int
-        How many results of each window were put out, by its end; likewise.
+        Empty where nobody asks for origins, as the two that follow.
+    newest_ms : dict of int to (dict of int to float)
+        When the newest record served of each key group and slice arrived; of operators that wait for
+        time.
+    results : dict of int to (dict of int to int)
+        How many results of each key group's windows were put out, by the window's end; likewise.
     """
 
     output: pa.RecordBatch
@@ -201,8 +206,8 @@ class Served:
     latency: tuple[F64, F64] = (np.zeros(0), np.zeros(0))
     counts: Counts | None = None
     inputs: tuple[InputCounts, ...] = ()
-    newest_ms: dict[int, float] = field(default_factory=dict)
-    results: dict[int, int] = field(default_factory=dict)
+    newest_ms: dict[int, dict[int, float]] = field(default_factory=dict)
+    results: dict[int, dict[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -219,6 +224,12 @@ class SlotStep:
         return self.store.acquire(
             group, self.request.groups[group].token, self.request.chain(group)
         )
+
+    def put_out(self, group: int, ends_us: I64) -> None:
+        """Take note of a group's results, if somebody asks: when the window of each one ends."""
+        if self.request.origins and len(ends_us):
+            ends, counts = np.unique(ends_us, return_counts=True)
+            self.served.results[group] = dict(zip(ends.tolist(), counts.tolist(), strict=True))
 
     def half_written(self, group: int) -> None:
         """Say that a group is written and not committed yet, for fault tests."""

@@ -5,6 +5,7 @@ Imports neither Spark nor the engine until a call needs them.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import re
@@ -170,7 +171,7 @@ class SparkEngine:
     def workload(self, name: str) -> Any:
         """Return a built-in workload, or the user's function in the same form."""
         if ":" in name:
-            return UserWorkload(user_function(name))
+            return UserWorkload(_shipped(user_function(name)))
         known = engine_module("headgate.spark.workloads.queries").WORKLOADS
         if name not in known:
             hint = nearest(name, known) or f"; use one of {', '.join(sorted(known))}"
@@ -246,6 +247,17 @@ def user_function(name: str) -> Callable[..., Any]:
         raise ConfigError(msg)
     function: Callable[..., Any] = found
     return function
+
+
+def _shipped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a user's function that has its module travel to executors that could not import it."""
+
+    @functools.wraps(function)
+    def build(spark: Any, *given: Any, **options: Any) -> Any:
+        engine_module("headgate.spark.cluster.shipping").ship(spark, function)
+        return function(spark, *given, **options)
+
+    return build
 
 
 def call_user(name: str, work: Callable[[], Any], what: str = "make a query") -> Any:

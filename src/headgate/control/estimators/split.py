@@ -1,4 +1,4 @@
-"""One end-to-end bound, divided among the operators on the way."""
+"""One end-to-end bound, divided among the operators of each path from a source to a result."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from headgate.control.observation import OperatorView
 from headgate.core.errors import ConfigError
 
 
 class BoundSplit:
-    """Bounds per operator that add up to the end-to-end bound, each met about equally often.
+    """Bounds per operator that add up to the end-to-end bound on each path, met about equally often.
+
+    A record goes one path from a source to a result, so the bound is divided among the operators of
+    each path by itself. An operator that lies on several is held to the least of its shares: then no
+    path adds up to more than the bound.
 
     Ask for `bound_s` when the views of a cycle are made, and give the views to `observe`. Success
     of an operator is the share of its slots' latencies l_i that are within its bound; at the end of
-    every interval, operators below the mean success take from those above it.
+    every interval, operators below the mean success of a path take from those above it.
 
     Parameters
     ----------
-    operators : sequence of str
-        The operators on the path, one or more.
+    paths : sequence of sequence of str
+        One or more, each with the operators on it; see `paths_of`.
     end_to_end_s : float
         L, in seconds.
     interval_s : float
@@ -41,19 +46,19 @@ class BoundSplit:
     References
     ----------
     StreamSwitch 6.6: success grows with the bound, so that the worst success is largest when all
-    are equal; the paper leaves the rule of adjustment open.
+    are equal; the paper leaves the rule of adjustment open, and has a chain.
     """
 
     def __init__(
         self,
-        operators: Sequence[str],
+        paths: Sequence[Sequence[str]],
         end_to_end_s: float,
         *,
         interval_s: float = 10.0,
         gain: float = 0.5,
         least: float = 0.25,
     ) -> None:
-        if not operators:
+        if not paths or not all(paths):
             msg = "an end-to-end bound has no operators to be split among; name one or more."
             raise ConfigError(msg)
         for name, value, most in (
@@ -65,19 +70,19 @@ class BoundSplit:
             if not 0.0 < value < most:
                 msg = f"{name}={value:g} is out of range; use more than 0 and less than {most:g}."
                 raise ConfigError(msg)
-        self._operators = tuple(operators)
+        self._operators = tuple(dict.fromkeys(name for path in paths for name in path))
         self._total_s = end_to_end_s
         self._interval_s = interval_s
         self._gain = gain
-        self._least_s = least * end_to_end_s / len(operators)
-        self._bounds = np.full(len(operators), end_to_end_s / len(operators))
+        self._paths = [_Path(p, self._operators, end_to_end_s, least) for p in paths]
         self._since_s: float | None = None
-        self._seen = np.zeros(len(operators))
-        self._within = np.zeros(len(operators))
+        self._seen = np.zeros(len(self._operators))
+        self._within = np.zeros(len(self._operators))
+        self._bounds = self._least_of_paths()
 
     @property
     def bounds_s(self) -> dict[str, float]:
-        """The bound of each operator now, in seconds; they add up to the end-to-end bound."""
+        """The bound of each operator now, in seconds."""
         return dict(zip(self._operators, self._bounds.tolist(), strict=True))
 
     def bound_s(self, operator: str) -> float:
@@ -87,7 +92,7 @@ class BoundSplit:
     def observe(self, time_s: float, views: Mapping[str, OperatorView]) -> None:
         """Take note of one cycle at `time_s`, and move the bounds if an interval is over.
 
-        Operators that are not on the path are ignored; those without a view are not counted.
+        Operators that are on no path are ignored; those without a view are not counted.
         """
         if self._since_s is None:
             self._since_s = time_s
@@ -101,13 +106,64 @@ class BoundSplit:
             self._move()
 
     def _move(self) -> None:
-        """Move the bounds towards equal success, and begin to count again."""
-        known = self._seen > 0.0
-        if known.all():
-            success = self._within / self._seen
-            wanted = self._bounds + self._gain * self._total_s * (success.mean() - success)
-            spare = np.maximum(wanted - self._least_s, 0.0)
-            free_s = self._total_s - len(spare) * self._least_s
-            self._bounds = self._least_s + spare * (free_s / spare.sum())
+        """Move the bounds of each path towards equal success, and begin to count again."""
+        for path in self._paths:
+            seen = self._seen[path.places]
+            if (seen > 0.0).all():
+                path.move(self._within[path.places] / seen, self._gain)
+        self._bounds = self._least_of_paths()
         self._seen[:] = 0.0
         self._within[:] = 0.0
+
+    def _least_of_paths(self) -> npt.NDArray[np.float64]:
+        bounds = np.full(len(self._operators), math.inf)
+        for path in self._paths:
+            bounds[path.places] = np.minimum(bounds[path.places], path.bounds)
+        return bounds
+
+
+class _Path:
+    """The shares of one path, in the order of its operators.
+
+    Attributes
+    ----------
+    places : int64[O]
+        Of its operators among all.
+    bounds : float64[O]
+        In seconds; they add up to the end-to-end bound.
+    """
+
+    def __init__(
+        self, path: Sequence[str], operators: Sequence[str], total_s: float, least: float
+    ) -> None:
+        self.places = np.array([operators.index(name) for name in path])
+        self.bounds = np.full(len(path), total_s / len(path))
+        self._total_s = total_s
+        self._least_s = least * total_s / len(path)
+
+    def move(self, success: npt.NDArray[np.float64], gain: float) -> None:
+        """Move the bounds towards equal success."""
+        wanted = self.bounds + gain * self._total_s * (success.mean() - success)
+        spare = np.maximum(wanted - self._least_s, 0.0)
+        free_s = self._total_s - len(spare) * self._least_s
+        self.bounds = self._least_s + spare * (free_s / spare.sum())
+
+
+def paths_of(
+    operators: Sequence[str], parents: Mapping[str, Sequence[str]]
+) -> list[tuple[str, ...]]:
+    """Return every path from an operator that reads a source to one that no other operator reads.
+
+    Parameters
+    ----------
+    operators : sequence of str
+    parents : mapping of str to sequence of str
+        Which of them each one reads; none where it reads a source.
+    """
+    read = {parent for above in parents.values() for parent in above}
+
+    def upto(operator: str) -> list[tuple[str, ...]]:
+        above = parents.get(operator, ())
+        return [(*path, operator) for one in above for path in upto(one)] or [(operator,)]
+
+    return [path for operator in operators if operator not in read for path in upto(operator)]

@@ -20,7 +20,7 @@ def kill_executor(spark: SparkSession) -> str:
     """
     pool = ExecutorPool(spark)
     living = pool.living()
-    if pool.local or not living:
+    if pool.in_driver or not living:
         msg = (
             "there is no executor to kill: tasks run in the driver's own process; set "
             "SPARK_MASTER=local-cluster[2,1,1024], or name a cluster."

@@ -131,7 +131,8 @@ class Fleet:
 
         A policy of its own spends the slots that the fleet grants it: ``.policy("streamswitch")`` and
         its like steer by the job's latency SLO, ``.policy("psps")`` and its like run the Python stages
-        of a stateless query on pools of replicas. Of a job without one the fleet sets the slots.
+        of a stateless query on pools of replicas. Of a job without one the fleet sets the slots; of a
+        stateless one with Python stages ``psps`` does.
 
         Parameters
         ----------

@@ -94,6 +94,7 @@ class Probe:
         self._read_s = self._since_s
         self._beside_s = math.inf
         self._unserved: dict[tuple[str, int], int] = {}
+        self._due: _Step | None = None
 
     def around(self, inner: Observer | None, job: LiveJob) -> Probe:
         """Begin to listen to a query whose own observer is `inner`."""
@@ -145,6 +146,7 @@ class Probe:
             self._steps.append(
                 _Step(started_ms / 1e3, now_s, read, slim, results, after_s, hosts, waiting, rates)
             )
+            self._due = self._steps[-1] if results else self._due
             # one from before the window stays: what had arrived when the window began
             while len(self._steps) > 1 and self._steps[1].ended_s < now_s - self._window_s:
                 self._steps.popleft()
@@ -167,6 +169,10 @@ class Probe:
     def bound_ms(self, operator: str) -> float:
         """Return what the query's own observer counts against."""
         return 0.0 if self._inner is None else self._inner.bound_ms(operator)
+
+    def asks_origins(self) -> bool:
+        """Return that a fleet does: for juice, and for how old results are."""
+        return True
 
     def state(self) -> SloState | None:
         """Return what the query's own observer says of the SLO."""
@@ -261,17 +267,11 @@ class Probe:
             return sum(r.served for r in entering) / length_s
         if any(step.results for step in steps):
             first = self._graph.at_once()  # of the others their results count
-        aged = [_aged(step, first) for step in steps]
-        merged = histogram.merge(one for one, _ in aged)
-        count = histogram.completed(merged)
-        if count == 0:
-            return 0.0
-        # How long a step took from the end of the slots' work to the sink, by what it put out.
-        weights = [histogram.completed(one) for one, _ in aged]
-        sink_s = sum(s.sink_s * n for s, n in zip(steps, weights, strict=True)) / sum(weights)
-        if intent.percentile is not None:
-            return (histogram.percentile_ms(merged, intent.percentile / 100) or 0.0) / 1e3 + sink_s
-        return sum(sum_ms for _, sum_ms in aged) / count / 1e3 + sink_s
+            return _latency_s(intent, steps, first) or 0.0
+        # no window was due: its last results stay what is known, unless what comes is later already
+        due = self._due
+        last_s = None if due is None else _latency_s(intent, [due], self._graph.at_once())
+        return max(last_s or 0.0, _latency_s(intent, steps, first) or 0.0)
 
     def _juice(self) -> float | None:
         """Return the job's juice; None before there was a step."""
@@ -299,6 +299,27 @@ class Probe:
 def _monotonic_s(at_ms: float) -> float:
     """Return a moment of the wall clock, ms since 1970, on the monotonic one."""
     return time.monotonic() - (time.time() - at_ms / 1e3)
+
+
+def _latency_s(intent: Intent, steps: Sequence[_Step], first: Collection[str]) -> float | None:
+    """Return the latency that an intent is about, until the sink had the rows; None without any.
+
+    Parameters
+    ----------
+    first : collection of str
+        As of `_aged`.
+    """
+    aged = [_aged(step, first) for step in steps]
+    merged = histogram.merge(one for one, _ in aged)
+    count = histogram.completed(merged)
+    if count == 0:
+        return None
+    # How long a step took from the end of the slots' work to the sink, by what it put out.
+    weights = [histogram.completed(one) for one, _ in aged]
+    sink_s = sum(s.sink_s * n for s, n in zip(steps, weights, strict=True)) / sum(weights)
+    if intent.percentile is not None:
+        return (histogram.percentile_ms(merged, intent.percentile / 100) or 0.0) / 1e3 + sink_s
+    return sum(sum_ms for _, sum_ms in aged) / count / 1e3 + sink_s
 
 
 def _aged(step: _Step, first: Collection[str]) -> tuple[histogram.Sparse, float]:

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 
 from headgate.control.limits import check_range
 from headgate.control.policies.static import Static
+from headgate.control.registry import replica_policy
 from headgate.core.errors import ConfigError
 from headgate.core.intents import utility_of
 from headgate.core.utility import Shape, Utility
@@ -15,8 +16,12 @@ from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.fleet.probe import Probe
 from headgate.spark.fleet.seen import every_s
 from headgate.spark.query import Query
+from headgate.spark.read.stages import has_stages
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.writer import Writer
+
+_OF_STAGES = "psps"
+"""The policy of a stateless query that names none: a fleet's own policy has no pools to set."""
 
 WINDOW_ROUNDS = 6
 """Rounds that intents are measured over: Henge's minute of six times 10 s."""
@@ -84,7 +89,8 @@ def taken_over(
     """Return a job's name, and the job as the fleet runs it.
 
     Of its SLOs the query keeps the latencies: to be steered by where it has a policy of its own, else
-    to report on them. The user's writer stays as it is.
+    to report on them. A stateless query with Python stages and without a policy gets pools, under
+    ``psps``. The user's writer stays as it is.
 
     Raises
     ------
@@ -107,6 +113,8 @@ def taken_over(
             f"{window_s:g} s; use a shorter trigger, or a longer round."
         )
         raise ConfigError(msg)
+    if policy is None and given.replica_policy is None and has_stages(writer.df):
+        given = replace(given, replica_policy=replica_policy(_OF_STAGES))
     worth = utility_of(given.slos, priority, utility)
     latencies = tuple(slo for slo in given.slos if slo.is_latency)
     pools, who = given.replica_policy is not None, given.replica_policy or policy
@@ -127,7 +135,7 @@ def check_has_slots(name: str, query: Query) -> None:
     """Raise ConfigError where a query that runs has no slots that a fleet could grant."""
     if not query._slots.held():
         msg = (
-            f'job "{name}" has no stateful operator, so a fleet has no slots to give it; give a '
-            'stateless query whose Python stages take its time .policy("psps").'
+            f'job "{name}" has neither a stateful operator nor a Python stage, so a fleet has no slots '
+            "to give it; run it beside the fleet, with its own start()."
         )
         raise ConfigError(msg)

@@ -43,14 +43,14 @@ class _Kept:
     window_us : int or None
         Length of the windows whose results it puts out when their time is over; None if it puts
         out results at once.
-    newest_ms : dict of int to float
-        When the newest record of each slice came to it.
+    newest_ms : dict of int to (dict of int to float)
+        When the newest record of each key group and slice came to it.
     put_out : deque of (float, float, float)
         Of its last steps: when its results were out, their mean latency and the least, ms.
     """
 
     window_us: int | None
-    newest_ms: dict[int, float] = field(default_factory=dict)
+    newest_ms: dict[int, dict[int, float]] = field(default_factory=dict)
     put_out: deque[tuple[float, float, float]] = field(
         default_factory=lambda: deque(maxlen=_KEPT_STEPS)
     )
@@ -59,9 +59,9 @@ class _Kept:
 class Origins:
     """Follows results of a chain of operators back to the source.
 
-    A result of a window is charged its wait: it is as old as the newest record of the window. What is
-    put out with the records that cause it is as old as these. Behind another operator the age of what
-    was put out there is added.
+    A result of a window is charged its wait: it is as old as the newest record of the window in the
+    result's key group. What is put out with the records that cause it is as old as these. Behind
+    another operator the age of what was put out there is added.
 
     Kept in memory: of windows begun before a start nothing is known, and they are not counted.
 
@@ -74,8 +74,8 @@ class Origins:
 
     References
     ----------
-    Henge 3, StreamSwitch 6.6. Differs: the newest record of a window is that of all keys, not of the
-    result's own; and results that an operator puts out in one step are alike to the next.
+    Henge 3, StreamSwitch 6.6. Differs: the newest record is that of the result's key group, not of its
+    key alone; and results that an operator puts out in one step are alike to the next.
     """
 
     def __init__(self, parents: Mapping[str, Sequence[str]], windows_us: Mapping[str, int]) -> None:
@@ -101,9 +101,10 @@ class Origins:
             mine = [r for r in reports if r.operator == name]
             parents = [self._kept[parent] for parent in self._parents[name]]
             for report in mine:
-                for begin_us, newest_ms in report.newest_ms.items():
-                    known_ms = kept.newest_ms.get(begin_us, 0.0)
-                    kept.newest_ms[begin_us] = max(known_ms, newest_ms)
+                for group, slices in report.newest_ms.items():
+                    known = kept.newest_ms.setdefault(group, {})
+                    for begin_us, newest_ms in slices.items():
+                        known[begin_us] = max(known.get(begin_us, 0.0), newest_ms)
             done = [x for r in mine for x in self._finished(kept, parents, r, now_ms)]
             count = sum(one.count for one in done)
             if count:
@@ -128,18 +129,21 @@ class Origins:
                 for own_ms, count in own
             ]
         found = []
-        for end_us, count in report.results.items():
-            newest_ms = max(
-                (
-                    at
-                    for begin, at in kept.newest_ms.items()
-                    if end_us - kept.window_us <= begin < max(end_us, end_us - kept.window_us + 1)
-                ),
-                default=None,
-            )
-            if newest_ms is not None:
-                origin_ms = newest_ms - _age_ms(parents, newest_ms, newest=True)
-                found.append(Finished(at_ms, max(0.0, at_ms - origin_ms), count))
+        for group, results in report.results.items():
+            slices = kept.newest_ms.get(group, {})
+            for end_us, count in results.items():
+                first_us = end_us - kept.window_us
+                newest_ms = max(
+                    (
+                        at
+                        for begin, at in slices.items()
+                        if first_us <= begin < max(end_us, first_us + 1)
+                    ),
+                    default=None,
+                )
+                if newest_ms is not None:
+                    origin_ms = newest_ms - _age_ms(parents, newest_ms, newest=True)
+                    found.append(Finished(at_ms, max(0.0, at_ms - origin_ms), count))
         return found
 
 
@@ -170,5 +174,6 @@ def _forget(kept: _Kept, mine: Sequence[Report]) -> None:
     if kept.window_us is None or not mine:
         return
     out_us = min(report.holds_us for report in mine)
-    for begin_us in [b for b in kept.newest_ms if b + kept.window_us < out_us]:
-        del kept.newest_ms[begin_us]
+    for slices in kept.newest_ms.values():
+        for begin_us in [b for b in slices if b + kept.window_us < out_us]:
+            del slices[begin_us]

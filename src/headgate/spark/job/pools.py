@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from headgate.control.estimators.grouping import F64, I64, least_work, load_aware, round_robin
+from headgate.control.estimators.grouping import (
+    F64,
+    I64,
+    least_work,
+    load_aware,
+    round_robin,
+    utilisation,
+)
 from headgate.control.estimators.service_time import ServiceTimeEstimate
 from headgate.control.groupings import DEFAULT, Groupings
 from headgate.control.replicas import OperatorInterval, ReplicaPool
@@ -117,6 +124,9 @@ class PoolState:
     dropped: Counter[str] = field(default_factory=Counter)
     _expected: int = 0
     _cursor: int = 0
+    _done: Counter[int] = field(default_factory=Counter)
+    _given: Counter[int] = field(default_factory=Counter)
+    _used: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def fresh(cls, config: PoolConfig) -> PoolState:
@@ -185,9 +195,9 @@ class PoolState:
 
         References
         ----------
-        PSPS IV-A, Algorithm 1, for all rows at once. Differs: the load is what waits at a replica
-        now, not what it processed in the last interval; it starts anew in each batch. An order of at
-        most `_PATTERN_ROWS` stands for longer batches, and repeats.
+        PSPS IV-A, Algorithm 1, for all rows at once. Differs: unless it is ``as-printed``, the load is
+        what waits at a replica now, not what it processed in the last interval, and starts anew in
+        each batch. An order of at most `_PATTERN_ROWS` stands for longer batches, and repeats.
         """
         active, lanes = self.active, self.lanes
         expected = max(self._expected if rows is None else rows, len(active))
@@ -209,6 +219,10 @@ class PoolState:
         if self.grouping == "load-aware" and self.event is not None:
             used = self.event.event_s / config.interval_s
             return load_aware(count, waiting * used, used * expected / count, cursor).replica
+        if self.grouping == "as-printed" and self.event is not None:
+            used = self.event.event_s / config.interval_s
+            load = np.array([self._used.get(j, 0.0) + used * self._given[j] for j in active])
+            return load_aware(count, load, used * expected / count, cursor).replica
         return round_robin(count, len(active), cursor).replica
 
     def _row_s(self, config: PoolConfig) -> F64:
@@ -240,6 +254,8 @@ class PoolState:
         for report in reports:
             self.received.update(report.origins or {SOURCE: report.arrived})
         self.processed += sum(report.served for report in reports)
+        self._done.update({lanes[report.lane]: report.served for report in reports})
+        self._given.update({lanes[report.lane]: report.arrived for report in reports})
         self.useful_s += sum(report.useful_s for report in reports)
         self.dropped[TOO_OLD] += sum(report.too_old for report in reports)
 
@@ -297,11 +313,15 @@ class PoolState:
             self.event.observe(self.processed, self.useful_s)
         elif self.processed and self.useful_s > 0.0:
             self.event = ServiceTimeEstimate(self.useful_s / self.processed)
-        received, processed = self.received, self.processed
-        self.received = Counter()
+        received, processed, done = self.received, self.processed, self._done
+        self.received, self._done, self._given = Counter(), Counter(), Counter()
         self.processed = self.useful_s = 0.0
         if self.event is None:
             return None
+        counts = np.array([float(done[j]) for j in self.active])
+        # equation 5, from which the interval that begins starts
+        loads = utilisation(counts, self.event.event_s, config.interval_s)
+        self._used = dict(zip(self.active, loads.tolist(), strict=True))
         return OperatorInterval(
             active=len(self.active),
             pool=config.most,

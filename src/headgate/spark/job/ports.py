@@ -40,6 +40,9 @@ class Observer(Protocol):
     def bound_ms(self, operator: str) -> float:
         """Return the latency that an operator's records are counted against; 0 for none."""
 
+    def asks_origins(self) -> bool:
+        """Return whether it looks at `Report.inputs`, `newest_ms` and `results`."""
+
     def state(self) -> SloState | None:
         """Return what the next batch line says of the SLO; None where there is none."""
 
@@ -115,6 +118,10 @@ class NoObserver:
     def bound_ms(self, operator: str) -> float:
         """Return that nothing is counted."""
         return 0.0
+
+    def asks_origins(self) -> bool:
+        """Return that it looks at nothing."""
+        return False
 
     def state(self) -> SloState | None:
         """Return that there is no SLO."""

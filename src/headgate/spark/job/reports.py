@@ -112,8 +112,8 @@ class Report:
         Executions of the task that Spark gave up before this one.
     inputs : tuple of InputCounts
         What came of each input of the operator.
-    newest_ms : dict of int to float
-    results : dict of int to int
+    newest_ms : dict of int to (dict of int to float)
+    results : dict of int to (dict of int to int)
         As of `Served`.
     ran : Ran or None
     """
@@ -158,8 +158,8 @@ class Report:
     daemon: str = ""
     tries: int = 0
     inputs: tuple[InputCounts, ...] = ()
-    newest_ms: dict[int, float] = field(default_factory=dict)
-    results: dict[int, int] = field(default_factory=dict)
+    newest_ms: dict[int, dict[int, float]] = field(default_factory=dict)
+    results: dict[int, dict[int, int]] = field(default_factory=dict)
     ran: Ran | None = None
 
     @property

@@ -37,13 +37,18 @@ class ExecutorPool:
     Attributes
     ----------
     local : bool
-        Whether tasks run in the driver's own process, where nothing can be asked for.
+        Whether all tasks run on this machine, where nothing can be asked for.
+    in_driver : bool
+        Whether they run in the driver's own process. The executors of a ``local-cluster`` do not: they
+        can be lost, but they share this machine's cores and memory, so they are one host.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._context: Jvm = spark.sparkContext._jsc.sc()
-        self.local = str(spark.sparkContext.master).startswith("local")
+        master = str(spark.sparkContext.master)
+        self.local = master.startswith("local")
+        self.in_driver = self.local and not master.startswith("local-cluster")
 
     @property
     def managed_by_spark(self) -> bool:
@@ -88,6 +93,6 @@ class ExecutorPool:
 def living_executors(spark: SparkSession) -> Callable[[], frozenset[str]]:
     """Return what says which executors are registered; none where tasks run in the driver's process."""
     pool = ExecutorPool(spark)
-    if pool.local:
+    if pool.in_driver:
         return frozenset
     return lambda: frozenset(one.id for one in pool.living())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
+from pyspark import cloudpickle
 from pyspark.serializers import CPickleSerializer
 from pyspark.util import PythonEvalType
 
@@ -40,3 +42,8 @@ def processor_of(node: Jvm) -> object:
 def takes_frames(node: Jvm) -> bool:
     """Return whether a ``transformWithState`` node is of the pandas kind."""
     return node.functionExpr().evalType() in _PANDAS
+
+
+def send_by_value(module: ModuleType) -> None:
+    """Have functions and classes of a module go to Python workers as they are, not by its name."""
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

@@ -338,7 +338,7 @@ class Carrier:
         durable.deferred_max[one.slot] = one.deferred_max
         self._copies.setdefault(group, set()).add(before)
         self._stop_install(group)
-        if self._hosts[one.slot] != before or group in durable.inactive:
+        if self._hosts[one.slot] != before:  # within a host, what is not there yet stays so
             durable.inactive.add(group)
 
     def _stop_install(self, group: int) -> None:

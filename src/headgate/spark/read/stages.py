@@ -186,6 +186,15 @@ def read_pipeline(df: DataFrame, policy: str, arrival: str | None = None) -> Pip
     return Pipeline(reader.stages, project(df.sparkSession, top.output, top.plan), top.holes)
 
 
+def has_stages(df: DataFrame) -> bool:
+    """Return whether pools could run a query: it is stateless, and has Python stages."""
+    try:
+        read_pipeline(df, "a pool")
+    except UnsupportedQuery:
+        return False
+    return True
+
+
 class _Reader:
     """Walks the plan once, from the top."""
 

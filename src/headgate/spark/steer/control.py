@@ -223,6 +223,10 @@ class Controller:
             return 0.0
         return target.slo.bound * 1e3
 
+    def asks_origins(self) -> bool:
+        """Return whether results are judged from their source on."""
+        return any(target.slo.scope == END_TO_END for target in self._targets.values())
+
     def state(self) -> SloState:
         """Return how the job stands to its SLO, and what the loop took since the last call."""
         spent, self._spent = self._spent, _Spent()

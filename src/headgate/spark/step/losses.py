@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from pyspark import SparkContext
+
 from headgate.spark.job.reports import Report
 from headgate.spark.worker.failure import is_lost_worker
 
-_TASK = re.compile(r"[Ll]ost task (\d+)\.")
-"""How Spark names the task that a job failed with: by its partition, which is a slot's number."""
+_TASK = re.compile(r"[Ll]ost task (\d+)\.\d+ in stage (\d+)\.")
+"""How Spark names the task that a job failed with: its partition, which is a slot's number, and stage."""
+
+_GROUP = "spark.jobGroup.id"
+"""Local property: which jobs are a query's."""
 
 Lost = list[tuple[str, int]]
 """Operators and slots."""
@@ -27,33 +32,63 @@ class Losses:
     ----------
     executors : callable
         Returns the ids of the living executors; none where Spark is local.
+    stages : callable
+        Returns the numbers of all stages of the job that a stage belonged to, ascending; none where
+        Spark has forgotten it.
     """
 
-    def __init__(self, executors: Callable[[], frozenset[str]]) -> None:
+    def __init__(
+        self,
+        executors: Callable[[], frozenset[str]],
+        stages: Callable[[int], Sequence[int]] = lambda _: (),
+    ) -> None:
         self._executors = executors
+        self._stages = stages
         self._living = executors()
         self._ran: dict[tuple[str, int], str] = {}
 
     def in_attempt(
-        self, error: Exception, slots: Mapping[str, int], reports: Sequence[Report]
+        self,
+        error: Exception,
+        chains: Sequence[Mapping[str, int]],
+        reports: Sequence[Report],
     ) -> Lost:
         """Return the slots that a failed attempt of a step lost.
+
+        The job of a chain has a stage for each of its operators, in their order, and before them those
+        that deal rows to slots. A task that was lost there is no slot's.
 
         Parameters
         ----------
         error : Exception
             What it ended with.
-        slots : mapping of str to int
-            How many each operator has.
+        chains : sequence of mapping of str to int
+            How many slots each operator of each chain has, in the order in which they run.
         reports : sequence of Report
             What came of this attempt all the same.
         """
         task = _TASK.search(str(error))
         if task is None or not is_lost_worker(error):
             return []
-        slot, reported = int(task[1]), {(report.operator, report.slot) for report in reports}
-        there = [(name, slot) for name, count in slots.items() if slot < count]
-        return [one for one in there if one not in reported]
+        slot, stage = int(task[1]), int(task[2])
+        operator = next((one.operator for one in reports if one.stage == stage), None)
+        if operator is None:
+            operator = self._of_stage(stage, chains, reports)
+        slots = {name: count for chain in chains for name, count in chain.items()}
+        return [] if operator is None or slot >= slots[operator] else [(operator, slot)]
+
+    def _of_stage(
+        self, stage: int, chains: Sequence[Mapping[str, int]], reports: Sequence[Report]
+    ) -> str | None:
+        """Return whose slots ran in a stage of which no task reported; None for nobody's."""
+        reported = {(one.operator, one.slot) for one in reports}
+        for chain in chains:  # one runs after the other
+            if any((name, slot) not in reported for name in chain for slot in range(chain[name])):
+                # those of the operators are the job's last stages
+                last = reversed(list(self._stages(stage)))
+                of_operators = dict(zip(last, reversed(list(chain)), strict=False))
+                return of_operators.get(stage)
+        return None
 
     def in_step(self, reports: Sequence[Report]) -> Lost:
         """Return the slots that were lost since the last step was committed, though this one was."""
@@ -66,3 +101,18 @@ class Losses:
         if vanished:
             lost |= {one for one, daemon in before.items() if daemon and daemon not in serving}
         return sorted(one for one in lost if one in self._ran)
+
+
+def stages_beside(context: SparkContext) -> Callable[[int], list[int]]:
+    """Return what says which stages the job of a stage had; to be asked by the batches' thread."""
+    tracker = context.statusTracker()
+
+    def stages(stage: int) -> list[int]:
+        jobs = tracker.getJobIdsForGroup(context.getLocalProperty(_GROUP))
+        for job in sorted(jobs, reverse=True):
+            known = tracker.getJobInfo(job)
+            if known is not None and stage in known.stageIds:
+                return sorted(known.stageIds)
+        return []
+
+    return stages

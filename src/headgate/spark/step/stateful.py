@@ -30,7 +30,7 @@ from headgate.spark.step.chain import ChainJob
 from headgate.spark.step.commit import assigned, next_manifest
 from headgate.spark.step.intake import Intake
 from headgate.spark.step.live import LiveJob
-from headgate.spark.step.losses import Losses
+from headgate.spark.step.losses import Losses, stages_beside
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs, Results
 from headgate.spark.step.preaggregate import Preaggregation
@@ -93,7 +93,7 @@ class StatefulWork:
         self._observer = ports.observer
         self._executors = ports.executors
         self._channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
-        self._losses = Losses(living_executors(spark))
+        self._losses = Losses(living_executors(spark), stages_beside(spark.sparkContext))
         self._quotas: dict[str, list[int] | None] = {}
         self._served_ms = time.time() * 1e3
         self._quiet_batches = 0
@@ -366,6 +366,7 @@ class StatefulWork:
             keep_late=config.keep_late,
             delta_ms=config.delta_ms,
             bound_ms=self._observer.bound_ms(operator.id),
+            origins=self._observer.asks_origins(),
             timestamp_ms=begun.timestamp_ms,
             time_limit_s=config.processor_limit_s,
             arrived_ms=begun.read_ms,
@@ -420,13 +421,15 @@ class StatefulWork:
         """Write down that an attempt failed and the step runs again, and tell whose slots were lost."""
         self.recorder.retry(step, attempt, error)
         slots = {name: state.assignment.slots for name, state in self.states.items()}
-        self._note_lost(
-            step, self._losses.in_attempt(error, slots, self._channel.drain(step, attempt))
-        )
+        chains = [{op.id: slots[op.id] for op in chain} for chain in self.query.chains]
+        reports = self._channel.drain(step, attempt)
+        self._note_lost(step, self._losses.in_attempt(error, chains, reports))
 
     def _note_lost(self, step: int, lost: Sequence[tuple[str, int]]) -> None:
         for operator, slot in lost:
-            self.recorder.write(SlotLost(step, operator, slot))
+            # its replacement does this step as it was begun, and the next one under the newest
+            epoch = self.changes.newest(operator).epoch
+            self.recorder.write(SlotLost(step, operator, slot, epoch))
             self._observer.lost(operator, slot)
 
     def passed_on(self, batch_id: int, phases_ms: dict[str, float]) -> None:

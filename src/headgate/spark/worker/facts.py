@@ -71,6 +71,8 @@ class SlotFacts(_Told):
     keep_late : bool
     delta_ms, bound_ms : float
         What the control loop counts by; 0 where there is none.
+    origins : bool
+        As `Request.origins`.
     timestamp_ms : int
         The time of the step, one for all attempts.
     time_limit_s : float
@@ -113,6 +115,7 @@ class SlotFacts(_Told):
     faults: Sequence[Mapping[str, Any]]
     split: Mapping[str, Sequence[int]] = field(default_factory=dict)
     stands_us: Mapping[str, int] = field(default_factory=dict)
+    origins: bool = False
 
     def shares_at(self, slot: int) -> dict[int, int]:
         """Return the key groups of other slots of which a slot has a share, and what it waits under."""
@@ -162,6 +165,7 @@ class SlotFacts(_Told):
             turn=self.step,
             delta_ms=self.delta_ms,
             bound_ms=self.bound_ms,
+            origins=self.origins,
             timestamp_ms=self.timestamp_ms,
             time_limit_s=self.time_limit_s,
             held=held & groups.keys(),
