@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -175,7 +176,10 @@ def _keep(cache: Path, named: NamedLoad, points: list[Point], constants: Constan
         "oracle": [asdict(point) for point in points],
         "constants": [asdict(point) for point in constants.points.values()],
     }
-    (cache / f"{named.name}.json").write_text(json.dumps(kept))
+    # Whole or not at all: other processes read it.
+    part = cache / f"{named.name}.{os.getpid()}"
+    part.write_text(json.dumps(kept))
+    part.replace(cache / f"{named.name}.json")
 
 
 def _print_of(load: Load) -> list[float]:
