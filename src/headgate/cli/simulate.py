@@ -53,6 +53,26 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
         str | None,
         typer.Option(help="Column of a row's records; default: count, if there is one, else 1."),
     ] = None,
+    cost_column: Annotated[
+        str | None,
+        typer.Option(help="Column of what a record costs, on any scale; default: cost, if any."),
+    ] = None,
+    interval: Annotated[
+        str | None,
+        typer.Option("--slice", help="For how long a row counts; default: the file's interval."),
+    ] = None,
+    cores: Annotated[
+        int | None, typer.Option(min=1, help="micro-batch: cores; default: of this machine.")
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(help="micro-batch: a slot's time per batch: auto, none, or a time.")
+    ] = "auto",
+    slot_rate: Annotated[
+        float | None, typer.Option(help="micro-batch: the records per second a slot may serve.")
+    ] = None,
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="Compare with the fewest slots, the future known.")
+    ] = False,
     as_json: Json = False,
     out: Out = None,
     debug: Debug = False,
@@ -62,29 +82,42 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
     def work() -> dict[str, Any]:
         # Late: compiled kernels, which no other command needs.
         simulation = importlib.import_module("headgate.scenario.simulate")
+        file = importlib.import_module("headgate.scenario.trace_file")
         if out is not None:
             plot.check_target(out)
+        columns = file.Columns(
+            time_column,
+            key_column,
+            count_column,
+            cost_column,
+            None if interval is None else parse_duration_s(interval),
+            speed,
+        )
+        wanted = parse_slo(slo)
+        read, records = file.read_trace(trace, key_groups, columns, seed=seed)
         what_if = simulation.WhatIf(
-            simulation.read_trace(
-                trace,
-                key_groups,
-                time_column=time_column,
-                key_column=key_column,
-                count_column=count_column,
-                speed=speed,
-            ),
-            parse_slo(slo),
+            read,
+            wanted,
             service_rate,
             slots_max=slots_max,
             seed=seed,
             mode=simulation.mode(mode),
+            engine=simulation.engine(wanted, cores, budget, slot_rate),
+            records=records,
+            oracle=oracle or out is not None,
         )
         found = simulation.simulate(what_if, policies_of(policy), timelines=out is not None)
         if out is not None:
             plot.save(simulation.draw(found), out)
         return {"trace": str(trace), **found}
 
-    answer(work, result_lines, as_json=as_json, debug=debug)
+    answer(work, _simulate_lines, as_json=as_json, debug=debug)
+
+
+def _simulate_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the result with its advice last."""
+    plain = {key: value for key, value in result.items() if key != "advice"}
+    return [*result_lines(plain), str(result["advice"])]
 
 
 @app.command(epilog=EXIT_CODES)

@@ -335,8 +335,8 @@ class SparkMetrics:
                 metered.samples.append(sample)
                 waiting = sample.arrived - sample.completed
                 if metered.success is not None and metered.by_results:
-                    results = [cell.results[i : i + 1] for i in range(3)]
-                    metered.success.add(*results, waiting.sum(keepdims=True))
+                    count, ages_ms, within = (cell.results[i : i + 1] for i in range(3))
+                    metered.success.add(count, ages_ms, within, waiting.sum(keepdims=True))
                 elif metered.success is not None:
                     metered.success.add(cell.completed, cell.latency_ms, cell.within, waiting)
 
