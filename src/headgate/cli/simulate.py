@@ -133,6 +133,9 @@ def replay(  # noqa: PLR0913, PLR0917 - a command line has many options
         Path | None, typer.Option(help="Take what batches cost from this checkpoint's run.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 1,
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="Compare with the fewest slots, the future known.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -152,6 +155,7 @@ def replay(  # noqa: PLR0913, PLR0917 - a command line has many options
                 slo_text=slo,
                 like=like,
                 seed=seed,
+                oracle=oracle,
             )
         )
 
@@ -167,7 +171,15 @@ def _replay_lines(result: Mapping[str, Any]) -> list[str]:
     error = result["error"]
     points = error["success_points"]
     about = "unknown" if points is None else f"{points:+.2f} points of success"
-    return [*table(runs), f"model's error: {about}, {error['slots_percent']:+.1f} % of slots"]
+    lines = [*table(runs), f"model's error: {about}, {error['slots_percent']:+.1f} % of slots"]
+    known = result.get("oracle")
+    if known is not None:
+        fixed = known["constant_slots"]
+        lines.append(
+            f"an oracle would need {known['oracle_slots']:.2f} slots, "
+            + ("no fixed number is enough" if fixed is None else f"a fixed number {fixed}")
+        )
+    return lines
 
 
 def result_lines(result: Mapping[str, Any]) -> list[str]:
