@@ -59,7 +59,11 @@ class Queues:
         Slots in force whose speed is not the normal one.
     histogram : int64[BUCKETS]
         True latencies of completed records since it was last set to zero.
+    within_s : float
+        The bound of those that a measure with a fourth column counts as within it.
     """
+
+    within_s = math.inf
 
     def __init__(self, assignment: Assignment, speeds: F64, least_s: float) -> None:
         groups = assignment.key_groups
@@ -138,6 +142,7 @@ class Queues:
             self.clocks,
             self.completed,
             measure,
+            self.within_s,
             self.histogram,
             out,
         )
@@ -177,6 +182,7 @@ class Queues:
             len(taken),
             self.completed,
             measure,
+            self.within_s,
             self.histogram,
             out,
             start,
@@ -295,6 +301,8 @@ class Queues:
 
 def _shares(assignment: Assignment, numbers: Sequence[int]) -> I64:
     """Return the slots of each key group as `kernels.share` has them, by `numbers` of slots."""
+    if not assignment.split:
+        return np.array(numbers, dtype=np.int64)[list(assignment.slot_of)][:, None]
     width = max([1, *(len(slots) for slots in assignment.split.values())])
     shares = np.full((assignment.key_groups, width), NONE, dtype=np.int64)
     for group in range(assignment.key_groups):
