@@ -9,6 +9,7 @@ from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.estimators.trend import Trend
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
+from headgate.control.policies.hindsight_law import HindsightLaw
 from headgate.control.policies.streamswitch import StreamSwitch
 from headgate.control.rescaling import arrival_rate, mean_service_rate, rescaled
 
@@ -72,6 +73,7 @@ class Unified:
         ahead_s: float = 1.0,
         even: int = 0,
         look_back_s: float = _LOOK_BACK_S,
+        goal: float = 0.995,
     ) -> None:
         check_range("unified", "ahead_s", ahead_s, 0.0)
         check_range("unified", "even", even, 0, 1)
@@ -79,6 +81,8 @@ class Unified:
         self._inner = StreamSwitch(epsilon, _STEPS)
         self._epsilon, self._ahead_s, self._even = epsilon, ahead_s, bool(even)
         self._look_back_s = look_back_s
+        self._laws: dict[str, HindsightLaw] = {}
+        self._goal = goal
         self._rates: dict[str, Trend] = {}
         self._costs: dict[str, Trend] = {}
 
@@ -96,10 +100,26 @@ class Unified:
         }
         if self._even:
             return self._evenly(expected)
-        return self._inner.decide(replace(observation, operators=expected))
+        return self._by_hindsight(observation)
+
+    def _by_hindsight(self, observation: Observation) -> Decision:
+        changes, reasons, numbers, rules = {}, [], {}, {}
+        for name, view in observation.operators.items():
+            law = self._laws.get(name)
+            if law is None:
+                law = self._laws[name] = HindsightLaw(view, self._goal)
+            found = law.decide(observation.time_s, view)
+            if found is not None:
+                changes[name] = found.change
+                reasons.append(f"{name}: {found.reason}.")
+                rules[found.rule] = None
+                numbers |= {f"{name}.{key}": value for key, value in found.numbers.items()}
+        return Decision(changes, " ".join(reasons), ", ".join(rules), numbers) if changes else NOTHING
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Keep nothing: the next observation shows it."""
+        """Learn what a change takes."""
+        if operator in self._laws:
+            self._laws[operator].applied(took_s)
 
     def slot_failed(self, operator: str, slot_id: int) -> None:
         """Keep nothing: the next observation shows it."""

@@ -1,0 +1,176 @@
+"""How every rule would have done on one operator's load, cycle by cycle."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from headgate.control.hindsight.cost import RecordCost
+from headgate.control.hindsight.demand import F64
+from headgate.control.hindsight.kernels import I64, pack, play
+from headgate.control.hindsight.rules import Rules
+from headgate.control.observation import OperatorView
+
+_SLOTS_MOST = 128
+"""Virtual slots of a rule, at the most."""
+
+_CONSTANTS = 64
+"""Constant rules: 1 to so many slots."""
+
+_LONG_S, _SHORT_S = 1800.0, 20.0
+"""Memories of how rules did, seconds. Chosen."""
+
+_GROUP_S = 30.0
+"""Memory of how much each key group brings, seconds. Chosen."""
+
+_WHOLE_BOUND = 0.8
+"""Share of a bound that is at or below the floor which is taken to be left for waiting."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """How the rules did; each [R].
+
+    Attributes
+    ----------
+    late, late_now : float64[R]
+        Share of key groups' time in which records would have been late, in the long memory and in
+        the short one.
+    slots : float64[R]
+        Mean number of slots.
+    changes_per_s : float64[R]
+    """
+
+    late: F64
+    late_now: F64
+    slots: F64
+    changes_per_s: F64
+
+
+class Hindsight:
+    """Plays all rules over the arrivals of one operator.
+
+    Parameters
+    ----------
+    view : OperatorView
+        The first one.
+    """
+
+    def __init__(self, view: OperatorView) -> None:
+        groups = view.assignment.key_groups
+        self._most = min(groups, _SLOTS_MOST)
+        self.rules = Rules(min(self._most, _CONSTANTS), view.bound_s, _LONG_S)
+        count = len(self.rules.all)
+        self.cost = RecordCost()
+        self.load: F64 = np.zeros(groups)
+        """Records per second of each key group, of the last half minute."""
+        self.slots: I64 = np.full(count, min(view.slots, self._most), dtype=np.int64)
+        self._seen: F64 | None = view.arrived
+        self._load_s = 0.0
+        self._active_s: F64 = np.zeros(groups)
+        self._watched_s = 0.0
+        self._waiting_s: F64 = np.zeros((count, self._most))
+        self._come_s: F64 = np.zeros(self._most)
+        self._late, self._changed = np.zeros(count), np.zeros(count)
+        self._sums: F64 = np.zeros((3, count))
+        """Decayed sums of late weight, of slots and of changes."""
+        self._now: F64 = np.zeros(count)
+        self._weight = self._weight_now = self._time_s = 0.0
+        self.late_really = self.late_expected = 0.0
+        self._packing: I64 = np.zeros((self._most + 1, groups), dtype=np.int64)
+        for slots in range(1, self._most + 1):
+            self._packing[slots] = np.arange(groups) * slots // groups
+        self._next = 0
+        self.watched_s = 0.0
+
+    def waiting_s(self, rule: int) -> float:
+        """Return the seconds of work that wait at all virtual slots of a rule."""
+        return float(self._waiting_s[rule].sum())
+
+    def watch(self, time_s: float, elapsed_s: float, view: OperatorView, stop_s: float) -> None:
+        """Play the arrivals of the last `elapsed_s` seconds.
+
+        Parameters
+        ----------
+        stop_s : float
+            How long a change stops slots, seconds.
+        """
+        self.cost.add(elapsed_s, view)
+        records = self._arrivals(elapsed_s, view)
+        total = float(records.sum())
+        work_s = total * self.cost.mean_s
+        wanted = self.rules.wanted(time_s, elapsed_s, work_s, total)
+        self._learn_load(elapsed_s, records)
+        active = np.flatnonzero(records)
+        counts = records[active]
+        each_s = self.cost.drawn(counts)
+        weight = self._weights(elapsed_s, active)
+        within_s = view.bound_s - view.floor_s
+        if within_s <= 0.0:
+            within_s = _WHOLE_BOUND * view.bound_s
+        play(
+            elapsed_s,
+            stop_s,
+            within_s,
+            active,
+            counts * each_s,
+            each_s,
+            weight,
+            wanted,
+            max(1, min(view.slots_max, self._most)),
+            self._packing,
+            self.slots,
+            self._waiting_s,
+            self._come_s,
+            self._late,
+            self._changed,
+        )
+        self._keep(elapsed_s, float(weight.sum()))
+
+    @property
+    def score(self) -> Score:
+        """How the rules did so far."""
+        late, slots, changes = self._sums
+        weight, time_s = max(self._weight, 1e-9), max(self._time_s, 1e-9)
+        now = self._now / max(self._weight_now, 1e-9)
+        return Score(late / weight, now, slots / time_s, changes / time_s)
+
+    def _keep(self, elapsed_s: float, weight: float) -> None:
+        kept, now = math.exp(-elapsed_s / _LONG_S), math.exp(-elapsed_s / _SHORT_S)
+        self._sums *= kept
+        self._sums[0] += self._late
+        self._sums[1] += self.slots * elapsed_s
+        self._sums[2] += self._changed
+        self._now = self._now * now + self._late
+        self._weight = self._weight * kept + weight
+        self._weight_now = self._weight_now * now + weight
+        self._time_s = self._time_s * kept + elapsed_s
+        self.watched_s += elapsed_s
+
+    def _arrivals(self, elapsed_s: float, view: OperatorView) -> F64:
+        if view.arrived is None or self._seen is None:
+            return view.group_rate * elapsed_s
+        records = np.maximum(view.arrived - self._seen, 0.0)
+        self._seen = view.arrived
+        return records
+
+    def _weights(self, elapsed_s: float, active: I64) -> F64:
+        """Return what the active key groups count: all groups the same over time."""
+        kept = math.exp(-elapsed_s / _LONG_S)
+        self._active_s *= kept
+        self._watched_s = self._watched_s * kept + elapsed_s
+        self._active_s[active] += elapsed_s
+        found: F64 = elapsed_s * np.minimum(self._watched_s / self._active_s[active], 1e3)
+        return found
+
+    def _learn_load(self, elapsed_s: float, records: F64) -> None:
+        kept = math.exp(-elapsed_s / _GROUP_S)
+        self._load_s = self._load_s * kept + _GROUP_S * (1.0 - kept)
+        share = _GROUP_S * (1.0 - kept) / self._load_s
+        self.load += share * (records / elapsed_s - self.load)
+        self._next = self._next % self._most + 1
+        order = np.argsort(-self.load, kind="stable")
+        heavy = min(len(order), 4 * self._next)
+        pack(order, self.load, self._next, heavy, self._packing[self._next], self._come_s)

@@ -1,0 +1,130 @@
+"""The rules: ways to say how many slots there are, from how many the load keeps busy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headgate.control.hindsight.demand import F64, Mean, Most, Quantiles
+
+_SIGNALS = (
+    (1.0, 0.0),
+    (1.0, 3.0),
+    (1.0, 10.0),
+    (1.0, 30.0),
+    (1.0, 100.0),
+    (1.0, 300.0),
+    (1.0, 1000.0),
+    (10.0, 0.0),
+    (10.0, 30.0),
+    (10.0, 100.0),
+    (10.0, 300.0),
+    (60.0, 0.0),
+    (60.0, 300.0),
+)
+"""What is followed: the mean over so many bounds, and its most over so many more. Chosen."""
+
+_SPARE = (0.05, 0.15, 0.3, 0.5, 0.8, 1.2, 2.0)
+"""Which share of it is added. Chosen."""
+
+_SHARES = np.array([0.5, 0.9, 0.98])
+"""Shares of the time of which a rule with a base keeps the slots at least. Chosen."""
+
+_SHORT = 0.3
+"""Bounds within which a leap is believed as far as it is sure. Chosen."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One way.
+
+    Attributes
+    ----------
+    constant : int
+        The number of slots, whatever comes; 0 for a rule that follows the load.
+    signal : int
+        Which of the signals is followed.
+    spare : float
+        What share of it is added.
+    base : int
+        0: none; n: no fewer slots than did for the n-th of the shares of time.
+    """
+
+    constant: int = 0
+    signal: int = 0
+    spare: float = 0.0
+    base: int = 0
+
+    def __str__(self) -> str:
+        """Return the rule as half a sentence."""
+        if self.constant:
+            return f"{self.constant} slots whatever comes"
+        window, hold = _SIGNALS[self.signal]
+        what = f"the load of the last {window:g} s"
+        if hold:
+            what = f"the most that came in {window:g} s of the last {hold + window:g} s"
+        base = f", at least what did for {_SHARES[self.base - 1]:.0%} of the time" if self.base else ""
+        return f"{what} and {self.spare:.0%} more{base}"
+
+
+class Rules:
+    """All rules over one operator's load.
+
+    Parameters
+    ----------
+    most : int
+        The most slots that a constant rule has.
+    unit_s : float
+        What windows are counted in: the bound, seconds.
+    memory_s : float
+        Of the bases.
+    """
+
+    def __init__(self, most: int, unit_s: float, memory_s: float) -> None:
+        following = [
+            Rule(signal=signal, spare=spare, base=base)
+            for signal in range(len(_SIGNALS))
+            for spare in _SPARE
+            for base in range(len(_SHARES) + 1)
+        ]
+        self.all = [*(Rule(constant=n) for n in range(1, most + 1)), *following]
+        self._means = {window: Mean(window * unit_s) for window in {w for w, _ in _SIGNALS}}
+        self._short = Mean(_SHORT * unit_s)
+        self._mosts = [Most(hold * unit_s) for _, hold in _SIGNALS]
+        self._quantiles = Quantiles(memory_s)
+        self._constant: F64 = np.array([rule.constant for rule in self.all], dtype=float)
+        self._signal = np.array([rule.signal for rule in self.all])
+        self._more = 1.0 + np.array([rule.spare for rule in self.all])
+        self._base = np.array([rule.base for rule in self.all])
+
+    @property
+    def now(self) -> float:
+        """How many slots the load of the last bound keeps busy."""
+        return max(self._means[1.0].slots, self._short.surely)
+
+    @property
+    def lately(self) -> float:
+        """How many slots the load of the last sixty bounds kept busy."""
+        return self._means[60.0].slots
+
+    def wanted(self, time_s: float, elapsed_s: float, work_s: float, records: float) -> F64:
+        """Take in what came within the last `elapsed_s`, and return what each rule wants.
+
+        Returns
+        -------
+        float64[R]
+            Slots, not rounded.
+        """
+        for mean in (*self._means.values(), self._short):
+            mean.add(elapsed_s, work_s, records)
+        self._quantiles.add(elapsed_s, self._means[1.0].slots)
+        values = {window: mean.slots for window, mean in self._means.items()}
+        values[1.0] = self.now
+        signals = np.array(
+            [most.add(time_s, values[w]) for (w, _), most in zip(_SIGNALS, self._mosts, strict=True)]
+        )
+        bases = np.concatenate([[0.0], self._quantiles.at(_SHARES)])
+        wanted = np.maximum(signals[self._signal], bases[self._base]) * self._more
+        found: F64 = np.where(self._constant > 0.0, self._constant, wanted)
+        return found
