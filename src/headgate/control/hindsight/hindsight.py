@@ -22,6 +22,9 @@ _CONSTANTS = 64
 _LONG_S, _SHORT_S = 1800.0, 20.0
 """Memories of how rules did, seconds. Chosen."""
 
+_LEARNING = 20.0
+"""Bounds after the start that say nothing of the rules: what groups bring is not known. Chosen."""
+
 _GROUP_S = 30.0
 """Memory of how much each key group brings, seconds. Chosen."""
 
@@ -84,6 +87,7 @@ class Hindsight:
             self._packing[slots] = np.arange(groups) * slots // groups
         self._next = 0
         self.watched_s = 0.0
+        self._learning_s = _LEARNING * view.bound_s
 
     def waiting_s(self, rule: int) -> float:
         """Return the seconds of work that wait at all virtual slots of a rule."""
@@ -138,6 +142,9 @@ class Hindsight:
         return Score(late / weight, now, slots / time_s, changes / time_s)
 
     def _keep(self, elapsed_s: float, weight: float) -> None:
+        self.watched_s += elapsed_s
+        if self.watched_s < self._learning_s:
+            return
         kept, now = math.exp(-elapsed_s / _LONG_S), math.exp(-elapsed_s / _SHORT_S)
         self._sums *= kept
         self._sums[0] += self._late
@@ -147,7 +154,6 @@ class Hindsight:
         self._weight = self._weight * kept + weight
         self._weight_now = self._weight_now * now + weight
         self._time_s = self._time_s * kept + elapsed_s
-        self.watched_s += elapsed_s
 
     def _arrivals(self, elapsed_s: float, view: OperatorView) -> F64:
         if view.arrived is None or self._seen is None:
@@ -171,6 +177,6 @@ class Hindsight:
         share = _GROUP_S * (1.0 - kept) / self._load_s
         self.load += share * (records / elapsed_s - self.load)
         self._next = self._next % self._most + 1
-        order = np.argsort(-self.load, kind="stable")
-        heavy = min(len(order), 4 * self._next)
-        pack(order, self.load, self._next, heavy, self._packing[self._next], self._come_s)
+        load = self.load + self.load.mean() * 0.1
+        order = np.argsort(-load, kind="stable")
+        pack(order, load, self._next, self._packing[self._next], self._come_s)

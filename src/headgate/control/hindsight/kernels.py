@@ -19,8 +19,8 @@ _ROUNDING = 1e-9
 
 
 @jit
-def pack(order: I64, load: F64, slots: int, heavy: int, row: I64, total: F64) -> None:
-    """Deal key groups to `slots` slots: the heavy ones to the least loaded, the others in turn.
+def pack(order: I64, load: F64, slots: int, row: I64, total: F64) -> None:
+    """Deal key groups to `slots` slots, the heaviest first, each to the least loaded.
 
     Parameters
     ----------
@@ -28,22 +28,22 @@ def pack(order: I64, load: F64, slots: int, heavy: int, row: I64, total: F64) ->
         Key groups, the heaviest first.
     load : float64[G]
     slots : int
-    heavy : int
-        How many of them go where least is; LPT, as of Graham (1969).
     row : int64[G]
         Receives the slot of each group.
     total : float64[>= slots]
         Scratch.
+
+    References
+    ----------
+    LPT, Graham (1969).
     """
     total[:slots] = 0.0
     for i in range(len(order)):
         group = order[i]
-        best = i % slots
-        if i < heavy:
-            best = 0
-            for slot in range(1, slots):
-                if total[slot] < total[best]:
-                    best = slot
+        best = 0
+        for slot in range(1, slots):
+            if total[slot] < total[best]:
+                best = slot
         row[group] = best
         total[best] += load[group]
 

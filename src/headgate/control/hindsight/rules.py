@@ -15,18 +15,18 @@ _SIGNALS = (
     (1.0, 30.0),
     (1.0, 100.0),
     (1.0, 300.0),
-    (1.0, 1000.0),
     (10.0, 0.0),
     (10.0, 30.0),
     (10.0, 100.0),
-    (10.0, 300.0),
     (60.0, 0.0),
-    (60.0, 300.0),
 )
 """What is followed: the mean over so many bounds, and its most over so many more. Chosen."""
 
-_SPARE = (0.05, 0.15, 0.3, 0.5, 0.8, 1.2, 2.0)
+_SPARE = (0.05, 0.15, 0.3, 0.5, 0.8, 1.3)
 """Which share of it is added. Chosen."""
+
+_RUNGS = (1.0, 1.6)
+"""Slots are as many as wanted, or a power of this: few levels, and few changes. Chosen."""
 
 _SHARES = np.array([0.5, 0.9, 0.98])
 """Shares of the time of which a rule with a base keeps the slots at least. Chosen."""
@@ -49,12 +49,15 @@ class Rule:
         What share of it is added.
     base : int
         0: none; n: no fewer slots than did for the n-th of the shares of time.
+    rung : float
+        1: as many slots as that; else the next power of this that is no less.
     """
 
     constant: int = 0
     signal: int = 0
     spare: float = 0.0
     base: int = 0
+    rung: float = 1.0
 
     def __str__(self) -> str:
         """Return the rule as half a sentence."""
@@ -65,7 +68,8 @@ class Rule:
         if hold:
             what = f"the most that came in {window:g} s of the last {hold + window:g} s"
         base = f", at least what did for {_SHARES[self.base - 1]:.0%} of the time" if self.base else ""
-        return f"{what} and {self.spare:.0%} more{base}"
+        steps = f", in steps of {self.rung - 1.0:.0%}" if self.rung > 1.0 else ""
+        return f"{what} and {self.spare:.0%} more{base}{steps}"
 
 
 class Rules:
@@ -83,10 +87,11 @@ class Rules:
 
     def __init__(self, most: int, unit_s: float, memory_s: float) -> None:
         following = [
-            Rule(signal=signal, spare=spare, base=base)
+            Rule(signal=signal, spare=spare, base=base, rung=rung)
             for signal in range(len(_SIGNALS))
             for spare in _SPARE
             for base in range(len(_SHARES) + 1)
+            for rung in _RUNGS
         ]
         self.all = [*(Rule(constant=n) for n in range(1, most + 1)), *following]
         self._means = {window: Mean(window * unit_s) for window in {w for w, _ in _SIGNALS}}
@@ -97,6 +102,9 @@ class Rules:
         self._signal = np.array([rule.signal for rule in self.all])
         self._more = 1.0 + np.array([rule.spare for rule in self.all])
         self._base = np.array([rule.base for rule in self.all])
+        rungs = np.array([rule.rung for rule in self.all])
+        self._stepped = np.flatnonzero(rungs > 1.0)
+        self._rungs: F64 = np.log(rungs[self._stepped])
 
     @property
     def now(self) -> float:
@@ -126,5 +134,7 @@ class Rules:
         )
         bases = np.concatenate([[0.0], self._quantiles.at(_SHARES)])
         wanted = np.maximum(signals[self._signal], bases[self._base]) * self._more
+        exact = np.log(np.maximum(wanted[self._stepped], 1e-3))
+        wanted[self._stepped] = np.exp(np.ceil(exact / self._rungs) * self._rungs)
         found: F64 = np.where(self._constant > 0.0, self._constant, wanted)
         return found

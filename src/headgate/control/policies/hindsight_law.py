@@ -15,7 +15,7 @@ from headgate.control.repacking import repacked
 
 _FIRST = "the most that came in 1 s of the last 31 s and 30% more"
 
-_WATCH = 20.0
+_WATCH = 30.0
 """Bounds that are watched before a rule is chosen."""
 
 _CHANGE_SLOT_S = 10.0
