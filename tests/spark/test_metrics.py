@@ -183,7 +183,8 @@ def test_success_is_that_of_the_definition_over_a_whole_run(seed, window):
     rate = SuccessRate(slo, GROUPS, 0.1)
     for row in range(30):
         rate.add(completed[row], latency_ms[row], np.zeros(GROUPS))
-    expected = success_rates(completed, latency_ms / 1e3, window_ticks=window, bound_s=1.0)
+    none = np.zeros_like(completed)
+    expected = success_rates(completed, latency_ms / 1e3, none, window_ticks=window, bound_s=1.0)
     known = ~np.isnan(expected.rate)
     assert rate.shares() == pytest.approx(expected.rate[known])
     assert rate.empty == expected.empty.sum()

@@ -1,4 +1,4 @@
-"""The commands that the laboratory adds to ``headgate``: figure and bench."""
+"""The commands that the laboratory adds to ``headgate``: figure, loads and bench."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import typer
 
 from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
 from headgate.cli.input import parse_options
-from headgate.cli.simulate import Out, result_lines
+from headgate.cli.simulate import Out, policies_of, result_lines
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
 from headgate.core.size import parse_bytes
 from headgate.report import plot
 from headgate.scenario.spark import engine_module
+from headgate_lab.experiments import loads as loads_table
 from headgate_lab.experiments import registry
 
 
@@ -102,6 +103,33 @@ def figure(
         if out is not None:
             plot.save(module.draw(found), out)
         return found
+
+    answer(work, result_lines, as_json=as_json, debug=debug)
+
+
+def loads(
+    policy: Annotated[
+        str, typer.Option(help="Policies to compare, such as 'unified,streamswitch(0.2)'.")
+    ] = "unified,streamswitch(0.2)",
+    part: Annotated[
+        str, typer.Option(help="Which loads: building, aside, or traces (needs --data).")
+    ] = "building",
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory of the real traces.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep each load's oracle and constants here.")
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, help="Only every so many-th load.")] = 1,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: cores.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run policies on many loads, beside the oracle and the best constant of equal success."""
+
+    def work() -> dict[str, Any]:
+        names = policies_of(policy)
+        return loads_table.measure(names, part, data=data, cache=cache, every=every, jobs=jobs)
 
     answer(work, result_lines, as_json=as_json, debug=debug)
 
@@ -195,4 +223,5 @@ def _plain_items(result: dict[str, Any]) -> list[str]:
 def register(app: typer.Typer) -> None:
     """Add the commands; the entry point ``headgate.commands`` names this function."""
     app.command(epilog=EXIT_CODES)(figure)
+    app.command(epilog=EXIT_CODES)(loads)
     app.command(epilog=EXIT_CODES)(bench)

@@ -27,6 +27,11 @@ _SHOWN = frozenset({"paper", "reaches", "correlation", "seeds", "rate_factors"})
 """Values of a figure that are no plain ones, and shown all the same."""
 
 
+def policies_of(text: str) -> list[str]:
+    """Return the policies of a list such as ``drs-lb(0.1, 2),static(8)``."""
+    return [name.strip() for name in _OUTSIDE_BRACKETS.split(text)]
+
+
 @app.command(epilog=EXIT_CODES)
 def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
     trace: Annotated[Path, typer.Argument(help="A CSV file with a header; may be gzipped.")],
@@ -74,8 +79,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
             seed=seed,
             mode=simulation.mode(mode),
         )
-        policies = [text.strip() for text in _OUTSIDE_BRACKETS.split(policy)]
-        found = simulation.simulate(what_if, policies, timelines=out is not None)
+        found = simulation.simulate(what_if, policies_of(policy), timelines=out is not None)
         if out is not None:
             plot.save(simulation.draw(found), out)
         return {"trace": str(trace), **found}

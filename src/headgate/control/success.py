@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 _ROUNDING = 1e-9
 
@@ -20,29 +21,43 @@ class Success:
     Attributes
     ----------
     rate : float64[G]
-        Share of the windows with completions whose mean latency is within the bound; NaN for a
-        group that completed nothing.
+        Share of the windows that are judged in which latency is within the bound; NaN for a group
+        of which none is.
     windows : int
         How many windows there are, the same for every group.
     empty : int64[G]
-        How many of them had no completion and are left out.
+        How many of them are left out: nothing waited and nothing was completed.
+    stalled : int64[G]
+        How many are judged although nothing was completed: records waited.
     """
 
     rate: F64
     windows: int
     empty: I64
+    stalled: I64
 
     @property
     def mean(self) -> float:
-        """Mean over the groups that completed something; NaN where none did."""
+        """Mean over the groups that had records; NaN where none did."""
         known = self.rate[~np.isnan(self.rate)]
         return float(known.mean()) if len(known) else float("nan")
 
+    @property
+    def worst(self) -> float:
+        """The least of the groups that had records; NaN where none did."""
+        known = self.rate[~np.isnan(self.rate)]
+        return float(known.min()) if len(known) else float("nan")
+
 
 def success_rates(
-    completed: F64, latency_sum_s: F64, *, window_ticks: int, bound_s: float
+    completed: F64, latency_sum_s: F64, waiting: F64, *, window_ticks: int, bound_s: float
 ) -> Success:
     """Return how often the mean latency over a sliding window was at most the bound.
+
+    A window without completions in which records waited has no mean of its own. It is judged by
+    those that waited in it: by the mean of the next tick with completions, and missed if the run has
+    none. So a stall counts for as long as it lasts, and records never served are late. Left out is
+    only a window in which nothing waited and nothing was completed.
 
     Parameters
     ----------
@@ -50,6 +65,8 @@ def success_rates(
         Records completed in each tick, per key group.
     latency_sum_s : float64[M, G]
         The sum of their true latencies: completion minus arrival, in seconds.
+    waiting : float64[M, G]
+        Records arrived and not completed at the end of each tick.
     window_ticks : int
         T in ticks, at least 1. Windows end at every tick from the `window_ticks`-th on; a run that
         is shorter has none.
@@ -59,19 +76,35 @@ def success_rates(
     References
     ----------
     StreamSwitch 6, "success rate": it leaves open the step of the windows, here one tick, and what
-    a window without completions is, here left out and counted.
+    a window without completions is.
     """
     ticks, groups = completed.shape
     if ticks < window_ticks:
-        return Success(np.full(groups, np.nan), 0, np.zeros(groups, dtype=np.int64))
+        none = np.zeros(groups, dtype=np.int64)
+        return Success(np.full(groups, np.nan), 0, none, none)
     counts = _window_sums(completed, window_ticks)
     sums = _window_sums(latency_sum_s, window_ticks)
     busy = counts > 0.0
     within = busy & (sums <= bound_s * counts * (1.0 + _ROUNDING))
-    counted = busy.sum(axis=0)
+    # Without a completion in the window, what waited at any time in it waits at its end.
+    stalled = ~busy & (waiting[window_ticks - 1 :] > 0.0)
+    within |= stalled & _next_within(completed, latency_sum_s, bound_s)[window_ticks - 1 :]
+    judged = busy.sum(axis=0) + stalled.sum(axis=0)
     with np.errstate(invalid="ignore"):
-        rate: F64 = within.sum(axis=0) / counted
-    return Success(rate, len(counts), len(counts) - counted)
+        rate: F64 = within.sum(axis=0) / judged
+    return Success(rate, len(counts), len(counts) - judged, stalled.sum(axis=0))
+
+
+def _next_within(completed: F64, latency_sum_s: F64, bound_s: float) -> Flags:
+    """Return whether the tick of the next completions is within the bound: bool[M, G]; not if none."""
+    ticks = len(completed)
+    some = completed > 0.0
+    own = some & (latency_sum_s <= bound_s * completed * (1.0 + _ROUNDING))
+    number = np.where(some, np.arange(ticks)[:, None], ticks)
+    following = np.minimum.accumulate(number[::-1], axis=0)[::-1]
+    padded = np.concatenate([own, np.zeros((1, completed.shape[1]), dtype=np.bool_)])
+    found: Flags = np.take_along_axis(padded, following, axis=0)
+    return found
 
 
 def _window_sums(values: F64, window: int) -> F64:

@@ -139,6 +139,18 @@ class Measures:
         """The same of the times since a record, or what it was made from, reached the job."""
         return self._done[:, :, min(SINCE_ORIGIN, self._done.shape[2] - 1)]
 
+    def waiting(self, first: int, last: int) -> F64:
+        """Return the records of key groups [first, last) that wait at the end of each tick.
+
+        Returns
+        -------
+        float64[ticks, groups]
+            Arrived and not completed; those in service too.
+        """
+        arrived = self.arrived[:, first:last]
+        found: F64 = np.cumsum(arrived - self.completed[:, first:last], axis=0)
+        return found
+
     def row(self, tick: int) -> F64:
         """Return where completions of tick `tick` (from 1) are added up, as `Queues.serve` does.
 

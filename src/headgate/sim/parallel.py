@@ -14,7 +14,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def run_all(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def run_all(
+    work: Callable[[Item], Result], items: Sequence[Item], jobs: int | None = None
+) -> list[Result]:
     """Return ``work(item)`` of each item, in their order; progress goes to stderr.
 
     Parameters
@@ -23,6 +25,8 @@ def run_all(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Resul
         At the top level of a module, so that other processes find it.
     items : sequence
         Longest first keeps the cores busy to the end.
+    jobs : int, optional
+        Processes at once; default: one per core.
     """
     start_s = time.monotonic()
     found: dict[int, Result] = {}
@@ -33,7 +37,7 @@ def run_all(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Resul
         sys.stderr.write(f"{len(found)} of {len(items)} runs, {elapsed_s:.0f} s\n")
         sys.stderr.flush()
 
-    workers = min(os.cpu_count() or 1, len(items))
+    workers = min(jobs or os.cpu_count() or 1, len(items))
     if workers <= 1:
         for index, item in enumerate(items):
             took(index, work(item))

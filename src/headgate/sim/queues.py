@@ -295,6 +295,8 @@ class Queues:
 
 def _shares(assignment: Assignment, numbers: Sequence[int]) -> I64:
     """Return the slots of each key group as `kernels.share` has them, by `numbers` of slots."""
+    if not assignment.split:
+        return np.array(numbers, dtype=np.int64)[list(assignment.slot_of)][:, None]
     width = max([1, *(len(slots) for slots in assignment.split.values())])
     shares = np.full((assignment.key_groups, width), NONE, dtype=np.int64)
     for group in range(assignment.key_groups):

@@ -92,18 +92,23 @@ class RunResult:
         bound_s = settings.bound_s if bound_s is None else bound_s
         window = math.ceil(window_s / self.delta_s - 1e-9)
         first = math.ceil(from_s / self.delta_s - 1e-9)
-        completed = self.operators[operator].completed[first:]
+        measures = self.operators[operator]
         parts = [
             success_rates(
-                completed[:, start : start + _GROUPS_AT_ONCE],
+                measures.completed[first:, start : start + _GROUPS_AT_ONCE],
                 latency_sum_s[first:, start : start + _GROUPS_AT_ONCE],
+                measures.waiting(start, start + _GROUPS_AT_ONCE)[first:],
                 window_ticks=window,
                 bound_s=bound_s,
             )
-            for start in range(0, completed.shape[1], _GROUPS_AT_ONCE)
+            for start in range(0, measures.completed.shape[1], _GROUPS_AT_ONCE)
         ]
-        rate = np.concatenate([part.rate for part in parts])
-        return Success(rate, parts[0].windows, np.concatenate([part.empty for part in parts]))
+        return Success(
+            np.concatenate([part.rate for part in parts]),
+            parts[0].windows,
+            np.concatenate([part.empty for part in parts]),
+            np.concatenate([part.stalled for part in parts]),
+        )
 
     def kinds(self, operator: str) -> dict[str, int]:
         """Return how many changes of each kind came into force."""
@@ -173,9 +178,11 @@ class RunResult:
             "arrived": int(measures.arrived.sum()),
             "completed": int(measures.completed.sum()),
             "success": finite(success.mean),
+            "success_worst": finite(success.worst),
             "success_by_group": _plain(success.rate),
             "windows": success.windows,
-            "windows_without_completions": success.empty.tolist(),
+            "windows_left_out": success.empty.tolist(),
+            "windows_stalled": success.stalled.tolist(),
             "slots_mean": measures.slots_mean,
             "other_slots_share": float(measures.other_slots.sum()) / slots,
             "latency_mean_s": finite(measures.latency_mean_s),

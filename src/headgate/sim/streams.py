@@ -23,7 +23,8 @@ _DRAWN_AT_ONCE = 4096
 class Inflow:
     """The records that arrive at one operator, each with its own service time.
 
-    The service time is drawn on arrival, so the same seed gives every policy the same records.
+    The service time is drawn on arrival, so the same seed gives every policy the same records. It is
+    multiplied by the record's cost where the source has costs.
 
     Parameters
     ----------
@@ -44,6 +45,8 @@ class Inflow:
         self._edges: F64 = np.cumsum(shares)
         self._carried = 0.0
         self._demand_s: F64 = np.zeros(0)
+        self._costs = None if source is None else source.costs
+        self._drawn = 0
 
     def until(self, time_s: float, feeds: Sequence[F64]) -> Records:
         """Return what arrives after the last call and up to `time_s`.
@@ -67,6 +70,9 @@ class Inflow:
             more = self._model.service.draw(self._service, max(count, _DRAWN_AT_ONCE))
             self._demand_s = np.concatenate([self._demand_s, more])
         drawn, self._demand_s = self._demand_s[:count], self._demand_s[count:]
+        if self._costs is not None:
+            drawn = drawn * self._costs[self._drawn : self._drawn + count]
+        self._drawn += count
         return drawn
 
     def _spread(self, feeds: Sequence[F64]) -> tuple[F64, F64]:

@@ -30,6 +30,11 @@ class ArrivalStream(ABC):
     def key_groups(self) -> int:
         """G: key groups are 0 to G - 1."""
 
+    @property
+    def costs(self) -> F64 | None:
+        """What each record costs, in the order of the stream, as multiples; None: all the same."""
+        return None
+
     @abstractmethod
     def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
         """Yield the stream from its start, piece by piece; times never decrease.
@@ -48,10 +53,16 @@ class ArrivalFeed:
     ----------
     arrivals : ArrivalStream
     generator : numpy.random.Generator
+
+    Attributes
+    ----------
+    costs : float64[n] or None
+        As `ArrivalStream.costs`.
     """
 
     def __init__(self, arrivals: ArrivalStream, generator: np.random.Generator) -> None:
         self._chunks = arrivals.chunks(generator)
+        self.costs = arrivals.costs
         self._times_s: F64 = np.zeros(0)
         self._groups: I64 = np.zeros(0, dtype=np.int64)
         self._start = 0
@@ -116,6 +127,44 @@ class RateArrivals(ArrivalStream):
             due = float(at[-1])
             # `time_of(i)` is when i + 1 records are due.
             yield self.rate.time_of(at - 1.0), groups_at(edges, generator.random(_CHUNK))
+
+
+class RecordedArrivals(ArrivalStream):
+    """Records that are known one by one, each with a cost of its own.
+
+    Parameters
+    ----------
+    arrival_s : float64[n]
+        Seconds since the start, ascending.
+    groups : int64[n]
+    costs : float64[n]
+        Multiples of the service time; >= 0.
+    key_groups : int
+    """
+
+    def __init__(self, arrival_s: F64, groups: I64, costs: F64, key_groups: int) -> None:
+        if not len(arrival_s) == len(groups) == len(costs):
+            msg = (
+                f"{len(arrival_s)} arrivals have {len(groups)} key groups and {len(costs)} costs; "
+                "give one of each for every record."
+            )
+            raise ConfigError(msg)
+        self._arrival_s, self._groups, self._costs = arrival_s, groups, costs
+        self._key_groups = key_groups
+
+    @property
+    def key_groups(self) -> int:
+        """G."""
+        return self._key_groups
+
+    @property
+    def costs(self) -> F64 | None:
+        """As given."""
+        return self._costs
+
+    def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
+        """Yield all of it; nothing is left to chance."""
+        yield self._arrival_s, self._groups
 
 
 class TraceArrivals(ArrivalStream):

@@ -92,7 +92,7 @@ def point(trading: Trading) -> Point:
         "scale_ins": result.kinds(OPERATOR).get("scale-in", 0),
         "switching_share": round(measures.switching_share, 5),
         "windows": success.windows,
-        "windows_without_completions": int(success.empty.sum()),
+        "windows_left_out": int(success.empty.sum()),
         "groups": [finite(rate) for rate in success.rate.round(4).tolist()],
     }
 

@@ -1,0 +1,245 @@
+"""Policies on loads that nobody made for them, beside the oracle and the best constant."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headgate.control.registry import policy
+from headgate.core.errors import ConfigError
+from headgate.loop.settings import OperatorSettings
+from headgate.sim.model import OperatorModel, ServiceTime
+from headgate.sim.oracle import Constants, Load, Point, oracle
+from headgate.sim.parallel import run_all
+from headgate.sim.result import RunResult
+from headgate.sim.score import Score, score
+from headgate.sim.simulation import SimulatedJob, Simulation
+from headgate.workloads.arrivals import RecordedArrivals
+from headgate_lab.workloads.loads import COUNT, SLOTS, NamedLoad, generated, split, traces
+
+OPERATOR = "operator"
+PARTS = ("building", "aside", "traces")
+_START = 5
+"""Slots at the start: the mean with a fifth to spare."""
+
+
+@dataclass(frozen=True)
+class LoadRuns:
+    """One load and the policies that are to run on it.
+
+    Attributes
+    ----------
+    number : int
+        Of a generated load; from `COUNT` on, of the traces.
+    policies : tuple of str
+    data : Path or None
+        Directory of the traces.
+    cache : Path or None
+        Where the oracle and the constants of each load are kept.
+    """
+
+    number: int
+    policies: tuple[str, ...]
+    data: Path | None = None
+    cache: Path | None = None
+
+
+def measure(
+    policies: Sequence[str],
+    part: str = "building",
+    *,
+    data: Path | None = None,
+    cache: Path | None = None,
+    jobs: int | None = None,
+    every: int = 1,
+) -> dict[str, Any]:
+    """Return the table of some policies over a part of the loads.
+
+    Parameters
+    ----------
+    policies : sequence of str
+    part : str
+        One of `PARTS`.
+    data, cache : Path, optional
+        As `LoadRuns`.
+    jobs : int, optional
+        Processes; default: one per core.
+    every : int
+        Only every so many-th load, for a quick look.
+
+    Returns
+    -------
+    dict
+        ``rows``: a summary per policy; ``loads``: a row per load and policy.
+    """
+    for text in policies:
+        policy(text)
+    if part not in PARTS:
+        msg = f'unknown part "{part}"; use {", ".join(PARTS)}.'
+        raise ConfigError(msg)
+    if part == "traces":
+        if data is None:
+            msg = "the traces are in no file of headgate; name their directory with --data."
+            raise ConfigError(msg)
+        numbers: Sequence[int] = range(COUNT, COUNT + len(traces(data)))
+    else:
+        numbers = split()[PARTS.index(part)]
+    works = [LoadRuns(n, tuple(policies), data, cache) for n in numbers[::every]]
+    found = [row for rows in run_all(rows_of, works, jobs) for row in rows]
+    return {
+        "part": part,
+        "loads_measured": len(works),
+        "slots_of_the_mean": SLOTS,
+        "rows": [_summary(found, name) for name in dict.fromkeys(r["policy"] for r in found)],
+        "loads": found,
+    }
+
+
+def rows_of(work: LoadRuns) -> list[dict[str, Any]]:
+    """Return one row per policy on one load."""
+    named = _named(work)
+    points, constants = _reference(named, work.cache)
+    known = set(constants.points)
+    rows = []
+    for text in work.policies:
+        result = run(named.load, text)
+        rows.append(
+            {"load": named.name, "kind": named.kind} | _row(named, text, result, points, constants)
+        )
+    if work.cache is not None and set(constants.points) != known:
+        _keep(work.cache, named, points, constants)
+    return rows
+
+
+def run(load: Load, policy_text: str) -> RunResult:
+    """Return what a policy makes of a load in the continuous simulator."""
+    mean_s = float(load.demand_s.mean())
+    start = _start(policy_text, load)
+    # Every record has its own time, so the mean is 1 s of which each takes its part.
+    model = OperatorModel(ServiceTime(1.0), key_groups=load.key_groups, slots=start)
+    stream = RecordedArrivals(load.arrival_s, load.groups, load.demand_s, load.key_groups)
+    settings = OperatorSettings(
+        load.bound_s,
+        load.window_s,
+        load.slots_max,
+        alert_s=load.bound_s / 10.0,
+        initial_service_rate=1.0 / mean_s,
+    )
+    return Simulation(
+        SimulatedJob({OPERATOR: model}, {OPERATOR: stream}),
+        policy(policy_text),
+        {OPERATOR: settings},
+        seed=1,
+        delta_s=load.delta_s,
+    ).run(load.duration_s)
+
+
+def _start(policy_text: str, load: Load) -> int:
+    name, _, rest = policy_text.partition("(")
+    if name.strip() == "static" and rest:
+        return min(int(rest.rstrip(") ").removeprefix("n=")), load.key_groups)
+    return _START
+
+
+def _named(work: LoadRuns) -> NamedLoad:
+    if work.number < COUNT:
+        return generated(work.number)
+    assert work.data is not None
+    return traces(work.data)[work.number - COUNT]
+
+
+def _reference(named: NamedLoad, cache: Path | None) -> tuple[list[Point], Constants]:
+    """Return the oracle and the constants of a load, from the cache where they are kept."""
+    path = None if cache is None else cache / f"{named.name}.json"
+    if path is not None and path.is_file():
+        kept = json.loads(path.read_text())
+        if kept["of"] == _print_of(named.load):
+            points = [Point(**point) for point in kept["oracle"]]
+            return points, Constants(named.load, [Point(**p) for p in kept["constants"]])
+    points, constants = oracle(named.load), Constants(named.load)
+    constants.best(0.99)
+    if cache is not None:
+        _keep(cache, named, points, constants)
+    return points, constants
+
+
+def _keep(cache: Path, named: NamedLoad, points: list[Point], constants: Constants) -> None:
+    cache.mkdir(parents=True, exist_ok=True)
+    kept = {
+        "of": _print_of(named.load),
+        "oracle": [asdict(point) for point in points],
+        "constants": [asdict(point) for point in constants.points.values()],
+    }
+    # Whole or not at all: other processes read it.
+    part = cache / f"{named.name}.{os.getpid()}"
+    part.write_text(json.dumps(kept))
+    part.replace(cache / f"{named.name}.json")
+
+
+def _print_of(load: Load) -> list[float]:
+    """Return numbers by which another load of the same name is told."""
+    sums = (load.arrival_s.sum(), load.groups.sum(), (load.demand_s * load.arrival_s).sum())
+    return [float(len(load.groups)), *(float(value) for value in sums), load.from_s]
+
+
+def _row(
+    named: NamedLoad, text: str, result: RunResult, points: list[Point], constants: Constants
+) -> dict[str, Any]:
+    found: Score = score(result, OPERATOR, named.load, points, constants)
+    best = constants.best(0.99)
+    return {
+        "load": named.name,
+        "kind": named.kind,
+        "policy": text,
+        "rate_per_s": round(named.rate_per_s, 1),
+        "success": round(found.success, 5),
+        "worst": round(found.worst, 5),
+        "slots": round(found.slots, 3),
+        "oracle": round(found.oracle_slots, 3),
+        "oracle_success": round(max(point.success for point in points), 5),
+        "to_oracle": round(found.to_oracle, 3),
+        "constant": found.constant.slots,
+        "constant_success": round(found.constant.success, 5),
+        "to_constant": round(found.to_constant, 3),
+        "constant_99": best.slots,
+        "changes_per_h": round(found.changes_per_hour, 1),
+        "lost_slot_s": round(found.lost_slot_s, 2),
+    }
+
+
+def _summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return medians, and the worst tenth, of one policy over all loads."""
+    mine = [row for row in rows if row["policy"] == name]
+
+    def of(key: str, quantile: float) -> float:
+        return round(float(np.quantile([row[key] for row in mine], quantile)), 4)
+
+    can = [row for row in mine if row["oracle_success"] >= 0.99]  # noqa: PLR2004
+    no_worse = [
+        row["to_constant"] <= 1.15 and row["success"] >= row["constant_success"] - 0.005  # noqa: PLR2004
+        for row in mine
+    ]
+    return {
+        "policy": name,
+        "loads": len(mine),
+        "success_median": of("success", 0.5),
+        "success_worst_tenth": of("success", 0.1),
+        "at_99": round(sum(r["success"] >= 0.99 for r in can) / max(len(can), 1), 3),  # noqa: PLR2004
+        "worst_group_median": of("worst", 0.5),
+        "slots_median": of("slots", 0.5),
+        "slots_worst_tenth": of("slots", 0.9),
+        "to_oracle_median": of("to_oracle", 0.5),
+        "to_oracle_worst_tenth": of("to_oracle", 0.9),
+        "to_constant_median": of("to_constant", 0.5),
+        "to_constant_worst_tenth": of("to_constant", 0.9),
+        "no_worse_than_constant": round(sum(no_worse) / len(mine), 3),
+        "changes_per_h_median": of("changes_per_h", 0.5),
+        "changes_per_h_worst_tenth": of("changes_per_h", 0.9),
+        "lost_slot_s_median": of("lost_slot_s", 0.5),
+    }
