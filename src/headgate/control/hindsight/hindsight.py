@@ -28,6 +28,12 @@ _LEARNING = 20.0
 _GROUP_S = 30.0
 """Memory of how much each key group brings, seconds. Chosen."""
 
+_AS_EXPECTED_S = 120.0
+"""Seconds that count as having been as expected. Chosen."""
+
+_MOST = 1e3
+"""The most that a silent key group counts, of one that has records all the time."""
+
 _WHOLE_BOUND = 0.8
 """Share of a bound that is at or below the floor which is taken to be left for waiting."""
 
@@ -81,7 +87,9 @@ class Hindsight:
         """Decayed sums of late weight, of slots and of changes."""
         self._now: F64 = np.zeros(count)
         self._weight = self._weight_now = self._time_s = 0.0
-        self.late_really = self.late_expected = 0.0
+        self._judged_s: F64 = np.zeros(groups)
+        self._really: F64 = np.zeros(4)
+        """Decayed: late weight and weight of what was measured, and of what the rule followed gave."""
         self._packing: I64 = np.zeros((self._most + 1, groups), dtype=np.int64)
         for slots in range(1, self._most + 1):
             self._packing[slots] = np.arange(groups) * slots // groups
@@ -93,19 +101,23 @@ class Hindsight:
         """Return the seconds of work that wait at all virtual slots of a rule."""
         return float(self._waiting_s[rule].sum())
 
-    def watch(self, time_s: float, elapsed_s: float, view: OperatorView, stop_s: float) -> None:
+    def watch(
+        self, time_s: float, elapsed_s: float, view: OperatorView, stop_s: float, rule: int
+    ) -> None:
         """Play the arrivals of the last `elapsed_s` seconds.
 
         Parameters
         ----------
         stop_s : float
             How long a change stops slots, seconds.
+        rule : int
+            The one that is followed.
         """
         self.cost.add(elapsed_s, view)
         records = self._arrivals(elapsed_s, view)
         total = float(records.sum())
         work_s = total * self.cost.mean_s
-        wanted = self.rules.wanted(time_s, elapsed_s, work_s, total)
+        wanted, leap = self.rules.wanted(time_s, elapsed_s, work_s, total)
         self._learn_load(elapsed_s, records)
         active = np.flatnonzero(records)
         counts = records[active]
@@ -123,6 +135,7 @@ class Hindsight:
             each_s,
             weight,
             wanted,
+            leap,
             max(1, min(view.slots_max, self._most)),
             self._packing,
             self.slots,
@@ -132,6 +145,21 @@ class Hindsight:
             self._changed,
         )
         self._keep(elapsed_s, float(weight.sum()))
+        self._compare(elapsed_s, view, float(self._late[rule]), float(weight.sum()))
+
+    def off(self, missed: float) -> float:
+        """Return by what factor records are late more often than the rules followed had it.
+
+        Parameters
+        ----------
+        missed : float
+            The share that may be late; two minutes of it count as having been as expected.
+        """
+        late, judged, expected, weight = self._really
+        if judged <= 0.0 or weight <= 0.0:
+            return 1.0
+        usual = missed * _AS_EXPECTED_S / max(self._time_s, 1e-9)
+        return float((late / judged + usual) / (expected / weight + usual))
 
     @property
     def score(self) -> Score:
@@ -155,6 +183,21 @@ class Hindsight:
         self._weight_now = self._weight_now * now + weight
         self._time_s = self._time_s * kept + elapsed_s
 
+    def _compare(self, elapsed_s: float, view: OperatorView, late: float, weight: float) -> None:
+        """Keep how late records really are, beside what the rule that is followed expects."""
+        if self.watched_s < 2.0 * self._learning_s:
+            return
+        kept = math.exp(-elapsed_s / _LONG_S)
+        judged = ~np.isnan(view.group_latency_s)
+        self._judged_s *= kept
+        self._judged_s[judged] += elapsed_s
+        weights = elapsed_s * np.minimum(
+            self._time_s / np.maximum(self._judged_s[judged], 1e-9), _MOST
+        )
+        over = view.group_latency_s[judged] > view.bound_s
+        self._really = self._really * kept
+        self._really += (float(weights[over].sum()), float(weights.sum()), late, weight)
+
     def _arrivals(self, elapsed_s: float, view: OperatorView) -> F64:
         if view.arrived is None or self._seen is None:
             return view.group_rate * elapsed_s
@@ -168,7 +211,7 @@ class Hindsight:
         self._active_s *= kept
         self._watched_s = self._watched_s * kept + elapsed_s
         self._active_s[active] += elapsed_s
-        found: F64 = elapsed_s * np.minimum(self._watched_s / self._active_s[active], 1e3)
+        found: F64 = elapsed_s * np.minimum(self._watched_s / self._active_s[active], _MOST)
         return found
 
     def _learn_load(self, elapsed_s: float, records: F64) -> None:

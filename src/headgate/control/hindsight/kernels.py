@@ -58,6 +58,7 @@ def play(
     record_s: F64,
     weight: F64,
     wanted: F64,
+    leap: F64,
     most: int,
     packing: I64,
     slots: I64,
@@ -82,6 +83,8 @@ def play(
         Of each: seconds of work that came, mean seconds of a record, and what it counts.
     wanted : float64[R]
         How many slots each rule wants, not rounded.
+    leap : float64[R]
+        How many it takes when it wants more than there are.
     most : int
         More than so many slots no rule gets.
     packing : int64[most + 1, G]
@@ -100,7 +103,7 @@ def play(
         before = slots[r]
         after = before
         if wanted[r] > before + _ROUNDING:
-            after = int(np.ceil(wanted[r] - _ROUNDING))
+            after = int(np.ceil(max(wanted[r], leap[r]) - _ROUNDING))
         elif before - wanted[r] >= 1.0:
             # A quarter of a slot to spare: the same load must not ask for the slot again at once.
             after = min(before, int(np.ceil(wanted[r] + 0.25)))

@@ -8,19 +8,29 @@ import numpy as np
 
 from headgate.control.hindsight.demand import F64, Mean, Most, Quantiles
 
+_CURVE = 0.0
+"""The window of a signal that is not a mean, but the least number of slots with which nothing that has
+come would have waited for more than `_ROOM` of a bound."""
+
 _SIGNALS = (
-    (1.0, 0.0),
-    (1.0, 3.0),
-    (1.0, 10.0),
-    (1.0, 30.0),
-    (1.0, 100.0),
-    (1.0, 300.0),
+    (_CURVE, 0.0),
+    (_CURVE, 3.0),
+    (_CURVE, 10.0),
+    (_CURVE, 30.0),
+    (_CURVE, 100.0),
+    (_CURVE, 300.0),
     (10.0, 0.0),
     (10.0, 30.0),
     (10.0, 100.0),
     (60.0, 0.0),
 )
-"""What is followed: the mean over so many bounds, and its most over so many more. Chosen."""
+"""What is followed: the curve or the mean over so many bounds, and its most over so many. Chosen."""
+
+_WINDOWS = (0.3, 0.6, 1.0, 2.0, 4.0)
+"""Bounds over which arrivals are counted for the curve. Chosen."""
+
+_ROOM = 0.5
+"""Share of a bound that waiting may take: the other half is for a change, and for serving. Chosen."""
 
 _SPARE = (0.05, 0.15, 0.3, 0.5, 0.8, 1.3)
 """Which share of it is added. Chosen."""
@@ -30,10 +40,6 @@ _RUNGS = (1.0, 1.6)
 
 _SHARES = np.array([0.5, 0.9, 0.98])
 """Shares of the time of which a rule with a base keeps the slots at least. Chosen."""
-
-_SHORT = 0.3
-"""Bounds within which a leap is believed as far as it is sure. Chosen."""
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -64,9 +70,11 @@ class Rule:
         if self.constant:
             return f"{self.constant} slots whatever comes"
         window, hold = _SIGNALS[self.signal]
-        what = f"the load of the last {window:g} s"
+        what = f"the mean of the last {window:g} bounds"
+        if window == _CURVE:
+            what = "what half the bound needs"
         if hold:
-            what = f"the most that came in {window:g} s of the last {hold + window:g} s"
+            what += f", the most in {hold:g} bounds,"
         base = f", at least what did for {_SHARES[self.base - 1]:.0%} of the time" if self.base else ""
         steps = f", in steps of {self.rung - 1.0:.0%}" if self.rung > 1.0 else ""
         return f"{what} and {self.spare:.0%} more{base}{steps}"
@@ -94,14 +102,17 @@ class Rules:
             for rung in _RUNGS
         ]
         self.all = [*(Rule(constant=n) for n in range(1, most + 1)), *following]
-        self._means = {window: Mean(window * unit_s) for window in {w for w, _ in _SIGNALS}}
-        self._short = Mean(_SHORT * unit_s)
+        windows = {*_WINDOWS, *(window for window, _ in _SIGNALS if window != _CURVE)}
+        self._means = {window: Mean(window * unit_s) for window in sorted(windows)}
         self._mosts = [Most(hold * unit_s) for _, hold in _SIGNALS]
         self._quantiles = Quantiles(memory_s)
         self._constant: F64 = np.array([rule.constant for rule in self.all], dtype=float)
         self._signal = np.array([rule.signal for rule in self.all])
         self._more = 1.0 + np.array([rule.spare for rule in self.all])
         self._base = np.array([rule.base for rule in self.all])
+        self._leaps = np.array(
+            [not rule.constant and _SIGNALS[rule.signal][0] == _CURVE for rule in self.all]
+        )
         rungs = np.array([rule.rung for rule in self.all])
         self._stepped = np.flatnonzero(rungs > 1.0)
         self._rungs: F64 = np.log(rungs[self._stepped])
@@ -109,32 +120,39 @@ class Rules:
     @property
     def now(self) -> float:
         """How many slots the load of the last bound keeps busy."""
-        return max(self._means[1.0].slots, self._short.surely)
+        return max(self._means[1.0].slots, self._means[_WINDOWS[0]].surely)
 
     @property
     def lately(self) -> float:
         """How many slots the load of the last sixty bounds kept busy."""
         return self._means[60.0].slots
 
-    def wanted(self, time_s: float, elapsed_s: float, work_s: float, records: float) -> F64:
+    def wanted(
+        self, time_s: float, elapsed_s: float, work_s: float, records: float
+    ) -> tuple[F64, F64]:
         """Take in what came within the last `elapsed_s`, and return what each rule wants.
 
         Returns
         -------
-        float64[R]
-            Slots, not rounded.
+        float64[R], float64[R]
+            Slots, not rounded; and how many it leaps to once it wants more than there are.
         """
-        for mean in (*self._means.values(), self._short):
+        for mean in self._means.values():
             mean.add(elapsed_s, work_s, records)
-        self._quantiles.add(elapsed_s, self._means[1.0].slots)
-        values = {window: mean.slots for window, mean in self._means.items()}
-        values[1.0] = self.now
+        means = {window: mean.slots for window, mean in self._means.items()}
+        curve = max(means[w] * w / (w + _ROOM) for w in (*_WINDOWS, 10.0))
+        self._quantiles.add(elapsed_s, curve)
+        means[_CURVE] = curve
         signals = np.array(
-            [most.add(time_s, values[w]) for (w, _), most in zip(_SIGNALS, self._mosts, strict=True)]
+            [most.add(time_s, means[w]) for (w, _), most in zip(_SIGNALS, self._mosts, strict=True)]
         )
         bases = np.concatenate([[0.0], self._quantiles.at(_SHARES)])
         wanted = np.maximum(signals[self._signal], bases[self._base]) * self._more
-        exact = np.log(np.maximum(wanted[self._stepped], 1e-3))
-        wanted[self._stepped] = np.exp(np.ceil(exact / self._rungs) * self._rungs)
-        found: F64 = np.where(self._constant > 0.0, self._constant, wanted)
-        return found
+        wanted = np.where(self._constant > 0.0, self._constant, wanted)
+        leap = np.where(self._leaps, np.maximum(wanted, self.now * self._more), wanted)
+        return self._on_rungs(wanted), self._on_rungs(leap)
+
+    def _on_rungs(self, slots: F64) -> F64:
+        exact = np.log(np.maximum(slots[self._stepped], 1e-3))
+        slots[self._stepped] = np.exp(np.ceil(exact / self._rungs) * self._rungs)
+        return slots

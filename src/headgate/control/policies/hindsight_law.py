@@ -13,7 +13,7 @@ from headgate.control.hindsight.hindsight import Hindsight
 from headgate.control.observation import OperatorView
 from headgate.control.repacking import repacked
 
-_FIRST = "the most that came in 1 s of the last 31 s and 30% more"
+_FIRST = "what half the bound needs, the most in 30 bounds, and 30% more"
 
 _WATCH = 30.0
 """Bounds that are watched before a rule is chosen."""
@@ -57,7 +57,7 @@ class HindsightLaw:
         if elapsed_s <= 0.0:
             return None
         hindsight = self.hindsight
-        hindsight.watch(time_s, elapsed_s, view, max(0.0, self._took_s - view.floor_s))
+        hindsight.watch(time_s, elapsed_s, view, max(0.0, self._took_s - view.floor_s), self._chosen)
         if hindsight.cost.mean_s <= 0.0:
             return None
         if hindsight.watched_s >= _WATCH * view.bound_s and time_s - self._checked_s >= view.bound_s / 2:
@@ -77,7 +77,8 @@ class HindsightLaw:
         score = self.hindsight.score
         price = score.slots + _CHANGE_SLOT_S * score.changes_per_s
         late, now = score.late, score.late_now
-        allowed = max(self._missed, float(late.min()) + 0.2 * self._missed)
+        missed = self._missed / min(max(self.hindsight.off(self._missed), 0.25), 4.0)
+        allowed = max(missed, float(late.min()) + 0.2 * missed)
         allowed_now = max(_NOW, float(now.min()) + 0.02)
         fits = (late <= allowed) & (now <= allowed_now)
         if not fits.any():
