@@ -11,7 +11,7 @@ from headgate.core.assignment import Assignment, kept_split
 
 F64 = npt.NDArray[np.float64]
 
-_OVER = 0.1
+_OVER = 0.05
 """A slot may have so much more than its even share before it sheds groups. Chosen."""
 
 

@@ -25,14 +25,23 @@ _LONG_S, _SHORT_S = 1800.0, 20.0
 _LEARNING = 20.0
 """Bounds after the start that say nothing of the rules: what groups bring is not known. Chosen."""
 
-_GROUP_S = 30.0
-"""Memory of how much each key group brings, seconds. Chosen."""
+_GROUP_S, _LEAP_S = 30.0, 4.0
+"""Memories of how much each key group brings, seconds, and of a leap of it. Chosen."""
+
+_SURE = 2.0
+"""Standard deviations by which a leap must be more than chance."""
 
 _AS_EXPECTED_S = 120.0
 """Seconds that count as having been as expected. Chosen."""
 
 _MOST = 1e3
 """The most that a silent key group counts, of one that has records all the time."""
+
+_SLOWER_PER_S, _FASTER_PER_S = 0.01, 0.0005
+"""How fast virtual slots become slower than measured, and as fast again. Chosen."""
+
+_SLOWER_LEAST, _SLOWER_MOST = 1.0, 1.5
+"""How much slower they are, at the least and at the most. Chosen."""
 
 _WHOLE_BOUND = 0.8
 """Share of a bound that is at or below the floor which is taken to be left for waiting."""
@@ -74,10 +83,11 @@ class Hindsight:
         count = len(self.rules.all)
         self.cost = RecordCost()
         self.load: F64 = np.zeros(groups)
-        """Records per second of each key group, of the last half minute."""
+        """Records per second of each key group."""
         self.slots: I64 = np.full(count, min(view.slots, self._most), dtype=np.int64)
         self._seen: F64 | None = view.arrived
-        self._load_s = 0.0
+        self._slow, self._fast = np.zeros(groups), np.zeros(groups)
+        self._slow_s = self._fast_s = 0.0
         self._active_s: F64 = np.zeros(groups)
         self._watched_s = 0.0
         self._waiting_s: F64 = np.zeros((count, self._most))
@@ -90,6 +100,10 @@ class Hindsight:
         self._judged_s: F64 = np.zeros(groups)
         self._really: F64 = np.zeros(4)
         """Decayed: late weight and weight of what was measured, and of what the rule followed gave."""
+        self._really_now: F64 = np.zeros(4)
+        """The same in the short memory."""
+        self.slower = 1.0
+        """How much more a record takes for virtual slots: more than 1 where they do better than real ones."""
         self._packing: I64 = np.zeros((self._most + 1, groups), dtype=np.int64)
         for slots in range(1, self._most + 1):
             self._packing[slots] = np.arange(groups) * slots // groups
@@ -102,7 +116,7 @@ class Hindsight:
         return float(self._waiting_s[rule].sum())
 
     def watch(
-        self, time_s: float, elapsed_s: float, view: OperatorView, stop_s: float, rule: int
+        self, time_s: float, elapsed_s: float, view: OperatorView, stop_s: float, rule: int, missed: float
     ) -> None:
         """Play the arrivals of the last `elapsed_s` seconds.
 
@@ -112,16 +126,18 @@ class Hindsight:
             How long a change stops slots, seconds.
         rule : int
             The one that is followed.
+        missed : float
+            The share of windows that may be late.
         """
         self.cost.add(elapsed_s, view)
         records = self._arrivals(elapsed_s, view)
         total = float(records.sum())
-        work_s = total * self.cost.mean_s
+        work_s = total * self.cost.mean_s * self.slower
         wanted, leap = self.rules.wanted(time_s, elapsed_s, work_s, total)
         self._learn_load(elapsed_s, records)
         active = np.flatnonzero(records)
         counts = records[active]
-        each_s = self.cost.drawn(counts)
+        each_s = self.cost.drawn(counts) * self.slower
         weight = self._weights(elapsed_s, active)
         within_s = view.bound_s - view.floor_s
         if within_s <= 0.0:
@@ -146,6 +162,7 @@ class Hindsight:
         )
         self._keep(elapsed_s, float(weight.sum()))
         self._compare(elapsed_s, view, float(self._late[rule]), float(weight.sum()))
+        self._correct(elapsed_s, missed)
 
     def off(self, missed: float) -> float:
         """Return by what factor records are late more often than the rules followed had it.
@@ -195,8 +212,19 @@ class Hindsight:
             self._time_s / np.maximum(self._judged_s[judged], 1e-9), _MOST
         )
         over = view.group_latency_s[judged] > view.bound_s
-        self._really = self._really * kept
-        self._really += (float(weights[over].sum()), float(weights.sum()), late, weight)
+        new = np.array((float(weights[over].sum()), float(weights.sum()), late, weight))
+        self._really = self._really * kept + new
+        self._really_now = self._really_now * math.exp(-elapsed_s / _SHORT_S) + new
+
+    def _correct(self, elapsed_s: float, missed: float) -> None:
+        """Make virtual slots slower while records are late that were not to be, else faster again."""
+        late, judged, expected, weight = self._really_now
+        if judged <= 0.0 or weight <= 0.0:
+            return
+        if late / judged > 2.0 * expected / weight + missed:
+            self.slower = min(self.slower * (1.0 + _SLOWER_PER_S * elapsed_s), _SLOWER_MOST)
+        else:
+            self.slower = max(self.slower * (1.0 - _FASTER_PER_S * elapsed_s), _SLOWER_LEAST)
 
     def _arrivals(self, elapsed_s: float, view: OperatorView) -> F64:
         if view.arrived is None or self._seen is None:
@@ -215,11 +243,22 @@ class Hindsight:
         return found
 
     def _learn_load(self, elapsed_s: float, records: F64) -> None:
-        kept = math.exp(-elapsed_s / _GROUP_S)
-        self._load_s = self._load_s * kept + _GROUP_S * (1.0 - kept)
-        share = _GROUP_S * (1.0 - kept) / self._load_s
-        self.load += share * (records / elapsed_s - self.load)
+        """Learn what each key group brings: slowly, but for a leap that chance does not explain."""
+        self._slow, self._slow_s = _decayed(self._slow, self._slow_s, _GROUP_S, elapsed_s, records)
+        self._fast, self._fast_s = _decayed(self._fast, self._fast_s, _LEAP_S, elapsed_s, records)
+        surely = self._fast - _SURE * np.sqrt(self._fast / max(self._fast_s, 1e-9))
+        self.load = np.maximum(self._slow, surely)
         self._next = self._next % self._most + 1
         load = self.load + self.load.mean() * 0.1
         order = np.argsort(-load, kind="stable")
         pack(order, load, self._next, self._packing[self._next], self._come_s)
+
+
+def _decayed(
+    mean: F64, weight_s: float, memory_s: float, elapsed_s: float, records: F64
+) -> tuple[F64, float]:
+    """Return a mean rate that forgets, and the seconds that it stands for."""
+    kept = math.exp(-elapsed_s / memory_s)
+    gain_s = memory_s * (1.0 - kept)
+    weight_s = weight_s * kept + gain_s
+    return mean + gain_s / weight_s * (records / elapsed_s - mean), weight_s

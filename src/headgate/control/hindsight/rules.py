@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +33,7 @@ _WINDOWS = (0.3, 0.6, 1.0, 2.0, 4.0)
 _ROOM = 0.5
 """Share of a bound that waiting may take: the other half is for a change, and for serving. Chosen."""
 
-_SPARE = (0.05, 0.15, 0.3, 0.5, 0.8, 1.3)
+_SPARE = (0.1, 0.2, 0.35, 0.55, 0.85, 1.3)
 """Which share of it is added. Chosen."""
 
 _RUNGS = (1.0, 1.6)
@@ -40,6 +41,11 @@ _RUNGS = (1.0, 1.6)
 
 _SHARES = np.array([0.5, 0.9, 0.98])
 """Shares of the time of which a rule with a base keeps the slots at least. Chosen."""
+
+_LEAST_SPARE, _EARLY, _EARLY_UNITS = 0.1, 0.25, 100.0
+"""Share of the mean of ten bounds that every rule has to spare, the constant ones too; what is added at
+the start; and after how many bounds it is a third of that. Chosen."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -68,7 +74,7 @@ class Rule:
     def __str__(self) -> str:
         """Return the rule as half a sentence."""
         if self.constant:
-            return f"{self.constant} slots whatever comes"
+            return f"{self.constant} slots, more only if that is less than what comes"
         window, hold = _SIGNALS[self.signal]
         what = f"the mean of the last {window:g} bounds"
         if window == _CURVE:
@@ -104,6 +110,7 @@ class Rules:
         self.all = [*(Rule(constant=n) for n in range(1, most + 1)), *following]
         windows = {*_WINDOWS, *(window for window, _ in _SIGNALS if window != _CURVE)}
         self._means = {window: Mean(window * unit_s) for window in sorted(windows)}
+        self._unit_s, self._watched_s = unit_s, 0.0
         self._mosts = [Most(hold * unit_s) for _, hold in _SIGNALS]
         self._quantiles = Quantiles(memory_s)
         self._constant: F64 = np.array([rule.constant for rule in self.all], dtype=float)
@@ -140,7 +147,7 @@ class Rules:
         for mean in self._means.values():
             mean.add(elapsed_s, work_s, records)
         means = {window: mean.slots for window, mean in self._means.items()}
-        curve = max(means[w] * w / (w + _ROOM) for w in (*_WINDOWS, 10.0))
+        curve = max(means[w] * w / (w + _ROOM) for w in (*_WINDOWS, 10.0, 60.0))
         self._quantiles.add(elapsed_s, curve)
         means[_CURVE] = curve
         signals = np.array(
@@ -149,6 +156,9 @@ class Rules:
         bases = np.concatenate([[0.0], self._quantiles.at(_SHARES)])
         wanted = np.maximum(signals[self._signal], bases[self._base]) * self._more
         wanted = np.where(self._constant > 0.0, self._constant, wanted)
+        self._watched_s += elapsed_s
+        early = _EARLY * math.exp(-self._watched_s / (_EARLY_UNITS * self._unit_s))
+        wanted = np.maximum(wanted, means[10.0] * (1.0 + _LEAST_SPARE + early))
         leap = np.where(self._leaps, np.maximum(wanted, self.now * self._more), wanted)
         return self._on_rungs(wanted), self._on_rungs(leap)
 

@@ -13,7 +13,7 @@ from headgate.control.hindsight.hindsight import Hindsight
 from headgate.control.observation import OperatorView
 from headgate.control.repacking import repacked
 
-_FIRST = "what half the bound needs, the most in 30 bounds, and 30% more"
+_FIRST = "what half the bound needs, the most in 30 bounds, and 35% more"
 
 _WATCH = 30.0
 """Bounds that are watched before a rule is chosen."""
@@ -57,7 +57,7 @@ class HindsightLaw:
         if elapsed_s <= 0.0:
             return None
         hindsight = self.hindsight
-        hindsight.watch(time_s, elapsed_s, view, max(0.0, self._took_s - view.floor_s), self._chosen)
+        hindsight.watch(time_s, elapsed_s, view, max(0.0, self._took_s - view.floor_s), self._chosen, self._missed)
         if hindsight.cost.mean_s <= 0.0:
             return None
         if hindsight.watched_s >= _WATCH * view.bound_s and time_s - self._checked_s >= view.bound_s / 2:
@@ -131,15 +131,15 @@ class HindsightLaw:
         waiting_s = np.bincount(owners, weights=view.backlog, minlength=view.slots) * cost_s
         worst = int(np.argmax(by_slot))
         within_s = max(view.bound_s - view.floor_s, 0.1 * view.bound_s)
-        if by_slot[worst] < 0.9 and waiting_s.max() < 0.7 * within_s:
+        if by_slot[worst] < 0.9 and waiting_s.max() < 0.5 * within_s:
             return None
-        if by_slot[worst] < 1.2 * by_slot.mean():
+        if by_slot[worst] < 1.1 * by_slot.mean():
             return None
         change = repacked(view, view.slots, load)
         if change is None:
             return None
         after = np.bincount(np.asarray(change.assignment.slot_of), weights=load, minlength=view.slots)
-        if after.max() > 0.9 * by_slot[worst]:
+        if after.max() > 0.95 * by_slot[worst]:
             return None
         self._balance_s = time_s
         reason = (
