@@ -46,7 +46,7 @@ class Mean:
     @property
     def slots(self) -> float:
         """Work per second: how many slots it keeps busy."""
-        return self._work_s / max(self._span_s, self._window_s)
+        return self._work_s / self._span_s if self._span_s else 0.0
 
     @property
     def surely(self) -> float:
@@ -54,7 +54,7 @@ class Mean:
         if self._records <= 0.0:
             return 0.0
         sure = max(0.0, self._records - _SURE * math.sqrt(self._records))
-        return self._work_s / max(self._span_s, self._window_s) * sure / self._records
+        return self.slots * sure / self._records
 
 
 class Most:

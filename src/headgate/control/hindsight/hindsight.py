@@ -22,6 +22,9 @@ _CONSTANTS = 64
 _LONG_S, _SHORT_S = 1800.0, 20.0
 """Memories of how rules did, seconds. Chosen."""
 
+REST = 5.0
+"""Bounds for which slots that were added are kept. Chosen."""
+
 _LEARNING = 20.0
 """Bounds after the start that say nothing of the rules: what groups bring is not known. Chosen."""
 
@@ -36,6 +39,9 @@ _AS_EXPECTED_S = 120.0
 
 _MOST = 1e3
 """The most that a silent key group counts, of one that has records all the time."""
+
+_NOW_S = 2.0
+"""Memory of what is late just now, seconds. Chosen."""
 
 _SLOWER_PER_S, _FASTER_PER_S = 0.01, 0.0005
 """How fast virtual slots become slower than measured, and as fast again. Chosen."""
@@ -85,12 +91,15 @@ class Hindsight:
         self.load: F64 = np.zeros(groups)
         """Records per second of each key group."""
         self.slots: I64 = np.full(count, min(view.slots, self._most), dtype=np.int64)
-        self._seen: F64 | None = view.arrived
+        self._seen: F64 | None = None
+        if view.arrived is not None:
+            self._seen = view.arrived - view.group_rate * view.window_s
         self._slow, self._fast = np.zeros(groups), np.zeros(groups)
         self._slow_s = self._fast_s = 0.0
         self._active_s: F64 = np.zeros(groups)
         self._watched_s = 0.0
         self._waiting_s: F64 = np.zeros((count, self._most))
+        self._calm_s: F64 = np.zeros(count)
         self._come_s: F64 = np.zeros(self._most)
         self._late, self._changed = np.zeros(count), np.zeros(count)
         self._sums: F64 = np.zeros((3, count))
@@ -110,6 +119,11 @@ class Hindsight:
         self._next = 0
         self.watched_s = 0.0
         self._learning_s = _LEARNING * view.bound_s
+
+    @property
+    def learned(self) -> bool:
+        """Whether enough was seen to say what key groups bring."""
+        return self.watched_s >= self._learning_s
 
     def waiting_s(self, rule: int) -> float:
         """Return the seconds of work that wait at all virtual slots of a rule."""
@@ -152,6 +166,8 @@ class Hindsight:
             weight,
             wanted,
             leap,
+            REST * view.bound_s,
+            self._calm_s,
             max(1, min(view.slots_max, self._most)),
             self._packing,
             self.slots,
@@ -214,14 +230,14 @@ class Hindsight:
         over = view.group_latency_s[judged] > view.bound_s
         new = np.array((float(weights[over].sum()), float(weights.sum()), late, weight))
         self._really = self._really * kept + new
-        self._really_now = self._really_now * math.exp(-elapsed_s / _SHORT_S) + new
+        self._really_now = self._really_now * math.exp(-elapsed_s / _NOW_S) + new
 
     def _correct(self, elapsed_s: float, missed: float) -> None:
         """Make virtual slots slower while records are late that were not to be, else faster again."""
         late, judged, expected, weight = self._really_now
         if judged <= 0.0 or weight <= 0.0:
             return
-        if late / judged > 2.0 * expected / weight + missed:
+        if late / judged > 2.0 * expected / weight + 5.0 * missed:
             self.slower = min(self.slower * (1.0 + _SLOWER_PER_S * elapsed_s), _SLOWER_MOST)
         else:
             self.slower = max(self.slower * (1.0 - _FASTER_PER_S * elapsed_s), _SLOWER_LEAST)

@@ -59,6 +59,8 @@ def play(
     weight: F64,
     wanted: F64,
     leap: F64,
+    rest_s: float,
+    calm_s: F64,
     most: int,
     packing: I64,
     slots: I64,
@@ -85,6 +87,10 @@ def play(
         How many slots each rule wants, not rounded.
     leap : float64[R]
         How many it takes when it wants more than there are.
+    rest_s : float
+        How long a rule keeps slots that it has added.
+    calm_s : float64[R]
+        How long it has not added any; changed in place.
     most : int
         More than so many slots no rule gets.
     packing : int64[most + 1, G]
@@ -102,11 +108,14 @@ def play(
     for r in range(len(wanted)):
         before = slots[r]
         after = before
+        calm_s[r] += elapsed_s
+        enough = max(wanted[r], leap[r])
         if wanted[r] > before + _ROUNDING:
-            after = int(np.ceil(max(wanted[r], leap[r]) - _ROUNDING))
-        elif before - wanted[r] >= 1.0:
+            after = int(np.ceil(enough - _ROUNDING))
+            calm_s[r] = 0.0
+        elif calm_s[r] >= rest_s and before - enough >= 1.0:
             # A quarter of a slot to spare: the same load must not ask for the slot again at once.
-            after = min(before, int(np.ceil(wanted[r] + 0.25)))
+            after = min(before, int(np.ceil(enough + 0.25)))
         after = min(max(after, 1), most)
         changed[r] = 0.0
         if after != before:

@@ -115,11 +115,8 @@ class Rules:
         self._quantiles = Quantiles(memory_s)
         self._constant: F64 = np.array([rule.constant for rule in self.all], dtype=float)
         self._signal = np.array([rule.signal for rule in self.all])
-        self._more = 1.0 + np.array([rule.spare for rule in self.all])
+        self._more = 1.0 + np.array([max(rule.spare, _LEAST_SPARE) for rule in self.all])
         self._base = np.array([rule.base for rule in self.all])
-        self._leaps = np.array(
-            [not rule.constant and _SIGNALS[rule.signal][0] == _CURVE for rule in self.all]
-        )
         rungs = np.array([rule.rung for rule in self.all])
         self._stepped = np.flatnonzero(rungs > 1.0)
         self._rungs: F64 = np.log(rungs[self._stepped])
@@ -158,8 +155,9 @@ class Rules:
         wanted = np.where(self._constant > 0.0, self._constant, wanted)
         self._watched_s += elapsed_s
         early = _EARLY * math.exp(-self._watched_s / (_EARLY_UNITS * self._unit_s))
-        wanted = np.maximum(wanted, means[10.0] * (1.0 + _LEAST_SPARE + early))
-        leap = np.where(self._leaps, np.maximum(wanted, self.now * self._more), wanted)
+        least = max(means[10.0] * (1.0 + _LEAST_SPARE + early), float(signals[1]))
+        wanted = np.maximum(wanted, least)
+        leap = np.maximum(wanted, self.now * self._more)
         return self._on_rungs(wanted), self._on_rungs(leap)
 
     def _on_rungs(self, slots: F64) -> F64:

@@ -9,7 +9,7 @@ import numpy as np
 
 from headgate.control.decision import Change
 from headgate.control.hindsight.demand import F64
-from headgate.control.hindsight.hindsight import Hindsight
+from headgate.control.hindsight.hindsight import REST, Hindsight
 from headgate.control.observation import OperatorView
 from headgate.control.repacking import repacked
 
@@ -46,6 +46,7 @@ class HindsightLaw:
         self._took_s = 0.3
         self._balance_s = -math.inf
         self._extra = 0
+        self._added_s = -math.inf
         self._checked_s = -math.inf
 
     def applied(self, took_s: float) -> None:
@@ -69,7 +70,10 @@ class HindsightLaw:
         slots += self._room(view, slots)
         slots = min(max(slots, min(least, view.assignment.key_groups)), most)
         slots = min(slots, view.assignment.key_groups)
-        if slots != view.slots:
+        if slots > view.slots:
+            self._added_s = time_s
+        resting = time_s - self._added_s < REST * view.bound_s
+        if slots > view.slots or (slots < view.slots and not resting and hindsight.learned):
             return self._rescale(view, slots)
         return self._balance(time_s, view)
 
