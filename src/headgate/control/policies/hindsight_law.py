@@ -20,6 +20,7 @@ _WATCH = 30.0
 
 _CHANGE_SLOT_S = 10.0
 _BETTER = 0.04
+_DEAR = 1.5
 _NOW = 0.1
 _CYCLES_MAX_S = 10.0
 
@@ -82,14 +83,12 @@ class HindsightLaw:
         price = score.slots + _CHANGE_SLOT_S * score.changes_per_s
         late, now = score.late, score.late_now
         missed = self._missed / min(max(self.hindsight.off(self._missed), 0.25), 4.0)
-        allowed = max(missed, float(late.min()) + 0.2 * missed)
         allowed_now = max(_NOW, float(now.min()) + 0.02)
-        fits = (late <= allowed) & (now <= allowed_now)
-        if not fits.any():
-            fits = now <= allowed_now
-        best = int(np.argmin(np.where(fits, price, np.inf)))
-        held = self._chosen
-        if not fits[held] or price[best] < price[held] * (1.0 - _BETTER):
+        # Half the misses too many are worth it only if they nearly halve the slots.
+        price *= np.maximum(1.0, late / missed) ** _DEAR
+        price = np.where(now <= allowed_now, price, np.inf)
+        best = int(np.argmin(price))
+        if price[best] < price[self._chosen] * (1.0 - _BETTER):
             self._chosen = best
 
     def _room(self, view: OperatorView, slots: int) -> int:

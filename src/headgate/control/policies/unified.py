@@ -73,7 +73,7 @@ class Unified:
         ahead_s: float = 1.0,
         even: int = 0,
         look_back_s: float = _LOOK_BACK_S,
-        goal: float = 0.995,
+        goal: float = 0.993,
     ) -> None:
         check_range("unified", "ahead_s", ahead_s, 0.0)
         check_range("unified", "even", even, 0, 1)
