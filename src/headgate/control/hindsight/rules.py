@@ -21,8 +21,7 @@ _SIGNALS = (
     (_CURVE, 100.0),
     (_CURVE, 300.0),
     (10.0, 0.0),
-    (10.0, 30.0),
-    (10.0, 100.0),
+    (10.0, 60.0),
     (60.0, 0.0),
 )
 """What is followed: the curve or the mean over so many bounds, and its most over so many. Chosen."""
@@ -30,16 +29,16 @@ _SIGNALS = (
 _WINDOWS = (0.3, 0.6, 1.0, 2.0, 4.0)
 """Bounds over which arrivals are counted for the curve. Chosen."""
 
-_ROOM = 0.5
-"""Share of a bound that waiting may take: the other half is for a change, and for serving. Chosen."""
+_ROOM, _LEAN_ROOM = 0.5, 0.75
+"""Share of a bound that waiting may take: the rest is for a change, and for serving. Chosen."""
 
-_SPARE = (0.1, 0.2, 0.35, 0.55, 0.85, 1.3)
+_SPARE = (0.1, 0.2, 0.4, 0.8, 1.3)
 """Which share of it is added. Chosen."""
 
 _RUNGS = (1.0, 1.6)
 """Slots are as many as wanted, or a power of this: few levels, and few changes. Chosen."""
 
-_SHARES = np.array([0.5, 0.9, 0.98])
+_SHARES = np.array([0.5, 0.9])
 """Shares of the time of which a rule with a base keeps the slots at least. Chosen."""
 
 _LEAST_SPARE, _EARLY, _EARLY_UNITS = 0.1, 0.25, 100.0
@@ -63,6 +62,8 @@ class Rule:
         0: none; n: no fewer slots than did for the n-th of the shares of time.
     rung : float
         1: as many slots as that; else the next power of this that is no less.
+    lean : bool
+        Whether slots are added late, and few of them.
     """
 
     constant: int = 0
@@ -70,11 +71,13 @@ class Rule:
     spare: float = 0.0
     base: int = 0
     rung: float = 1.0
+    lean: bool = False
 
     def __str__(self) -> str:
         """Return the rule as half a sentence."""
+        lean = ", added late" if self.lean else ""
         if self.constant:
-            return f"{self.constant} slots, more only if that is less than what comes"
+            return f"{self.constant} slots, more only if that is less than what comes{lean}"
         window, hold = _SIGNALS[self.signal]
         what = f"the mean of the last {window:g} bounds"
         if window == _CURVE:
@@ -83,7 +86,7 @@ class Rule:
             what += f", the most in {hold:g} bounds,"
         base = f", at least what did for {_SHARES[self.base - 1]:.0%} of the time" if self.base else ""
         steps = f", in steps of {self.rung - 1.0:.0%}" if self.rung > 1.0 else ""
-        return f"{what} and {self.spare:.0%} more{base}{steps}"
+        return f"{what} and {self.spare:.0%} more{base}{steps}{lean}"
 
 
 class Rules:
@@ -101,15 +104,20 @@ class Rules:
 
     def __init__(self, most: int, unit_s: float, memory_s: float) -> None:
         following = [
-            Rule(signal=signal, spare=spare, base=base, rung=rung)
+            Rule(signal=signal, spare=spare, base=base, rung=rung, lean=lean)
+            for lean in (False, True)
             for signal in range(len(_SIGNALS))
             for spare in _SPARE
             for base in range(len(_SHARES) + 1)
             for rung in _RUNGS
         ]
-        self.all = [*(Rule(constant=n) for n in range(1, most + 1)), *following]
+        self.all = [
+            *(Rule(constant=n, lean=lean) for lean in (False, True) for n in range(1, most + 1)),
+            *following,
+        ]
         windows = {*_WINDOWS, *(window for window, _ in _SIGNALS if window != _CURVE)}
         self._means = {window: Mean(window * unit_s) for window in sorted(windows)}
+        self._lean = np.array([rule.lean for rule in self.all])
         self._unit_s, self._watched_s = unit_s, 0.0
         self._mosts = [Most(hold * unit_s) for _, hold in _SIGNALS]
         self._quantiles = Quantiles(memory_s)
@@ -145,6 +153,7 @@ class Rules:
             mean.add(elapsed_s, work_s, records)
         means = {window: mean.slots for window, mean in self._means.items()}
         curve = max(means[w] * w / (w + _ROOM) for w in (*_WINDOWS, 10.0, 60.0))
+        lean = max(means[w] * w / (w + _LEAN_ROOM) for w in (*_WINDOWS, 10.0, 60.0))
         self._quantiles.add(elapsed_s, curve)
         means[_CURVE] = curve
         signals = np.array(
@@ -155,9 +164,10 @@ class Rules:
         wanted = np.where(self._constant > 0.0, self._constant, wanted)
         self._watched_s += elapsed_s
         early = _EARLY * math.exp(-self._watched_s / (_EARLY_UNITS * self._unit_s))
-        least = max(means[10.0] * (1.0 + _LEAST_SPARE + early), float(signals[1]))
-        wanted = np.maximum(wanted, least)
-        leap = np.maximum(wanted, self.now * self._more)
+        least = means[10.0] * (1.0 + _LEAST_SPARE + early)
+        wanted = np.maximum(wanted, np.where(self._lean, max(least, lean), max(least, signals[1])))
+        leap = np.where(self._lean, means[2.0] * (1.0 + _LEAST_SPARE), self.now * self._more)
+        leap = np.maximum(wanted, leap)
         return self._on_rungs(wanted), self._on_rungs(leap)
 
     def _on_rungs(self, slots: F64) -> F64:

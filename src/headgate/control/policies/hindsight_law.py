@@ -13,7 +13,7 @@ from headgate.control.hindsight.hindsight import REST, Hindsight
 from headgate.control.observation import OperatorView
 from headgate.control.repacking import repacked
 
-_FIRST = "what half the bound needs, the most in 30 bounds, and 35% more"
+_FIRST = "what half the bound needs, the most in 30 bounds, and 40% more"
 
 _WATCH = 30.0
 """Bounds that are watched before a rule is chosen."""
