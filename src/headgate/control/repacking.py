@@ -7,9 +7,12 @@ import numpy.typing as npt
 
 from headgate.control.decision import Change, ChangeKind
 from headgate.control.observation import OperatorView
-from headgate.core.assignment import Assignment, kept_split
+from headgate.core.assignment import Assignment
 
 F64 = npt.NDArray[np.float64]
+
+_SILENT, _LEAST_LOAD = 0.1, 1e-9
+"""What all key groups together count beside their load, as a share of it; and where there is none."""
 
 _OVER = 0.05
 """A slot may have so much more than its even share before it sheds groups. Chosen."""
@@ -43,52 +46,52 @@ def repacked(view: OperatorView, wanted: int, load: F64, over: float = _OVER) ->
     """
     before = view.slots
     # Each group a bit, so that silent ones are spread as well.
-    weight = load + max(float(load.sum()), 1e-9) * 0.1 / len(load)
-    owners = np.asarray(view.assignment.slot_of)
-    total = np.bincount(owners, weights=weight, minlength=before)
-    keep = sorted(np.argsort(-total, kind="stable")[: min(wanted, before)].tolist())
-    survivors: list[int | None] = [*keep, *[None] * (wanted - len(keep))]
-    number = {old: new for new, old in enumerate(keep)}
+    weight = load + max(float(load.sum()), _LEAST_LOAD) * _SILENT / len(load)
+    split = view.assignment.split
+    for group, shares in split.items():
+        weight[group] /= len(shares)
+    total = np.bincount(view.assignment.slot_of, weights=weight, minlength=before)
+    shared = np.zeros(before)
+    for group, shares in split.items():
+        shared[list(shares[1:])] += weight[group]
+    keep = sorted(np.argsort(-(total + shared), kind="stable")[: min(wanted, before)].tolist())
+    number: dict[int, int] = {old: new for new, old in enumerate(keep)}
     held: list[list[int]] = [[] for _ in range(wanted)]
     shed: list[int] = []
-    for group, owner in enumerate(owners.tolist()):
+    for group, owner in enumerate(view.assignment.slot_of):
         (held[number[owner]] if owner in number else shed).append(group)
-    share = _even_share(weight, wanted)
-    most = share * (1.0 + over)
     sums = np.zeros(wanted)
+    sums[: len(keep)] = shared[keep]
+    share = _even_share(weight, float(weight.sum() + shared.sum()), wanted)
     for slot, groups in enumerate(held):
         groups.sort(key=lambda g: (-weight[g], g))
-        sums[slot] = float(weight[groups].sum())
-        sums[slot] = _shed(groups, shed, weight, sums[slot], share, most)
+        sums[slot] += float(weight[groups].sum())
+        sums[slot] = _shed(groups, shed, weight, sums[slot], share, share * (1.0 + over))
     shed.sort(key=lambda g: (-weight[g], g))
     for group in shed:
         slot = int(np.argmin(sums))
         held[slot].append(group)
         sums[slot] += weight[group]
-    slot_of = [0] * len(owners)
+    slot_of = [0] * len(load)
     for slot, groups in enumerate(held):
         for group in groups:
             slot_of[group] = slot
     if wanted == before and tuple(slot_of) == view.assignment.slot_of:
         return None
     kind = ChangeKind.BALANCE if wanted == before else ChangeKind.RESCALE
-    renumbered = {
-        group: tuple(number[slot] for slot in shares if slot in number)
-        for group, shares in view.assignment.split.items()
-    }
-    split = kept_split(
-        {group: shares or (slot_of[group],) for group, shares in renumbered.items()},
-        slot_of,
-        wanted,
-    )
-    split = {g: (slot_of[g], *(s for s in shares if s != slot_of[g])) for g, shares in split.items()}
-    assignment = Assignment(tuple(slot_of), wanted, view.assignment.epoch + 1, split)
+    left = {}
+    for group, shares in split.items():
+        others = [number[s] for s in shares if s in number and number[s] != slot_of[group]]
+        if others:
+            left[group] = (slot_of[group], *others)
+    assignment = Assignment(tuple(slot_of), wanted, view.assignment.epoch + 1, left)
+    survivors: list[int | None] = [*keep, *[None] * (wanted - len(keep))]
     return Change(kind, assignment, tuple(survivors))
 
 
-def _even_share(weight: F64, slots: int) -> float:
+def _even_share(weight: F64, total: float, slots: int) -> float:
     """Return what each slot has that has no group which is more than that alone."""
-    left, free = float(weight.sum()), slots
+    left, free = total, slots
     for heavy in np.sort(weight)[::-1].tolist():
         if free == 1 or heavy <= left / free:
             break

@@ -73,6 +73,16 @@ class RecordCost:
         error_s = math.sqrt(off) / total
         return now_s if abs(now_s - mean_s) > _SURE * error_s else mean_s
 
+    @property
+    def variability(self) -> float:
+        """The squared coefficient of variation of a record's cost; 0 while nothing was measured."""
+        if not self._held or self.mean_s <= 0.0:
+            return 0.0
+        records, each_s = self._pool[: self._held].T
+        off_s = each_s - self.mean_s
+        # of n together, the mean varies by the nth part
+        return float((records * off_s * off_s).mean()) / self.mean_s**2
+
     def drawn(self, counts: F64) -> F64:
         """Return the mean cost of each of so many records: drawn in turn from those measured."""
         if not self._held:

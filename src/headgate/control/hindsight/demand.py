@@ -87,7 +87,7 @@ class Quantiles:
     def __init__(self, memory_s: float) -> None:
         self._memory_s = memory_s
         self._weight: F64 = np.zeros(_BUCKETS)
-        self._edges: F64 = _LEAST * _GROWTH ** np.arange(_BUCKETS)
+        self._edges: F64 = _LEAST * _GROWTH ** np.arange(_BUCKETS, dtype=np.float64)
 
     def add(self, elapsed_s: float, value: float) -> None:
         """Take in a value that held for so long."""

@@ -46,6 +46,9 @@ _NOW_S = 2.0
 _SLOWER_PER_S, _FASTER_PER_S = 0.01, 0.0005
 """How fast virtual slots become slower than measured, and as fast again. Chosen."""
 
+_SUDDEN = 5.0
+"""How many times the misses that are allowed make virtual slots slower. Chosen."""
+
 _SLOWER_LEAST, _SLOWER_MOST = 1.0, 1.5
 """How much slower they are, at the least and at the most. Chosen."""
 
@@ -80,16 +83,33 @@ class Hindsight:
     ----------
     view : OperatorView
         The first one.
+    missed : float
+        The share of windows that may be late.
+    epsilon : float
+        Share of the load that every rule has to spare, at least.
+
+    Attributes
+    ----------
+    rules : Rules
+    cost : RecordCost
+    load : float64[G]
+        Records per second of each key group.
+    slots : int64[R]
+        Of each rule, now.
+    slower : float
+        How much more a record takes for virtual slots: more than 1 where they did better than real ones.
+    watched_s : float
+        Since the start, seconds.
     """
 
-    def __init__(self, view: OperatorView) -> None:
+    def __init__(self, view: OperatorView, missed: float, epsilon: float) -> None:
         groups = view.assignment.key_groups
         self._most = min(groups, _SLOTS_MOST)
-        self.rules = Rules(min(self._most, _CONSTANTS), view.bound_s, _LONG_S)
+        self.rules = Rules(min(self._most, _CONSTANTS), view.bound_s, _LONG_S, epsilon)
+        self._missed = missed
         count = len(self.rules.all)
         self.cost = RecordCost()
         self.load: F64 = np.zeros(groups)
-        """Records per second of each key group."""
         self.slots: I64 = np.full(count, min(view.slots, self._most), dtype=np.int64)
         self._seen: F64 | None = None
         if view.arrived is not None:
@@ -112,12 +132,11 @@ class Hindsight:
         self._really_now: F64 = np.zeros(4)
         """The same in the short memory."""
         self.slower = 1.0
-        """How much more a record takes for virtual slots: more than 1 where they do better than real ones."""
         self._packing: I64 = np.zeros((self._most + 1, groups), dtype=np.int64)
         for slots in range(1, self._most + 1):
             self._packing[slots] = np.arange(groups) * slots // groups
         self._next = 0
-        self.watched_s = 0.0
+        self.watched_s = self._expected_s = 0.0
         self._learning_s = _LEARNING * view.bound_s
 
     @property
@@ -130,7 +149,7 @@ class Hindsight:
         return float(self._waiting_s[rule].sum())
 
     def watch(
-        self, time_s: float, elapsed_s: float, view: OperatorView, stop_s: float, rule: int, missed: float
+        self, time_s: float, elapsed_s: float, view: OperatorView, stop_s: float, rule: int
     ) -> None:
         """Play the arrivals of the last `elapsed_s` seconds.
 
@@ -140,22 +159,23 @@ class Hindsight:
             How long a change stops slots, seconds.
         rule : int
             The one that is followed.
-        missed : float
-            The share of windows that may be late.
         """
         self.cost.add(elapsed_s, view)
         records = self._arrivals(elapsed_s, view)
         total = float(records.sum())
         work_s = total * self.cost.mean_s * self.slower
+        within_s = view.bound_s - view.floor_s
+        if within_s <= 0.0:
+            within_s = _WHOLE_BOUND * view.bound_s
+        if self.watched_s >= self._expected_s:
+            self._expected_s = self.watched_s + view.bound_s
+            self.rules.expect(self.cost.mean_s, self.cost.variability, within_s)
         wanted, leap = self.rules.wanted(time_s, elapsed_s, work_s, total)
         self._learn_load(elapsed_s, records)
         active = np.flatnonzero(records)
         counts = records[active]
         each_s = self.cost.drawn(counts) * self.slower
         weight = self._weights(elapsed_s, active)
-        within_s = view.bound_s - view.floor_s
-        if within_s <= 0.0:
-            within_s = _WHOLE_BOUND * view.bound_s
         play(
             elapsed_s,
             stop_s,
@@ -178,20 +198,20 @@ class Hindsight:
         )
         self._keep(elapsed_s, float(weight.sum()))
         self._compare(elapsed_s, view, float(self._late[rule]), float(weight.sum()))
-        self._correct(elapsed_s, missed)
+        self._correct(elapsed_s)
 
-    def off(self, missed: float) -> float:
-        """Return by what factor records are late more often than the rules followed had it.
+    @property
+    def memory_s(self) -> float:
+        """How far back the score goes, seconds."""
+        return min(self.watched_s, _LONG_S)
 
-        Parameters
-        ----------
-        missed : float
-            The share that may be late; two minutes of it count as having been as expected.
-        """
+    @property
+    def off(self) -> float:
+        """By what factor records are late more often than the rules that were followed had it."""
         late, judged, expected, weight = self._really
         if judged <= 0.0 or weight <= 0.0:
             return 1.0
-        usual = missed * _AS_EXPECTED_S / max(self._time_s, 1e-9)
+        usual = self._missed * _AS_EXPECTED_S / max(self._time_s, 1e-9)
         return float((late / judged + usual) / (expected / weight + usual))
 
     @property
@@ -232,12 +252,12 @@ class Hindsight:
         self._really = self._really * kept + new
         self._really_now = self._really_now * math.exp(-elapsed_s / _NOW_S) + new
 
-    def _correct(self, elapsed_s: float, missed: float) -> None:
+    def _correct(self, elapsed_s: float) -> None:
         """Make virtual slots slower while records are late that were not to be, else faster again."""
         late, judged, expected, weight = self._really_now
         if judged <= 0.0 or weight <= 0.0:
             return
-        if late / judged > 2.0 * expected / weight + 5.0 * missed:
+        if late / judged > 2.0 * expected / weight + _SUDDEN * self._missed:
             self.slower = min(self.slower * (1.0 + _SLOWER_PER_S * elapsed_s), _SLOWER_MOST)
         else:
             self.slower = max(self.slower * (1.0 - _FASTER_PER_S * elapsed_s), _SLOWER_LEAST)

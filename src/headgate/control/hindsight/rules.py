@@ -41,9 +41,14 @@ _RUNGS = (1.0, 1.6)
 _SHARES = np.array([0.5, 0.9])
 """Shares of the time of which a rule with a base keeps the slots at least. Chosen."""
 
-_LEAST_SPARE, _EARLY, _EARLY_UNITS = 0.1, 0.25, 100.0
-"""Share of the mean of ten bounds that every rule has to spare, the constant ones too; what is added at
-the start; and after how many bounds it is a third of that. Chosen."""
+_EARLY, _EARLY_UNITS = 0.25, 100.0
+"""What every rule has to spare beyond that at the start, and after how many bounds it is a third of it.
+Chosen."""
+
+
+_SELDOM, _IDLE_MOST = 0.02, 0.4
+"""How often a record may wait too long, by the queue model, and the most of a slot that is left idle for
+its sake: beyond that what has been measured must tell. Chosen."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,9 @@ class Rule:
             what = "what half the bound needs"
         if hold:
             what += f", the most in {hold:g} bounds,"
-        base = f", at least what did for {_SHARES[self.base - 1]:.0%} of the time" if self.base else ""
+        base = (
+            f", at least what did for {_SHARES[self.base - 1]:.0%} of the time" if self.base else ""
+        )
         steps = f", in steps of {self.rung - 1.0:.0%}" if self.rung > 1.0 else ""
         return f"{what} and {self.spare:.0%} more{base}{steps}{lean}"
 
@@ -100,9 +107,11 @@ class Rules:
         What windows are counted in: the bound, seconds.
     memory_s : float
         Of the bases.
+    epsilon : float
+        Share of the load that every rule has to spare, at least.
     """
 
-    def __init__(self, most: int, unit_s: float, memory_s: float) -> None:
+    def __init__(self, most: int, unit_s: float, memory_s: float, epsilon: float) -> None:
         following = [
             Rule(signal=signal, spare=spare, base=base, rung=rung, lean=lean)
             for lean in (False, True)
@@ -117,17 +126,39 @@ class Rules:
         ]
         windows = {*_WINDOWS, *(window for window, _ in _SIGNALS if window != _CURVE)}
         self._means = {window: Mean(window * unit_s) for window in sorted(windows)}
+        self.spare = self._epsilon = epsilon
         self._lean = np.array([rule.lean for rule in self.all])
         self._unit_s, self._watched_s = unit_s, 0.0
         self._mosts = [Most(hold * unit_s) for _, hold in _SIGNALS]
         self._quantiles = Quantiles(memory_s)
         self._constant: F64 = np.array([rule.constant for rule in self.all], dtype=float)
         self._signal = np.array([rule.signal for rule in self.all])
-        self._more = 1.0 + np.array([max(rule.spare, _LEAST_SPARE) for rule in self.all])
+        self._more = 1.0 + np.array([max(rule.spare, epsilon) for rule in self.all])
         self._base = np.array([rule.base for rule in self.all])
         rungs = np.array([rule.rung for rule in self.all])
         self._stepped = np.flatnonzero(rungs > 1.0)
         self._rungs: F64 = np.log(rungs[self._stepped])
+
+    def expect(self, record_s: float, variability: float, within_s: float) -> None:
+        """Take note of what a slot must have to spare so that records seldom wait too long.
+
+        Parameters
+        ----------
+        record_s, variability : float
+            Mean of what a record takes, seconds, and its squared coefficient of variation.
+        within_s : float
+            What it may take and wait, seconds.
+
+        References
+        ----------
+        Kingman (1962): in heavy traffic a G/G/1 queue's waiting time is exponential with a mean of
+        ``(ca^2 + cs^2) / 2 x record_s / (1 - load)``; arrivals at a slot, of many, count as Poisson's.
+        """
+        room_s = within_s - record_s
+        idle = _IDLE_MOST
+        if room_s > 0.0:
+            idle = math.log(1.0 / _SELDOM) * (1.0 + variability) / 2.0 * record_s / room_s
+        self.spare = max(self._epsilon, 1.0 / (1.0 - min(idle, _IDLE_MOST)) - 1.0)
 
     @property
     def now(self) -> float:
@@ -164,9 +195,9 @@ class Rules:
         wanted = np.where(self._constant > 0.0, self._constant, wanted)
         self._watched_s += elapsed_s
         early = _EARLY * math.exp(-self._watched_s / (_EARLY_UNITS * self._unit_s))
-        least = means[10.0] * (1.0 + _LEAST_SPARE + early)
+        least = means[10.0] * (1.0 + self.spare + early)
         wanted = np.maximum(wanted, np.where(self._lean, max(least, lean), max(least, signals[1])))
-        leap = np.where(self._lean, means[2.0] * (1.0 + _LEAST_SPARE), self.now * self._more)
+        leap = np.where(self._lean, means[2.0] * (1.0 + self.spare), self.now * self._more)
         leap = np.maximum(wanted, leap)
         return self._on_rungs(wanted), self._on_rungs(leap)
 
