@@ -10,6 +10,9 @@ from headgate.control.hindsight.demand import F64
 from headgate.control.observation import OperatorView
 from headgate.control.rescaling import mean_service_rate
 
+_LEAST_RATE = 1e-9
+"""Records per second below which a service rate counts as unknown."""
+
 _POOL = 2048
 """Measured costs that virtual records draw from."""
 
@@ -46,7 +49,7 @@ class RecordCost:
         """Take in what a view has measured since the last one."""
         rate = mean_service_rate(view)
         if view.costs is None:
-            self.mean_s = 1.0 / rate if rate > 0.0 else self.mean_s
+            self.mean_s = 1.0 / rate if rate > _LEAST_RATE else self.mean_s
             return
         new = view.costs[len(view.costs) - min(view.costs_seen - self._seen, len(view.costs)) :]
         self._seen = view.costs_seen
@@ -60,7 +63,7 @@ class RecordCost:
             self._held = min(self._held + len(new), _POOL)
         if self._records > 0.0:
             self.mean_s = self._believed(view.costs)
-        elif rate > 0.0:
+        elif rate > _LEAST_RATE:
             self.mean_s = 1.0 / rate
 
     def _believed(self, newest: F64) -> float:

@@ -25,8 +25,8 @@ _LONG_S, _SHORT_S = 1800.0, 20.0
 REST = 5.0
 """Bounds for which slots that were added are kept. Chosen."""
 
-_LEARNING = 20.0
-"""Bounds after the start that say nothing of the rules: what groups bring is not known. Chosen."""
+_LEARNING_S = 20.0
+"""Seconds after the start that say nothing of the rules: what groups bring is not known. Chosen."""
 
 _GROUP_S, _LEAP_S = 30.0, 4.0
 """Memories of how much each key group brings, seconds, and of a leap of it. Chosen."""
@@ -137,7 +137,7 @@ class Hindsight:
             self._packing[slots] = np.arange(groups) * slots // groups
         self._next = 0
         self.watched_s = self._expected_s = 0.0
-        self._learning_s = _LEARNING * view.bound_s
+        self._learning_s = _LEARNING_S
 
     @property
     def learned(self) -> bool:

@@ -15,7 +15,10 @@ from headgate.core.jit import jit
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-_ROUNDING = 1e-9
+_ROUNDING = 1e-6
+
+_TO_SPARE = 0.25
+"""Of a slot, where slots are taken away. Chosen."""
 
 
 @jit
@@ -113,9 +116,11 @@ def play(
         if wanted[r] > before + _ROUNDING:
             after = int(np.ceil(enough - _ROUNDING))
             calm_s[r] = 0.0
-        elif calm_s[r] >= rest_s and before - enough >= 1.0:
+        elif calm_s[r] >= rest_s and before - enough >= 1.0 - _ROUNDING:
+            after = int(np.ceil(enough - _ROUNDING))
             # A quarter of a slot to spare: the same load must not ask for the slot again at once.
-            after = min(before, int(np.ceil(enough + 0.25)))
+            if _ROUNDING < after - enough < _TO_SPARE:
+                after = min(after + 1, before)
         after = min(max(after, 1), most)
         changed[r] = 0.0
         if after != before:

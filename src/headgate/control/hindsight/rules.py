@@ -41,10 +41,13 @@ _RUNGS = (1.0, 1.6)
 _SHARES = np.array([0.5, 0.9])
 """Shares of the time of which a rule with a base keeps the slots at least. Chosen."""
 
-_EARLY, _EARLY_UNITS = 0.25, 100.0
-"""What every rule has to spare beyond that at the start, and after how many bounds it is a third of it.
+_EARLY, _EARLY_S = 0.25, 100.0
+"""What every rule has to spare beyond that at the start, and after how many seconds it is a third of it.
 Chosen."""
 
+
+_MANY = 1e6
+"""More slots than any operator may have: a number to round."""
 
 _SELDOM, _IDLE_MOST = 0.02, 0.4
 """How often a record may wait too long, by the queue model, and the most of a slot that is left idle for
@@ -128,7 +131,7 @@ class Rules:
         self._means = {window: Mean(window * unit_s) for window in sorted(windows)}
         self.spare = self._epsilon = epsilon
         self._lean = np.array([rule.lean for rule in self.all])
-        self._unit_s, self._watched_s = unit_s, 0.0
+        self._watched_s = 0.0
         self._mosts = [Most(hold * unit_s) for _, hold in _SIGNALS]
         self._quantiles = Quantiles(memory_s)
         self._constant: F64 = np.array([rule.constant for rule in self.all], dtype=float)
@@ -194,12 +197,12 @@ class Rules:
         wanted = np.maximum(signals[self._signal], bases[self._base]) * self._more
         wanted = np.where(self._constant > 0.0, self._constant, wanted)
         self._watched_s += elapsed_s
-        early = _EARLY * math.exp(-self._watched_s / (_EARLY_UNITS * self._unit_s))
+        early = _EARLY * math.exp(-self._watched_s / _EARLY_S)
         least = means[10.0] * (1.0 + self.spare + early)
         wanted = np.maximum(wanted, np.where(self._lean, max(least, lean), max(least, signals[1])))
         leap = np.where(self._lean, means[2.0] * (1.0 + self.spare), self.now * self._more)
         leap = np.maximum(wanted, leap)
-        return self._on_rungs(wanted), self._on_rungs(leap)
+        return self._on_rungs(np.minimum(wanted, _MANY)), self._on_rungs(np.minimum(leap, _MANY))
 
     def _on_rungs(self, slots: F64) -> F64:
         exact = np.log(np.maximum(slots[self._stepped], 1e-3))

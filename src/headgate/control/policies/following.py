@@ -18,8 +18,8 @@ from headgate.control.strategies import UnitStrategy, change_of
 _FIRST = "what half the bound needs, the most in 30 bounds, and 40% more"
 """The rule at the start: it holds what a burst asked for."""
 
-_WATCH = 30.0
-"""Bounds that are watched before another rule is chosen. Chosen."""
+_WATCH_S = 30.0
+"""Seconds that are watched before another rule is chosen. Chosen."""
 
 _CHANGE_SLOT_S = 10.0
 """Seconds of a slot that a change is worth avoiding. Chosen."""
@@ -111,7 +111,7 @@ class Following:
         if hindsight.cost.mean_s <= 0.0:
             return None
         due = time_s - self._chosen_s >= view.bound_s / 2.0
-        if due and hindsight.watched_s >= _WATCH * view.bound_s:
+        if due and hindsight.watched_s >= _WATCH_S:
             self._chosen_s = time_s
             self._choose()
         split = self._split(view) if view.splittable else None
@@ -173,7 +173,7 @@ class Following:
         seen = (
             f"of {len(score.late)} rules the cheapest that would have kept the bound, {kept:.1%} of the "
             f"last {hindsight.memory_s:.0f} s with {mean:.3g} slots, is"
-            if hindsight.watched_s >= _WATCH * view.bound_s
+            if hindsight.watched_s >= _WATCH_S
             else "until more is known the rule is"
         )
         reason = (
