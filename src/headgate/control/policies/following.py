@@ -27,8 +27,8 @@ _CHANGE_SLOT_S = 10.0
 _DEAR = 2.0
 """Twice the misses that are allowed are worth it for a quarter of the slots: this power. Chosen."""
 
-_HOPELESS = 3.0
-"""Times the misses that are allowed, beyond which they are worth slots in proportion only. Chosen."""
+_HOPELESS, _CHEAP = 1.5, 0.7
+"""Beyond so many times the misses that are allowed the bound is lost, and misses count this power. Chosen."""
 
 _BETTER = 0.08
 """Share by which another rule must be cheaper to be followed. Chosen."""
@@ -132,7 +132,7 @@ class Following:
         missed = self._missed / min(max(self._hindsight.off, least), most)
         price = score.slots + _CHANGE_SLOT_S * score.changes_per_s
         over = np.maximum(1.0, score.late / missed)
-        price *= np.where(over > _HOPELESS, _HOPELESS ** (_DEAR - 1.0) * over, over**_DEAR)
+        price *= np.minimum(over, _HOPELESS) ** _DEAR * np.maximum(1.0, over / _HOPELESS) ** _CHEAP
         bad = score.late_now > max(_NOW, float(score.late_now.min()) + _NOW / 5.0)
         price = np.where(bad, np.inf, price)
         best = int(np.argmin(price))
