@@ -70,15 +70,43 @@ def test_where_the_budget_is_short_others_give_back_what_they_can_spare() -> Non
     assert tight.slots["short"] == {"work": 5}
 
 
-def test_nothing_is_given_back_for_slots_that_do_not_fit_even_then() -> None:
-    """26 slots are wanted; the other job could give back 2."""
-    assert not decided({"short": job(100.0, 4), "rich": job(10.0, 8)}, 16)
-
-
-def test_where_not_all_fit_the_one_with_most_utility_per_slot_is_given_its_slots() -> None:
-    """Each wants 2 more slots, and 2 are left."""
+def test_margins_shrink_until_all_fit() -> None:
+    """Each wants 2 more slots, and 2 are left: one for each is what they need."""
     jobs = {"a": job(20.0, 3, priority=10.0), "b": job(20.0, 3, priority=90.0)}
-    assert list(decided(jobs, 12).slots) == ["b"]
+    assert decided(jobs, 14).slots == {"a": {"work": 5}, "b": {"work": 5}}
+    bare = decided(jobs, 12)
+    assert bare.slots == {"a": {"work": 4}, "b": {"work": 4}}
+    assert bare.rule == "forecast -> reconfiguration"
+
+
+def test_where_not_all_fit_the_one_with_most_utility_per_slot_is_served_first() -> None:
+    """Each needs one more slot, and one is left."""
+    jobs = {"a": job(20.0, 3, priority=10.0), "b": job(20.0, 3, priority=90.0)}
+    decision = decided(jobs, 11)
+    assert decision.slots == {"b": {"work": 4}}
+    assert decision.rule == "short -> division"
+
+
+def test_who_cannot_be_served_shares_what_is_left_by_need() -> None:
+    """Of 12 slots that work, c is given the 4 that it needs; a and b need 8 and 12, and share 8."""
+    decision = decided({"a": job(39.0, 4), "b": job(59.0, 6), "c": job(18.0, 2)}, 6 + 12)
+    assert decision.slots == {"a": {"work": 3}, "b": {"work": 5}, "c": {"work": 4}}
+
+
+def test_a_job_that_falls_behind_is_not_left_alone() -> None:
+    """Its last change is half a minute ago, and its operator works all the time."""
+    policy = UnifiedFleet(NOW)
+    assert policy.decide(FleetView(0.0, {"a": job(20.0, 3)}, 99))
+    assert policy.decide(FleetView(30.0, {"a": job(60.0, 5)}, 99)).slots["a"]["work"] > 5
+
+
+def test_a_division_is_left_alone_for_a_while() -> None:
+    policy = UnifiedFleet(NOW)
+    a = job(20.0, 3, priority=10.0)
+    assert policy.decide(FleetView(0.0, {"a": a, "b": job(20.0, 3, priority=90.0)}, 11))
+    after = {"a": a, "b": job(20.0, 4, priority=90.0)}
+    rules = [policy.decide(FleetView(t, after, 11)).rule for t in (10.0, 70.0)]
+    assert rules == ["divided", "short -> division"]
 
 
 def test_a_job_is_left_alone_while_its_last_change_takes_effect() -> None:

@@ -122,6 +122,15 @@ def test_what_is_asked_for_is_simulated_beside_what_was(tmp_path: Path) -> None:
     assert found["model"]["policy"] == "static"
 
 
+def test_a_run_stands_beside_the_oracle_and_the_best_constant(tmp_path: Path) -> None:
+    """500 records/s at 0.1 ms each need a twentieth of a slot: one is enough, of 4 on the average."""
+    found = replay(write(tmp_path / "journal.jsonl"), oracle=True)
+    assert found["oracle"]["oracle_slots"] == found["oracle"]["constant_slots"] == 1
+    assert found["real"]["oracle_slots"] == 1.0
+    assert found["real"]["to_oracle"] == pytest.approx(found["real"]["slots_mean"], abs=0.001)
+    assert "oracle" not in replay(tmp_path / "journal.jsonl")
+
+
 def test_only_the_last_seconds_are_replayed_if_so_asked(tmp_path: Path) -> None:
     path = write(tmp_path / "journal.jsonl")
     assert len(Recorded.read(path, since_s=15.0).batches) < len(Recorded.read(path).batches)

@@ -179,21 +179,38 @@ def test_success_is_that_of_the_definition_over_a_whole_run(seed, window):
     random = np.random.default_rng(seed)
     completed = random.integers(0, 3, (30, GROUPS)).astype(float)
     latency_ms = completed * random.choice([500.0, 1_500.0], (30, GROUPS))
+    waiting = random.integers(0, 2, (30, GROUPS)).astype(float)
     slo = parse_slo(f"mean < 1 s over {window * 100} ms")
     rate = SuccessRate(slo, GROUPS, 0.1)
     for row in range(30):
-        rate.add(completed[row], latency_ms[row], np.zeros(GROUPS))
-    none = np.zeros_like(completed)
-    expected = success_rates(completed, latency_ms / 1e3, none, window_ticks=window, bound_s=1.0)
+        rate.add(completed[row], latency_ms[row], np.zeros(GROUPS), waiting[row])
+    expected = success_rates(completed, latency_ms / 1e3, waiting, window_ticks=window, bound_s=1.0)
     known = ~np.isnan(expected.rate)
     assert rate.shares() == pytest.approx(expected.rate[known])
     assert rate.empty == expected.empty.sum()
+    assert rate.stalled == expected.stalled.sum()
+
+
+def test_a_stall_misses_its_windows():
+    """What waits for half a second with a bound of 200 ms is late for as long as it waits."""
+    metrics = SparkMetrics(0.1, started_ms=0.0)
+    success = SuccessRate(parse_slo("mean < 200 ms over 100 ms"), GROUPS, 0.1)
+    useful = UsefulTime(100.0, lambda: None, lambda: 2)
+    metrics.add_operator("o", spread(1, GROUPS), np.zeros(GROUPS), useful, success)
+    metrics.committed([report(0, [(1, 0, 4, 0)], [(6, 0, 4, 2_000)])], 0.0, 600.0, 600.0)
+    assert success.windows.tolist() == [6.0, *[0.0] * (GROUPS - 1)]
+    assert success.met.sum() == 0.0
+    assert success.stalled == 5
 
 
 def test_a_percentile_is_judged_for_the_operator_as_a_whole():
     rate = SuccessRate(parse_slo("p90 < 1 s over 100 ms"), GROUPS, 0.1)
-    rate.add(np.array([10.0, 0, 0, 0]), np.zeros(GROUPS), np.array([9.0, 0, 0, 0]))
-    rate.add(np.array([5.0, 5.0, 0, 0]), np.zeros(GROUPS), np.array([5.0, 3.0, 0, 0]))
+    rate.add(
+        np.array([10.0, 0, 0, 0]), np.zeros(GROUPS), np.array([9.0, 0, 0, 0]), np.zeros(GROUPS)
+    )
+    rate.add(
+        np.array([5.0, 5.0, 0, 0]), np.zeros(GROUPS), np.array([5.0, 3.0, 0, 0]), np.zeros(GROUPS)
+    )
     assert rate.shares().tolist() == [0.5]
 
 
@@ -201,17 +218,17 @@ def test_the_worst_key_group_is_the_one_with_the_least_share():
     rate = SuccessRate(parse_slo("mean < 1 s over 100 ms"), 3, 0.1)
     for good in (True, True, False):
         latency_ms = np.array([0.0, 500.0, 500.0 if good else 1_500.0])
-        rate.add(np.array([0.0, 1.0, 1.0]), latency_ms, np.zeros(3))
+        rate.add(np.array([0.0, 1.0, 1.0]), latency_ms, np.zeros(3), np.zeros(3))
     assert rate.worst() == (pytest.approx(2 / 3), 2)
 
 
 def test_another_slo_begins_a_new_window():
     rate = SuccessRate(parse_slo("mean < 1 s over 200 ms"), 1, 0.1)
     one = np.ones(1)
-    rate.add(one, one, one)
+    rate.add(one, one, one, one)
     rate.judge_by(parse_slo("mean < 2 s over 300 ms"))
     for _ in range(3):
-        rate.add(one, one * 1_500.0, one)
+        rate.add(one, one * 1_500.0, one, one)
     assert (rate.windows.tolist(), rate.met.tolist()) == ([1.0], [1.0])
 
 

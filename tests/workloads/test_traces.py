@@ -61,7 +61,7 @@ def test_totals_are_spread_by_share(tmp_path: Path) -> None:
         ("time,key\n", "no rows"),
         ("time,kee\n0,a\n", 'no column "key"; did you mean "kee"'),
         ("time,key\n0,a\n-1,b\n", 'column "time" of .* has -1 in row 1'),
-        ("time,key\nsoon,a\n", "has type string; give numbers"),
+        ("time,key\nsoon,a\n", "has type string; give seconds as numbers, or dates"),
     ],
 )
 def test_a_log_that_cannot_be_read_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -53,6 +53,26 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
         str | None,
         typer.Option(help="Column of a row's records; default: count, if there is one, else 1."),
     ] = None,
+    cost_column: Annotated[
+        str | None,
+        typer.Option(help="Column of what a record costs, on any scale; default: cost, if any."),
+    ] = None,
+    interval: Annotated[
+        str | None,
+        typer.Option("--slice", help="For how long a row counts; default: the file's interval."),
+    ] = None,
+    cores: Annotated[
+        int | None, typer.Option(min=1, help="micro-batch: cores; default: of this machine.")
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(help="micro-batch: a slot's time per batch: auto, none, or a time.")
+    ] = "auto",
+    slot_rate: Annotated[
+        float | None, typer.Option(help="micro-batch: the records per second a slot may serve.")
+    ] = None,
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="Compare with the fewest slots, the future known.")
+    ] = False,
     as_json: Json = False,
     out: Out = None,
     debug: Debug = False,
@@ -62,29 +82,42 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
     def work() -> dict[str, Any]:
         # Late: compiled kernels, which no other command needs.
         simulation = importlib.import_module("headgate.scenario.simulate")
+        file = importlib.import_module("headgate.scenario.trace_file")
         if out is not None:
             plot.check_target(out)
+        columns = file.Columns(
+            time_column,
+            key_column,
+            count_column,
+            cost_column,
+            None if interval is None else parse_duration_s(interval),
+            speed,
+        )
+        wanted = parse_slo(slo)
+        read, records = file.read_trace(trace, key_groups, columns, seed=seed)
         what_if = simulation.WhatIf(
-            simulation.read_trace(
-                trace,
-                key_groups,
-                time_column=time_column,
-                key_column=key_column,
-                count_column=count_column,
-                speed=speed,
-            ),
-            parse_slo(slo),
+            read,
+            wanted,
             service_rate,
             slots_max=slots_max,
             seed=seed,
             mode=simulation.mode(mode),
+            engine=simulation.engine(wanted, cores, budget, slot_rate),
+            records=records,
+            oracle=oracle or out is not None,
         )
         found = simulation.simulate(what_if, policies_of(policy), timelines=out is not None)
         if out is not None:
             plot.save(simulation.draw(found), out)
         return {"trace": str(trace), **found}
 
-    answer(work, result_lines, as_json=as_json, debug=debug)
+    answer(work, _simulate_lines, as_json=as_json, debug=debug)
+
+
+def _simulate_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the result with its advice last."""
+    plain = {key: value for key, value in result.items() if key != "advice"}
+    return [*result_lines(plain), str(result["advice"])]
 
 
 @app.command(epilog=EXIT_CODES)
@@ -100,6 +133,9 @@ def replay(  # noqa: PLR0913, PLR0917 - a command line has many options
         Path | None, typer.Option(help="Take what batches cost from this checkpoint's run.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 1,
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="Compare with the fewest slots, the future known.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -119,6 +155,7 @@ def replay(  # noqa: PLR0913, PLR0917 - a command line has many options
                 slo_text=slo,
                 like=like,
                 seed=seed,
+                oracle=oracle,
             )
         )
 
@@ -134,7 +171,15 @@ def _replay_lines(result: Mapping[str, Any]) -> list[str]:
     error = result["error"]
     points = error["success_points"]
     about = "unknown" if points is None else f"{points:+.2f} points of success"
-    return [*table(runs), f"model's error: {about}, {error['slots_percent']:+.1f} % of slots"]
+    lines = [*table(runs), f"model's error: {about}, {error['slots_percent']:+.1f} % of slots"]
+    known = result.get("oracle")
+    if known is not None:
+        fixed = known["constant_slots"]
+        lines.append(
+            f"an oracle would need {known['oracle_slots']:.2f} slots, "
+            + ("no fixed number is enough" if fixed is None else f"a fixed number {fixed}")
+        )
+    return lines
 
 
 def result_lines(result: Mapping[str, Any]) -> list[str]:

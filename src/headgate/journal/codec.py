@@ -19,7 +19,7 @@ LATEST_MS = 250_000_000_000_000
 _COUNTS = frozenset(
     """slots slots_max slots_before slots_after served backlog backlog_bytes arrived emitted late
     null_keys state_rows state_bytes changelog_bytes groups_moved bytes_moved windows windows_empty
-    cycles""".split()
+    windows_stalled cycles""".split()
 )
 """Fields that count something: below 0 they are damaged."""
 

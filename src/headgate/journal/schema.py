@@ -111,7 +111,7 @@ class SloState:
     """Windows judged, all key groups."""
 
     windows_empty: int
-    """Windows left out because nothing was completed in them."""
+    """Windows left out because nothing waited and nothing was completed in them."""
 
     wanted: float
     """Share of windows that the SLO wants."""
@@ -130,6 +130,10 @@ class SloState:
 
     by_operator: dict[str, float] = field(default_factory=dict)
     """Share of windows within the bound by operator; end to end, from the newest input to its results."""
+
+    windows_stalled: int = 0
+    """Windows judged although nothing was completed in them, since records waited; journals of an
+    earlier release left these out."""
 
 
 @dataclass(frozen=True)

@@ -122,8 +122,8 @@ def slo_of(run: Run) -> dict[str, Any] | None:
     """Return what a query had to achieve and how often it did; None without an SLO.
 
     Keys: texts; met (whether success is at least wanted; None before a first window); success,
-    success_worst, worst_group, worst_operator, windows, windows_empty, wanted, bound_ms, floor_ms,
-    state and frozen as `SloState` has them; loop_ms (processor time per cycle), cycles.
+    success_worst, worst_group, worst_operator, windows, windows_empty, windows_stalled, wanted, bound_ms,
+    floor_ms, state and frozen as `SloState` has them; loop_ms (processor time per cycle), cycles.
     """
     state = run.slo
     if state is None:

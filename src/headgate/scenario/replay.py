@@ -14,12 +14,14 @@ from headgate.core.input import KEY_GROUPS_MAX
 from headgate.core.slo import Slo, parse_slo
 from headgate.loop import steering
 from headgate.loop.settings import OperatorSettings
+from headgate.scenario import advice
 from headgate.scenario.recording import SLICE_S, Recorded
 from headgate.sim.decisions import finite
 from headgate.sim.model import MicroBatch, OperatorModel, ServiceTime
+from headgate.sim.oracle import Load
 from headgate.sim.result import RunResult
 from headgate.sim.simulation import SimulatedJob, Simulation
-from headgate.workloads.arrivals import TraceArrivals
+from headgate.workloads.arrivals import ArrivalFeed, TraceArrivals
 from headgate.workloads.traces import Trace
 
 _OPERATOR = "operator"
@@ -66,6 +68,7 @@ def replay(
     slo_text: str | None = None,
     like: str | os.PathLike[str] | None = None,
     seed: int = 1,
+    oracle: bool = False,
 ) -> dict[str, Any]:
     """Simulate a recorded run as it was and as it might have been.
 
@@ -79,6 +82,8 @@ def replay(
     like : path, optional
         The checkpoint of another run, which says what batches cost; default: the run itself.
     seed : int
+    oracle : bool
+        Whether to compare with the fewest slots that the records needed, the future known.
 
     Returns
     -------
@@ -86,7 +91,8 @@ def replay(
         ``real``, ``model`` (the same run simulated), ``error`` (of the model: ``success_points``,
         ``slots_percent``), ``what_if`` (None where nothing is to be different), ``engine``. A run has
         ``policy``, ``slo``, ``slots_max``, ``success``, ``success_worst``, ``slots_mean``,
-        ``slot_hours``, ``backlog_peak``, ``latency_mean_ms`` and ``changes``.
+        ``slot_hours``, ``backlog_peak``, ``latency_mean_ms`` and ``changes``; with `oracle` also
+        what `headgate.scenario.advice.beside` adds, and ``oracle`` has what that returns.
 
     Raises
     ------
@@ -105,6 +111,7 @@ def replay(
         policy_text=policy_text,
         slo_text=slo_text,
         seed=seed,
+        oracle=oracle,
     )
 
 
@@ -117,6 +124,7 @@ def replayed(
     policy_text: str | None = None,
     slo_text: str | None = None,
     seed: int = 1,
+    oracle: bool = False,
 ) -> dict[str, Any]:
     """Return what `replay` does of a run that was read already.
 
@@ -127,7 +135,7 @@ def replayed(
         As `Recorded.engine` returns them.
     whole : bool
         Whether it is the whole run: its success is known since its start only.
-    slots_max, policy_text, slo_text, seed
+    slots_max, policy_text, slo_text, seed, oracle
         As of `replay`.
     """
     engine, record_s = costs
@@ -146,11 +154,18 @@ def replayed(
     trace = recorded.trace()
     real = _real(recorded, was, whole=whole)
     model = _simulated(trace, engine, record_s, was, seed)
+    what_if = None if asked == was else _simulated(trace, engine, record_s, asked, seed)
+    beside = {}
+    if oracle:
+        rows = [row for row in (real, model, what_if) if row is not None]
+        load = _load(trace, engine, record_s, asked, seed)
+        beside = {"oracle": advice.beside(load, rows, asked.slo)}
     return {
         "real": real,
         "model": model,
         "error": _error(real, model),
-        "what_if": None if asked == was else _simulated(trace, engine, record_s, asked, seed),
+        "what_if": what_if,
+        **beside,
         "engine": {
             k: finite(v) if isinstance(v, float) else v
             for k, v in asdict(engine).items()
@@ -232,13 +247,29 @@ def _simulated(
     return _row(given) | _measured(result)
 
 
+def _load(trace: Trace, engine: MicroBatch, record_s: float, given: Conditions, seed: int) -> Load:
+    """Return the records as the oracle has them: in one queue, and without batches."""
+    feed = ArrivalFeed(TraceArrivals(trace), np.random.default_rng(seed))
+    arrival_s, groups = feed.until(trace.duration_s)
+    each_s = 1.0 / engine.slot_rate_per_s if engine.slot_rate_per_s else record_s
+    return Load(
+        arrival_s,
+        groups,
+        np.full(len(groups), each_s),
+        int(trace.counts.shape[1]),
+        trace.duration_s,
+        bound_s=given.slo.bound,
+        window_s=given.slo.window_s,
+        slots_max=given.slots_max,
+    )
+
+
 def _measured(result: RunResult) -> dict[str, Any]:
     measures = result.operators[_OPERATOR]
     success = result.success(_OPERATOR)
-    known = success.rate[~np.isnan(success.rate)]
     return {
         "success": finite(round(success.mean, 6)),
-        "success_worst": finite(round(float(np.min(known)), 6)) if len(known) else None,
+        "success_worst": finite(round(success.worst, 6)),
         "slots_mean": round(measures.slots_mean, 4),
         "slot_hours": round(measures.slots_mean * measures.ticks * SLICE_S / _HOUR_S, 4),
         "backlog_peak": int(result.timeline(_OPERATOR)["backlog"].max()),

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headgate.control.registry import policy
+from headgate.control.success import Success
+from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
-from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX, is_file, shown
+from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX, shown
 from headgate.core.slo import Slo
+from headgate.loop import steering
 from headgate.loop.settings import OperatorSettings
 from headgate.report.plot import panels
+from headgate.scenario import advice
 from headgate.sim.decisions import finite
 from headgate.sim.model import (
     Distribution,
@@ -25,11 +30,12 @@ from headgate.sim.model import (
     ServiceTime,
     TreatmentCost,
 )
+from headgate.sim.oracle import Load
 from headgate.sim.parallel import run_all
 from headgate.sim.result import RunResult
 from headgate.sim.simulation import SimulatedJob, Simulation
-from headgate.workloads.arrivals import TraceArrivals
-from headgate.workloads.traces import Trace, column_names, read_keyed
+from headgate.workloads.arrivals import RecordedArrivals, TraceArrivals
+from headgate.workloads.traces import Trace
 
 if TYPE_CHECKING:
     from headgate.report.plot import Figure
@@ -38,6 +44,9 @@ _OPERATOR = "operator"
 _POINTS = 400
 """Of a timeline in a picture, at the most."""
 _MARGIN = 0.8
+_HOUR_S = 3600.0
+_LOOSER = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
+"""Multiples of the bound that are tried where it was not kept."""
 _RATE_MIN = 1e-6
 _POLICIES_MAX = 100
 _STATIC = re.compile(r"\s*static\((?:n=)?\s*(\d+)\s*\)\s*")
@@ -61,7 +70,7 @@ class WhatIf:
     ----------
     trace : Trace
     slo : Slo
-        On the mean latency.
+        On a latency.
     service_rate_per_s : float
         Records per second that a slot completes while it works; > 0.
     slots_max : int
@@ -70,6 +79,12 @@ class WhatIf:
     mode : Mode
     treatment : TreatmentCost
         What a change costs in continuous mode.
+    engine : MicroBatch
+        What batches cost in micro-batch mode.
+    records : RecordedArrivals or None
+        The records of the trace one by one, where they cost differently.
+    oracle : bool
+        Whether to compare with the oracle and the best constant.
 
     Raises
     ------
@@ -84,12 +99,13 @@ class WhatIf:
     seed: int = 1
     mode: Mode = Mode.CONTINUOUS
     treatment: TreatmentCost = field(default_factory=TreatmentCost)
+    engine: MicroBatch = field(default_factory=MicroBatch)
+    records: RecordedArrivals | None = None
+    oracle: bool = False
 
     def __post_init__(self) -> None:
-        if self.slo.statistic != "mean":
-            msg = (
-                f'simulate judges the mean latency; write "mean < 1 s over 1 s", not "{self.slo}".'
-            )
+        if not self.slo.is_latency:
+            msg = f'simulate judges latency; write "mean < 1 s over 1 s", not "{self.slo}".'
             raise ConfigError(msg)
         if self.slo.operator is not None:
             msg = (
@@ -116,6 +132,11 @@ class WhatIf:
     def rate_per_s(self) -> float:
         """Mean rate of the trace, records per second."""
         return self.trace.total / self.trace.duration_s
+
+    @property
+    def quantile(self) -> float | None:
+        """The share of records that the SLO is about; None for one on the mean."""
+        return None if self.slo.statistic == "mean" else self.slo.quantile
 
     def slots_at_start(self, policy_text: str) -> int:
         """Return n for ``static(n)``, else what the mean rate needs with a fifth to spare."""
@@ -151,6 +172,8 @@ def simulate(
         policy(text)  # what is wrong with it shows before hours of work, not after
     found = run_all(_run, [(what_if, text, timelines) for text in policies])
     trace = what_if.trace
+    rows = [row for row, _ in found]
+    batched = what_if.mode is Mode.MICRO_BATCH
     return {
         "slo": str(what_if.slo),
         "mode": str(what_if.mode),
@@ -159,52 +182,43 @@ def simulate(
         "slots_max": what_if.slots_max,
         "key_groups": what_if.key_groups,
         "duration_s": trace.duration_s,
+        "slice_s": trace.slice_s,
+        **(_engine(what_if.engine) if batched else {}),
         "records": trace.total,
         "rate_mean_per_s": round(what_if.rate_per_s, 3),
         "rate_most_per_s": round(float(trace.counts.sum(axis=1).max()) / trace.slice_s, 3),
-        "rows": [row for row, _ in found],
+        **(advice.beside(load_of(what_if), rows, what_if.slo) if what_if.oracle else {}),
+        "rows": rows,
+        "advice": advice.sentence(what_if.slo, rows),
         **({"timelines": [timeline for _, timeline in found]} if timelines else {}),
     }
 
 
-def read_trace(
-    path: Path,
-    key_groups: int,
-    *,
-    time_column: str = "time",
-    key_column: str = "key",
-    count_column: str | None = None,
-    speed: float = 1.0,
-) -> Trace:
-    """Return the trace of a CSV file with times and keys; see `headgate.workloads.traces`.
+def _engine(engine: MicroBatch) -> dict[str, Any]:
+    """Return what a user may have chosen of an engine of micro-batches."""
+    return {
+        "cores": engine.cores,
+        "budget_s": finite(engine.budget_s),
+        "slot_rate_per_s": engine.slot_rate_per_s,
+    }
 
-    Parameters
-    ----------
-    path : Path
-    key_groups : int
-    time_column, key_column : str
-    count_column : str or None
-        How many records a row stands for; None for the column *count* where there is one, else 1.
-    speed : float
-        Seconds of the file per second of the trace; > 0.
 
-    Raises
-    ------
-    ConfigError
-        No such file or column, no rows, or values out of range.
-    """
-    if not is_file(path):
-        msg = f'there is no file "{shown(path)}"; name a CSV file with the columns time, key and count.'
-        raise ConfigError(msg)
-    if count_column is None and "count" in column_names(str(path)):
-        count_column = "count"
-    return read_keyed(
-        str(path),
-        key_groups,
-        time_column=time_column,
-        key_column=key_column,
-        count_column=count_column,
-        speed=speed,
+def load_of(what_if: WhatIf) -> Load:
+    """Return the records of the trace as the oracle has them."""
+    arrival_s, _, demand_s, groups = _simulation(what_if, "static").records(
+        _OPERATOR, what_if.trace.duration_s
+    )
+    limited = what_if.engine.slot_rate_per_s if what_if.mode is Mode.MICRO_BATCH else None
+    return Load(
+        arrival_s,
+        groups,
+        np.full(len(demand_s), 1.0 / limited) if limited else demand_s,
+        what_if.key_groups,
+        what_if.trace.duration_s,
+        bound_s=what_if.slo.bound,
+        window_s=what_if.slo.window_s,
+        slots_max=what_if.slots_max,
+        quantile=what_if.quantile,
     )
 
 
@@ -223,48 +237,115 @@ def mode(text: str) -> Mode:
     return Mode(text)
 
 
+def engine(
+    slo: Slo, cores: int | None = None, budget: str = "auto", slot_rate: float | None = None
+) -> MicroBatch:
+    """Return an engine of micro-batches as a query on Spark would have it.
+
+    Parameters
+    ----------
+    slo : Slo
+    cores : int or None
+        None for those of this machine.
+    budget : str
+        As of a query: ``auto`` is a share of the bound, ``none`` serves everything.
+    slot_rate : float or None
+        Records per second that a slot may serve, in place of a budget.
+
+    Raises
+    ------
+    ConfigError
+        A value is out of range.
+    """
+    if budget == "auto":
+        budget_s = steering.budget_s([slo]) or math.inf
+    else:
+        budget_s = math.inf if budget == "none" else parse_duration_s(budget)
+    return MicroBatch(
+        budget_s=math.inf if slot_rate is not None else budget_s,
+        cores=cores or os.cpu_count() or 1,
+        slot_rate_per_s=slot_rate,
+    )
+
+
 def _run(item: tuple[WhatIf, str, bool]) -> tuple[dict[str, Any], dict[str, list[float | None]]]:
     what_if, text, timeline = item
+    result = _simulation(what_if, text).run(what_if.trace.duration_s)
+    return _row(result, what_if), _thinned(result) if timeline else {}
+
+
+def _simulation(what_if: WhatIf, text: str) -> Simulation:
     mean_s = 1.0 / what_if.service_rate_per_s
     model = OperatorModel(
         ServiceTime(mean_s, Distribution.NORMAL, deviation_s=mean_s / 8),
         key_groups=what_if.key_groups,
         slots=what_if.slots_at_start(text),
         treatment=what_if.treatment,
+        within_s=None if what_if.quantile is None else what_if.slo.bound,
     )
-    settings = OperatorSettings(
-        what_if.slo.bound,
-        what_if.slo.window_s,
-        what_if.slots_max,
-        alert_s=what_if.slo.alert_s,
-        initial_service_rate=what_if.service_rate_per_s,
-    )
-    result = Simulation(
-        SimulatedJob({_OPERATOR: model}, {_OPERATOR: TraceArrivals(what_if.trace)}),
+    batched = what_if.mode is Mode.MICRO_BATCH
+    target = steering.LatencyTarget(what_if.slo)
+
+    def settings_at(_: str, floor_s: float) -> OperatorSettings:
+        """Return what the loop on Spark would be told with that floor."""
+        return OperatorSettings(
+            target.mean_bound_s(floor_s),
+            what_if.slo.window_s,
+            what_if.slots_max,
+            alert_s=target.alert_s(floor_s),
+            floor_s=floor_s if batched else None,
+            initial_service_rate=what_if.service_rate_per_s,
+        )
+
+    stream = what_if.records or TraceArrivals(what_if.trace)
+    return Simulation(
+        SimulatedJob({_OPERATOR: model}, {_OPERATOR: stream}),
         policy(text),
-        {_OPERATOR: settings},
+        {_OPERATOR: settings_at(_OPERATOR, 0.0)},
         seed=what_if.seed,
-        micro_batch=MicroBatch() if what_if.mode is Mode.MICRO_BATCH else None,
-    ).run(what_if.trace.duration_s)
-    return _row(result, what_if), _thinned(result) if timeline else {}
+        micro_batch=what_if.engine if batched else None,
+        settings_at=settings_at if batched else None,
+    )
 
 
 def _row(result: RunResult, what_if: WhatIf) -> dict[str, Any]:
     measures = result.operators[_OPERATOR]
-    success = result.success(_OPERATOR)
+    success = _success(result, what_if)
     p50_s, p99_s = measures.total_quantiles_s[1:].tolist()
     kinds = result.kinds(_OPERATOR)
+    hours = what_if.trace.duration_s / _HOUR_S
     return {
         "policy": result.policy,
         "success": _rounded(success.mean),
         "meets": bool(success.mean >= what_if.slo.success),
+        "success_worst": _rounded(success.worst),
         "slots_mean": _rounded(measures.slots_mean),
         "slots_most": int(measures.slots.max()),
         "latency_mean_s": _rounded(measures.latency_mean_s),
         "latency_p50_s": _rounded(p50_s),
         "latency_p99_s": _rounded(p99_s),
         **{kind: kinds.get(kind, 0) for kind in ("balance", "scale-out", "scale-in", "rescale")},
+        "changes_per_h": _rounded(sum(kinds.values()) / hours),
+        "lost_slot_s": _rounded(sum(applied.stopped_s for applied in measures.applied)),
+        "bound_kept_s": _bound_kept_s(result, what_if),
     }
+
+
+def _success(result: RunResult, what_if: WhatIf) -> Success:
+    if what_if.quantile is None:
+        return result.success(_OPERATOR, bound_s=what_if.slo.bound)
+    return result.percentile_success(_OPERATOR, what_if.quantile, window_s=what_if.slo.window_s)
+
+
+def _bound_kept_s(result: RunResult, what_if: WhatIf) -> float | None:
+    """Return the least of some multiples of the bound on the mean that was kept often enough."""
+    if what_if.quantile is not None:
+        return None
+    for factor in _LOOSER:
+        bound_s = what_if.slo.bound * factor
+        if result.success(_OPERATOR, bound_s=bound_s).mean >= what_if.slo.success:
+            return _rounded(bound_s)
+    return None
 
 
 def _rounded(value: float) -> float | None:
@@ -294,6 +375,9 @@ def draw(data: dict[str, Any]) -> Figure:
         points.plot(row["slots_mean"], row["success"], "o", label=row["policy"])
         slots.plot(line["time_s"], line["slots"], label=row["policy"])
         latency.plot(line["time_s"], line["latency_p99_s"], label=row["policy"])
+    for name, marker in (("oracle", "k-"), ("constants", "k:")):
+        known = data.get(name, ())
+        points.plot([p["slots"] for p in known], [p["success"] for p in known], marker, label=name)
     points.set(xlabel="slots, time average", ylabel="success", title=data["slo"])
     points.legend()
     slots.set(xlabel="time, s", ylabel="slots")

@@ -34,9 +34,9 @@ HEAD, TAIL, SERVING, ALLOWANCE = range(4)
 # the time before which nothing may begin, service speed (1 is normal), the shortest service time that
 # a rate cap allows, and useful time since it was last collected.
 DONE, BLOCKED, SPEED, LEAST, USEFUL = range(5)
-# Columns of a group's row in a measure: records, the sum of their latencies, and, where there is a
-# third column, the sum of the times since their origin.
-COUNT, LATENCY, SINCE_ORIGIN = range(3)
+# Columns of a group's row in a measure: records, the sum of their latencies, and, where there are that
+# many columns, the sum of the times since their origin, and how many were within a bound.
+COUNT, LATENCY, SINCE_ORIGIN, WITHIN = range(4)
 
 NONE = -1
 UNLIMITED = 2**62
@@ -131,6 +131,7 @@ def serve(
     clocks: F64,
     completed: F64,
     measure: F64,
+    within_s: float,
     histogram: I64,
     out: F64,
 ) -> tuple[int, int]:
@@ -143,6 +144,8 @@ def serve(
 
     Parameters
     ----------
+    within_s : float
+        The bound of `WITHIN`.
     out : float64[n, 2]
         Receives (completion, origin) of each completed record, slot by slot; not written if n is 0.
 
@@ -173,6 +176,8 @@ def serve(
                 measure[group, LATENCY] += latency_s
                 if measure.shape[1] > SINCE_ORIGIN:
                     measure[group, SINCE_ORIGIN] += done_s - stamps[node, ORIGIN]
+                if measure.shape[1] > WITHIN and latency_s <= within_s:
+                    measure[group, WITHIN] += 1.0
                 histogram[bucket_of(latency_s)] += 1
                 clocks[slot, USEFUL] += done_s - begin_s
                 if out.shape[0] > 0:
@@ -328,6 +333,7 @@ def complete(
     count: int,
     completed: F64,
     measure: F64,
+    within_s: float,
     histogram: I64,
     out: F64,
     start: int,
@@ -345,6 +351,8 @@ def complete(
         measure[group, LATENCY] += latency_s
         if measure.shape[1] > SINCE_ORIGIN:
             measure[group, SINCE_ORIGIN] += done_s - stamps[node, ORIGIN]
+        if measure.shape[1] > WITHIN and latency_s <= within_s:
+            measure[group, WITHIN] += 1.0
         histogram[bucket_of(latency_s)] += 1
         if out.shape[0] > 0:
             out[start + i, 0] = done_s

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from headgate.control.decision import Change
 from headgate.core.assignment import Assignment
 from headgate.journal import histogram
-from headgate.sim.kernels import COUNT, LATENCY, SINCE_ORIGIN
+from headgate.sim.kernels import COUNT, LATENCY, SINCE_ORIGIN, WITHIN
 
 F64 = npt.NDArray[np.float64]
 I32 = npt.NDArray[np.int32]
@@ -77,6 +77,8 @@ class Measures:
     has_parents : bool
         Whether records come from other operators, so that the time since their origin is another
         one than the latency at this operator.
+    counts_within : bool
+        Whether the records within a bound are counted, too.
 
     Attributes
     ----------
@@ -105,12 +107,14 @@ class Measures:
         *,
         step_s: float = 1.0,
         has_parents: bool = False,
+        counts_within: bool = False,
     ) -> None:
         groups = assignment.key_groups
         self.delta_s = delta_s
         self.arrived: I32 = np.zeros((ticks, groups), dtype=np.int32)
         # Pages of it that no tick has written to take no memory.
-        self._done: F64 = np.zeros((ticks, groups, 3 if has_parents else 2))
+        columns = WITHIN + 1 if counts_within else SINCE_ORIGIN + has_parents
+        self._done: F64 = np.zeros((ticks, groups, columns))
         self.slots: F64 = np.zeros(ticks)
         self.other_slots: F64 = np.zeros(ticks)
         self.histogram: I64 = np.zeros(histogram.BUCKETS, dtype=np.int64)
@@ -138,6 +142,11 @@ class Measures:
     def origin_sum_s(self) -> F64:
         """The same of the times since a record, or what it was made from, reached the job."""
         return self._done[:, :, min(SINCE_ORIGIN, self._done.shape[2] - 1)]
+
+    @property
+    def within(self) -> F64:
+        """Records completed per tick within the bound of `Queues.within_s`, float64[ticks, G]."""
+        return self._done[:, :, WITHIN]
 
     def waiting(self, first: int, last: int) -> F64:
         """Return the records of key groups [first, last) that wait at the end of each tick.

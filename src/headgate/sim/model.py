@@ -247,6 +247,9 @@ class OperatorModel:
     shares: tuple[float, ...] | None = None
     """How records from parents spread over the key groups, adding up to 1; None: evenly."""
 
+    within_s: float | None = None
+    """Count the records whose latency is at most this, seconds, for an SLO on a percentile."""
+
     def __post_init__(self) -> None:
         check_slots(self.slots, self.key_groups)
         check_range("operator", "selectivity", self.selectivity, 0.0, above=True)

@@ -60,7 +60,15 @@ class SimulatedOperator:
         speeds = model.pool.speeds(generator, model.slots)
         self.queues = Queues(assignment, speeds, model.service.least_s)
         has_parents = bool(model.parents)
-        self.measures = Measures(ticks, delta_s, assignment, has_parents=has_parents)
+        self.measures = Measures(
+            ticks,
+            delta_s,
+            assignment,
+            has_parents=has_parents,
+            counts_within=model.within_s is not None,
+        )
+        if model.within_s is not None:
+            self.queues.within_s = model.within_s
         self.slot_ids = tuple(range(model.slots))
         self._next_id = model.slots
 

@@ -34,6 +34,7 @@ _SWEEPS = 12
 """Over all epochs, at the most, per weight."""
 
 _NEVER = np.inf
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,9 @@ class Load:
     from_s : float
         Windows and slots before it are left out: a warm-up.
     slots_max : int
+    quantile : float or None
+        The share of all records of a window that has to be within the bound, of the operator as a
+        whole; None for the mean of each key group.
     """
 
     arrival_s: F64
@@ -68,6 +72,7 @@ class Load:
     delta_s: float = 0.1
     from_s: float = 0.0
     slots_max: int = 64
+    quantile: float | None = None
 
     @property
     def slots_mean(self) -> float:
@@ -92,13 +97,21 @@ class Load:
         completed = at(done_s)
         with np.errstate(invalid="ignore"):
             latency_s = at(done_s, done_s - self.arrival_s)
-        waiting = np.cumsum(at(self.arrival_s) - completed, axis=0)
+        arrived, bound = at(self.arrival_s), self.bound_s
+        if self.quantile is not None:
+            # Of all key groups together, and the share of those that are late in place of a mean.
+            late = at(done_s, (done_s - self.arrival_s > self.bound_s).astype(np.float64))
+            arrived, completed, latency_s = (
+                of.sum(axis=1, keepdims=True) for of in (arrived, completed, late)
+            )
+            bound = 1.0 - self.quantile
+        waiting = np.cumsum(arrived - completed, axis=0)
         return success_rates(
             completed[first:],
             latency_s[first:],
             waiting[first:],
             window_ticks=window,
-            bound_s=self.bound_s,
+            bound_s=bound,
         )
 
 
@@ -151,12 +164,15 @@ class Constants:
         return self.points[slots]
 
     def best(self, success: float) -> Point:
-        """Return the fewest slots with at least `success`; where none has it, the most successful."""
+        """Return the fewest slots with at least `success`; where none has it, the most successful.
+
+        Above 16 slots every second number is tried, above 32 every fourth, and the most there may be.
+        """
         most = min(self._load.slots_max, self._load.key_groups)
-        for slots in range(1, most + 1):
-            if slots < self._load.slots_mean / 2.0:
-                continue
-            if self.at(slots).success >= success - 1e-12:
+        least = max(1, min(int(self._load.slots_mean / 2.0), most))
+        tried = [n for n in range(least, most) if n % (1 if n <= 16 else 2 if n <= 32 else 4) == 0]  # noqa: PLR2004
+        for slots in [*tried, most]:
+            if self.at(slots).success >= success - _ROUNDING:
                 return self.at(slots)
         return max(self.points.values(), key=lambda point: (point.success, -point.slots))
 

@@ -59,7 +59,11 @@ class Queues:
         Slots in force whose speed is not the normal one.
     histogram : int64[BUCKETS]
         True latencies of completed records since it was last set to zero.
+    within_s : float
+        The bound of those that a measure with a fourth column counts as within it.
     """
+
+    within_s = math.inf
 
     def __init__(self, assignment: Assignment, speeds: F64, least_s: float) -> None:
         groups = assignment.key_groups
@@ -138,6 +142,7 @@ class Queues:
             self.clocks,
             self.completed,
             measure,
+            self.within_s,
             self.histogram,
             out,
         )
@@ -177,6 +182,7 @@ class Queues:
             len(taken),
             self.completed,
             measure,
+            self.within_s,
             self.histogram,
             out,
             start,

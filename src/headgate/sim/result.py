@@ -72,6 +72,33 @@ class RunResult:
         measures = self.operators[operator]
         return self._success(operator, measures.latency_sum_s, bound_s, window_s, from_s)
 
+    def percentile_success(
+        self, operator: str, quantile: float, *, window_s: float, from_s: float = 0.0
+    ) -> Success:
+        """Return how often a share of the records was within the bound, of the operator as a whole.
+
+        Parameters
+        ----------
+        operator : str
+            With a model that counts those (`OperatorModel.within_s`).
+        quantile : float
+            The share: 0.95 of a p95.
+        window_s, from_s
+            As of `success`.
+        """
+        measures = self.operators[operator]
+        first = math.ceil(from_s / self.delta_s - 1e-9)
+        completed = measures.completed.sum(axis=1, keepdims=True)
+        late = completed - measures.within.sum(axis=1, keepdims=True)
+        waiting = np.cumsum(measures.arrived.sum(axis=1, keepdims=True) - completed, axis=0)
+        return success_rates(
+            completed[first:],
+            late[first:],
+            waiting[first:],
+            window_ticks=math.ceil(window_s / self.delta_s - 1e-9),
+            bound_s=1.0 - quantile,
+        )
+
     def end_to_end_success(
         self, operator: str, *, bound_s: float, window_s: float, from_s: float = 0.0
     ) -> Success:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headgate.control.success import Success
 from headgate.sim.oracle import Constants, Load, Point, slots_at
 from headgate.sim.result import RunResult
 
@@ -69,9 +70,7 @@ def score(
     constants : Constants
     """
     measures = result.operators[operator]
-    found = result.success(
-        operator, bound_s=load.bound_s, window_s=load.window_s, from_s=load.from_s
-    )
+    found = judged(result, operator, load)
     first = int(np.ceil(load.from_s / result.delta_s - 1e-9))
     applied = [a for a in measures.applied if a.applied_s >= load.from_s]
     hours = (load.duration_s - load.from_s) / _HOUR_S
@@ -84,4 +83,15 @@ def score(
         constant=constants.best(found.mean),
         changes_per_hour=len(applied) / hours,
         lost_slot_s=sum(a.stopped_s for a in applied),
+    )
+
+
+def judged(result: RunResult, operator: str, load: Load) -> Success:
+    """Return the success of a run, by what is asked of the load."""
+    if load.quantile is not None:
+        return result.percentile_success(
+            operator, load.quantile, window_s=load.window_s, from_s=load.from_s
+        )
+    return result.success(
+        operator, bound_s=load.bound_s, window_s=load.window_s, from_s=load.from_s
     )

@@ -17,7 +17,7 @@ from headgate.sim.decisions import DecisionLog
 from headgate.sim.microbatch import BatchOperator, MicroBatchEngine
 from headgate.sim.model import MicroBatch, OperatorModel
 from headgate.sim.result import RunResult
-from headgate.sim.streams import Inflow
+from headgate.sim.streams import Inflow, Records
 from headgate.workloads.arrivals import ArrivalFeed, ArrivalStream
 
 _ROUNDING = 1e-9
@@ -149,6 +149,10 @@ class Simulation:
             operators={name: op.measures for name, op in engine.operators.items()},
             decisions=log.entries,
         )
+
+    def records(self, operator: str, until_s: float) -> Records:
+        """Return the records that a run brings to an operator with a source, up to `until_s`."""
+        return self._inflow(operator).until(until_s, ())
 
     def _loop_settings(self) -> dict[str, OperatorSettings]:
         if self._micro_batch is not None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from headgate.core.errors import ConfigError
 from headgate.workloads.rates import RateFunction
-from headgate.workloads.traces import Trace
+from headgate.workloads.traces import KeyedRows, Trace
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -161,6 +161,26 @@ class RecordedArrivals(ArrivalStream):
     def costs(self) -> F64 | None:
         """As given."""
         return self._costs
+
+    @classmethod
+    def of_rows(
+        cls, rows: KeyedRows, key_groups: int, speed: float, generator: np.random.Generator
+    ) -> RecordedArrivals:
+        """Return the records of a log's rows, at random times within their slices.
+
+        Their costs become multiples of the mean. Records without a cost in the log cost the same.
+        """
+        each = None if rows.counts is None else np.rint(rows.counts).astype(np.int64)
+        row = np.arange(len(rows.slices)) if each is None else np.repeat(np.arange(len(each)), each)
+        at = (rows.slices[row] + generator.random(len(row))) * rows.slice_s / speed
+        order = np.argsort(at, kind="stable")
+        costs = np.ones(len(row)) if rows.costs is None else rows.costs[row]
+        mean = float(costs.mean()) if len(costs) else 0.0
+        if not mean > 0.0:
+            msg = "the costs of all records are 0; give some of them a cost."
+            raise ConfigError(msg)
+        row = row[order]
+        return cls(at[order], rows.groups[row], costs[order] / mean, key_groups)
 
     def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
         """Yield all of it; nothing is left to chance."""

@@ -90,6 +90,30 @@ def group_shares(key_shares: npt.ArrayLike, key_groups: int) -> F64:
     return np.bincount(groups, weights=weights, minlength=key_groups).astype(np.float64)
 
 
+@dataclass(frozen=True)
+class KeyedRows:
+    """The rows of a log.
+
+    Attributes
+    ----------
+    slices : int64[rows]
+        Which slice of time each is in, from 0.
+    groups : int64[rows]
+    counts : float64[rows] or None
+        How many records each stands for; None: one.
+    costs : float64[rows] or None
+        What each of its records costs, on any scale; None: all the same.
+    slice_s : float
+        Length of a slice, in log seconds.
+    """
+
+    slices: I64
+    groups: I64
+    counts: F64 | None
+    costs: F64 | None
+    slice_s: float
+
+
 def read_keyed(
     path: str,
     key_groups: int,
@@ -97,7 +121,7 @@ def read_keyed(
     time_column: str = "time",
     key_column: str = "key",
     count_column: str | None = None,
-    slice_s: float = 1.0,
+    slice_s: float | None = 1.0,
     speed: float = 1.0,
 ) -> Trace:
     """Return the trace of a log with one row per record, or per key and time with a count.
@@ -109,13 +133,15 @@ def read_keyed(
     key_groups : int
         G. Keys are numbered in the order in which they first appear, and hashed.
     time_column : str
-        Seconds, numbers >= 0, in any order; a trace begins with the slice of the earliest one.
+        Seconds, numbers >= 0, or dates; in any order; a trace begins with the slice of the earliest
+        one.
     key_column : str
         Anything.
     count_column : str or None
         How many records a row stands for, whole numbers >= 0; None: one.
-    slice_s : float
-        Resolution of the log, in log seconds: within it records are spread by chance.
+    slice_s : float or None
+        Resolution of the log, in log seconds: within it records are spread by chance. None: of
+        counts the least time between two rows, if that is above a second; else a second.
     speed : float
         Log seconds per second of the trace; > 0.
 
@@ -124,29 +150,83 @@ def read_keyed(
     ConfigError
         No such file or column, no rows, or values out of range.
     """
+    rows = read_rows(
+        path,
+        key_groups,
+        time_column=time_column,
+        key_column=key_column,
+        count_column=count_column,
+        slice_s=slice_s,
+    )
+    return trace_of(rows, path, key_groups, speed)
+
+
+def read_rows(
+    path: str,
+    key_groups: int,
+    *,
+    time_column: str = "time",
+    key_column: str = "key",
+    count_column: str | None = None,
+    cost_column: str | None = None,
+    slice_s: float | None = 1.0,
+) -> KeyedRows:
+    """Return the rows of a log; parameters and errors as of `read_keyed`.
+
+    Parameters
+    ----------
+    cost_column : str or None
+        What each of a row's records costs, numbers >= 0 on any scale; None: all the same.
+    """
     _check_groups(key_groups)
-    if not _SPEED_MIN <= speed <= 1.0 / _SPEED_MIN:
-        msg = f"speed {speed:g} is out of range; use {_SPEED_MIN:g} to {1.0 / _SPEED_MIN:g}."
-        raise ConfigError(msg)
     table = _read(path)
-    times_s = _numbers(table, path, time_column)
+    times_s = _times(table, path, time_column)
     keys = _column(table, path, key_column).combine_chunks().dictionary_encode()
     groups = groups_of_keys(_dictionary_indices(keys), key_groups)
-    weights = None if count_column is None else _numbers(table, path, count_column)
-    spread = np.floor(times_s / slice_s)
-    spread -= spread.min()
-    if spread.max() + 1.0 > _CELLS_MAX / key_groups:
+    counts = None if count_column is None else _numbers(table, path, count_column)
+    costs = None if cost_column is None else _numbers(table, path, cost_column)
+    if slice_s is None:
+        slice_s = 1.0 if counts is None else interval_s(times_s)
+    number = np.floor(times_s / slice_s)
+    number -= number.min()
+    if number.max() + 1.0 > _CELLS_MAX / key_groups:
         msg = (
-            f'column "{shown(time_column)}" of "{shown(path)}" spans {spread.max() * slice_s:g} s, too '
+            f'column "{shown(time_column)}" of "{shown(path)}" spans {number.max() * slice_s:g} s, too '
             f"long for {key_groups} key groups; take a part of it, or fewer key groups."
         )
         raise ConfigError(msg)
-    slices = spread.astype(np.int64)
-    rows = int(slices.max()) + 1
-    cells = slices * key_groups + groups
-    counts = np.bincount(cells, weights=weights, minlength=rows * key_groups)
+    return KeyedRows(number.astype(np.int64), groups, counts, costs, slice_s)
+
+
+def interval_s(times_s: F64) -> float:
+    """Return the least time between two different times, at least a second."""
+    between_s = np.diff(np.unique(times_s))
+    return max(1.0, float(between_s.min())) if len(between_s) else 1.0
+
+
+def trace_of(rows: KeyedRows, path: str, key_groups: int, speed: float) -> Trace:
+    """Return the counts of rows per slice and key group, played `speed` times as fast.
+
+    Raises
+    ------
+    ConfigError
+        Speed is out of range, or there are too many records, or none.
+    """
+    if not _SPEED_MIN <= speed <= 1.0 / _SPEED_MIN:
+        msg = f"speed {speed:g} is out of range; use {_SPEED_MIN:g} to {1.0 / _SPEED_MIN:g}."
+        raise ConfigError(msg)
+    slices = int(rows.slices.max()) + 1
+    length_s = slices * rows.slice_s / speed
+    if not length_s <= _CELLS_MAX / key_groups:
+        msg = (
+            f'"{shown(path)}" plays for {length_s:g} s, too long for {key_groups} key groups; take a '
+            "part of it, raise the speed, or take fewer key groups."
+        )
+        raise ConfigError(msg)
+    cells = rows.slices * key_groups + rows.groups
+    counts = np.bincount(cells, weights=rows.counts, minlength=slices * key_groups)
     cells_of = _whole(counts.astype(np.float64, copy=False), path)
-    return Trace(cells_of.reshape(rows, key_groups), slice_s / speed)
+    return Trace(cells_of.reshape(slices, key_groups), rows.slice_s / speed)
 
 
 def read_totals(
@@ -262,10 +342,28 @@ def _column(table: pa.Table, path: str, name: str) -> pa.ChunkedArray:
     return table.column(name)
 
 
-def _numbers(table: pa.Table, path: str, name: str) -> F64:
+def _times(table: pa.Table, path: str, name: str) -> F64:
+    """Return a column of times in seconds: numbers, or dates, which count from 1970."""
+    kind = _column(table, path, name).type
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        column = _column(table, path, name).cast(pa.timestamp("us")).cast(pa.int64())
+        if column.null_count:
+            msg = (
+                f'column "{shown(name, 60)}" of "{shown(path)}" has rows without a date; fill them.'
+            )
+            raise ConfigError(msg)
+        since_us = column.to_numpy()
+        since_s: F64 = (since_us - since_us.min()) / 1e6
+        return since_s
+    return _numbers(table, path, name, "seconds as numbers, or dates as 2026-01-31 12:00:00")
+
+
+def _numbers(table: pa.Table, path: str, name: str, wanted: str = "numbers") -> F64:
     column = _column(table, path, name)
     if not (pa.types.is_int64(column.type) or pa.types.is_float64(column.type)):
-        msg = f'column "{shown(name, 60)}" of "{shown(path)}" has type {column.type}; give numbers.'
+        msg = (
+            f'column "{shown(name, 60)}" of "{shown(path)}" has type {column.type}; give {wanted}.'
+        )
         raise ConfigError(msg)
     values: F64 = column.to_numpy().astype(np.float64)
     wrong = ~((values >= 0.0) & (values <= FLOAT_MAX))

@@ -137,6 +137,11 @@ _RATES: Mapping[str, Callable[[F64, np.random.Generator], F64]] = {
 KINDS = tuple(_RATES)
 
 
+def rates_of(kind: str, time_s: F64, draw: np.random.Generator) -> F64:
+    """Return the rate of a kind of load at some times, up to a factor: float64[n]."""
+    return _RATES[kind](time_s, draw)
+
+
 def generated(number: int) -> NamedLoad:
     """Return load `number`, from 0 to `COUNT` - 1: the same whenever it is asked for."""
     kind = KINDS[number % len(KINDS)]
@@ -145,7 +150,7 @@ def generated(number: int) -> NamedLoad:
     rate_per_s = float(draw.uniform(*(_LOW if pace == "low" else _HIGH)))
     length_s = _LENGTH_S[pace]
     middle_s: F64 = (np.arange(round(length_s / _BIN_S), dtype=np.float64) + 0.5) * _BIN_S
-    curve = _RATES[kind](middle_s, draw)
+    curve = rates_of(kind, middle_s, draw)
     counts = draw.poisson(curve * (rate_per_s * _BIN_S / curve.mean()))
     arrival_s = np.repeat(middle_s - _BIN_S / 2, counts) + draw.random(counts.sum()) * _BIN_S
     arrival_s.sort()

@@ -1,14 +1,12 @@
-"""The unified policy over a fleet: `Unified` says what each job needs, utility who gets it."""
+"""The unified policy over a fleet: what each job will need, and utility says who gets it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
-import numpy as np
-
+from headgate.control.estimators.trend import Trend
 from headgate.control.fleet_view import (
     SATURATED,
     Action,
@@ -19,10 +17,18 @@ from headgate.control.fleet_view import (
     Slots,
 )
 from headgate.control.limits import check_range
-from headgate.control.observation import Observation, OperatorView
-from headgate.control.policies.unified import Unified
-from headgate.core.assignment import spread
 from headgate.core.utility import Metric
+
+_MANY = 1e9
+"""More slots than any operator may have: a number to round, where hardly any time is left."""
+
+_ROUNDING = 1e-9
+
+_HURRY = 3.0
+"""How much sooner slots are divided again while an operator cannot keep up."""
+
+_KEPT_WORTH = 1.2
+"""How much more a job is worth that is served already: who is served changes only for a gain."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,10 @@ class _Known:
 
     Attributes
     ----------
-    policy : Unified
+    rate : Trend
+        Of its input.
+    costs : dict of str to Trend
+        By operator, of the time that a record takes a slot.
     beside_s : dict of str to float
         By operator, the least that the job took beside what is projected for the operator.
     backlog_s : dict of str to float
@@ -79,21 +88,89 @@ class _Known:
         When that round was, and the last change, in seconds.
     """
 
-    policy: Unified
+    rate: Trend
+    costs: dict[str, Trend] = field(default_factory=dict)
     beside_s: dict[str, float] = field(default_factory=dict)
     backlog_s: dict[str, float] = field(default_factory=dict)
     seen_s: float = -math.inf
     changed_s: float = -math.inf
 
 
-class UnifiedFleet:
-    """`Unified` with ``even=1`` for every job, under one budget.
+@dataclass(frozen=True)
+class _Need:
+    """What an operator of a job will have to serve, and what it holds.
 
-    Each round every job's operators are shown to its own `Unified`: their arrivals are the job's input,
-    their service rate is what their busy share says. All jobs that will need more get it in one decision,
-    before they miss their SLO. While the budget suffices nothing is taken back, since a change may stop a
-    job; where it does not, operators give what they do not need, and what there is goes to the jobs that
-    gain most utility per slot.
+    Attributes
+    ----------
+    operator : FleetOperator
+    rate : float
+        Records per second of the job's input; forecast.
+    waiting : float
+        Records that wait.
+    mu : float
+        Records per second that a slot serves; forecast.
+    within_s : float
+        The bound, without what no slot can change.
+    """
+
+    operator: FleetOperator
+    rate: float
+    waiting: float
+    mu: float
+    within_s: float
+
+    def slots(self, epsilon: float, catch_up_s: float) -> int:
+        """Return the slots that serve what comes and what waits, with a share `epsilon` to spare.
+
+        References
+        ----------
+        StreamSwitch 4.2, of slots with the same load.
+        """
+        operator = self.operator
+        rate = (self.rate + self.waiting / catch_up_s) / (1.0 - epsilon)
+        spare = 1.0 / self.within_s if self.within_s * self.mu > 1.0 else 0.0
+        wanted = math.ceil(min(rate / (self.mu - spare), _MANY) - _ROUNDING)
+        # a job's own policy knows better how many it can spend
+        most = operator.slots + operator.room
+        return max(operator.slots_min, min(max(wanted, 1), most))
+
+
+@dataclass(frozen=True)
+class _Tier:
+    """How much is given and left, where that fits.
+
+    Attributes
+    ----------
+    epsilon : float
+        The margin.
+    catch_up_s : float
+        Within how long what waits is served by who gets slots.
+    kept : int
+        How many times that is left to who gives.
+    left : float
+        The least share of what it holds that is left to who gives: what is needed now may be back soon.
+    """
+
+    epsilon: float
+    catch_up_s: float
+    kept: int = 1
+    left: float = 0.0
+
+
+Needs = Mapping[str, Mapping[str, _Need]]
+
+
+class UnifiedFleet:
+    """Slots for what every job will need, under one budget.
+
+    Each round what comes to every operator, what waits there and what a record takes a slot are
+    forecast; the fewest slots with which that is projected to be within the job's bound are what the
+    operator needs. All jobs that hold less get what they need and a margin in one decision, before
+    they miss their SLO. While the budget suffices nothing is taken back, since a change may stop a
+    job. Where it does not, others give back: first what is beyond twice what they need, then their
+    margin, and then the margins of all shrink. Where not even the bare needs fit, those jobs are
+    served that are worth most per slot, and the others share what is left by what they need, so that
+    a job is late, but falls behind no more than it must.
 
     Parameters
     ----------
@@ -109,6 +186,7 @@ class UnifiedFleet:
         self._p = parameters or UnifiedFleetParameters()
         self._known: dict[str, _Known] = {}
         self._started_s: float | None = None
+        self._divided_s = -math.inf
 
     @property
     def name(self) -> str:
@@ -119,28 +197,33 @@ class UnifiedFleet:
         """Return the slots of all jobs that will need others."""
         if self._started_s is None:
             self._started_s = view.time_s
-        self._known = {name: self._known.get(name) or _Known(self._policy()) for name in view.jobs}
-        needed = {
-            name: self._needed(name, job, view.time_s)
+        self._known = {
+            name: self._known.get(name) or _Known(Trend(self._p.look_back_s)) for name in view.jobs
+        }
+        needs = {
+            name: self._needs(name, job, view.time_s)
             for name, job in view.jobs.items()
             if job.reported
         }
         if view.time_s < self._started_s + self._p.observe_s:
             reason = f"Watching the first {self._p.observe_s:g} s."
             return FleetDecision(rule="observing", reason=reason)
-        return self._granted(view, needed)
+        return self._granted(view, needs)
 
-    def _policy(self) -> Unified:
-        return Unified(self._p.epsilon, self._p.ahead_s, 1, self._p.look_back_s)
-
-    def _needed(self, name: str, job: FleetJob, time_s: float) -> dict[str, int]:
-        """Return the slots that the job's policy wants, by operator that should change."""
+    def _needs(self, name: str, job: FleetJob, time_s: float) -> dict[str, _Need]:
+        """Return what will come to each operator of a job, sources left out."""
         known = self._known[name]
         assert job.values is not None  # it has reported
         bound_s, latency_s = self._bound(job, job.values)
-        views = {}
+        known.rate.observe(time_s, job.input_rate)
+        rate = job.input_rate * known.rate.growth(self._p.ahead_s)
+        needs = {}
         for op, operator in job.operators.items():
-            if operator.source or not operator.capacity * job.input_rate > 0.0:
+            if operator.source:
+                continue
+            if not operator.capacity * job.input_rate > 0.0:
+                if job.input_rate == 0.0 and operator.backlog_s == 0.0:
+                    needs[op] = _Need(operator, 0.0, 0.0, 1.0, bound_s)
                 continue
             before_s = known.backlog_s.get(op)
             mu = _service_rate(operator, job.input_rate, before_s, time_s - known.seen_s)
@@ -148,17 +231,15 @@ class UnifiedFleet:
                 own_s = 1.0 / (mu * (1.0 - operator.capacity))
                 beside_s = max(0.0, latency_s - own_s)
                 known.beside_s[op] = min(known.beside_s.get(op, math.inf), beside_s)
-            within = _Within(bound_s, self._p.catch_up_s, known.beside_s.get(op, 0.0))
-            views[op] = _view(operator, job.input_rate, mu, within)
+            waiting = operator.backlog_s * operator.slots * mu
+            cost = known.costs.setdefault(op, Trend(self._p.look_back_s))
+            cost.observe(time_s, 1.0 / mu)
+            mu /= cost.growth(self._p.ahead_s)
+            within_s = bound_s - known.beside_s.get(op, 0.0)
+            needs[op] = _Need(operator, rate, waiting, mu, max(within_s, 0.0))
         known.backlog_s = {op: operator.backlog_s for op, operator in job.operators.items()}
         known.seen_s = time_s
-        decision = known.policy.decide(Observation(time_s, views))
-        if time_s < known.changed_s + self._p.settle_s:
-            return {}
-        wanted = {op: change.assignment.slots for op, change in decision.changes.items()}
-        most = {op: job.operators[op].slots + job.operators[op].room for op in wanted}
-        # a job's own policy knows better how many it can spend
-        return {op: min(slots, most[op]) for op, slots in wanted.items()}
+        return needs
 
     def _bound(self, job: FleetJob, values: tuple[float, ...]) -> tuple[float, float]:
         """Return the tightest latency that an intent wants, and what it is; else the default, and 0."""
@@ -166,29 +247,146 @@ class UnifiedFleet:
         latencies = [(i.threshold, v) for i, v in pairs if i.metric is Metric.LATENCY]
         return min(latencies, default=(self._p.bound_s, 0.0))
 
-    def _granted(self, view: FleetView, needed: Mapping[str, Mapping[str, int]]) -> FleetDecision:
+    def _granted(self, view: FleetView, needs: Needs) -> FleetDecision:
         """Return what the budget has room for."""
-        wanted: dict[str, dict[str, int]] = {}
-        spare: dict[str, dict[str, int]] = {}
-        for name, operators in needed.items():
-            for op, slots in operators.items():
-                held = view.jobs[name].operators[op].slots
-                if slots > held:
-                    wanted.setdefault(name, {})[op] = slots
-                elif slots * self._p.kept < held:
-                    spare.setdefault(name, {})[op] = slots * self._p.kept
-        if not wanted:
+        short = [name for name, operators in needs.items() if self._short(name, operators, view)]
+        if not short:
             return FleetDecision(rule="projected within", reason="No job needs more slots.")
-        # A job that changes anyway gives back what it can spare; others only where room is short.
-        wishes = {name: {**spare.pop(name, {}), **slots} for name, slots in wanted.items()}
-        changes = fitting(view, wishes, spare)
+        p = self._p
+        urgent = any(
+            n.operator.capacity > SATURATED for name in short for n in needs[name].values()
+        )
+        tiers = (
+            _Tier(p.epsilon, p.settle_s, p.kept, 0.75),
+            _Tier(p.epsilon, p.settle_s, 1, 0.75),
+            _Tier(p.epsilon / 2, p.settle_s, 1, 0.75),
+            _Tier(p.epsilon / 2, p.settle_s, 1, 0.5),
+            _Tier(p.epsilon / 2, p.settle_s),
+            _Tier(p.epsilon / 2, p.catch_up_s),
+            _Tier(0.0, p.catch_up_s),
+        )
+        for tier in tiers:
+            wishes = {name: self._wish(needs[name], tier) for name in short}
+            spare = {
+                name: found
+                for name, operators in needs.items()
+                if name not in short and (urgent or not self._settling(name, view.time_s))
+                if (found := self._spare(operators, tier))
+            }
+            changes = fitting(view, wishes, spare)
+            if len(changes.keys() & wishes.keys()) == len(wishes):
+                reason = f"{', '.join(short)} will need more slots; they get them."
+                return self._changed(view, changes, reason, "forecast -> reconfiguration")
+        if view.time_s < self._divided_s + (p.settle_s / _HURRY if urgent else p.settle_s):
+            return FleetDecision(rule="divided", reason="The last division takes effect.")
+        changes = self._divided(view, needs)
+        self._divided_s = view.time_s
+        reason = (
+            f"{', '.join(short)} will need more slots than there are: who is worth most per slot "
+            "is served first, the others share the rest."
+        )
+        return self._changed(view, changes, reason, "short -> division")
+
+    def _short(self, name: str, operators: Mapping[str, _Need], view: FleetView) -> bool:
+        """Return whether a job needs more slots than it holds, and may be changed."""
+        late = [need for need in operators.values() if self._late(need)]
+        if not self._settling(name, view.time_s):
+            return bool(late)
+        return any(need.operator.capacity > SATURATED for need in late)
+
+    def _late(self, need: _Need) -> bool:
+        """Return whether an operator holds less than it needs."""
+        return self._least(need) > need.operator.slots
+
+    def _settling(self, name: str, time_s: float) -> bool:
+        return time_s < self._known[name].changed_s + self._p.settle_s
+
+    def _least(self, need: _Need) -> int:
+        return need.slots(0.0, self._p.catch_up_s)
+
+    def _wish(self, operators: Mapping[str, _Need], tier: _Tier) -> dict[str, int]:
+        """Return what a job is to have: a job that changes anyway gives back what it can spare."""
+        found = self._spare(operators, replace(tier, kept=self._p.kept))
+        for op, need in operators.items():
+            if self._late(need):
+                found[op] = need.slots(tier.epsilon, tier.catch_up_s)
+        return found
+
+    def _spare(self, operators: Mapping[str, _Need], tier: _Tier) -> dict[str, int]:
+        """Return what the operators could do with that hold more than that."""
+        enough = {
+            op: max(
+                tier.kept * need.slots(tier.epsilon, self._p.catch_up_s),
+                math.ceil(need.operator.slots * tier.left),
+            )
+            for op, need in operators.items()
+        }
+        return {op: slots for op, slots in enough.items() if slots < operators[op].operator.slots}
+
+    def _divided(self, view: FleetView, needs: Needs) -> dict[str, Mapping[str, int]]:
+        """Return a division where not all needs fit: changed operators only."""
+        least = {
+            name: {op: self._least(need) for op, need in operators.items()}
+            for name, operators in needs.items()
+        }
+        held = {
+            name: {op: need.operator.slots for op, need in needs[name].items()} for name in needs
+        }
+        slots = {
+            name: {op: need.operator.slots_min for op, need in needs[name].items()}
+            for name in needs
+        }
+        room = view.slots_free + _sum(held) - _sum(slots)
+        worth = {
+            name: view.jobs[name].utility.maximum
+            * (_KEPT_WORTH if _covers(held[name], least[name]) else 1.0)
+            / max(sum(least[name].values()), 1)
+            for name in needs
+        }
+        late = []
+        for name in sorted(needs, key=lambda name: (-worth[name], name)):
+            more = sum(least[name].values()) - sum(slots[name].values())
+            if more <= room:
+                slots[name] = least[name]
+                room -= more
+            else:
+                late.append(name)
+        _share(slots, {name: least[name] for name in late}, max(room, 0))
+        changes: dict[str, Mapping[str, int]] = {}
+        for name, operators in slots.items():
+            mine = {op: n for op, n in operators.items() if n != held[name][op]}
+            if mine:
+                changes[name] = mine
+        return changes
+
+    def _changed(
+        self, view: FleetView, changes: Mapping[str, Mapping[str, int]], reason: str, rule: str
+    ) -> FleetDecision:
         for name in changes:
             known = self._known[name]
             known.changed_s, known.backlog_s = view.time_s, {}
-        given = [name for name in wishes if name in changes]
-        who = ", ".join(given) or "none of them"
-        reason = f"{', '.join(wishes)} will need more slots; {who} get them."
-        return FleetDecision(Action.RECONFIGURATION, changes, reason, "forecast -> reconfiguration")
+        if not changes:
+            return FleetDecision(rule=rule, reason=reason)
+        return FleetDecision(Action.RECONFIGURATION, changes, reason, rule)
+
+
+def _sum(slots: Slots) -> int:
+    return sum(count for operators in slots.values() for count in operators.values())
+
+
+def _covers(held: Mapping[str, int], least: Mapping[str, int]) -> bool:
+    return all(held[op] >= slots for op, slots in least.items())
+
+
+def _share(slots: dict[str, dict[str, int]], least: Slots, room: int) -> None:
+    """Give `room` slots to operators of `least`, one by one: to whom has the least of its need."""
+    lacking = [(name, op) for name, operators in least.items() for op in operators]
+    for _ in range(room):
+        open_ = [at for at in lacking if slots[at[0]][at[1]] < least[at[0]][at[1]]]
+        if not open_:
+            return
+        name, op = min(open_, key=lambda at: (slots[at[0]][at[1]] / least[at[0]][at[1]], at))
+        slots[name][op] += 1
 
 
 def fitting(view: FleetView, wishes: Slots, spare: Slots) -> dict[str, Mapping[str, int]]:
@@ -215,10 +413,23 @@ def fitting(view: FleetView, wishes: Slots, spare: Slots) -> dict[str, Mapping[s
                 givers.append(giver)
         found = room + sum(gain[giver] for giver in givers)
         if found >= extra[name]:
+            back = {giver: dict(spare[giver]) for giver in givers}
             room = found - extra[name]
-            changes |= {giver: spare[giver] for giver in givers} | {name: wishes[name]}
+            if givers:
+                room -= _left(back[givers[-1]], view.jobs[givers[-1]], room)
+            changes |= {**back, name: wishes[name]}
             gain = {giver: slots for giver, slots in gain.items() if giver not in givers}
     return changes
+
+
+def _left(slots: dict[str, int], job: FleetJob, most: int) -> int:
+    """Leave up to `most` slots with the operators that would give them back; return how many."""
+    left = 0
+    for op, count in slots.items():
+        more = min(most - left, job.operators[op].slots - count)
+        slots[op] += more
+        left += more
+    return left
 
 
 def _difference(job: FleetJob, slots: Mapping[str, int]) -> int:
@@ -237,33 +448,3 @@ def _service_rate(
     if backlog_before_s is not None and operator.capacity > SATURATED:
         grew_s = max(0.0, operator.backlog_s - backlog_before_s)
     return input_rate / (operator.slots * (operator.capacity + grew_s / round_s))
-
-
-class _Within(NamedTuple):
-    """Within what an operator is to serve: a record, what waits, and what of it no slot can change."""
-
-    bound_s: float
-    catch_up_s: float
-    floor_s: float
-
-
-def _view(operator: FleetOperator, input_rate: float, mu: float, within: _Within) -> OperatorView:
-    """Return an operator of a job in records of the job's input."""
-    groups, slots = operator.slots_max, operator.slots
-    waiting = operator.backlog_s * slots * mu
-    return OperatorView(
-        assignment=spread(slots, groups),
-        slot_ids=tuple(range(slots)),
-        latency_s=np.full(slots, within.floor_s),
-        group_latency_s=np.full(groups, within.floor_s),
-        group_rate=np.full(groups, input_rate / groups),
-        service_rate=np.full(slots, mu),
-        utilisation=np.full(slots, operator.capacity),
-        backlog=np.full(groups, waiting / groups),
-        bound_s=within.bound_s,
-        window_s=within.catch_up_s,
-        alert_s=within.bound_s / 10.0,
-        floor_s=within.floor_s,
-        slots_min=operator.slots_min,
-        slots_max=groups,
-    )

@@ -441,6 +441,7 @@ class Controller:
             loop_ms=0.0,
             cycles=0,
             by_operator={name: round(float(r.shares().mean()), 6) for name, r in rates.items()},
+            windows_stalled=sum(r.stalled for r in rates.values()),
         )
 
     def _is_whole(self, operator: str) -> bool:

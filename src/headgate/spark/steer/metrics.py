@@ -333,10 +333,12 @@ class SparkMetrics:
         for metered in self._operators.values():
             for sample, cell in metered.counters.until(tick):
                 metered.samples.append(sample)
+                waiting = sample.arrived - sample.completed
                 if metered.success is not None and metered.by_results:
-                    metered.success.add(*(cell.results[i : i + 1] for i in range(3)))
+                    count, ages_ms, within = (cell.results[i : i + 1] for i in range(3))
+                    metered.success.add(count, ages_ms, within, waiting.sum(keepdims=True))
                 elif metered.success is not None:
-                    metered.success.add(cell.completed, cell.latency_ms, cell.within)
+                    metered.success.add(cell.completed, cell.latency_ms, cell.within, waiting)
 
     def collect(self) -> Mapping[str, Sequence[Sample]]:
         """Return the samples of each operator since the last call, oldest first."""

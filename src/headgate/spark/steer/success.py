@@ -16,8 +16,10 @@ class SuccessRate:
     """Share of sliding windows in which an SLO holds.
 
     A window of length T ends at every tick, once T has passed. A mean is judged for every key group by
-    itself, unless the SLO is end-to-end; a percentile for the operator as a whole. Where nothing was
-    completed in a window it is left out.
+    itself, unless the SLO is end-to-end; a percentile for the operator as a whole. A window in which
+    nothing was completed although records waited is missed, unless the next ones that are completed
+    show that those were in time; one in which nothing waited is left out. As
+    `headgate.control.success.success_rates`.
 
     Parameters
     ----------
@@ -30,9 +32,11 @@ class SuccessRate:
     Attributes
     ----------
     windows, met : float64[G] or float64[1]
-        Windows with completions, and those of them in which the SLO holds.
+        Windows that are judged, and those of them in which the SLO holds.
     empty : int
         Windows left out, all key groups.
+    stalled : int
+        Windows judged although nothing was completed in them, all key groups.
 
     References
     ----------
@@ -46,6 +50,8 @@ class SuccessRate:
         self.windows: F64 = np.zeros(judged)
         self.met: F64 = np.zeros(judged)
         self.empty = 0
+        self.stalled = 0
+        self._pending: F64 = np.zeros(judged)
         self.judge_by(slo)
 
     def judge_by(self, slo: Slo) -> None:
@@ -55,31 +61,45 @@ class SuccessRate:
         self._records = np.zeros((ticks, len(self.windows)))
         self._good = np.zeros((ticks, len(self.windows)))
         self._seen = 0
+        # By another SLO nothing says any more whether those were in time.
+        self._pending[:] = 0.0
 
     @property
     def bound_ms(self) -> float:
         """The bound in force."""
         return self._slo.bound * 1e3
 
-    def add(self, completed: F64, latency_ms: F64, within: F64) -> None:
+    def add(self, completed: F64, latency_ms: F64, within: F64, waiting: F64) -> None:
         """Take a tick into account.
 
         Parameters
         ----------
         completed, latency_ms, within : float64[G]
             Completions, the sum of their latencies, and how many of them were within the bound.
+        waiting : float64[G]
+            Records arrived and not completed at the end of the tick.
         """
         row = self._seen % len(self._records)
         good = latency_ms if self._slo.statistic == "mean" else within
         self._records[row], self._good[row] = self._pooled(completed), self._pooled(good)
+        self._settle(self._records[row], self._good[row])
         self._seen += 1
         if self._seen < len(self._records):
             return
         records, total = self._records.sum(axis=0), self._good.sum(axis=0)
         some = records > 0
-        self.windows += some
+        stalled = ~some & (self._pooled(waiting) > 0)
+        self.windows += some | stalled
         self.met += some & self._holds(records, total)
-        self.empty += int(len(some) - some.sum())
+        self._pending += stalled
+        self.stalled += int(stalled.sum())
+        self.empty += int(len(some) - (some | stalled).sum())
+
+    def _settle(self, records: F64, good: F64) -> None:
+        """Judge the windows without completions by the first completions after them."""
+        some = records > 0
+        self.met += self._pending * (some & self._holds(records, good))
+        self._pending[some] = 0.0
 
     def _holds(self, records: F64, total: F64) -> npt.NDArray[np.bool_]:
         if self._slo.statistic == "mean":

@@ -1,0 +1,92 @@
+"""What policies are worth beside the oracle and the best constant, and what a user might take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from headgate.core.slo import Slo
+from headgate.sim.decisions import finite
+from headgate.sim.oracle import Constants, Load, Point, oracle, slots_at
+
+_BESIDE = ("oracle_slots", "to_oracle", "constant_slots", "to_constant")
+
+
+def beside(load: Load, rows: Sequence[dict[str, Any]], slo: Slo) -> dict[str, Any]:
+    """Compare rows with the oracle and the best constant; each gets the columns for it.
+
+    Parameters
+    ----------
+    load : Load
+    rows : sequence of dict
+        With ``success`` and ``slots_mean``; changed in place: ``oracle_slots`` (at the same success),
+        ``to_oracle`` (slots over these), ``constant_slots`` (the fewest that do as well) and
+        ``to_constant``.
+    slo : Slo
+
+    Returns
+    -------
+    dict
+        ``oracle`` and ``constants``: points of ``success``, ``worst`` and ``slots``;
+        ``oracle_slots`` and ``constant_slots`` for the success that is wanted.
+    """
+    points, constants = oracle(load), Constants(load)
+    for row in rows:
+        success = row["success"]
+        if success is None:
+            row.update(dict.fromkeys(_BESIDE))
+            continue
+        fewest, fixed = slots_at(points, success), constants.best(success)
+        row["oracle_slots"] = round(fewest, 3)
+        row["to_oracle"] = round(row["slots_mean"] / fewest, 3)
+        row["constant_slots"] = int(fixed.slots)
+        row["to_constant"] = round(row["slots_mean"] / fixed.slots, 3)
+    best = constants.best(slo.success)
+    return {
+        "oracle": [_plain(point) for point in sorted(points, key=lambda p: p.slots)],
+        "constants": [_plain(constants.points[n]) for n in sorted(constants.points)],
+        "oracle_slots": round(slots_at(points, slo.success), 3),
+        "constant_slots": int(best.slots) if best.success >= slo.success else None,
+    }
+
+
+def _plain(point: Point) -> dict[str, float | None]:
+    return {name: finite(round(value, 5)) for name, value in asdict(point).items()}
+
+
+def sentence(slo: Slo, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return in one sentence which policy, slots and SLO to take.
+
+    The fewest slots among those that keep the SLO; where none does, the one that comes nearest, and
+    the bound that it keeps.
+    """
+    known = [row for row in rows if row["success"] is not None]
+    if not known:
+        return "Nothing arrives, so any policy will do."
+    wanted = f"{slo.success:.3g} of windows" if slo.success < 1.0 else "every window"
+    keeping = [row for row in known if row["meets"]]
+    if keeping:
+        best = min(keeping, key=lambda row: (row["slots_mean"], row["changes_per_h"]))
+        beside_it = ""
+        if best.get("to_oracle") is not None:
+            fixed = best["constant_slots"]
+            beside_it = (
+                f", {best['to_oracle']:.2g} times what an oracle needs; "
+                f"a fixed number that does as well is {fixed}"
+            )
+        return (
+            f'Take {best["policy"]} with up to {best["slots_most"]} slots: it keeps "{slo}" in '
+            f"{best['success']:.2%} of windows with {best['slots_mean']:.3g} slots on the average"
+            f"{beside_it}."
+        )
+    best = max(known, key=lambda row: (row["success"], -row["slots_mean"]))
+    kept = best["bound_kept_s"]
+    remedy = "give it more slots, or try other policies"
+    if kept is not None:
+        looser = replace(slo, bound=kept)
+        remedy = f'it keeps "{looser}", or give it more slots'
+    return (
+        f'No policy here keeps "{slo}" in {wanted}; {best["policy"]} comes nearest, in '
+        f"{best['success']:.2%} with {best['slots_mean']:.3g} slots on the average: {remedy}."
+    )
