@@ -414,3 +414,20 @@ def test_a_balance_that_only_moves_the_trouble_is_not_taken() -> None:
         slots_max=2,
     )
     assert decide(operator).rule == "severe, no slot left"
+
+
+def test_where_a_record_takes_longer_than_the_alert_slots_are_given_back() -> None:
+    """A record takes 0.2 s, twice the threshold: eight slots with a tenth of the load scale in."""
+    operator = view([0.1] * 40, 5.0, slots=8, latency_s=0.21)
+    decision = StreamSwitch(0.2).decide(seen(0.0, it=operator))
+    assert decision.changes["it"].kind is ChangeKind.SCALE_IN
+    late = replace(operator, latency_s=np.full(8, 0.51))  # half the bound is late in any case
+    assert StreamSwitch(0.2).decide(seen(0.0, it=late)).rule == "moderate"
+
+
+def test_users_set_the_alert_threshold() -> None:
+    operator = view([1.0] * 40, 100.0, slots=8, latency_s=0.21)
+    assert StreamSwitch(0.2).decide(seen(0.0, it=operator)).rule == "moderate"
+    relaxed = StreamSwitch(0.2, alert_s=0.3)
+    assert relaxed.name == "streamswitch(0.2, alert_s=0.3)"
+    assert relaxed.decide(seen(0.0, it=operator)).changes["it"].kind is ChangeKind.SCALE_IN

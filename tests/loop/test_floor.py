@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headgate.loop.batch_floor import BatchFloor
 from headgate.loop.floor import Floor
 
 
@@ -37,3 +38,27 @@ def test_a_cycle_whose_utilisation_is_not_known_does_not_count() -> None:
     floor = Floor()
     floor.add(0.2, utilisation=float("nan"))
     assert floor.value_s == 0.0
+
+
+def test_the_floor_is_not_learnt_while_records_wait() -> None:
+    """Slots at a fixed rate are hardly busy, and their queue grows: 5.93 s became the floor of that."""
+    floor = Floor()
+    for second in range(200):
+        late_s = max(0.0, 0.1 * (second - 40))
+        floor.add(0.4 + late_s, utilisation=0.1, waiting_s=late_s)
+    assert floor.value_s < 1.0
+
+
+def test_a_floor_from_what_batches_take_beside_slots_is_not_raised_by_what_waits() -> None:
+    floor = BatchFloor()
+    started_ms = 0.0
+    for step in range(100):
+        started_ms += 400.0 if step < 30 else 4000.0
+        floor.add(started_ms, 5.0, busy_s=0.2, waiting=step >= 30)
+    # half a period on average, and the batch: nothing of the 4 s
+    assert floor.value_s <= 1.5 * 0.4
+    drowned = BatchFloor()
+    for step in range(100):
+        started_ms += 400.0 + 40.0 * step
+        drowned.add(started_ms, 5.0, busy_s=0.1, waiting=True)
+    assert 0.0 < drowned.value_s <= 1.5 * 0.6

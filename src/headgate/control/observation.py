@@ -56,6 +56,13 @@ class OperatorView:
     entry_rate : float64[G] or None
         Rows per second that a share of a key group sends to its owner once it has merged its
         records; None where it is not known, and taken to be nothing.
+    arrived : float64[G] or None
+        Records that have arrived since the start; None where only `group_rate` is known.
+    costs : float64[n, 2] or None
+        What records have cost lately, oldest first: how many a slot completed together, and the
+        useful seconds that each of them took; None where only `service_rate` is known.
+    costs_seen : int
+        How many such measurements there have been, those included that `costs` has forgotten.
     """
 
     assignment: Assignment
@@ -75,6 +82,9 @@ class OperatorView:
     limit: str = ""
     unsplittable: str = "the engine does not split key groups"
     entry_rate: F64 | None = None
+    arrived: F64 | None = None
+    costs: F64 | None = None
+    costs_seen: int = 0
 
     @property
     def slots(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from headgate.loop.floor import Floor
@@ -25,7 +26,8 @@ class BatchFloor:
 
     It is the mean latency of steps in which nothing waited and slots had hardly anything to do, a low
     quantile of them. While there was no such step: one and a half times what a batch takes beside
-    its slots.
+    its slots, a low quantile of the steps in which nothing waited, and the least of all while there was
+    none of these either. So a floor never rises because records wait.
 
     References
     ----------
@@ -36,6 +38,7 @@ class BatchFloor:
     def __init__(self) -> None:
         self._measured = Floor()
         self._beside_s: deque[float] = deque(maxlen=_STEPS)
+        self._least_s = math.inf
         self._steps = 0
         self._last_ms: float | None = None
         self._busy_s = 0.0
@@ -60,7 +63,10 @@ class BatchFloor:
         if last_ms is None or self._steps <= _WARM_STEPS:
             return
         period_s = (started_ms - last_ms) / 1e3
-        self._beside_s.append(max(0.0, period_s - before_s))
+        beside_s = max(0.0, period_s - before_s)
+        self._least_s = min(self._least_s, beside_s)
+        if not waiting:
+            self._beside_s.append(beside_s)
         if latency_s is not None and not waiting and period_s > 0.0:
             self._measured.add(latency_s, busy_s / period_s)
 
@@ -69,6 +75,8 @@ class BatchFloor:
         """The floor in seconds; 0 while too little is known."""
         if self._steps < STEPS_MIN:
             return 0.0
-        if self._measured.value_s or not self._beside_s:
+        if self._measured.value_s or math.isinf(self._least_s):
             return self._measured.value_s
+        if not self._beside_s:
+            return _PERIODS * self._least_s
         return _PERIODS * sorted(self._beside_s)[int(_SHARE * len(self._beside_s))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 _IDLE = 0.25
@@ -9,6 +10,9 @@ _IDLE = 0.25
 
 _SHARE = 0.1
 """The quantile: low, so that a pause does not raise the floor; not the least, which may be luck."""
+
+_QUEUED = 3.0
+"""Least latencies of arrivals that may wait in a job that is idle. Chosen, not tuned."""
 
 _CYCLES = 128
 """How many nearly idle cycles are remembered: a slower engine becomes the new floor after them."""
@@ -21,14 +25,16 @@ class Floor:
     1.5 batch periods in all, however small the load. A bound is judged above that floor, or else no
     job would ever look healthy enough to give a slot back.
 
-    `value_s` is the floor in seconds, 0 until a nearly idle cycle was seen.
+    `value_s` is the floor in seconds, 0 until a nearly idle cycle was seen; `least_s` the least latency
+    of any cycle.
     """
 
     def __init__(self) -> None:
         self._latencies_s: deque[float] = deque(maxlen=_CYCLES)
         self.value_s = 0.0
+        self.least_s = math.inf
 
-    def add(self, latency_s: float, utilisation: float) -> None:
+    def add(self, latency_s: float, utilisation: float, waiting_s: float = 0.0) -> None:
         """Take one cycle into account.
 
         Parameters
@@ -37,7 +43,13 @@ class Floor:
             Mean latency of the records completed in the window, in seconds.
         utilisation : float
             Useful time over wall time, of the busiest slot.
+        waiting_s : float
+            Seconds of arrivals that wait. In an idle job they wait as long as the latency is; where
+            it is several times the least one seen, records queue, and the cycle says nothing.
         """
+        self.least_s = min(self.least_s, latency_s)
+        if waiting_s > _QUEUED * self.least_s:
+            return
         if not utilisation <= _IDLE:  # also where it is not known
             return
         self._latencies_s.append(latency_s)

@@ -289,7 +289,9 @@ class ControlLoop:
         if settings.floor_s is None:
             latency_s = view.latency_s[view.latency_s == view.latency_s]
             if len(latency_s):
-                operator.floor.add(float(latency_s.mean()), float(view.utilisation.max()))
+                rate = float(view.group_rate.sum())
+                waiting_s = float(view.backlog.sum()) / rate - view.window_s if rate else 0.0
+                operator.floor.add(float(latency_s.mean()), float(view.utilisation.max()), waiting_s)
         return view
 
     def _not_ready(self, name: str, operator: _Operator, why: str) -> None:

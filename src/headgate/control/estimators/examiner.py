@@ -27,6 +27,8 @@ I64 = npt.NDArray[np.int64]
 
 ETA = 1 / 8
 """Weight of a new measurement of the service rate: StreamSwitch 4.2."""
+_COSTS = 256
+"""Measured costs that are remembered: more than the slots of a cycle measure. Chosen, not tuned."""
 _WAITING_WINDOWS = 10
 _WAITING_TICKS = 100
 # Chosen, not tuned: a gap longer than this, of ten windows and at least a hundred ticks, is not
@@ -121,6 +123,7 @@ class Examiner:
         self._column_of: I64 = np.zeros(key_groups, dtype=np.int64)
         self._service_rate = np.zeros(0)
         self._carried_s = np.zeros(0)
+        self._costs, self._costs_seen = np.zeros((_COSTS, 2)), 0
         self._all_groups: I64 = np.arange(key_groups)
         self._split: dict[int, I64] = {}
         self._queue_tick = np.zeros((key_groups, 16), dtype=np.int64)
@@ -220,7 +223,17 @@ class Examiner:
             floor_s=floor_s,
             slots_min=slots_min,
             slots_max=slots_max,
+            arrived=self._arrived.copy(),
+            costs=self._recent_costs(),
+            costs_seen=self._costs_seen,
         )
+
+    def _recent_costs(self) -> F64:
+        """Return the ring of costs, oldest first."""
+        seen, most = self._costs_seen, len(self._costs)
+        if seen <= most:
+            return self._costs[:seen].copy()
+        return np.roll(self._costs, -(seen % most), axis=0)
 
     # Samples, in the order in which they come.
 
@@ -347,7 +360,7 @@ class Examiner:
             self._slot_ticks,
         )
         self._share_out(row)
-        commit_slots(
+        self._costs_seen = commit_slots(
             row,
             new.useful_s,
             self._slot_count[row, self._columns] if new.worked is None else new.worked,
@@ -356,6 +369,8 @@ class Examiner:
             self._service_rate,
             self._carried_s,
             self._eta,
+            self._costs,
+            self._costs_seen,
         )
         self._history[new.tick % (self._window + 1)] = self._arrived
         self._used_tick = new.tick

@@ -145,7 +145,9 @@ def commit_slots(
     service_rate: F64,
     carried_s: F64,
     eta: float,
-) -> None:
+    costs: F64,
+    seen: int,
+) -> int:
     """Measure the service rate of each slot in one tick, and smooth it.
 
     Parameters
@@ -165,6 +167,15 @@ def commit_slots(
         Useful time since work was last done: the record that takes longer than a tick.
     eta : float
         Weight of the new measurement.
+    costs : float64[n, 2]
+        A ring of measurements: records, and useful seconds for each of them.
+    seen : int
+        How many measurements there have been; the next one goes to row ``seen % n``.
+
+    Returns
+    -------
+    int
+        The new `seen`.
     """
     slot_useful[row, :] = np.nan
     for i in range(len(columns)):
@@ -184,7 +195,11 @@ def commit_slots(
                 service_rate[column] = measured
             else:
                 service_rate[column] += eta * (measured - service_rate[column])
+            costs[seen % costs.shape[0], 0] = count
+            costs[seen % costs.shape[0], 1] = carried_s[column] / count
+            seen += 1
         carried_s[column] = 0.0
+    return seen
 
 
 @jit

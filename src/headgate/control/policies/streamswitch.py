@@ -36,6 +36,10 @@ _CALM = ("good", "moderate", _SCALE_IN)
 """Rules beside which a split may end: what is severe comes first."""
 
 
+_ALERT_RECORDS = 3.0
+"""Records in whose service time a slot is not late yet: M/M/1 at a load of two thirds. Chosen."""
+
+
 class Health(IntEnum):
     """How likely a slot is to violate its bound; of an operator, the worst of its slots."""
 
@@ -78,6 +82,8 @@ class StreamSwitch:
         Unit strategies per decision, from 1, which is the paper's. With more, the next is chosen as
         if the last had been carried out, for as long as there is one in the same direction: a load
         that needs six more slots has them after one change instead of six.
+    alert_s : float
+        The alert threshold l in seconds, in place of the SLO's; 0, the default, for that one.
     split : int
         1, the default, where a key group that no slot can serve alone is split over several, of
         operators whose records can be merged; 0 for the paper's treatments alone.
@@ -88,6 +94,8 @@ class StreamSwitch:
 
     - l is compared with l_i above the engine's floor, and L with the floor plus L_i: a micro-batch
       has a latency that no slot can go below;
+    - l is at least three times what a slot takes for one record, though at most half the bound: where a
+      record takes longer than the threshold, no slot would ever be good, and none could be given back;
     - a slot that completed nothing counts as below the alert threshold if nothing waits there, and
       as moderate if something does;
     - a key group that alone is above the bound on any slot cannot be cured, and would only wander.
@@ -101,21 +109,26 @@ class StreamSwitch:
     - with as many slots as there may be, a balance is taken if it cures its source.
     """
 
-    def __init__(self, epsilon: float = 0.2, steps: int = 1, split: int = 1) -> None:
+    def __init__(
+        self, epsilon: float = 0.2, steps: int = 1, split: int = 1, alert_s: float = 0.0
+    ) -> None:
         check_range("streamswitch", "epsilon", epsilon, 0.0, _EPSILON_MAX)
         check_range("streamswitch", "steps", steps, 1, _STEPS_MAX)
         check_range("streamswitch", "split", split, 0, 1)
+        check_range("streamswitch", "alert_s", alert_s, 0.0)
         self._epsilon = epsilon
         self._steps = int(steps)
         self._split = bool(split)
         self._patience = Patience()
+        self._alert_s = alert_s
 
     @property
     def name(self) -> str:
         """``streamswitch(0.2)``, or ``streamswitch(0.2, steps=8)``."""
         steps = f", steps={self._steps}" if self._steps > 1 else ""
         split = "" if self._split else ", split=0"
-        return f"streamswitch({self._epsilon:g}{steps}{split})"
+        alert = f", alert_s={self._alert_s:g}" if self._alert_s else ""
+        return f"streamswitch({self._epsilon:g}{steps}{split}{alert})"
 
     def decide(self, observation: Observation) -> Decision:
         """Return at most one change per operator."""
@@ -123,16 +136,18 @@ class StreamSwitch:
         reasons: list[str] = []
         rules: dict[str, None] = {}
         numbers: dict[str, float] = {}
+        seen = observation.operators
+        if self._alert_s:
+            seen = {name: replace(view, alert_s=self._alert_s) for name, view in seen.items()}
         diagnoses = {
-            name: self._patient(name, view, observation.time_s)
-            for name, view in observation.operators.items()
+            name: self._patient(name, view, observation.time_s) for name, view in seen.items()
         }
         acts = any(diagnosis.strategy for diagnosis in diagnoses.values())
         for name, diagnosis in diagnoses.items():
             numbers |= {f"{name}.{key}": value for key, value in diagnosis.numbers.items()}
             reason = diagnosis.reason
             if diagnosis.strategy is not None:
-                changes[name], reason = self._go_on(observation.operators[name], diagnosis)
+                changes[name], reason = self._go_on(seen[name], diagnosis)
             elif acts:
                 continue
             rules[diagnosis.rule] = None
@@ -276,7 +291,7 @@ class StreamSwitch:
         beyond = curable & (view.floor_s + balance.latency_s > view.bound_s)
         if alone:
             return not (beyond[balance.source] or beyond[balance.destination])
-        return not np.any(beyond & (view.latency_s - view.floor_s > view.alert_s))
+        return not np.any(beyond & (view.latency_s - view.floor_s > alert_s(view)))
 
     def _save(self, view: OperatorView, rates: F64, numbers: dict[str, float]) -> _Diagnosis:
         """Scale in, if all slots stay good."""
@@ -316,6 +331,14 @@ def latency_seen_s(view: OperatorView) -> F64:
     return np.where(silent & (waiting == 0.0), 0.0, view.latency_s)
 
 
+def alert_s(view: OperatorView) -> F64:
+    """Return l of each slot, in seconds: as set, but no less than a few records take."""
+    with np.errstate(divide="ignore", over="ignore"):
+        records_s = np.where(view.service_rate > 0.0, _ALERT_RECORDS / view.service_rate, 0.0)
+    found: F64 = np.maximum(view.alert_s, np.minimum(records_s, view.bound_s / 2.0))
+    return found
+
+
 def healthiness(view: OperatorView, latency_s: F64, projected_s: F64) -> I64:
     """Return the `Health` of each slot.
 
@@ -332,8 +355,11 @@ def healthiness(view: OperatorView, latency_s: F64, projected_s: F64) -> I64:
     ----------
     StreamSwitch 3.3: both above is severe, neither is good.
     """
-    severe = (latency_s - view.floor_s > view.alert_s) & (view.floor_s + projected_s > view.bound_s)
-    good = (latency_s - view.floor_s <= view.alert_s) & (view.floor_s + projected_s <= view.bound_s)
+    alerts_s = alert_s(view)
+    if len(alerts_s) != len(latency_s):  # other slots than there are
+        alerts_s = alerts_s.min(keepdims=True)
+    severe = (latency_s - view.floor_s > alerts_s) & (view.floor_s + projected_s > view.bound_s)
+    good = (latency_s - view.floor_s <= alerts_s) & (view.floor_s + projected_s <= view.bound_s)
     fair = np.where(good, int(Health.GOOD), int(Health.MODERATE))
     health: I64 = np.where(severe, int(Health.SEVERE), fair)
     return health

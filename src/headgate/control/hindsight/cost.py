@@ -1,0 +1,98 @@
+"""What a record costs: its mean, as sure as it is, and how it varies."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from headgate.control.hindsight.demand import F64
+from headgate.control.observation import OperatorView
+from headgate.control.rescaling import mean_service_rate
+
+_LEAST_RATE = 1e-9
+"""Records per second below which a service rate counts as unknown."""
+
+_POOL = 2048
+"""Measured costs that virtual records draw from."""
+
+_MEMORY_S = 60.0
+"""Seconds after which a measured cost counts a third in the mean. Chosen."""
+
+_SURE = 3.0
+"""Standard errors that the newest costs must differ by to be believed at once. Chosen."""
+
+
+class RecordCost:
+    """The useful seconds of a record, and of records like those that were measured.
+
+    The mean is that of all useful time over all records: a mean of rates, as the smoothed service rate
+    is, takes cheap records for many. It forgets slowly, since few dear records make much of it, unless
+    the newest measurements differ by more than chance explains.
+
+    References
+    ----------
+    Differs from StreamSwitch 4.2, whose mu is the smoothed mean of each tick's completions over its
+    useful time.
+    """
+
+    def __init__(self) -> None:
+        self.mean_s = 0.0
+        self._pool: F64 = np.zeros((_POOL, 2))
+        self._held = 0
+        self._place = 0
+        self._drawn = 0
+        self._seen = 0
+        self._records = self._useful_s = 0.0
+
+    def add(self, elapsed_s: float, view: OperatorView) -> None:
+        """Take in what a view has measured since the last one."""
+        rate = mean_service_rate(view)
+        if view.costs is None:
+            self.mean_s = 1.0 / rate if rate > _LEAST_RATE else self.mean_s
+            return
+        new = view.costs[len(view.costs) - min(view.costs_seen - self._seen, len(view.costs)) :]
+        self._seen = view.costs_seen
+        kept = math.exp(-elapsed_s / _MEMORY_S)
+        self._records = self._records * kept + float(new[:, 0].sum())
+        self._useful_s = self._useful_s * kept + float((new[:, 0] * new[:, 1]).sum())
+        if len(new):
+            places = (self._place + np.arange(len(new))) % _POOL
+            self._pool[places] = new
+            self._place = int(places[-1] + 1) % _POOL
+            self._held = min(self._held + len(new), _POOL)
+        if self._records > 0.0:
+            self.mean_s = self._believed(view.costs)
+        elif rate > _LEAST_RATE:
+            self.mean_s = 1.0 / rate
+
+    def _believed(self, newest: F64) -> float:
+        mean_s = self._useful_s / self._records
+        records, each_s = newest[:, 0], newest[:, 1]
+        total = float(records.sum())
+        now_s = float((records * each_s).sum()) / total
+        # of the mean, from how measurements scatter around it
+        off = float((records * (each_s - now_s)).dot(records * (each_s - now_s)))
+        error_s = math.sqrt(off) / total
+        return now_s if abs(now_s - mean_s) > _SURE * error_s else mean_s
+
+    @property
+    def variability(self) -> float:
+        """The squared coefficient of variation of a record's cost; 0 while nothing was measured."""
+        if not self._held or self.mean_s <= 0.0:
+            return 0.0
+        records, each_s = self._pool[: self._held].T
+        off_s = each_s - self.mean_s
+        # of n together, the mean varies by the nth part
+        return float((records * off_s * off_s).mean()) / self.mean_s**2
+
+    def drawn(self, counts: F64) -> F64:
+        """Return the mean cost of each of so many records: drawn in turn from those measured."""
+        if not self._held:
+            return np.full(len(counts), self.mean_s)
+        places = (self._drawn + np.arange(len(counts))) % self._held
+        self._drawn = int(self._drawn + len(counts)) % self._held
+        together, each_s = self._pool[places, 0], self._pool[places, 1]
+        wide = np.minimum(np.sqrt(together / np.maximum(counts, 1.0)), 2.0)
+        found: F64 = np.maximum(self.mean_s + (each_s - self.mean_s) * wide, 0.05 * self.mean_s)
+        return found

@@ -1,0 +1,116 @@
+"""Another number of slots, or the same, evenly loaded, and few key groups moved."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.control.decision import Change, ChangeKind
+from headgate.control.observation import OperatorView
+from headgate.core.assignment import Assignment
+
+F64 = npt.NDArray[np.float64]
+
+_SILENT, _LEAST_LOAD = 0.1, 1e-9
+"""What all key groups together count beside their load, as a share of it; and where there is none."""
+
+_OVER = 0.05
+"""A slot may have so much more than its even share before it sheds groups. Chosen."""
+
+
+def repacked(view: OperatorView, wanted: int, load: F64, over: float = _OVER) -> Change | None:
+    """Return the change to `wanted` slots that moves few key groups and leaves no slot overloaded.
+
+    Slots that go are those with the least load. A slot sheds groups, the heaviest that fit first,
+    while it has more than its even share and a bit; a group that is more than that alone is left
+    alone there. What was shed goes to the least loaded slots, the heaviest first (LPT).
+
+    Parameters
+    ----------
+    view : OperatorView
+    wanted : int
+        From 1 to the number of key groups.
+    load : float64[G]
+        What each key group brings, in any unit.
+    over : float
+        As a share of a slot's even share.
+
+    Returns
+    -------
+    Change or None
+        None where nothing would change.
+
+    References
+    ----------
+    LPT: Graham (1969). StreamSwitch 3.4 moves the groups of one slot to one other.
+    """
+    before = view.slots
+    # Each group a bit, so that silent ones are spread as well.
+    weight = load + max(float(load.sum()), _LEAST_LOAD) * _SILENT / len(load)
+    split = view.assignment.split
+    for group, shares in split.items():
+        weight[group] /= len(shares)
+    total = np.bincount(view.assignment.slot_of, weights=weight, minlength=before)
+    shared = np.zeros(before)
+    for group, shares in split.items():
+        shared[list(shares[1:])] += weight[group]
+    keep = sorted(np.argsort(-(total + shared), kind="stable")[: min(wanted, before)].tolist())
+    number: dict[int, int] = {old: new for new, old in enumerate(keep)}
+    held: list[list[int]] = [[] for _ in range(wanted)]
+    shed: list[int] = []
+    for group, owner in enumerate(view.assignment.slot_of):
+        (held[number[owner]] if owner in number else shed).append(group)
+    sums = np.zeros(wanted)
+    sums[: len(keep)] = shared[keep]
+    share = _even_share(weight, float(weight.sum() + shared.sum()), wanted)
+    for slot, groups in enumerate(held):
+        groups.sort(key=lambda g: (-weight[g], g))
+        sums[slot] += float(weight[groups].sum())
+        sums[slot] = _shed(groups, shed, weight, sums[slot], share, share * (1.0 + over))
+    shed.sort(key=lambda g: (-weight[g], g))
+    for group in shed:
+        slot = int(np.argmin(sums))
+        held[slot].append(group)
+        sums[slot] += weight[group]
+    slot_of = [0] * len(load)
+    for slot, groups in enumerate(held):
+        for group in groups:
+            slot_of[group] = slot
+    if wanted == before and tuple(slot_of) == view.assignment.slot_of:
+        return None
+    kind = ChangeKind.BALANCE if wanted == before else ChangeKind.RESCALE
+    left = {}
+    for group, shares in split.items():
+        others = [number[s] for s in shares if s in number and number[s] != slot_of[group]]
+        if others:
+            left[group] = (slot_of[group], *others)
+    assignment = Assignment(tuple(slot_of), wanted, view.assignment.epoch + 1, left)
+    survivors: list[int | None] = [*keep, *[None] * (wanted - len(keep))]
+    return Change(kind, assignment, tuple(survivors))
+
+
+def _even_share(weight: F64, total: float, slots: int) -> float:
+    """Return what each slot has that has no group which is more than that alone."""
+    left, free = total, slots
+    for heavy in np.sort(weight)[::-1].tolist():
+        if free == 1 or heavy <= left / free:
+            break
+        left, free = left - heavy, free - 1
+    return left / free
+
+
+def _shed(
+    groups: list[int], shed: list[int], weight: F64, total: float, share: float, most: float
+) -> float:
+    """Move groups, the heaviest first, from `groups` to `shed` until a slot has no more than `most`."""
+    place = 1 if groups and weight[groups[0]] > share else 0  # the one that is too heavy stays
+    while total > most and len(groups) > max(place, 1):
+        over = total - share
+        while place < len(groups) - 1 and weight[groups[place]] > over:
+            place += 1
+        group = groups.pop(place)
+        shed.append(group)
+        total -= float(weight[group])
+        if place >= len(groups):
+            break
+    return total
