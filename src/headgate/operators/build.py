@@ -7,6 +7,7 @@ from typing import Any
 
 from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.deduplicate import DeduplicateOperator, DeduplicateSpec
+from headgate.operators.held import HeldOperator, HeldSessionOperator
 from headgate.operators.join.operator import JoinOperator
 from headgate.operators.join.spec import JoinSpec
 from headgate.operators.operator import Operator
@@ -20,6 +21,8 @@ Spec = AggregateSpec | ProcessorSpec | DeduplicateSpec | JoinSpec
 
 def _aggregate(spec: AggregateSpec) -> Operator:
     of_sessions = spec.time is not None and spec.time.session
+    if spec.held:
+        return HeldSessionOperator(spec) if of_sessions else HeldOperator(spec)
     return SessionOperator(spec) if of_sessions else AggregateOperator(spec)
 
 
