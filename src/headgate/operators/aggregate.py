@@ -428,7 +428,7 @@ class Buffers:
     key_strings : strings of the key, not interned yet
     values : int64[n, value_words]
     value_strings : strings of the values, not interned yet
-    held : tuple of HeldRows
+    kept : tuple of KeptRows
         One for each collection of the spec.
     """
 
@@ -436,11 +436,11 @@ class Buffers:
     key_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
     values: I64
     value_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
-    held: tuple[HeldRows, ...] = ()
+    kept: tuple[KeptRows, ...] = ()
 
 
 @dataclass(frozen=True)
-class HeldRows:
+class KeptRows:
     """What of arriving records is kept in one collection, in serving order.
 
     Attributes

@@ -7,7 +7,7 @@ from typing import Any
 
 from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.deduplicate import DeduplicateOperator, DeduplicateSpec
-from headgate.operators.held import HeldOperator, HeldSessionOperator
+from headgate.operators.kept import KeptOperator, KeptSessionOperator
 from headgate.operators.join.operator import JoinOperator
 from headgate.operators.join.spec import JoinSpec
 from headgate.operators.operator import Operator
@@ -21,8 +21,8 @@ Spec = AggregateSpec | ProcessorSpec | DeduplicateSpec | JoinSpec
 
 def _aggregate(spec: AggregateSpec) -> Operator:
     of_sessions = spec.time is not None and spec.time.session
-    if spec.held:
-        return HeldSessionOperator(spec) if of_sessions else HeldOperator(spec)
+    if spec.kept:
+        return KeptSessionOperator(spec) if of_sessions else KeptOperator(spec)
     return SessionOperator(spec) if of_sessions else AggregateOperator(spec)
 
 

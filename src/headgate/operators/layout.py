@@ -1,7 +1,7 @@
 """Where each leaf of an `AggregateSpec` lies in a row, as arrays for the kernels.
 
 A row is ``[meta | key nulls, key words ..., slice start | value nulls, value words ...]``. Where values of
-records are kept themselves (`AggregateSpec.held`) each has a row of its own: its key goes on with a tag (0
+records are kept themselves (`AggregateSpec.kept`) each has a row of its own: its key goes on with a tag (0
 for the aggregates' own row, else which of the collections it belongs to), the place of its record where
 that counts, and the words of the values; its last value word says how many are alike.
 """
@@ -41,11 +41,11 @@ class RowLayout:
     string_words : tuple of int
         Words of a whole row that hold interned strings.
     tag_at, place_at : int
-        Words within the key part, -1 where nothing is kept; the words of held leaves follow.
-    held_at : tuple of tuple of int
+        Words within the key part, -1 where nothing is kept; the words of kept leaves follow.
+    kept_at : tuple of tuple of int
         Word of each leaf within the key part, by collection.
     count_at : int
-        Word within the value part of how many held values are alike, -1 where nothing is kept.
+        Word within the value part of how many kept values are alike, -1 where nothing is kept.
     """
 
     table: TableLayout
@@ -58,7 +58,7 @@ class RowLayout:
     string_words: tuple[int, ...]
     tag_at: int = -1
     place_at: int = -1
-    held_at: tuple[tuple[int, ...], ...] = ()
+    kept_at: tuple[tuple[int, ...], ...] = ()
     count_at: int = -1
 
     @property
@@ -74,12 +74,12 @@ def row_layout(spec: AggregateSpec) -> RowLayout:
     if spec.time is not None:
         time_at, at = at, at + 1
     tag_at = place_at = -1
-    held_at: list[tuple[int, ...]] = []
-    if spec.held:
+    kept_at: list[tuple[int, ...]] = []
+    if spec.kept:
         tag_at, place_at, at = at, at + 1, at + 2
-    for held in spec.held:
-        words, width = positions(held.leaves)
-        held_at.append(tuple(at + word - 1 for word in words))
+    for kept in spec.kept:
+        words, width = positions(kept.leaves)
+        kept_at.append(tuple(at + word - 1 for word in words))
         at += width - 1
     key_words = at
     value_leaves = tuple(leaf for a in spec.aggregates for leaf in a.all_leaves)
@@ -105,7 +105,7 @@ def row_layout(spec: AggregateSpec) -> RowLayout:
                 nulls |= 1 << (first + i)
         first += count + extra
     count_at = -1
-    if spec.held:
+    if spec.kept:
         # an aggregate of its own that no column brings
         count_at, value_words = value_words, value_words + 1
         leaves = np.vstack([leaves, [(count_at, 1, int(Kind.INTEGER), first)]])
@@ -120,8 +120,8 @@ def row_layout(spec: AggregateSpec) -> RowLayout:
             words_of[value_at[leaf] - 1] = int(np.array(value, dtype=kind).view(np.int64))
     fresh = (nulls, *words_of)
     strings = [1 + w for w, x in zip(key_at, spec.keys, strict=True) if x.kind is Kind.BYTES]
-    for held, words in zip(spec.held, held_at, strict=True):
-        strings += [1 + w for w, x in zip(words, held.leaves, strict=True) if x.kind is Kind.BYTES]
+    for kept, words in zip(spec.kept, kept_at, strict=True):
+        strings += [1 + w for w, x in zip(words, kept.leaves, strict=True) if x.kind is Kind.BYTES]
     value_start = 1 + key_words
     strings += [
         value_start + w for w, x in zip(value_at, value_leaves, strict=True) if x.kind is Kind.BYTES
@@ -137,7 +137,7 @@ def row_layout(spec: AggregateSpec) -> RowLayout:
         string_words=tuple(strings),
         tag_at=tag_at,
         place_at=place_at,
-        held_at=tuple(held_at),
+        kept_at=tuple(kept_at),
         count_at=count_at,
     )
 

@@ -175,7 +175,7 @@ class Keep(IntEnum):
 
 
 @dataclass(frozen=True)
-class Held:
+class Kept:
     """Values of records that are kept themselves, for aggregates that nothing smaller stands for.
 
     Parameters
@@ -284,7 +284,7 @@ class AggregateSpec(OperatorSpec):
     aggregates : tuple of Aggregate
     mode : OutputMode
         APPEND needs a `time` that expires.
-    held : tuple of Held
+    kept : tuple of Kept
         What is kept beside the aggregates, each an entry of its own behind its key and slice.
     """
 
@@ -292,11 +292,11 @@ class AggregateSpec(OperatorSpec):
     time: TimeKey | None
     aggregates: tuple[Aggregate, ...]
     mode: OutputMode
-    held: tuple[Held, ...] = ()
+    kept: tuple[Kept, ...] = ()
 
     def __post_init__(self) -> None:
         values = sum(len(a.all_leaves) for a in self.aggregates)
-        keys = len(self.keys) + sum(len(held.leaves) for held in self.held)
+        keys = len(self.keys) + sum(len(kept.leaves) for kept in self.kept)
         for what, count in (("key", keys), ("aggregates", values)):
             if count > MAX_LEAVES:
                 msg = (
@@ -312,12 +312,12 @@ class AggregateSpec(OperatorSpec):
         Not where values of records are kept, nor where Spark's plan has no aggregate that merges so.
         """
         ours_only = any(one.op in (Op.MERGED, Op.REGISTERS) for one in self.aggregates)
-        return None if self.held or ours_only else self.aggregates
+        return None if self.kept or ours_only else self.aggregates
 
     @property
     def unsplittable(self) -> str:
         """Why records of one key may not be merged apart from each other; empty where they may."""
-        if self.held:
+        if self.kept:
             return "values of its records are kept themselves, and no two of them can be merged"
         if self.time is not None and self.time.session:
             return "a session grows with every record, in the order of their times"
@@ -355,8 +355,8 @@ class AggregateSpec(OperatorSpec):
             "time": [time.size_us, time.advance_us, time.offset_us] if time else None,
             "aggregates": [[a.op.name, _pairs(a.all_leaves)] for a in self.aggregates],
         }
-        if self.held:
-            parts["held"] = [[held.keep.name, _pairs(held.leaves)] for held in self.held]
+        if self.kept:
+            parts["kept"] = [[kept.keep.name, _pairs(kept.leaves)] for kept in self.kept]
         return parts
 
 

@@ -67,7 +67,7 @@ class _AggregateReader:
             time=time,
             aggregates=tuple(functions.aggregates),
             mode=self.reading.mode,
-            held=tuple(kept.held for kept in functions.kept),
+            kept=tuple(one.kept for one in functions.kept),
         )
         placeholder, output_plan = self._output_plan(spec, functions, spans, time_index)
         return self.reading.operator(
@@ -77,7 +77,7 @@ class _AggregateReader:
             taken=Taken(
                 plan=self.child,
                 keys=keys,
-                values=[*functions.values, *functions.held_values],
+                values=[*functions.values, *functions.kept_values],
                 key_names=[sql_text(e) for e in self.grouping],
                 slice_start=slice_start,
                 arrival=self.reading.arrived(each(self.child.output()), self.upstream),

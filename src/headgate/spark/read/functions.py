@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
-from headgate.operators.held import leaf_name, present_name
-from headgate.operators.spec import Aggregate, Held, Keep, Kind, Leaf, Op
+from headgate.operators.kept import leaf_name, present_name
+from headgate.operators.spec import Aggregate, Kept, Keep, Kind, Leaf, Op
 from headgate.spark.jvm.expressions import column, data_type, text_of
 from headgate.spark.jvm.folding import (
     arguments_of,
@@ -76,17 +76,17 @@ class _Buffer:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Collection:
     """A collection of values: what tells it from others, the types of its values, its leaves."""
 
     arguments: list[Jvm]
     condition: Jvm | None
-    held: Held
+    kept: Kept
     widths: list[int]
     ordering: int
 
     def same(self, arguments: list[Jvm], condition: Jvm | None, keep: Keep) -> bool:
-        if self.held.keep is not keep or len(self.arguments) != len(arguments):
+        if self.kept.keep is not keep or len(self.arguments) != len(arguments):
             return False
         if self.condition is None or condition is None:
             if self.condition is not condition:
@@ -116,7 +116,7 @@ class _Folded(_Buffer):
 
     spark: SparkSession | None = None
     function: Jvm = None
-    kept: _Kept | None = None
+    kept: _Collection | None = None
 
     def value(self) -> Column:
         """Return the result over the collection's column."""
@@ -158,8 +158,8 @@ class AggregateFunctions:
         self.aggregates: list[Aggregate] = []
         self.values: list[Routed] = []
         self.buffers: list[_Buffer] = []
-        self.kept: list[_Kept] = []
-        self.held_values: list[Routed] = []
+        self.kept: list[_Collection] = []
+        self.kept_values: list[Routed] = []
         self.evaluated: list[str] = []
         self.ways: dict[str, list[str]] = {}
         self._condition: Column | None = None
@@ -307,7 +307,7 @@ class AggregateFunctions:
     ) -> int:
         number, one = len(self.kept), F.lit(1).cast("bigint")
         present = one if condition is None else F.when(column(self.spark, condition), one)
-        self.held_values.append(Routed(present_name(number), Leaf(Kind.INTEGER), present))
+        self.kept_values.append(Routed(present_name(number), Leaf(Kind.INTEGER), present))
         found, widths = list(ordering), []
         for argument in arguments:
             kind = data_type(argument.dataType())
@@ -317,9 +317,9 @@ class AggregateFunctions:
             widths.append(len(parts))
             found += parts
         for i, (leaf, part) in enumerate(found):
-            self.held_values.append(Routed(leaf_name(number, i), leaf, part))
-        held = Held(tuple(leaf for leaf, _ in found), keep)
-        self.kept.append(_Kept(arguments, condition, held, widths, len(ordering)))
+            self.kept_values.append(Routed(leaf_name(number, i), leaf, part))
+        kept = Kept(tuple(leaf for leaf, _ in found), keep)
+        self.kept.append(_Collection(arguments, condition, kept, widths, len(ordering)))
         return number
 
     def _refuse(self, what: str) -> NoReturn:

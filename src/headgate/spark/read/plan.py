@@ -178,7 +178,7 @@ def raw_schema(spec: AggregateSpec, values: list[Routed]) -> T.StructType:
     if spec.time is not None:
         fields.append(T.StructField("t", T.LongType()))
     fields += [T.StructField(v.name, types.spark_type(v.leaf)) for v in values]
-    for number, held in enumerate(spec.held):
-        parts = [T.StructField(f"x{i}", types.spark_type(x)) for i, x in enumerate(held.leaves)]
+    for number, kept in enumerate(spec.kept):
+        parts = [T.StructField(f"x{i}", types.spark_type(x)) for i, x in enumerate(kept.leaves)]
         fields.append(T.StructField(f"l{number}", T.ArrayType(T.StructType(parts))))
     return T.StructType(fields)

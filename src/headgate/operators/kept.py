@@ -17,13 +17,13 @@ from headgate.operators.aggregate import (
     AggregateOperator,
     Buffers,
     GroupResults,
-    HeldRows,
+    KeptRows,
     interned,
 )
 from headgate.operators.groupwise import whole
 from headgate.operators.numbering import Distinct
 from headgate.operators.session import SessionOperator
-from headgate.operators.spec import Held, Keep
+from headgate.operators.spec import Kept, Keep
 from headgate.operators.step import SlotStep
 from headgate.state.ports import I64, Table
 
@@ -41,58 +41,58 @@ def leaf_name(collection: int, leaf: int) -> str:
     return f"h{collection}_{leaf}"
 
 
-class HeldOperator(AggregateOperator):
+class KeptOperator(AggregateOperator):
     """Runs an `AggregateSpec` that keeps values of its records."""
 
     def input_schema(self) -> pa.Schema:
         """Return the schema of arriving columns: an aggregate's, and those of the collections."""
         fields = list(super().input_schema())
-        for number, held in enumerate(self.spec.held):
+        for number, kept in enumerate(self.spec.kept):
             fields.append(pa.field(present_name(number), pa.int64()))
             fields += [
                 pa.field(leaf_name(number, i), codec.arrow_type(leaf))
-                for i, leaf in enumerate(held.leaves)
+                for i, leaf in enumerate(kept.leaves)
             ]
         return pa.schema(fields)
 
     def schema(self) -> pa.Schema:
         """Return the schema of `columns`: an aggregate's, and ``l0 ..``, lists of structs ``x0 ..``."""
-        lists = enumerate(self.spec.held)
-        more = [pa.field(f"l{number}", pa.list_(_item(held))) for number, held in lists]
+        lists = enumerate(self.spec.kept)
+        more = [pa.field(f"l{number}", pa.list_(_item(kept))) for number, kept in lists]
         return pa.schema([*super().schema(), *more])
 
     def _arriving(self, step: SlotStep, rows: pa.Table) -> Buffers:
         found = self._encoded(rows)
         places = (step.request.turn << _PLACES) + np.arange(rows.num_rows)
-        held = tuple(self._held(n, rows, places) for n in range(len(self.spec.held)))
-        return Buffers(found.keys, found.key_strings, found.values, found.value_strings, held)
+        kept = tuple(self._kept_rows(n, rows, places) for n in range(len(self.spec.kept)))
+        return Buffers(found.keys, found.key_strings, found.values, found.value_strings, kept)
 
-    def _held(self, number: int, rows: pa.Table, places: I64) -> HeldRows:
-        layout, held = self.layout, self.spec.held[number]
+    def _kept_rows(self, number: int, rows: pa.Table, places: I64) -> KeptRows:
+        layout, kept = self.layout, self.spec.kept[number]
         columns = [
             whole(rows.column(leaf_name(number, i)).combine_chunks())
-            for i in range(len(held.leaves))
+            for i in range(len(kept.leaves))
         ]
         width = layout.table.key_words
-        found = codec.encode(columns, held.leaves, layout.held_at[number], width)
+        found = codec.encode(columns, kept.leaves, layout.kept_at[number], width)
         keys = found.matrix
         keys[:, 0] <<= self._first_bit(number)
         keys[:, layout.tag_at] = number + 1
-        if held.keep is Keep.LIST:
+        if kept.keep is Keep.LIST:
             keys[:, layout.place_at] = places
         present = rows.column(present_name(number)).is_valid().to_numpy()
-        return HeldRows(present, keys, found.strings)
+        return KeptRows(present, keys, found.strings)
 
     def _first_bit(self, number: int) -> int:
-        return len(self.spec.keys) + sum(len(h.leaves) for h in self.spec.held[:number])
+        return len(self.spec.keys) + sum(len(h.leaves) for h in self.spec.kept[:number])
 
     def merge(self, table: Table, batch: Buffers, start: int, stop: int) -> None:
         """Merge records ``start:stop`` of `batch` into `table`, and keep what is kept of them."""
         super().merge(table, batch, start, stop)
         keys = interned(table, batch.keys, batch.key_strings, start, stop)
-        for held in batch.held:
-            present = held.present[start:stop]
-            own = interned(table, held.keys, held.strings, start, stop)
+        for kept in batch.kept:
+            present = kept.present[start:stop]
+            own = interned(table, kept.keys, kept.strings, start, stop)
             index = table.upsert(np.ascontiguousarray((keys | own)[present]))
             counted = np.tile(np.array(self.layout.table.fresh, dtype=np.int64), (len(index), 1))
             counted[:, self.layout.count_at] = 1
@@ -105,24 +105,24 @@ class HeldOperator(AggregateOperator):
         shown = GroupResults(results.keys[own], results.values[own], results.strings)
         known = Distinct(self._bare(shown.keys))
         lists = []
-        for number, held in enumerate(self.spec.held):
+        for number, kept in enumerate(self.spec.kept):
             mine = tags == number + 1
             some = GroupResults(results.keys[mine], results.values[mine], results.strings)
-            lists.append(self._list(number, held, some, known))
+            lists.append(self._list(number, kept, some, known))
         return super().columns(shown) + lists
 
-    def _list(self, number: int, held: Held, some: GroupResults, known: Distinct) -> pa.Array:
+    def _list(self, number: int, kept: Kept, some: GroupResults, known: Distinct) -> pa.Array:
         layout = self.layout
         of = known.find(self._bare(some.keys))
         order = np.lexsort((some.keys[:, layout.place_at], of))
-        if held.keep is Keep.BAG:
+        if kept.keep is Keep.BAG:
             order = np.repeat(order, some.values[order, layout.count_at])
         words = some.keys[order]
         words[:, 0] >>= self._first_bit(number)
-        parts = codec.decode(words, held.leaves, layout.held_at[number], some.strings)
+        parts = codec.decode(words, kept.leaves, layout.kept_at[number], some.strings)
         ends = np.cumsum(np.bincount(of[order], minlength=len(known.rows)))
         offsets = pa.array(np.r_[0, ends].astype(np.int32))
-        items = pa.StructArray.from_arrays(parts, fields=list(_item(held)))
+        items = pa.StructArray.from_arrays(parts, fields=list(_item(kept)))
         return pa.ListArray.from_arrays(offsets, items)
 
     def _bare(self, keys: I64) -> I64:
@@ -150,7 +150,7 @@ class HeldOperator(AggregateOperator):
         return keys[wanted], values[wanted]
 
 
-class HeldSessionOperator(HeldOperator, SessionOperator):
+class KeptSessionOperator(KeptOperator, SessionOperator):
     """The same of sessions; a value is kept with its record's own time, whatever its session becomes."""
 
     def _sessions(self, table: Table) -> I64:
@@ -160,22 +160,24 @@ class HeldSessionOperator(HeldOperator, SessionOperator):
 
     def _results(self, table: Table, index: I64) -> GroupResults:
         shown = super()._results(table, index)
-        held, of = self._kept(table, index)
-        rows = table.rows[held]
+        kept, of = self._within(table, index)
+        rows = table.rows[kept]
         keys, values = rows[:, 1 : self._start], rows[:, self._start :]
         keys[:, self.layout.time_at] = shown.keys[of, self.layout.time_at]
+        # what is alike at two times of a session is alike
+        keys, values = self._merged(table, keys, values, None)
         keys = np.concatenate([shown.keys, keys])
         return GroupResults(keys, np.concatenate([shown.values, values]), shown.strings)
 
     def _remove(self, table: Table, ended: I64) -> None:
-        table.delete(np.concatenate([ended, self._kept(table, ended)[0]]))
+        table.delete(np.concatenate([ended, self._within(table, ended)[0]]))
 
-    def _kept(self, table: Table, index: I64) -> tuple[I64, I64]:
+    def _within(self, table: Table, index: I64) -> tuple[I64, I64]:
         """Return the rows of values within some sessions, and which of the sessions each belongs to."""
         layout = self.layout
         live = table.live()
-        held = live[table.rows[live, 1 + layout.tag_at] > 0]
-        sessions, values = table.rows[index], table.rows[held]
+        kept = live[table.rows[live, 1 + layout.tag_at] > 0]
+        sessions, values = table.rows[index], table.rows[kept]
         at = 1 + layout.time_at
         starts, times = sessions[:, at].copy(), values[:, at].copy()
         ends = sessions[:, self._start + self._end_at]
@@ -196,10 +198,10 @@ class HeldSessionOperator(HeldOperator, SessionOperator):
         session = order[np.where(inside, found, 0)] if len(order) else np.zeros_like(found)
         if len(order):
             inside &= (known.of[session] == of_key) & (times < ends[session])
-        return held[inside], session[inside]
+        return kept[inside], session[inside]
 
 
-def _item(held: Held) -> pa.StructType:
+def _item(kept: Kept) -> pa.StructType:
     """Return the type of a value of a collection."""
-    fields = [pa.field(f"x{i}", codec.arrow_type(leaf)) for i, leaf in enumerate(held.leaves)]
+    fields = [pa.field(f"x{i}", codec.arrow_type(leaf)) for i, leaf in enumerate(kept.leaves)]
     return pa.struct(fields)
