@@ -127,7 +127,9 @@ def expected(time, records):
                     groups[key, open_until] = there
                     members = []
                 if record is not None:
-                    open_until = max(open_until or 0, record[1] + GAP) if members else record[1] + GAP
+                    open_until = (
+                        max(open_until or 0, record[1] + GAP) if members else record[1] + GAP
+                    )
                     members.append(record)
         return {key: answer(group) for key, group in groups.items()}
     for record in records:

@@ -1,7 +1,7 @@
 """Aggregates that people write, by the way in which they are run, over the columns of `answers`.
 
-What Spark leaves to chance (the order of a list, ties, the last bits of a double) is taken out by the call
-itself, so that any two right answers are equal.
+What Spark leaves to chance (the order of a list, ties, the last bits of a double) is taken out by the
+call itself, so that any two right answers are equal.
 """
 
 from __future__ import annotations
@@ -106,9 +106,13 @@ def with_filter(call: str) -> str:
 def generate(seed: int) -> answers.Generated:
     """Return query `seed`; forty of them have every call in every mode, with and without a window."""
     rng = random.Random(f"aggregates {seed}")
-    window = [(), ("4 seconds",), ("6 seconds", "2 seconds"), ("5 seconds", "3 seconds"), "session"][
-        seed % 5
-    ]
+    window = [
+        (),
+        ("4 seconds",),
+        ("6 seconds", "2 seconds"),
+        ("5 seconds", "3 seconds"),
+        "session",
+    ][seed % 5]
     modes = ("append", "complete") if window == "session" else ("append", "update", "complete")
     mode = modes[seed // 5 % len(modes)] if window else ("update", "complete")[seed // 5 % 2]
     keys = [["o"], ["t"], ["array(o, i > 0)"], ["cast(e as timestamp_ntz)", "o"], []][seed // 3 % 5]
@@ -124,7 +128,11 @@ def generate(seed: int) -> answers.Generated:
         ]
         if window:
             source = source.withWatermark("ts", f"{answers.DELAY_S} seconds")
-            cut = F.session_window("ts", "1 second") if window == "session" else F.window("ts", *window)
+            cut = (
+                F.session_window("ts", "1 second")
+                if window == "session"
+                else F.window("ts", *window)
+            )
             grouping.append(cut.alias("window"))
         made = [F.expr(with_filter(call)).alias(f"v{i}") for i, call in enumerate(calls)]
         return source.groupBy(*grouping).agg(F.expr("count(*)").alias("n"), *made)

@@ -7,9 +7,9 @@ from typing import Any
 
 from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.deduplicate import DeduplicateOperator, DeduplicateSpec
-from headgate.operators.kept import KeptOperator, KeptSessionOperator
 from headgate.operators.join.operator import JoinOperator
 from headgate.operators.join.spec import JoinSpec
+from headgate.operators.kept import KeptOperator, KeptSessionOperator
 from headgate.operators.operator import Operator
 from headgate.operators.process import ProcessorOperator
 from headgate.operators.processor import ProcessorSpec

@@ -23,7 +23,7 @@ from headgate.operators.aggregate import (
 from headgate.operators.groupwise import whole
 from headgate.operators.numbering import Distinct
 from headgate.operators.session import SessionOperator
-from headgate.operators.spec import Kept, Keep
+from headgate.operators.spec import Keep, Kept
 from headgate.operators.step import SlotStep
 from headgate.state.ports import I64, Table
 

@@ -1,9 +1,9 @@
 """Where each leaf of an `AggregateSpec` lies in a row, as arrays for the kernels.
 
-A row is ``[meta | key nulls, key words ..., slice start | value nulls, value words ...]``. Where values of
-records are kept themselves (`AggregateSpec.kept`) each has a row of its own: its key goes on with a tag (0
-for the aggregates' own row, else which of the collections it belongs to), the place of its record where
-that counts, and the words of the values; its last value word says how many are alike.
+A row is ``[meta | key nulls, key words ..., slice start | value nulls, value words ...]``. Where
+values of records are kept themselves (`AggregateSpec.kept`) each has a row of its own: its key goes on
+with a tag (0 for the aggregates' own row, else which of the collections it belongs to), the place of its
+record where that counts, and the words of the values; its last value word says how many are alike.
 """
 
 from __future__ import annotations

@@ -92,7 +92,9 @@ class Leaves:
 
     def _write(self, rows: I64, index: I64, buffers: list[Value]) -> None:
         masks = rows[index, 0]
-        for (word, _, kind, bit), (values, nulls) in zip(self.leaves.tolist(), buffers, strict=True):
+        for (word, _, kind, bit), (values, nulls) in zip(
+            self.leaves.tolist(), buffers, strict=True
+        ):
             if kind == Kind.FLOAT:
                 words = np.ascontiguousarray(values, dtype=np.float64).view(np.int64)
             else:

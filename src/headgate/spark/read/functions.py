@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.kept import leaf_name, present_name
-from headgate.operators.spec import Aggregate, Kept, Keep, Kind, Leaf, Op
+from headgate.operators.spec import Aggregate, Keep, Kept, Kind, Leaf, Op
 from headgate.spark.jvm.expressions import column, data_type, text_of
 from headgate.spark.jvm.folding import (
     arguments_of,
@@ -29,7 +29,6 @@ from headgate.spark.read import types
 from headgate.spark.read.expressions import sql_text, substitute
 from headgate.spark.read.order import RecordOrder
 from headgate.spark.read.plan import Routed
-from headgate.spark.read.wording import WAY_OUT
 
 _ANY_ORDER = {
     "ApproxCountDistinctForIntervals": Keep.BAG,
@@ -278,7 +277,9 @@ class AggregateFunctions:
         if not can_fold(self.spark, function):
             self._refuse(sql_text(function))
         what = f"distinct {sql_text(function)}" if expression.isDistinct() else sql_text(function)
-        self.ways.setdefault("its values are kept, Spark's own function runs above", []).append(what)
+        self.ways.setdefault("its values are kept, Spark's own function runs above", []).append(
+            what
+        )
         arguments = arguments_of(function)
         keep = _ANY_ORDER.get(class_name(function), Keep.LIST)
         if expression.isDistinct():
@@ -325,8 +326,9 @@ class AggregateFunctions:
     def _refuse(self, what: str) -> NoReturn:
         keys = ", ".join(sql_text(e) for e in self._grouping) or "(none)"
         msg = (
-            f"cannot run {what} in the aggregate keyed by {keys}, nor does plain Spark on a stream; use a "
-            f"function of pyspark.sql.functions, {WAY_OUT}."
+            f"cannot run {what} in the aggregate keyed by {keys}: a pandas UDF is called with all rows of "
+            "a group, and plain Spark refuses it on a stream too; use a function of "
+            "pyspark.sql.functions, or collect_list and a UDF above."
         )
         raise UnsupportedQuery(msg)
 
