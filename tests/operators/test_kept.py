@@ -119,9 +119,8 @@ def expected(time, records):
         for record in records:
             by_key[record[0]].append(record)
         for key, mine in by_key.items():
-            mine = sorted(mine, key=lambda r: r[1])
             open_until, members = None, []
-            for record in [*mine, None]:
+            for record in [*sorted(mine, key=lambda r: r[1]), None]:
                 if members and (record is None or record[1] > open_until):
                     there = [r for r in records if r in members]
                     groups[key, open_until] = there

@@ -1,9 +1,9 @@
 """Merging buffers by expressions: what Catalyst says of an aggregate, run on whole columns of words.
 
-A declarative aggregate of Catalyst says how two of its buffers become one: an expression for each leaf, over
-those of the left and the right buffer. Such an expression is a nested tuple here, ``("add", x, y)``, and is
-computed for all rows at once. The buffers of one row are merged two by two, neighbours first, so n of
-them take log n turns and keep their order.
+A declarative aggregate of Catalyst says how two of its buffers become one: an expression for each leaf,
+over those of the left and the right buffer. Such an expression is a nested tuple here,
+``("add", x, y)``, and is computed for all rows at once. The buffers of one row are merged two by two,
+neighbours first, so n of them take log n turns and keep their order.
 
 Null is as in SQL: of a sum with null in it null comes, an ``if`` whose condition is null takes the other
 way. A value is a pair (array, mask of nulls).
@@ -37,10 +37,6 @@ _NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     "greater_or_equal": np.greater_equal,
 }
 _LOGIC = ("and", "or", "not")
-OPERATIONS = frozenset(
-    [*_NUMBERS, *_LOGIC, "divide", "equal", "if", "is_null", "is_not_null", "coalesce"]
-)
-"""What an expression may say."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +107,8 @@ def _taken(buffers: list[Value], which: npt.NDArray[Any]) -> list[Value]:
 def _value(one: Expression, left: list[Value], right: list[Value], count: int) -> Value:
     """Return the value of an expression for `count` pairs of buffers."""
     name, parts = one[0], one[1:]
-    if name == "left":
-        return left[parts[0]]
-    if name == "right":
-        return right[parts[0]]
+    if name in ("left", "right"):
+        return (left if name == "left" else right)[parts[0]]
     if name == "value":
         (constant,) = parts
         null = constant is None
@@ -122,26 +116,56 @@ def _value(one: Expression, left: list[Value], right: list[Value], count: int) -
     operands = [_value(part, left, right, count) for part in parts]
     if name in _LOGIC:
         return _logic(name, operands)
-    if name == "if":
-        (condition, unknown), (then, then_null), (other, other_null) = operands
-        taken = condition.astype(np.bool_) & ~unknown
-        return np.where(taken, then, other), np.where(taken, then_null, other_null)
-    if name == "coalesce":
-        values, nulls = operands[-1]
-        for more, more_null in reversed(operands[:-1]):
-            values, nulls = np.where(more_null, values, more), nulls & more_null
-        return values, nulls
-    if name in ("is_null", "is_not_null"):
-        nulls = operands[0][1]
-        return (nulls if name == "is_null" else ~nulls), np.zeros(count, dtype=np.bool_)
+    return _OTHERS[name](operands) if name in _OTHERS else _number(name, operands)
+
+
+def _number(name: str, operands: list[Value]) -> Value:
     (x, x_null), (y, y_null) = operands
-    nulls = x_null | y_null
-    if name == "divide":
-        return np.divide(x, np.where(y == 0, 1, y)), nulls | (y == 0)
-    if name == "equal":
-        both_nan = (x != x) & (y != y)  # noqa: PLR0124 -- to Spark one NaN equals another
-        return (x == y) | both_nan, nulls
-    return _NUMBERS[name](x, y), nulls
+    return _NUMBERS[name](x, y), x_null | y_null
+
+
+def _if(operands: list[Value]) -> Value:
+    (condition, unknown), (then, then_null), (other, other_null) = operands
+    taken = condition.astype(np.bool_) & ~unknown
+    return np.where(taken, then, other), np.where(taken, then_null, other_null)
+
+
+def _coalesce(operands: list[Value]) -> Value:
+    values, nulls = operands[-1]
+    for more, more_null in reversed(operands[:-1]):
+        values, nulls = np.where(more_null, values, more), nulls & more_null
+    return values, nulls
+
+
+def _is_null(operands: list[Value]) -> Value:
+    ((_, nulls),) = operands
+    return nulls, np.zeros_like(nulls)
+
+
+def _is_not_null(operands: list[Value]) -> Value:
+    ((_, nulls),) = operands
+    return ~nulls, np.zeros_like(nulls)
+
+
+def _divide(operands: list[Value]) -> Value:
+    (x, x_null), (y, y_null) = operands
+    return np.divide(x, np.where(y == 0, 1, y)), x_null | y_null | (y == 0)
+
+
+def _equal(operands: list[Value]) -> Value:
+    (x, x_null), (y, y_null) = operands
+    both_nan = (x != x) & (y != y)  # noqa: PLR0124 -- to Spark one NaN equals another
+    return (x == y) | both_nan, x_null | y_null
+
+
+_OTHERS: dict[str, Callable[[list[Value]], Value]] = {
+    "coalesce": _coalesce,
+    "divide": _divide,
+    "equal": _equal,
+    "if": _if,
+    "is_not_null": _is_not_null,
+    "is_null": _is_null,
+}
 
 
 def _logic(name: str, operands: list[Value]) -> Value:

@@ -1,10 +1,10 @@
 """Spark's own aggregate functions run over the items of an array, as one expression.
 
 An aggregate function of Catalyst is one of three things. A *declarative* one is expressions: initial
-values, an update, what it evaluates to. A *typed imperative* one is an object with a buffer of its own kind:
-it makes one, updates it with a row, evaluates it. An *imperative* one does so with a row of words. Each of
-them is run here by the higher-order function ``aggregate`` (of arrays), so a result needs neither a
-shuffle nor a plan of its own, and a new function of a new Spark needs no line here.
+values, an update, what it evaluates to. A *typed imperative* one is an object with a buffer of its own
+kind: it makes one, updates it with a row, evaluates it. An *imperative* one does so with a row of words.
+Each of them is run here by the higher-order function ``aggregate`` (of arrays), so a result needs neither
+a shuffle nor a plan of its own, and a new function of a new Spark needs no line here.
 """
 
 from __future__ import annotations

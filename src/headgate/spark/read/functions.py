@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from pyspark.sql import Column, SparkSession
@@ -17,15 +16,14 @@ from headgate.spark.jvm.expressions import column, data_type, text_of
 from headgate.spark.jvm.folding import (
     arguments_of,
     can_fold,
-    folded,
     is_declarative,
     normalised,
-    of_words,
     runs_as,
 )
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.merging import program_of
 from headgate.spark.read import types
+from headgate.spark.read.buffers import Buffer, Collection, Folded, Sketch
 from headgate.spark.read.expressions import sql_text, substitute
 from headgate.spark.read.order import RecordOrder
 from headgate.spark.read.plan import Routed
@@ -56,88 +54,6 @@ class _NoKernel(Exception):
     """Ours cannot merge an aggregate's buffers; its values are kept."""
 
 
-@dataclass(frozen=True)
-class _Buffer:
-    """One of Spark's aggregation buffers: its column above the slots, and the leaves it came in."""
-
-    name: str
-    type: T.DataType
-    columns: list[str]
-    nullable: bool
-    is_empty: bool = False
-
-    def value(self) -> Column:
-        """Return the buffer over the merged leaves."""
-        if self.is_empty:
-            # Spark's "no value yet", which we keep as a count; null in a marker row
-            return F.coalesce(F.col(self.columns[0]), F.lit(0)) == 0
-        return types.rebuild(self.type, [F.col(n) for n in self.columns])
-
-
-@dataclass(frozen=True)
-class _Collection:
-    """A collection of values: what tells it from others, the types of its values, its leaves."""
-
-    arguments: list[Jvm]
-    condition: Jvm | None
-    kept: Kept
-    widths: list[int]
-    ordering: int
-
-    def same(self, arguments: list[Jvm], condition: Jvm | None, keep: Keep) -> bool:
-        if self.kept.keep is not keep or len(self.arguments) != len(arguments):
-            return False
-        if self.condition is None or condition is None:
-            if self.condition is not condition:
-                return False
-        elif not self.condition.semanticEquals(condition):
-            return False
-        return all(a.semanticEquals(b) for a, b in zip(self.arguments, arguments, strict=True))
-
-
-@dataclass(frozen=True)
-class _Sketch(_Buffer):
-    """What a sketch says."""
-
-    spark: SparkSession | None = None
-    function: Jvm = None
-    words: int = 0
-
-    def value(self) -> Column:
-        """Return it over the sketch's column."""
-        assert self.spark is not None
-        return of_words(self.spark, self.function, F.col(self.columns[0]), self.words)
-
-
-@dataclass(frozen=True)
-class _Folded(_Buffer):
-    """A result that Spark's own function makes of the values of a collection."""
-
-    spark: SparkSession | None = None
-    function: Jvm = None
-    kept: _Collection | None = None
-
-    def value(self) -> Column:
-        """Return the result over the collection's column."""
-        kept = self.kept
-        assert kept is not None
-        assert self.spark is not None
-        items = F.col(self.columns[0])
-        if kept.ordering:
-            items = F.sort_array(items)
-        fields = [f"c{i}" for i in range(len(kept.arguments))]
-
-        def item(leaves: Column) -> Column:
-            parts, at = [], kept.ordering
-            for name, argument, width in zip(fields, kept.arguments, kept.widths, strict=True):
-                found = [leaves.getField(f"x{i}") for i in range(at, at + width)]
-                parts.append(types.rebuild(data_type(argument.dataType()), found).alias(name))
-                at += width
-            return F.struct(*parts)
-
-        return folded(self.spark, self.function, F.transform(items, item), fields)
-
-
 class AggregateFunctions:
     """The aggregate functions of one Aggregate node, each once.
 
@@ -156,8 +72,8 @@ class AggregateFunctions:
         self._grouping = grouping
         self.aggregates: list[Aggregate] = []
         self.values: list[Routed] = []
-        self.buffers: list[_Buffer] = []
-        self.kept: list[_Collection] = []
+        self.buffers: list[Buffer] = []
+        self.kept: list[Collection] = []
         self.kept_values: list[Routed] = []
         self.evaluated: list[str] = []
         self.ways: dict[str, list[str]] = {}
@@ -295,7 +211,7 @@ class AggregateFunctions:
         result = data_type(function.dataType())
         kept = self.kept[number]
         self.buffers.append(
-            _Folded(name, result, [f"l{number}"], nullable, False, self.spark, function, kept)
+            Folded(name, result, [f"l{number}"], nullable, False, self.spark, function, kept)
         )
         return [name]
 
@@ -320,14 +236,14 @@ class AggregateFunctions:
         for i, (leaf, part) in enumerate(found):
             self.kept_values.append(Routed(leaf_name(number, i), leaf, part))
         kept = Kept(tuple(leaf for leaf, _ in found), keep)
-        self.kept.append(_Collection(arguments, condition, kept, widths, len(ordering)))
+        self.kept.append(Collection(arguments, condition, kept, widths, len(ordering)))
         return number
 
     def _refuse(self, what: str) -> NoReturn:
         keys = ", ".join(sql_text(e) for e in self._grouping) or "(none)"
         msg = (
-            f"cannot run {what} in the aggregate keyed by {keys}: a pandas UDF is called with all rows of "
-            "a group, and plain Spark refuses it on a stream too; use a function of "
+            f"cannot run {what} in the aggregate keyed by {keys}: a pandas UDF is called with all rows "
+            "of a group, and plain Spark refuses it on a stream too; use a function of "
             "pyspark.sql.functions, or collect_list and a UDF above."
         )
         raise UnsupportedQuery(msg)
@@ -346,7 +262,7 @@ class AggregateFunctions:
         is_empty: bool = False,
     ) -> str:
         name = f"b{len(self.buffers)}"
-        self.buffers.append(_Buffer(name, kind, columns, nullable, is_empty))
+        self.buffers.append(Buffer(name, kind, columns, nullable, is_empty))
         return name
 
     def _counted(self, condition: Column | None) -> str:
@@ -434,7 +350,7 @@ class AggregateFunctions:
         self.aggregates.append(Aggregate(Op.REGISTERS, (leaf,)))
         name = f"b{len(self.buffers)}"
         self.buffers.append(
-            _Sketch(name, T.LongType(), [at], False, False, self.spark, function, words)
+            Sketch(name, T.LongType(), [at], False, False, self.spark, function, words)
         )
         return [name]
 

@@ -43,19 +43,9 @@ def any_leaves(data_type: T.DataType, value: Column) -> list[tuple[Leaf, Column]
     A struct becomes one leaf that says whether it is there, and those of its fields. What has no form of
     a fixed width is one leaf: the bytes in which Spark stores it.
     """
-    if isinstance(data_type, _INTEGERS):
-        return [(Leaf(Kind.INTEGER), value.cast("bigint"))]
-    if isinstance(data_type, T.BooleanType):
-        return [(Leaf(Kind.INTEGER), value.cast("int").cast("bigint"))]
-    if isinstance(data_type, T.DateType):
-        return [(Leaf(Kind.INTEGER), F.unix_date(value).cast("bigint"))]
-    if isinstance(data_type, T.TimestampType):
-        return [(Leaf(Kind.INTEGER), F.unix_micros(value))]
-    if isinstance(data_type, _AS_LONGS):
-        return [(Leaf(Kind.INTEGER), reinterpreted(data_type, value, T.LongType()))]
-    if isinstance(data_type, T.YearMonthIntervalType):
-        months = reinterpreted(data_type, value, T.IntegerType())
-        return [(Leaf(Kind.INTEGER), months.cast("bigint"))]
+    integer = _as_integer(data_type, value)
+    if integer is not None:
+        return [(Leaf(Kind.INTEGER), integer)]
     if isinstance(data_type, T.FloatType | T.DoubleType):
         return [(Leaf(Kind.FLOAT), value.cast("double"))]
     if isinstance(data_type, T.DecimalType):
@@ -69,6 +59,23 @@ def any_leaves(data_type: T.DataType, value: Column) -> list[tuple[Leaf, Column]
             found += any_leaves(field.dataType, value.getField(field.name))
         return found
     return [(Leaf(Kind.BYTES), as_bytes(data_type, value))]
+
+
+def _as_integer(data_type: T.DataType, value: Column) -> Column | None:
+    """Return a value as the long that compares as it does; None if there is none."""
+    if isinstance(data_type, _INTEGERS):
+        return value.cast("bigint")
+    if isinstance(data_type, T.BooleanType):
+        return value.cast("int").cast("bigint")
+    if isinstance(data_type, T.DateType):
+        return F.unix_date(value).cast("bigint")
+    if isinstance(data_type, T.TimestampType):
+        return F.unix_micros(value)
+    if isinstance(data_type, _AS_LONGS):
+        return reinterpreted(data_type, value, T.LongType())
+    if isinstance(data_type, T.YearMonthIntervalType):
+        return reinterpreted(data_type, value, T.IntegerType()).cast("bigint")
+    return None
 
 
 def in_order(data_type: T.DataType) -> bool:
