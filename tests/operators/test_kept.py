@@ -330,6 +330,8 @@ def test_a_sketch_holds_the_longest_run_of_zeros_of_each_register(index_bits):
     operator = operator_of(spec)
     rng = random.Random(index_bits)
     hashes = [rng.getrandbits(64) - 2**63 for _ in range(3000)]
+    # the last register is that of -1 alone, whose bits are no double
+    hashes = [one for one in hashes if one % 2**64 >> (64 - index_bits) < (1 << index_bits) - 1]
     hashes += [0, -1, 1, 2**53 - 1, -(2**63), 2**32, 2**32 - 1, None]
     registers = [0] * (words * 10)
     for one in hashes:

@@ -17,7 +17,6 @@ from headgate.spark.jvm.folding import (
     arguments_of,
     can_fold,
     is_declarative,
-    normalised,
     runs_as,
 )
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
@@ -345,8 +344,8 @@ class AggregateFunctions:
             raise _NoKernel  # Spark hashes a collated string by its collation
         words = int(function.aggBufferAttributes().size())
         leaf = Leaf(Kind.REGISTERS, words)
-        value = normalised(children[0])
-        at = self._value(leaf, F.when(children[0].isNotNull(), F.xxhash64(value)))
+        value = children[0]
+        at = self._value(leaf, F.when(value.isNotNull(), F.xxhash64(value)))
         self.aggregates.append(Aggregate(Op.REGISTERS, (leaf,)))
         name = f"b{len(self.buffers)}"
         self.buffers.append(
