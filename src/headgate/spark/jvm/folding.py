@@ -255,10 +255,14 @@ def from_bytes(kind: T.DataType, value: Column) -> Column:
     return F.when(value.isNotNull(), F.element_at(array, 1))
 
 
+def _session() -> SparkSession:
+    """Return a session of this application: expressions are the same in each."""
+    return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+
+
 def _collector(kind: T.DataType) -> tuple[_Object, SparkSession]:
     """Return Spark's ``collect_list`` of a type, which knows how to store its values."""
-    spark = SparkSession.getActiveSession()
-    assert spark is not None
+    spark = _session()
     rows = template(spark, T.StructType([T.StructField("x", kind)]))
     plan = analysed(rows.groupBy().agg(F.collect_list("x")))
     (named,) = each(plan.aggregateExpressions())
@@ -271,8 +275,7 @@ def _collector(kind: T.DataType) -> tuple[_Object, SparkSession]:
 
 def reinterpreted(kind: T.DataType, value: Column, to: T.DataType) -> Column:
     """Return values of a type as those of another one that Spark stores alike."""
-    spark = SparkSession.getActiveSession()
-    assert spark is not None
+    spark = _session()
     parse = spark._jsparkSession.parseDataType
     node = java_class(spark, "org.apache.spark.sql.catalyst.expressions.PreciseTimestampConversion")
     return column(spark, node(catalyst(value), parse(kind.json()), parse(to.json())))
@@ -280,7 +283,6 @@ def reinterpreted(kind: T.DataType, value: Column, to: T.DataType) -> Column:
 
 def normalised(value: Column) -> Column:
     """Return values of any type with one NaN and one zero, as Spark groups by them."""
-    spark = SparkSession.getActiveSession()
-    assert spark is not None
+    spark = _session()
     rule = "org.apache.spark.sql.catalyst.optimizer.NormalizeFloatingNumbers$.MODULE$"
     return column(spark, java_class(spark, rule).normalize(catalyst(value)))
