@@ -26,6 +26,7 @@ from headgate.operators.spec import (
     TimeKey,
 )
 from headgate.operators.step import GROUP, RECORDS, TIME, GroupState, Request
+from headgate.operators.warm import warm
 from headgate.state.heap import HeapStore
 from headgate.state.ports import EMPTY_TOKEN
 
@@ -357,3 +358,12 @@ def test_a_sketch_holds_the_longest_run_of_zeros_of_each_register(index_bits):
     (got,) = output.column("v0").to_pylist()
     assert [got[i // 10] >> 6 * (i % 10) & 63 for i in range(words * 10)] == registers
     assert "sketch" in spec.unsplittable
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_a_worker_warms_up_on_made_up_rows(name):
+    mode = OutputMode.APPEND if TIMES[name] is not None else OutputMode.UPDATE
+    warm(spec_of(TIMES[name], mode))
+    sketch = Aggregate(Op.REGISTERS, (Leaf(Kind.REGISTERS, 52),))
+    moments = Aggregate(Op.MERGED, (FLOAT,) * 3, program=MOMENTS)
+    warm(AggregateSpec((), None, (sketch, moments), OutputMode.UPDATE))

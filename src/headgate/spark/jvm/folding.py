@@ -30,19 +30,19 @@ _ROW = "org.apache.spark.sql.catalyst.InternalRow"
 
 def runs_as(spark: SparkSession, function: Jvm) -> Jvm:
     """Return the aggregate function that Spark runs for one: some only stand for another."""
-    while _is_a(spark, function, _REPLACEABLE):
+    while is_a(spark, function, _REPLACEABLE):
         function = function.replacement()
     return function
 
 
 def can_fold(spark: SparkSession, function: Jvm) -> bool:
     """Return whether `folded` takes an aggregate function."""
-    return any(_is_a(spark, function, name) for name in (_DECLARATIVE, _IMPERATIVE))
+    return any(is_a(spark, function, name) for name in (_DECLARATIVE, _IMPERATIVE))
 
 
 def is_declarative(spark: SparkSession, function: Jvm) -> bool:
     """Return whether an aggregate function is made of expressions."""
-    return _is_a(spark, function, _DECLARATIVE)
+    return is_a(spark, function, _DECLARATIVE)
 
 
 def arguments_of(function: Jvm) -> list[Jvm]:
@@ -81,12 +81,12 @@ def folded(spark: SparkSession, function: Jvm, items: Column, fields: Sequence[s
         The field of an item for each of `arguments_of`.
     """
     arguments = arguments_of(function)
-    if _is_a(spark, function, _DECLARATIVE):
+    if is_a(spark, function, _DECLARATIVE):
         return _declarative(spark, function, items, dict(zip(fields, arguments, strict=True)))
     at = jvm(spark).org.apache.spark.sql.catalyst.expressions.BoundReference
     bound = {_same(one): at(i, one.dataType(), True) for i, one in enumerate(arguments)}
     one = _Object(spark, _over(spark, function, bound))
-    if _is_a(spark, function, _TYPED):
+    if is_a(spark, function, _TYPED):
         return _typed(one, items, fields, function.dataType())
     return _imperative(one, items, fields, function)
 
@@ -227,7 +227,8 @@ def _class(spark: SparkSession, name: str) -> Jvm:
     return java_class(spark, "org.apache.spark.util.Utils").classForName(name, True, False)
 
 
-def _is_a(spark: SparkSession, value: Jvm, name: str) -> bool:
+def is_a(spark: SparkSession, value: Jvm, name: str) -> bool:
+    """Return whether an object of the JVM is of a class, or of one below it."""
     return bool(_class(spark, name).isInstance(value))
 
 

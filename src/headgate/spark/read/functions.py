@@ -20,10 +20,10 @@ from headgate.spark.jvm.folding import (
     runs_as,
 )
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
-from headgate.spark.jvm.merging import program_of
 from headgate.spark.read import types
 from headgate.spark.read.buffers import Buffer, Collection, Folded, Sketch
 from headgate.spark.read.expressions import sql_text, substitute
+from headgate.spark.read.merging import program_of
 from headgate.spark.read.order import RecordOrder
 from headgate.spark.read.plan import Routed
 

@@ -7,7 +7,8 @@ from pyspark.sql import types as T
 
 from headgate.operators.spec import Expression, Program
 from headgate.spark.jvm.expressions import data_type
-from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class
+from headgate.spark.jvm.folding import is_a
+from headgate.spark.jvm.gateway import Jvm, class_name, each
 
 _AGGREGATES = "org.apache.spark.sql.catalyst.expressions.aggregate."
 _ANY_ORDER = ("CentralMomentAgg", "Covariance", "PearsonCorrelation", "BitAggregate")
@@ -49,12 +50,10 @@ def program_of(spark: SparkSession, function: Jvm) -> Program | None:
     initial = [_constant(one) for one in each(function.initialValues())]
     if any(one is None for one in [*merges, *initial]):
         return None
-    util = java_class(spark, "org.apache.spark.util.Utils")
-    kinds = [util.classForName(_AGGREGATES + name, True, False) for name in _ANY_ORDER]
     return Program(
         tuple(one for one in merges if one is not None),
         tuple(one[1] for one in initial if one is not None),
-        any(kind.isInstance(function) for kind in kinds),
+        any(is_a(spark, function, _AGGREGATES + name) for name in _ANY_ORDER),
     )
 
 
