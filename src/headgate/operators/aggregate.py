@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headgate.core.errors import EngineError
 from headgate.operators import codec
+from headgate.operators.arriving import Buffers, interned
 from headgate.operators.groupwise import whole
 from headgate.operators.kernels.merge import OVERFLOW, expand_windows, merge
 from headgate.operators.layout import RowLayout, row_layout
@@ -419,45 +420,6 @@ class AggregateOperator(Operator):
 
 
 @dataclass(frozen=True)
-class Buffers:
-    """Arriving buffers as words, in serving order; see `AggregateOperator.encode`.
-
-    Attributes
-    ----------
-    keys : int64[n, key_words]
-    key_strings : strings of the key, not interned yet
-    values : int64[n, value_words]
-    value_strings : strings of the values, not interned yet
-    kept : tuple of KeptRows
-        One for each collection of the spec.
-    """
-
-    keys: I64
-    key_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
-    values: I64
-    value_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
-    kept: tuple[KeptRows, ...] = ()
-
-
-@dataclass(frozen=True)
-class KeptRows:
-    """What of arriving records is kept in one collection, in serving order.
-
-    Attributes
-    ----------
-    present : bool[n]
-        Which records are.
-    keys : int64[n, key_words]
-        What their rows' keys have beyond those of the aggregates.
-    strings : strings of those words, not interned yet
-    """
-
-    present: codec.Mask
-    keys: I64
-    strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
-
-
-@dataclass(frozen=True)
 class _GroupStep:
     """One key group after the other: bring it, merge, emit, log, commit."""
 
@@ -521,21 +483,3 @@ class _Emission:
             together = GroupResults(keys, values, self._words[0].strings)
             return pa.RecordBatch.from_arrays(self._operator.columns(together), schema=schema)
         return pa.RecordBatch.from_pylist([], schema=schema)
-
-
-def interned(
-    table: Table,
-    matrix: I64,
-    strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...],
-    start: int,
-    stop: int,
-) -> I64:
-    """Return records ``start:stop`` with their strings replaced by the table's ids + 1."""
-    part = matrix[start:stop]
-    if not strings:
-        return part
-    part = part.copy()
-    for word, column, null in strings:
-        ids = table.intern(column.offsets[start : stop + 1], column.data) + 1
-        part[:, word] = ids if null is None else np.where(null[start:stop], 0, ids)
-    return part

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from headgate.operators import codec
-from headgate.operators.aggregate import AggregateOperator, Buffers, GroupResults, interned
+from headgate.operators.aggregate import AggregateOperator, GroupResults
+from headgate.operators.arriving import Buffers, interned
 from headgate.operators.kernels.sessions import number_sessions
 from headgate.operators.numbering import Distinct
 from headgate.operators.spec import NEVER_US, AggregateSpec, OutputMode
