@@ -217,8 +217,10 @@ def plain(value: Any) -> Any:
     """Return a value so that equal ones are equal: one NaN, one zero, everything hashable."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
-    if isinstance(value, Row | tuple):
+    if isinstance(value, Row | tuple | list):
         return tuple(plain(v) for v in value)
+    if isinstance(value, dict):
+        return tuple(sorted((plain(k), plain(v)) for k, v in value.items()))
     return bytes(value) if isinstance(value, bytearray) else value
 
 

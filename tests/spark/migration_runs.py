@@ -47,6 +47,17 @@ def totals(rows):
     return rows.groupBy("key").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
 
 
+def of_all_kinds(rows):
+    """Return totals, and an aggregate of each way: values are kept, a program, a sketch."""
+    values = [
+        F.sort_array(F.collect_list("value")).alias("values"),
+        F.count_distinct(F.col("value").cast("string")).alias("different"),
+        F.round(F.stddev("value"), 6).alias("deviation"),
+        F.approx_count_distinct("value").alias("about"),
+    ]
+    return rows.groupBy("key").agg(F.count("*").alias("n"), *values)
+
+
 class Run:
     """One query from two slots, asked at its third batch to change."""
 
@@ -55,11 +66,12 @@ class Run:
         self.given = base / f"in-{name}"
         self.at = at or {}
         self.query = None
+        self.totals = of_all_kinds if name == "aggregates" else totals
         self.struck = False
         self.kept = base / f"out-{name}.jsonl"
         self._feed(range(FED_AT_FIRST))
         reader = spark.readStream.schema("key long, value long").option("maxFilesPerTrigger", 1)
-        writer = hg.writeStream(totals(reader.parquet(str(self.given)))).slots(start=slots)
+        writer = hg.writeStream(self.totals(reader.parquet(str(self.given)))).slots(start=slots)
         writer = writer.keyGroups(GROUPS).outputMode("update").foreachBatch(self._keep)
         writer = writer.option("checkpointLocation", str(base / f"ck-{name}"))
         writer = writer.option("headgate.executors", "keep")
@@ -76,7 +88,7 @@ class Run:
         # kept in a file: a run may be continued by another process
         with self.kept.open("a") as file:
             for row in frame.collect():
-                file.write(json.dumps([row.key, row.n, row.total]) + "\n")
+                file.write(json.dumps(list(row)) + "\n")
         due = min((number for number in self.at if number <= batch), default=None)
         if due is not None and self.query is not None:
             self.at.pop(due)(self)
@@ -98,11 +110,11 @@ class Run:
         for line in self.kept.read_text().splitlines():
             key, *rest = json.loads(line)
             answer[key] = rest
-        expected = totals(self.spark.read.parquet(str(self.base / "input"))).collect()
+        expected = self.totals(self.spark.read.parquet(str(self.base / "input"))).collect()
         moves = self.events("migration")
         found = {
             "name": self.name,
-            "equal": answer == {r.key: [r.n, r.total] for r in expected},
+            "equal": answer == {r.key: list(r)[1:] for r in expected},
             "strategy": next((e["strategy"] for e in moves if e["strategy"]), ""),
             "what": [e["what"] for e in moves],
             "bytes_moved": sum(e["bytes_moved"] for e in self.events("assignment")),
@@ -183,7 +195,7 @@ def main(master: str, base: Path, part: str, names: list[str]) -> None:
 
 def run(spark, base, name):
     """Run one of `test_migration`'s queries."""
-    if name == "default":
+    if name in ("default", "aggregates"):
         Run(spark, base, name, None, {ASK_AT: scale(GROUPS)}).go()
     elif name == "to-one":
         Run(spark, base, name, None, {ASK_AT: scale(1)}, slots=4).go()

@@ -14,7 +14,7 @@ from headgate_lab.testing.cluster import StandaloneCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-ALWAYS = ("subscale", "stop-restart", "second-request", "executor")
+ALWAYS = ("subscale", "stop-restart", "second-request", "executor", "aggregates")
 FURTHER = ("default", "all-at-once", "fluid", "on-demand", "to-one", "bounded")
 """Further strategies, and a further number of slots: with ``--thorough`` only."""
 
@@ -50,6 +50,7 @@ def lives(tmp_path_factory, request):
     "name",
     [
         *ALWAYS[:2],
+        "aggregates",
         *(pytest.param(name, marks=pytest.mark.thorough) for name in FURTHER),
     ],
 )

@@ -9,7 +9,7 @@ columnar form. Differs: windows are kept as slices, so ``update`` touches one en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isqrt
 
@@ -19,11 +19,20 @@ import pyarrow as pa
 
 from headgate.core.errors import EngineError
 from headgate.operators import codec
+from headgate.operators.arriving import Buffers, interned
 from headgate.operators.groupwise import whole
 from headgate.operators.kernels.merge import OVERFLOW, expand_windows, merge
 from headgate.operators.layout import RowLayout, row_layout
 from headgate.operators.operator import Operator
-from headgate.operators.spec import BEFORE_ALL_US, NEVER_US, AggregateSpec, OutputMode, TimeKey
+from headgate.operators.program import Leaves
+from headgate.operators.spec import (
+    BEFORE_ALL_US,
+    NEVER_US,
+    AggregateSpec,
+    Leaf,
+    OutputMode,
+    TimeKey,
+)
 from headgate.operators.step import (
     ARRIVED_FIRST,
     ARRIVED_LAST,
@@ -72,6 +81,13 @@ class AggregateOperator(Operator):
         self.layout = row_layout(spec)
         self._start = self.layout.value_start
         self._value_width = self.layout.table.width - self._start
+        self._programs = [
+            Leaves(one.program, self.layout.leaves[first : first + count])
+            for one, (_, first, count, *_) in zip(
+                spec.aggregates, self.layout.ops.tolist(), strict=False
+            )
+            if one.program is not None
+        ]
 
     def encode(self, keys: list[pa.Array], slices: I64, values: list[pa.Array]) -> Buffers:
         """Return arriving buffers as words, in the order given.
@@ -96,11 +112,16 @@ class AggregateOperator(Operator):
 
     def _encoded(self, rows: pa.Table) -> Buffers:
         """Return arriving rows as words, in the order given."""
-        names = self.schema().names
+        names = AggregateOperator.schema(self).names
         keys = [rows.column(n).combine_chunks() for n in names if n[0] == "k"]
         values = [rows.column(n).combine_chunks() for n in names if n[0] == "v"]
         slices = slice_starts(self.time, rows)
         return self.encode([whole(c) for c in keys], slices, [whole(c) for c in values])
+
+    def _arriving(self, step: SlotStep, rows: pa.Table) -> Buffers:
+        """Return a step's rows as words."""
+        del step
+        return self._encoded(rows)
 
     def merge(self, table: Table, batch: Buffers, start: int, stop: int) -> None:
         """Merge records ``start:stop`` of `batch` into `table`.
@@ -130,6 +151,8 @@ class AggregateOperator(Operator):
             offsets,
             data,
         )
+        for one in self._programs:
+            one.merge(part, index, values)
         if status == OVERFLOW:
             msg = (
                 "[ARITHMETIC_OVERFLOW] a sum of integers left the range of bigint; sum a decimal or "
@@ -147,7 +170,7 @@ class AggregateOperator(Operator):
     ) -> pa.RecordBatch:
         """Serve rows ``starts[g]:starts[g + 1]``, one group after the other; return what they emit."""
         del initial
-        batch = self._encoded(chosen)
+        batch = self._arriving(step, chosen)
         emission = _Emission(self)
         one = _GroupStep(self, step, batch, emission)
         for group, watermark_us in watermarks_us.items():
@@ -382,33 +405,18 @@ class AggregateOperator(Operator):
 
     def input_schema(self) -> pa.Schema:
         """Return the schema of arriving columns: a record comes as its own buffer."""
-        return self.schema()
+        return self._schema(codec.arriving_type)
 
     def schema(self) -> pa.Schema:
         """Return the schema of `columns`: ``k0 ..``, ``t`` (with a time), ``v0 ..``."""
+        return self._schema(codec.arrow_type)
+
+    def _schema(self, type_of: Callable[[Leaf], pa.DataType]) -> pa.Schema:
         fields = [pa.field(f"k{i}", codec.arrow_type(x)) for i, x in enumerate(self.spec.keys)]
         if self.layout.time_at >= 0:
             fields.append(pa.field("t", pa.int64()))
         leaves = enumerate(self.layout.value_leaves)
-        return pa.schema(fields + [pa.field(f"v{i}", codec.arrow_type(x)) for i, x in leaves])
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """Arriving buffers as words, in serving order; see `AggregateOperator.encode`.
-
-    Attributes
-    ----------
-    keys : int64[n, key_words]
-    key_strings : strings of the key, not interned yet
-    values : int64[n, value_words]
-    value_strings : strings of the values, not interned yet
-    """
-
-    keys: I64
-    key_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
-    values: I64
-    value_strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...]
+        return pa.schema(fields + [pa.field(f"v{i}", type_of(x)) for i, x in leaves])
 
 
 @dataclass(frozen=True)
@@ -480,21 +488,3 @@ class _Emission:
             together = GroupResults(keys, values, self._words[0].strings)
             return pa.RecordBatch.from_arrays(self._operator.columns(together), schema=schema)
         return pa.RecordBatch.from_pylist([], schema=schema)
-
-
-def interned(
-    table: Table,
-    matrix: I64,
-    strings: tuple[tuple[int, codec.Strings, codec.Mask | None], ...],
-    start: int,
-    stop: int,
-) -> I64:
-    """Return records ``start:stop`` with their strings replaced by the table's ids + 1."""
-    part = matrix[start:stop]
-    if not strings:
-        return part
-    part = part.copy()
-    for word, column, null in strings:
-        ids = table.intern(column.offsets[start : stop + 1], column.data) + 1
-        part[:, word] = ids if null is None else np.where(null[start:stop], 0, ids)
-    return part

@@ -9,6 +9,7 @@ from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.deduplicate import DeduplicateOperator, DeduplicateSpec
 from headgate.operators.join.operator import JoinOperator
 from headgate.operators.join.spec import JoinSpec
+from headgate.operators.kept import KeptOperator, KeptSessionOperator
 from headgate.operators.operator import Operator
 from headgate.operators.process import ProcessorOperator
 from headgate.operators.processor import ProcessorSpec
@@ -20,6 +21,8 @@ Spec = AggregateSpec | ProcessorSpec | DeduplicateSpec | JoinSpec
 
 def _aggregate(spec: AggregateSpec) -> Operator:
     of_sessions = spec.time is not None and spec.time.session
+    if spec.kept:
+        return KeptSessionOperator(spec) if of_sessions else KeptOperator(spec)
     return SessionOperator(spec) if of_sessions else AggregateOperator(spec)
 
 

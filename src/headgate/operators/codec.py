@@ -25,7 +25,14 @@ def arrow_type(leaf: Leaf) -> pa.DataType:
         return pa.float64()
     if leaf.kind is Kind.DECIMAL:
         return pa.decimal128(38, leaf.scale)
+    if leaf.kind is Kind.REGISTERS:
+        return pa.list_(pa.int64())
     return pa.binary()
+
+
+def arriving_type(leaf: Leaf) -> pa.DataType:
+    """Return the Arrow type in which a record brings `leaf`: a sketch comes as a hash."""
+    return pa.int64() if leaf.kind is Kind.REGISTERS else arrow_type(leaf)
 
 
 def positions(leaves: Sequence[Leaf]) -> tuple[tuple[int, ...], int]:
@@ -85,6 +92,10 @@ def encode(
             matrix[:, 0] |= null.astype(np.int64) << bit
         if leaf.kind is Kind.BYTES:
             strings.append((word, _strings(column), null))
+        elif leaf.kind is Kind.REGISTERS:
+            hashes = _fixed(column, np.dtype(np.int64), 1)
+            place, register = _register(hashes, leaf.words)
+            matrix[np.arange(count), word + place] = register
         elif leaf.kind is Kind.DECIMAL:
             pairs = _fixed(column, np.dtype(np.int64), 2).reshape(-1, 2)
             matrix[:, word : word + 2] = pairs
@@ -96,6 +107,23 @@ def encode(
             # a null's word must be the same wherever it came from: key words decide equality
             matrix[null, word : word + leaf.words] = 0
     return Words(matrix, tuple(strings))
+
+
+def _register(hashes: I64, words: int) -> tuple[I64, I64]:
+    """Return the word that each hash belongs to in a sketch, and that word with its register alone.
+
+    As Spark's ``HyperLogLogPlusPlusHelper``: the first p bits of a hash are the number of its register,
+    which holds the place of the first one among the bits behind them.
+    """
+    index_bits = (10 * (words - 1) - 1).bit_length()
+    bits = hashes.view(np.uint64)
+    index = (bits >> np.uint64(64 - index_bits)).astype(np.int64)
+    rest = (bits << np.uint64(index_bits)) | np.uint64(1 << (index_bits - 1))
+    high = (rest >> np.uint64(32)).astype(np.int64)
+    low = (rest & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    # the exponent of 32 bits is exact in a double
+    length = np.where(high > 0, 32 + np.frexp(high)[1], np.frexp(low)[1]).astype(np.int64)
+    return index // 10, (65 - length) << (6 * (index % 10))
 
 
 def _fixed(column: pa.Array, dtype: np.dtype[Any], per_value: int) -> npt.NDArray[Any]:
@@ -163,6 +191,10 @@ def _column(words: I64, leaf: Leaf, word: int, null: Mask, strings: Strings) -> 
         )
         ids = pa.array(words[:, word] - 1, mask=null if any_null else None)
         return pool.take(ids).cast(pa.binary())
+    if leaf.kind is Kind.REGISTERS:
+        flat = pa.array(np.ascontiguousarray(words[:, word : word + leaf.words]).reshape(-1))
+        ends = np.arange(len(words) + 1, dtype=np.int32) * leaf.words
+        return pa.ListArray.from_arrays(pa.array(ends), flat)
     if leaf.kind is Kind.DECIMAL:
         pairs = np.ascontiguousarray(words[:, word : word + 2])
         validity = pa.py_buffer(np.packbits(~null, bitorder="little")) if any_null else None

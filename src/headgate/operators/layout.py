@@ -1,6 +1,9 @@
 """Where each leaf of an `AggregateSpec` lies in a row, as arrays for the kernels.
 
-A row is ``[meta | key nulls, key words ..., slice start | value nulls, value words ...]``.
+A row is ``[meta | key nulls, key words ..., slice start | value nulls, value words ...]``. Where
+values of records are kept themselves (`AggregateSpec.kept`) each has a row of its own: its key goes on
+with a tag (0 for the aggregates' own row, else which of the collections it belongs to), the place of its
+record where that counts, and the words of the values; its last value word says how many are alike.
 """
 
 from __future__ import annotations
@@ -37,6 +40,12 @@ class RowLayout:
         Per aggregate: op, first leaf, leaves, first extra leaf, extra leaves, checked.
     string_words : tuple of int
         Words of a whole row that hold interned strings.
+    tag_at, place_at : int
+        Words within the key part, -1 where nothing is kept; the words of kept leaves follow.
+    kept_at : tuple of tuple of int
+        Word of each leaf within the key part, by collection.
+    count_at : int
+        Word within the value part of how many kept values are alike, -1 where nothing is kept.
     """
 
     table: TableLayout
@@ -47,6 +56,10 @@ class RowLayout:
     leaves: I64
     ops: I64
     string_words: tuple[int, ...]
+    tag_at: int = -1
+    place_at: int = -1
+    kept_at: tuple[tuple[int, ...], ...] = ()
+    count_at: int = -1
 
     @property
     def value_start(self) -> int:
@@ -60,6 +73,14 @@ def row_layout(spec: AggregateSpec) -> RowLayout:
     time_at = -1
     if spec.time is not None:
         time_at, at = at, at + 1
+    tag_at = place_at = -1
+    kept_at: list[tuple[int, ...]] = []
+    if spec.kept:
+        tag_at, place_at, at = at, at + 1, at + 2
+    for kept in spec.kept:
+        words, width = positions(kept.leaves)
+        kept_at.append(tuple(at + word - 1 for word in words))
+        at += width - 1
     key_words = at
     value_leaves = tuple(leaf for a in spec.aggregates for leaf in a.all_leaves)
     value_at, value_words = positions(value_leaves)
@@ -71,17 +92,36 @@ def row_layout(spec: AggregateSpec) -> RowLayout:
         dtype=np.int64,
     ).reshape(-1, 4)
     ops, nulls = [], 0
+    begins: list[tuple[int, float | int | None]] = []
     first = 0
     for aggregate in spec.aggregates:
         count, extra = len(aggregate.leaves), len(aggregate.extra)
+        if aggregate.program is not None:
+            begins += zip(range(first, first + count), aggregate.program.initial, strict=True)
         row = (aggregate.op, first, count, first + count, extra, aggregate.checked)
         ops.append([int(x) for x in row])
         for i in range(count + extra):
-            if not _starts_at_zero(aggregate.op, i):
+            if aggregate.program is None and not _starts_at_zero(aggregate.op, i):
                 nulls |= 1 << (first + i)
         first += count + extra
-    fresh = (nulls, *([0] * (value_words - 1)))
+    count_at = -1
+    if spec.kept:
+        # an aggregate of its own that no column brings
+        count_at, value_words = value_words, value_words + 1
+        leaves = np.vstack([leaves, [(count_at, 1, int(Kind.INTEGER), first)]])
+        ops.append([int(Op.COUNT), first, 1, first + 1, 0, 0])
+    words_of = [0] * (value_words - 1)
+    for leaf, value in begins:
+        if value is None:
+            nulls |= 1 << leaf
+        else:
+            is_float = value_leaves[leaf].kind is Kind.FLOAT
+            kind = np.float64 if is_float else np.int64
+            words_of[value_at[leaf] - 1] = int(np.array(value, dtype=kind).view(np.int64))
+    fresh = (nulls, *words_of)
     strings = [1 + w for w, x in zip(key_at, spec.keys, strict=True) if x.kind is Kind.BYTES]
+    for kept, words in zip(spec.kept, kept_at, strict=True):
+        strings += [1 + w for w, x in zip(words, kept.leaves, strict=True) if x.kind is Kind.BYTES]
     value_start = 1 + key_words
     strings += [
         value_start + w for w, x in zip(value_at, value_leaves, strict=True) if x.kind is Kind.BYTES
@@ -95,13 +135,17 @@ def row_layout(spec: AggregateSpec) -> RowLayout:
         leaves=leaves,
         ops=np.array(ops, dtype=np.int64).reshape(-1, 6),
         string_words=tuple(strings),
+        tag_at=tag_at,
+        place_at=place_at,
+        kept_at=tuple(kept_at),
+        count_at=count_at,
     )
 
 
 def _starts_at_zero(op: Op, leaf_index: int) -> bool:
     """Whether a fresh buffer's leaf is 0 instead of null."""
     return (
-        op is Op.COUNT
+        op in (Op.COUNT, Op.REGISTERS)
         or (op is Op.SUM_DECIMAL and leaf_index == 1)
         or (op in (Op.FIRST, Op.LAST) and leaf_index == 0)
     )

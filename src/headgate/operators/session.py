@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from headgate.operators import codec
-from headgate.operators.aggregate import AggregateOperator, Buffers, GroupResults, interned
+from headgate.operators.aggregate import AggregateOperator, GroupResults
+from headgate.operators.arriving import Buffers, interned
 from headgate.operators.kernels.sessions import number_sessions
 from headgate.operators.numbering import Distinct
 from headgate.operators.spec import NEVER_US, AggregateSpec, OutputMode
@@ -29,7 +30,7 @@ class SessionOperator(AggregateOperator):
         keys = interned(table, batch.keys, batch.key_strings, start, stop)
         values = interned(table, batch.values, batch.value_strings, start, stop)
         known = Distinct(_timeless(keys, time))
-        live = table.live()
+        live = self._sessions(table)
         of_old = known.find(_timeless(table.rows[live, 1 : 1 + layout.table.key_words], time))
         old, of_old = live[of_old >= 0], of_old[of_old >= 0]
         of = np.concatenate([of_old, known.of])
@@ -50,13 +51,16 @@ class SessionOperator(AggregateOperator):
 
     def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> GroupResults:
         """Return the sessions that have ended, and remove them; in complete mode all."""
-        live = table.live()
+        live = self._sessions(table)
         if self.spec.mode is OutputMode.COMPLETE:
             return self._results(table, live)
         ended = live[table.rows[live, self._start + self._end_at] <= watermark_us]
         results = self._results(table, ended)
-        table.delete(ended)
+        self._remove(table, ended)
         return results
+
+    def _remove(self, table: Table, ended: I64) -> None:
+        table.delete(ended)
 
     def _results(self, table: Table, index: I64) -> GroupResults:
         """Return sessions with their end as the time, and their start as the first value."""
@@ -71,7 +75,12 @@ class SessionOperator(AggregateOperator):
         """Return when the first session ends."""
         if not self.expires:
             return int(NEVER_US)
-        return int(table.rows[table.live(), self._start + self._end_at].min(initial=NEVER_US))
+        live = self._sessions(table)
+        return int(table.rows[live, self._start + self._end_at].min(initial=NEVER_US))
+
+    def _sessions(self, table: Table) -> I64:
+        """Return the indices of the rows that are sessions."""
+        return table.live()
 
 
 def _timeless(keys: I64, time_at: int) -> I64:

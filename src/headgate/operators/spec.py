@@ -10,6 +10,8 @@ INTEGER   integers, booleans, dates, timestamps (microseconds)    1        int64
 FLOAT     floats; NaN is the largest, -0.0 equals 0.0             1        float64
 DECIMAL   128-bit unscaled value                                  2        decimal128(38, s)
 BYTES     strings and binary, interned: the word is id + 1        1        binary
+REGISTERS a HyperLogLog++ sketch, 10 registers to a word           scale    in: int64, a
+                                                                            hash; out: list
 ========  =====================================================  =======  ===================
 """
 
@@ -42,6 +44,7 @@ class Kind(IntEnum):
     FLOAT = 1
     DECIMAL = 2
     BYTES = 3
+    REGISTERS = 4
 
 
 class Op(IntEnum):
@@ -71,6 +74,10 @@ class Op(IntEnum):
     """leaves: the ordering's; extra leaves: the value's"""
     MAX_BY = 9
     """as MIN_BY"""
+    MERGED = 10
+    """leaves: a declarative aggregate's buffer; merged by its `Program`"""
+    REGISTERS = 11
+    """leaves: [registers]; of each the greatest stays"""
 
 
 class OutputMode(IntEnum):
@@ -89,7 +96,7 @@ class Leaf:
     ----------
     kind : Kind
     scale : int
-        Digits after the point; DECIMAL only.
+        Digits after the point, of a DECIMAL; words, of REGISTERS.
     """
 
     kind: Kind
@@ -98,7 +105,33 @@ class Leaf:
     @property
     def words(self) -> int:
         """Words this leaf takes in a row."""
+        if self.kind is Kind.REGISTERS:
+            return self.scale
         return 2 if self.kind is Kind.DECIMAL else 1
+
+
+Expression = tuple[Any, ...]
+"""``(operation, operand ...)``; see `headgate.operators.program`."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """How two buffers of one aggregate become one, where no kernel knows it.
+
+    Attributes
+    ----------
+    merges : tuple of expression
+        One for each leaf; in them ``("left", i)`` and ``("right", i)`` are leaves, and ``("value", x)`` a
+        constant (None: null).
+    initial : tuple of float, int or None
+        The leaves of a buffer that nothing has come to.
+    any_order : bool
+        Whether it makes no difference which of two buffers is the left one.
+    """
+
+    merges: tuple[Expression, ...]
+    initial: tuple[float | int | None, ...]
+    any_order: bool
 
 
 @dataclass(frozen=True)
@@ -114,17 +147,46 @@ class Aggregate:
         MIN_BY and MAX_BY: the value's leaves.
     checked : bool
         SUM_INTEGER: an overflow is an error (Spark's ANSI mode) instead of wrapping.
+    program : Program or None
+        MERGED: what merges its buffers.
     """
 
     op: Op
     leaves: tuple[Leaf, ...]
     extra: tuple[Leaf, ...] = ()
     checked: bool = True
+    program: Program | None = None
 
     @property
     def all_leaves(self) -> tuple[Leaf, ...]:
         """Leaves as they lie in a row."""
         return self.leaves + self.extra
+
+
+class Keep(IntEnum):
+    """How many of the values that are alike are kept."""
+
+    LIST = 0
+    """Each, in the order in which its record came."""
+    BAG = 1
+    """Each, in any order: those that are alike once, with their number."""
+    SET = 2
+    """One."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Values of records that are kept themselves, for aggregates that nothing smaller stands for.
+
+    Parameters
+    ----------
+    leaves : tuple of Leaf
+        Of a record's values.
+    keep : Keep
+    """
+
+    leaves: tuple[Leaf, ...]
+    keep: Keep
 
 
 @dataclass(frozen=True)
@@ -222,16 +284,20 @@ class AggregateSpec(OperatorSpec):
     aggregates : tuple of Aggregate
     mode : OutputMode
         APPEND needs a `time` that expires.
+    kept : tuple of Kept
+        What is kept beside the aggregates, each an entry of its own behind its key and slice.
     """
 
     keys: tuple[Leaf, ...]
     time: TimeKey | None
     aggregates: tuple[Aggregate, ...]
     mode: OutputMode
+    kept: tuple[Kept, ...] = ()
 
     def __post_init__(self) -> None:
         values = sum(len(a.all_leaves) for a in self.aggregates)
-        for what, count in (("key", len(self.keys)), ("aggregates", values)):
+        keys = len(self.keys) + sum(len(kept.leaves) for kept in self.kept)
+        for what, count in (("key", keys), ("aggregates", values)):
             if count > MAX_LEAVES:
                 msg = (
                     f"the {what} of this operator needs {count} columns, more than {MAX_LEAVES}; "
@@ -240,13 +306,19 @@ class AggregateSpec(OperatorSpec):
                 raise UnsupportedQuery(msg)
 
     @property
-    def merges(self) -> tuple[Aggregate, ...]:
-        """Its aggregates: a record comes as a buffer of each, and buffers can be merged anywhere."""
-        return self.aggregates
+    def merges(self) -> tuple[Aggregate, ...] | None:
+        """Its aggregates: a record comes as a buffer of each, and buffers can be merged anywhere.
+
+        Not where values of records are kept, nor where Spark's plan has no aggregate that merges so.
+        """
+        ours_only = any(one.op in (Op.MERGED, Op.REGISTERS) for one in self.aggregates)
+        return None if self.kept or ours_only else self.aggregates
 
     @property
     def unsplittable(self) -> str:
         """Why records of one key may not be merged apart from each other; empty where they may."""
+        if self.kept:
+            return "values of its records are kept themselves, and no two of them can be merged"
         if self.time is not None and self.time.session:
             return "a session grows with every record, in the order of their times"
         if self.time is not None and self.time.expires and self.time.sliced:
@@ -257,6 +329,11 @@ class AggregateSpec(OperatorSpec):
             return "first and last depend on the order of the records"
         if ops & {Op.MIN_BY, Op.MAX_BY}:
             return "of equal values min_by and max_by keep the one that came first"
+        if Op.REGISTERS in ops:
+            return "a sketch comes as a hash of each record, and goes out as registers"
+        programs = (one.program for one in self.aggregates if one.program is not None)
+        if not all(program.any_order for program in programs):
+            return "nobody says that the order of an aggregate's records makes no difference"
         return ""
 
     @property
@@ -273,10 +350,15 @@ class AggregateSpec(OperatorSpec):
     def to_json(self) -> dict[str, Any]:
         """Return the part of the spec that a checkpoint's state depends on."""
         time = self.time
-        return {
-            "keys": [[int(x.kind), x.scale] for x in self.keys],
+        parts: dict[str, Any] = {
+            "keys": _pairs(self.keys),
             "time": [time.size_us, time.advance_us, time.offset_us] if time else None,
-            "aggregates": [
-                [a.op.name, [[int(x.kind), x.scale] for x in a.all_leaves]] for a in self.aggregates
-            ],
+            "aggregates": [[a.op.name, _pairs(a.all_leaves)] for a in self.aggregates],
         }
+        if self.kept:
+            parts["kept"] = [[kept.keep.name, _pairs(kept.leaves)] for kept in self.kept]
+        return parts
+
+
+def _pairs(leaves: tuple[Leaf, ...]) -> list[list[int]]:
+    return [[int(leaf.kind), leaf.scale] for leaf in leaves]

@@ -14,7 +14,9 @@ OVERFLOW = 1
 
 _KIND_FLOAT, _KIND_DECIMAL, _KIND_BYTES = 1, 2, 3
 _COUNT, _SUM_INTEGER, _SUM_FLOAT, _SUM_DECIMAL = 0, 1, 2, 3
-_MIN, _MAX, _FIRST, _LAST, _MIN_BY, _MAX_BY = 4, 5, 6, 7, 8, 9
+_MIN, _MAX, _FIRST, _LAST, _MIN_BY, _MAX_BY, _MERGED = 4, 5, 6, 7, 8, 9, 10
+_REGISTERS = 11
+_REGISTER_BITS, _REGISTERS_PER_WORD = 6, 10
 _SIGN = -0x8000000000000000
 _LOW32 = 0xFFFFFFFF
 _HIGH_SIGN = 0x80000000
@@ -124,6 +126,19 @@ def _copy(to: Any, i: int, source: Any, j: int, leaves: Any, first: int, count: 
 
 
 @jit
+def _greatest_registers(to: Any, i: int, source: Any, j: int, word: int, words: int) -> None:
+    for at in range(word, word + words):
+        arriving = source[j, at]
+        if arriving == 0:
+            continue
+        kept, result = to[i, at], np.int64(0)
+        for k in range(_REGISTERS_PER_WORD):
+            mask = np.int64(63) << np.int64(k * _REGISTER_BITS)
+            result |= max(kept & mask, arriving & mask)
+        to[i, at] = result
+
+
+@jit
 def _is_null(values: Any, i: int, leaves: Any, leaf: int) -> bool:
     return bool(((values[i, 0] >> leaves[leaf, 3]) & 1) == 1)
 
@@ -203,8 +218,13 @@ def merge(
         for a in range(ops.shape[0]):
             op, first, count = ops[a, 0], ops[a, 1], ops[a, 2]
             word = leaves[first, 0]
+            if op == _MERGED:
+                continue
             if op == _COUNT:
                 rows[i, word] += incoming[j, word]
+            elif op == _REGISTERS:
+                if not _is_null(incoming, j, leaves, first):
+                    _greatest_registers(rows, i, incoming, j, word, leaves[first, 1])
             elif op == _SUM_DECIMAL:
                 _sum_decimal(rows, i, incoming, j, leaves, first)
             elif op in (_FIRST, _LAST):

@@ -6,7 +6,7 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from headgate.spark.jvm.errors import JvmError
-from headgate.spark.jvm.gateway import Jvm, java_class, jvm
+from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class, jvm, seq
 from headgate.spark.jvm.minors import adapter
 
 
@@ -34,6 +34,32 @@ def check_streaming(spark: SparkSession, plan: Jvm, mode: str) -> None:
     """
     analysis = jvm(spark).org.apache.spark.sql.catalyst.analysis
     analysis.UnsupportedOperationChecker.checkForStreaming(plan, output_mode(spark, mode))
+
+
+def without_distinct(spark: SparkSession, plan: Jvm) -> Jvm:
+    """Return a plan whose aggregates take every record: for Spark's check, which refuses ``DISTINCT``."""
+    children = [without_distinct(spark, child) for child in each(plan.children())]
+    if children:
+        plan = plan.withNewChildren(seq(spark, children))
+    if class_name(plan) != "Aggregate":
+        return plan
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    fields = gateway.new_array(jvm(spark).java.lang.Object, plan.productArity())
+    for i in range(plan.productArity()):
+        fields[i] = plan.productElement(i)
+    found = [_of_every_record(spark, one) for one in each(plan.aggregateExpressions())]
+    fields[1] = seq(spark, found)
+    return plan.makeCopy(fields)
+
+
+def _of_every_record(spark: SparkSession, expression: Jvm) -> Jvm:
+    if class_name(expression) == "AggregateExpression":
+        node = jvm(spark).org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression
+        function, mode = expression.aggregateFunction(), expression.mode()
+        return node(function, mode, False, expression.filter(), expression.resultId())
+    children = [_of_every_record(spark, child) for child in each(expression.children())]
+    return expression.withNewChildren(seq(spark, children)) if children else expression
 
 
 def with_nullability_of_children(spark: SparkSession, plan: Jvm) -> Jvm:

@@ -21,6 +21,14 @@ def column(spark: SparkSession, expression: Jvm) -> Column:
     return ClassicColumn(utils.column(expression))
 
 
+def catalyst(value: Column) -> Jvm:
+    """Return a Column as a Catalyst expression."""
+    context = SparkContext._active_spark_context
+    assert context is not None
+    java: Jvm = context._jvm
+    return java.org.apache.spark.sql.classic.ExpressionUtils.expression(value._jc)
+
+
 def text_of(value: Column) -> str:
     """Return a column's expression as the JVM prints it."""
     return str(value._jc)
@@ -31,8 +39,7 @@ def known_not_null(value: Column) -> Column:
     context = SparkContext._active_spark_context
     assert context is not None
     java: Jvm = context._jvm
-    inner = java.org.apache.spark.sql.classic.ExpressionUtils.expression(value._jc)
-    declared = java.org.apache.spark.sql.catalyst.expressions.KnownNotNull(inner)
+    declared = java.org.apache.spark.sql.catalyst.expressions.KnownNotNull(catalyst(value))
     return ClassicColumn(java.org.apache.spark.sql.classic.ExpressionUtils.column(declared))
 
 

@@ -67,16 +67,17 @@ class _AggregateReader:
             time=time,
             aggregates=tuple(functions.aggregates),
             mode=self.reading.mode,
+            kept=tuple(one.kept for one in functions.kept),
         )
         placeholder, output_plan = self._output_plan(spec, functions, spans, time_index)
         return self.reading.operator(
             "aggregate",
-            self._what(time, time_index),
+            self._what(time, time_index) + functions.how(),
             spec,
             taken=Taken(
                 plan=self.child,
                 keys=keys,
-                values=functions.values,
+                values=[*functions.values, *functions.kept_values],
                 key_names=[sql_text(e) for e in self.grouping],
                 slice_start=slice_start,
                 arrival=self.reading.arrived(each(self.child.output()), self.upstream),
@@ -115,11 +116,9 @@ class _AggregateReader:
 
     def _key(self, expression: Jvm, start: int) -> list[Routed]:
         value = column(self.spark, expression)
-        found = types.leaves(data_type(expression.dataType()), value, f"key {sql_text(expression)}")
-        return [
-            Routed(f"k{start + i}", leaf, types.normalised(leaf, part))
-            for i, (leaf, part) in enumerate(found)
-        ]
+        kind = data_type(expression.dataType())
+        found = types.key_leaves(kind, value, f"key {sql_text(expression)}")
+        return [Routed(f"k{start + i}", leaf, part) for i, (leaf, part) in enumerate(found)]
 
     # -- time -------------------------------------------------------------------------------------
 

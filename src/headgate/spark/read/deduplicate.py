@@ -69,8 +69,8 @@ class _DeduplicateReader:
         keys: list[Routed] = []
         for attribute in each(self.node.keys()):
             value, what = column(self.spark, attribute), f"key {attribute.name()}"
-            for found, part in types.leaves(data_type(attribute.dataType()), value, what):
-                keys.append(Routed(f"k{len(keys)}", found, types.normalised(found, part)))
+            for found, part in types.key_leaves(data_type(attribute.dataType()), value, what):
+                keys.append(Routed(f"k{len(keys)}", found, part))
         return keys
 
     def _time(self) -> tuple[Column | None, int | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from pyspark.sql import Column, SparkSession
@@ -11,44 +10,47 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
-from headgate.operators.spec import Aggregate, Kind, Leaf, Op
+from headgate.operators.kept import leaf_name, present_name
+from headgate.operators.spec import Aggregate, Keep, Kept, Kind, Leaf, Op
 from headgate.spark.jvm.expressions import column, data_type, text_of
+from headgate.spark.jvm.folding import (
+    arguments_of,
+    can_fold,
+    is_declarative,
+    runs_as,
+)
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.read import types
+from headgate.spark.read.buffers import Buffer, Collection, Folded, Sketch
 from headgate.spark.read.expressions import sql_text, substitute
+from headgate.spark.read.merging import program_of
 from headgate.spark.read.order import RecordOrder
 from headgate.spark.read.plan import Routed
-from headgate.spark.read.wording import WAY_OUT
 
-_SUPPORTED = (
-    "count, sum, min, max, avg, first, last, max_by, min_by, count_if, any_value, every, some"
-)
-_REPLACED = ("CountIf", "AnyValue", "BoolAnd", "BoolOr")
-"""Functions for which Spark runs one of the others."""
-
-
-@dataclass(frozen=True)
-class _Buffer:
-    """One of Spark's aggregation buffers: its column above the slots, and the leaves it came in."""
-
-    name: str
-    type: T.DataType
-    columns: list[str]
-    nullable: bool
-    is_empty: bool = False
-
-    def value(self) -> Column:
-        """Return the buffer over the merged leaves."""
-        if self.is_empty:
-            # Spark's "no value yet", which we keep as a count; null in a marker row
-            return F.coalesce(F.col(self.columns[0]), F.lit(0)) == 0
-        return types.rebuild(self.type, [F.col(n) for n in self.columns])
+_ANY_ORDER = {
+    "ApproxCountDistinctForIntervals": Keep.BAG,
+    "ApproximatePercentile": Keep.BAG,
+    "Average": Keep.BAG,
+    "BitmapConstructAgg": Keep.SET,
+    "BitmapOrAgg": Keep.SET,
+    "BitmapAndAgg": Keep.SET,
+    "CollectSet": Keep.SET,
+    "CountMinSketchAgg": Keep.BAG,
+    "HllSketchAgg": Keep.SET,
+    "HyperLogLogPlusPlus": Keep.SET,
+    "Max": Keep.SET,
+    "Min": Keep.SET,
+    "Mode": Keep.BAG,
+    "Percentile": Keep.BAG,
+    "PercentileCont": Keep.BAG,
+    "PercentileDisc": Keep.BAG,
+    "Sum": Keep.BAG,
+}
+"""Functions to which the order of records makes no difference, or not even how many are alike."""
 
 
-def _function(expression: Jvm) -> Jvm:
-    """Return the aggregate function that Spark runs for an aggregate expression."""
-    function = expression.aggregateFunction()
-    return function.replacement() if class_name(function) in _REPLACED else function
+class _NoKernel(Exception):
+    """Ours cannot merge an aggregate's buffers; its values are kept."""
 
 
 class AggregateFunctions:
@@ -69,7 +71,12 @@ class AggregateFunctions:
         self._grouping = grouping
         self.aggregates: list[Aggregate] = []
         self.values: list[Routed] = []
-        self.buffers: list[_Buffer] = []
+        self.buffers: list[Buffer] = []
+        self.kept: list[Collection] = []
+        self.kept_values: list[Routed] = []
+        self.evaluated: list[str] = []
+        self.ways: dict[str, list[str]] = {}
+        self._condition: Column | None = None
         self._known: list[tuple[Jvm, list[str]]] = []
         self._ansi = self.spark.conf.get("spark.sql.ansi.enabled") == "true"
 
@@ -98,7 +105,8 @@ class AggregateFunctions:
         if class_name(expression) == "AggregateExpression":
             names = self._find(expression)
             assert names is not None
-            return self._evaluated(_function(expression), [attributes[n] for n in names])
+            function = runs_as(self.spark, expression.aggregateFunction())
+            return self._evaluated(function, names, [attributes[n] for n in names])
         for grouping, attribute in replacements:
             if expression.semanticEquals(grouping):
                 return attribute
@@ -108,25 +116,21 @@ class AggregateFunctions:
         new = [self.results(child, replacements, attributes) for child in children]
         return expression.withNewChildren(seq(self.spark, new))
 
-    def _evaluated(self, function: Jvm, buffers: list[Jvm]) -> Jvm:
+    def _evaluated(self, function: Jvm, names: list[str], buffers: list[Jvm]) -> Jvm:
         """Return Spark's own final expression of `function` over our buffers."""
-        if class_name(function) not in ("Sum", "Average"):
+        if names[0] not in self.evaluated:
             return buffers[0]
         own = list(each(function.aggBufferAttributes()))
         pairs = list(zip([a.exprId() for a in own], buffers, strict=False))
         return substitute(self.spark, function.evaluateExpression(), pairs)
 
+    def how(self) -> str:
+        """Return how aggregates are made that no kernel of ours knows, for people."""
+        found = [f"{', '.join(calls)}: {way}" for way, calls in self.ways.items()]
+        return "".join(f"; {one}" for one in found)
+
     def _add(self, expression: Jvm) -> list[str]:
-        function = _function(expression)
-        name = class_name(function)
-        if expression.isDistinct():
-            self._refuse(f"{sql_text(function)} with DISTINCT")
-        children = [column(self.spark, c) for c in each(function.children())]
-        if expression.filter().isDefined():
-            if name not in ("Count", "Sum", "Average", "Min", "Max"):
-                self._refuse(f"{sql_text(function)} with FILTER")
-            condition = column(self.spark, expression.filter().get())
-            children = [F.when(condition, c) for c in children]
+        function = runs_as(self.spark, expression.aggregateFunction())
         adders = {
             "Count": self._count,
             "Sum": self._sum,
@@ -137,16 +141,109 @@ class AggregateFunctions:
             "Last": self._edge,
             "MaxBy": self._by,
             "MinBy": self._by,
+            "HyperLogLogPlusPlus": self._sketch,
         }
-        if name not in adders:
+        name = class_name(function)
+        if expression.isDistinct():
+            return self._keep(expression, function)
+        self._condition = None
+        children = [column(self.spark, c) for c in each(function.children())]
+        if expression.filter().isDefined():
+            self._condition = column(self.spark, expression.filter().get())
+            children = [F.when(self._condition, c) for c in children]
+        before = len(self.aggregates), len(self.values), len(self.buffers)
+        try:
+            names = adders.get(name, self._program)(function, children)
+        except _NoKernel:
+            del self.aggregates[before[0] :], self.values[before[1] :], self.buffers[before[2] :]
+            return self._keep(expression, function)
+        if name in ("Sum", "Average"):
+            self.evaluated.append(names[0])
+        return names
+
+    def _program(self, function: Jvm, children: list[Column]) -> list[str]:
+        """Add a declarative aggregate whose merging is an expression of words."""
+        del children
+        if not is_declarative(self.spark, function):
+            raise _NoKernel
+        program = program_of(self.spark, function)
+        if program is None:
+            raise _NoKernel
+        initial = list(each(function.initialValues()))
+        attributes = list(each(function.aggBufferAttributes()))
+        pairs = [(a.exprId(), one) for a, one in zip(attributes, initial, strict=True)]
+        updates = [substitute(self.spark, one, pairs) for one in each(function.updateExpressions())]
+        names, leaves = [], []
+        for attribute, first, update in zip(attributes, initial, updates, strict=True):
+            kind, value = data_type(attribute.dataType()), column(self.spark, update)
+            if self._condition is not None:
+                value = F.when(self._condition, value).otherwise(column(self.spark, first))
+            ((leaf, part),) = types.any_leaves(kind, value)
+            leaves.append(leaf)
+            at = self._value(leaf, part)
+            names.append(self._buffer(kind, [at], nullable=bool(attribute.nullable())))
+        self.aggregates.append(Aggregate(Op.MERGED, tuple(leaves), program=program))
+        self.ways.setdefault("merged as Spark's own expressions say", []).append(sql_text(function))
+        self.evaluated.append(names[0])
+        return names
+
+    def _keep(self, expression: Jvm, function: Jvm) -> list[str]:
+        """Add an aggregate for which its values are kept, and Spark's own function is run over them."""
+        if not can_fold(self.spark, function):
             self._refuse(sql_text(function))
-        return adders[name](function, children)
+        what = f"distinct {sql_text(function)}" if expression.isDistinct() else sql_text(function)
+        self.ways.setdefault("its values are kept, Spark's own function runs above", []).append(
+            what
+        )
+        arguments = arguments_of(function)
+        keep = _ANY_ORDER.get(class_name(function), Keep.LIST)
+        if expression.isDistinct():
+            keep = Keep.SET
+        ordering = self._order.leaves() if keep is Keep.LIST and self._order.given else []
+        if ordering:
+            keep = Keep.BAG
+        condition = expression.filter().get() if expression.filter().isDefined() else None
+        same = [i for i, kept in enumerate(self.kept) if kept.same(arguments, condition, keep)]
+        number = same[0] if same else self._collection(arguments, condition, keep, ordering)
+        name = f"b{len(self.buffers)}"
+        nullable = bool(function.nullable())
+        result = data_type(function.dataType())
+        kept = self.kept[number]
+        self.buffers.append(
+            Folded(name, result, [f"l{number}"], nullable, False, self.spark, function, kept)
+        )
+        return [name]
+
+    def _collection(
+        self,
+        arguments: list[Jvm],
+        condition: Jvm | None,
+        keep: Keep,
+        ordering: list[tuple[Leaf, Column]],
+    ) -> int:
+        number, one = len(self.kept), F.lit(1).cast("bigint")
+        present = one if condition is None else F.when(column(self.spark, condition), one)
+        self.kept_values.append(Routed(present_name(number), Leaf(Kind.INTEGER), present))
+        found, widths = list(ordering), []
+        for argument in arguments:
+            kind = data_type(argument.dataType())
+            parts = types.any_leaves(kind, column(self.spark, argument))
+            if keep is Keep.SET:
+                parts = [(leaf, types.normalised(leaf, part)) for leaf, part in parts]
+            widths.append(len(parts))
+            found += parts
+        for i, (leaf, part) in enumerate(found):
+            self.kept_values.append(Routed(leaf_name(number, i), leaf, part))
+        kept = Kept(tuple(leaf for leaf, _ in found), keep)
+        self.kept.append(Collection(arguments, condition, kept, widths, len(ordering)))
+        return number
 
     def _refuse(self, what: str) -> NoReturn:
         keys = ", ".join(sql_text(e) for e in self._grouping) or "(none)"
         msg = (
-            f"cannot run {what} elastically in the aggregate keyed by {keys}; supported: {_SUPPORTED}. "
-            f"Drop it, {WAY_OUT}."
+            f"cannot run {what} in the aggregate keyed by {keys}: a pandas UDF is called with all rows "
+            "of a group, and plain Spark refuses it on a stream too; use a function of "
+            "pyspark.sql.functions, or collect_list and a UDF above."
         )
         raise UnsupportedQuery(msg)
 
@@ -164,7 +261,7 @@ class AggregateFunctions:
         is_empty: bool = False,
     ) -> str:
         name = f"b{len(self.buffers)}"
-        self.buffers.append(_Buffer(name, kind, columns, nullable, is_empty))
+        self.buffers.append(Buffer(name, kind, columns, nullable, is_empty))
         return name
 
     def _counted(self, condition: Column | None) -> str:
@@ -192,7 +289,7 @@ class AggregateFunctions:
         kind = data_type(function.dataType())
         (child,) = children
         if "TRY" in str(function.evalContext().evalMode()):
-            self._refuse("try_sum")
+            raise _NoKernel
         if isinstance(kind, T.DecimalType):
             total, count = self._decimal_sum(child, kind)
             empty = self._buffer(T.BooleanType(), [count], nullable=False, is_empty=True)
@@ -208,7 +305,7 @@ class AggregateFunctions:
             at = self._value(Leaf(Kind.FLOAT), child.cast("double"))
             self.aggregates.append(Aggregate(Op.SUM_FLOAT, (Leaf(Kind.FLOAT),)))
             return [self._buffer(kind, [at])]
-        return self._refuse(sql_text(function))
+        raise _NoKernel
 
     def _decimal_sum(self, child: Column, kind: T.DecimalType) -> tuple[str, str]:
         leaf = Leaf(Kind.DECIMAL, kind.scale)
@@ -221,7 +318,7 @@ class AggregateFunctions:
     def _average(self, function: Jvm, children: list[Column]) -> list[str]:
         (child,) = children
         if "TRY" in str(function.evalMode()):
-            self._refuse("try_avg")
+            raise _NoKernel
         kind = data_type(next(each(function.aggBufferAttributes())).dataType())
         if isinstance(kind, T.DecimalType):
             total, count = self._decimal_sum(child, kind)
@@ -230,7 +327,7 @@ class AggregateFunctions:
                 self._buffer(T.LongType(), [count], nullable=False),
             ]
         if not isinstance(kind, T.DoubleType):
-            self._refuse(sql_text(function))
+            raise _NoKernel
         total = self._value(Leaf(Kind.FLOAT), child.cast("double"))
         self.aggregates.append(Aggregate(Op.SUM_FLOAT, (Leaf(Kind.FLOAT),)))
         count = self._counted(child.isNotNull())
@@ -240,15 +337,36 @@ class AggregateFunctions:
             self._buffer(T.LongType(), [count], nullable=False),
         ]
 
-    def _leaves(self, function: Jvm, index: int, value: Column) -> list[str]:
+    def _sketch(self, function: Jvm, children: list[Column]) -> list[str]:
+        (argument,) = arguments_of(function)
+        kind = data_type(argument.dataType())
+        if not types.in_order(kind):
+            raise _NoKernel  # Spark hashes a collated string by its collation
+        words = int(function.aggBufferAttributes().size())
+        leaf = Leaf(Kind.REGISTERS, words)
+        value = children[0]
+        at = self._value(leaf, F.when(value.isNotNull(), F.xxhash64(value)))
+        self.aggregates.append(Aggregate(Op.REGISTERS, (leaf,)))
+        name = f"b{len(self.buffers)}"
+        self.buffers.append(
+            Sketch(name, T.LongType(), [at], False, False, self.spark, function, words)
+        )
+        return [name]
+
+    def _leaves(
+        self, function: Jvm, index: int, value: Column, *, compared: bool = False
+    ) -> list[str]:
         child = list(each(function.children()))[index]
-        found = types.leaves(data_type(child.dataType()), value, sql_text(child))
+        kind = data_type(child.dataType())
+        if compared and not types.in_order(kind):
+            raise _NoKernel
+        found = types.any_leaves(kind, value)
         return [self._value(leaf, part) for leaf, part in found]
 
     def _extreme(self, function: Jvm, children: list[Column]) -> list[str]:
         least = class_name(function) == "Min"
         (child,) = children
-        names = self._leaves(function, 0, child)
+        names = self._leaves(function, 0, child, compared=True)
         leaves = tuple(v.leaf for v in self.values[-len(names) :])
         self.aggregates.append(Aggregate(Op.MIN if least else Op.MAX, leaves))
         return [self._buffer(data_type(function.dataType()), names)]
@@ -259,8 +377,13 @@ class AggregateFunctions:
         if self._order.given:
             one = F.lit(1).cast("bigint")
             counts = F.when(child.isNotNull(), one) if skip_nulls else one
+            if self._condition is not None:
+                counts = F.when(self._condition, counts)
             return self._least(function, child, [self._value(Leaf(Kind.INTEGER), counts)], first)
-        self._counted(child.isNotNull() if skip_nulls else None)
+        qualifies = child.isNotNull() if skip_nulls else None
+        if self._condition is not None:
+            qualifies = self._condition if qualifies is None else self._condition & qualifies
+        self._counted(qualifies)
         names = self._leaves(function, 0, child)
         leaves = tuple(v.leaf for v in self.values[-len(names) - 1 :])
         self.aggregates.append(Aggregate(Op.FIRST if first else Op.LAST, leaves))
@@ -283,7 +406,7 @@ class AggregateFunctions:
     def _by(self, function: Jvm, children: list[Column]) -> list[str]:
         value, ordering = children
         least = class_name(function) == "MinBy"
-        order = self._leaves(function, 1, ordering)
+        order = self._leaves(function, 1, ordering, compared=True)
         if self._order.given:
             return self._least(function, value, order, least)
         order_leaves = tuple(v.leaf for v in self.values[-len(order) :])

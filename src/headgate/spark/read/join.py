@@ -117,8 +117,8 @@ class _JoinReader:
         leaves: list[tuple[Leaf, Column]] = []
         spans = []
         for attribute in attributes:
-            value, what = column(self.spark, attribute), f"column {attribute.name()}"
-            found = types.leaves(data_type(attribute.dataType()), value, what)
+            value = column(self.spark, attribute)
+            found = types.any_leaves(data_type(attribute.dataType()), value)
             spans.append((len(leaves), len(leaves) + len(found)))
             leaves += found
         times = [a for a in each(plan.output()) if a.metadata().contains(WATERMARK)]
@@ -206,8 +206,8 @@ class _JoinReader:
         for left, right, _ in self.condition.keys:
             for side, expression in enumerate((left, right)):
                 kind, value = data_type(expression.dataType()), column(self.spark, expression)
-                found = types.leaves(kind, value, f"key {sql_text(expression)}")
-                columns[side].extend(types.normalised(leaf, part) for leaf, part in found)
+                found = types.key_leaves(kind, value, f"key {sql_text(expression)}")
+                columns[side].extend(part for _, part in found)
                 if side == LEFT:
                     leaves += [leaf for leaf, _ in found]
         return columns, leaves

@@ -21,6 +21,7 @@ from headgate.spark.jvm.analysis import (
     check_streaming,
     with_nullability_of_children,
     without_cte,
+    without_distinct,
 )
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import analysed
@@ -107,7 +108,7 @@ def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:
         raise UnsupportedQuery(msg)
     if _is_stateful(plan):
         try:
-            check_streaming(spark, plan, mode)
+            check_streaming(spark, without_distinct(spark, plan), mode)
         except AnalysisException as error:
             # its first line; what follows is the plan
             raise ModeRefused(str(error).strip().splitlines()[0]) from error

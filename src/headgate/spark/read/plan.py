@@ -173,8 +173,12 @@ def results_after_us(operators: Sequence[PlannedOperator]) -> dict[str, int]:
 
 
 def raw_schema(spec: AggregateSpec, values: list[Routed]) -> T.StructType:
-    """Return the schema of merged buffers: key leaves, time, value leaves."""
+    """Return the schema of merged buffers: key leaves, time, value leaves, lists of what is kept."""
     fields = [T.StructField(f"k{i}", types.spark_type(x)) for i, x in enumerate(spec.keys)]
     if spec.time is not None:
         fields.append(T.StructField("t", T.LongType()))
-    return T.StructType(fields + [T.StructField(v.name, types.spark_type(v.leaf)) for v in values])
+    fields += [T.StructField(v.name, types.spark_type(v.leaf)) for v in values]
+    for number, kept in enumerate(spec.kept):
+        parts = [T.StructField(f"x{i}", types.spark_type(x)) for i, x in enumerate(kept.leaves)]
+        fields.append(T.StructField(f"l{number}", T.ArrayType(T.StructType(parts))))
+    return T.StructType(fields)

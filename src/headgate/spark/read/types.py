@@ -11,15 +11,82 @@ from pyspark.sql import types as T
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import Kind, Leaf
 from headgate.spark.jvm.expressions import known_not_null
+from headgate.spark.jvm.folding import as_bytes, from_bytes, reinterpreted
+from headgate.spark.jvm.folding import normalised as normalised_whole
 from headgate.spark.read.wording import WAY_OUT
 
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_AS_LONGS = (
+    T.TimestampNTZType,
+    T.DayTimeIntervalType,
+    *((T.TimeType,) if hasattr(T, "TimeType") else ()),
+)
+"""Types whose values Spark itself has as longs; some minors have no `TimeType`."""
+
+_COMPARED = (
+    *_INTEGERS,
+    *_AS_LONGS,
+    T.BooleanType,
+    T.DateType,
+    T.TimestampType,
+    T.YearMonthIntervalType,
+    T.FloatType,
+    T.DoubleType,
+    T.DecimalType,
+    T.BinaryType,
+)
+
+
+def any_leaves(data_type: T.DataType, value: Column) -> list[tuple[Leaf, Column]]:
+    """Return the leaves that carry `value` and the expression of each.
+
+    A struct becomes one leaf that says whether it is there, and those of its fields. What has no form of
+    a fixed width is one leaf: the bytes in which Spark stores it.
+    """
+    integer = _as_integer(data_type, value)
+    if integer is not None:
+        return [(Leaf(Kind.INTEGER), integer)]
+    if isinstance(data_type, T.FloatType | T.DoubleType):
+        return [(Leaf(Kind.FLOAT), value.cast("double"))]
+    if isinstance(data_type, T.DecimalType):
+        leaf = Leaf(Kind.DECIMAL, data_type.scale)
+        return [(leaf, value.cast(T.DecimalType(38, data_type.scale)))]
+    if isinstance(data_type, T.BinaryType) or _plain_string(data_type):
+        return [(Leaf(Kind.BYTES), value.cast("binary"))]
+    if isinstance(data_type, T.StructType):
+        found = [(Leaf(Kind.INTEGER), F.when(value.isNotNull(), F.lit(1).cast("bigint")))]
+        for field in data_type.fields:
+            found += any_leaves(field.dataType, value.getField(field.name))
+        return found
+    return [(Leaf(Kind.BYTES), as_bytes(data_type, value))]
+
+
+def _as_integer(data_type: T.DataType, value: Column) -> Column | None:
+    """Return a value as the long that compares as it does; None if there is none."""
+    if isinstance(data_type, _INTEGERS):
+        return value.cast("bigint")
+    if isinstance(data_type, T.BooleanType):
+        return value.cast("int").cast("bigint")
+    if isinstance(data_type, T.DateType):
+        return F.unix_date(value).cast("bigint")
+    if isinstance(data_type, T.TimestampType):
+        return F.unix_micros(value)
+    if isinstance(data_type, _AS_LONGS):
+        return reinterpreted(data_type, value, T.LongType())
+    if isinstance(data_type, T.YearMonthIntervalType):
+        return reinterpreted(data_type, value, T.IntegerType()).cast("bigint")
+    return None
+
+
+def in_order(data_type: T.DataType) -> bool:
+    """Return whether the leaves of values compare as Spark compares the values."""
+    if isinstance(data_type, T.StructType):
+        return all(in_order(field.dataType) for field in data_type.fields)
+    return isinstance(data_type, _COMPARED) or _plain_string(data_type)
 
 
 def leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Leaf, Column]]:
-    """Return the leaves that carry `value` and the expression of each.
-
-    A struct becomes one leaf that says whether it is there, and those of its fields.
+    """Return the leaves of a value that records are compared by, or that a worker reads.
 
     Parameters
     ----------
@@ -31,34 +98,51 @@ def leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Leaf, 
     Raises
     ------
     UnsupportedQuery
-        The type has no fixed-width form.
+        Leaves of the type do not compare as its values do.
     """
-    if isinstance(data_type, _INTEGERS):
-        return [(Leaf(Kind.INTEGER), value.cast("bigint"))]
-    if isinstance(data_type, T.BooleanType):
-        return [(Leaf(Kind.INTEGER), value.cast("int").cast("bigint"))]
-    if isinstance(data_type, T.DateType):
-        return [(Leaf(Kind.INTEGER), F.unix_date(value).cast("bigint"))]
-    if isinstance(data_type, T.TimestampType):
-        return [(Leaf(Kind.INTEGER), F.unix_micros(value))]
-    if isinstance(data_type, T.FloatType | T.DoubleType):
-        return [(Leaf(Kind.FLOAT), value.cast("double"))]
-    if isinstance(data_type, T.DecimalType):
-        leaf = Leaf(Kind.DECIMAL, data_type.scale)
-        return [(leaf, value.cast(T.DecimalType(38, data_type.scale)))]
-    if isinstance(data_type, T.BinaryType) or _plain_string(data_type):
-        return [(Leaf(Kind.BYTES), value.cast("binary"))]
-    if isinstance(data_type, T.StructType):
-        found = [(Leaf(Kind.INTEGER), F.when(value.isNotNull(), F.lit(1).cast("bigint")))]
-        for field in data_type.fields:
-            found += leaves(field.dataType, value.getField(field.name), f"{what}.{field.name}")
-        return found
+    if in_order(data_type):
+        return any_leaves(data_type, value)
     msg = (
-        f"cannot keep {what} of type {data_type.simpleString()} in elastic state; supported: numbers, "
-        "booleans, dates, timestamps, strings with the default collation, binary, and structs of "
-        f"those. Cast it, {WAY_OUT}."
+        f"cannot take {what} of type {data_type.simpleString()} here; name one of numbers, booleans, "
+        "times, strings with the default collation, binary, or structs of those."
     )
     raise UnsupportedQuery(msg)
+
+
+def key_leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Leaf, Column]]:
+    """Return the leaves of a grouping key: equal where Spark takes the keys for equal.
+
+    Raises
+    ------
+    UnsupportedQuery
+        There are none such.
+    """
+    if _holds(data_type, T.MapType) or _collated(data_type):
+        msg = (
+            f"cannot group by {what} of type {data_type.simpleString()}; group by map_entries of a "
+            f"map, and by lower(...) or collation_key of a collated string, {WAY_OUT}."
+        )
+        raise UnsupportedQuery(msg)
+    if not in_order(data_type):
+        value = normalised_whole(value)
+    found = any_leaves(data_type, value)
+    return [(leaf, normalised(leaf, part)) for leaf, part in found]
+
+
+def _holds(data_type: T.DataType, kind: type[T.DataType]) -> bool:
+    if isinstance(data_type, T.ArrayType):
+        return _holds(data_type.elementType, kind)
+    if isinstance(data_type, T.StructType):
+        return any(_holds(field.dataType, kind) for field in data_type.fields)
+    return isinstance(data_type, kind)
+
+
+def _collated(data_type: T.DataType) -> bool:
+    if isinstance(data_type, T.ArrayType):
+        return _collated(data_type.elementType)
+    if isinstance(data_type, T.StructType):
+        return any(_collated(field.dataType) for field in data_type.fields)
+    return isinstance(data_type, T.StringType) and not _plain_string(data_type)
 
 
 def _plain_string(data_type: T.DataType) -> bool:
@@ -76,6 +160,10 @@ def rebuild(data_type: T.DataType, parts: Sequence[Column]) -> Column:
         return F.call_function("date_from_unix_date", value.cast("int"))
     if isinstance(data_type, T.TimestampType):
         return F.call_function("timestamp_micros", value)
+    if isinstance(data_type, _AS_LONGS):
+        return reinterpreted(T.LongType(), value, data_type)
+    if isinstance(data_type, T.YearMonthIntervalType):
+        return reinterpreted(T.IntegerType(), value.cast("int"), data_type)
     if isinstance(data_type, T.StructType):
         fields, at = [], 1
         for field in data_type.fields:
@@ -85,6 +173,8 @@ def rebuild(data_type: T.DataType, parts: Sequence[Column]) -> Column:
             fields.append(declared.alias(field.name))
             at += width
         return F.when(value.isNotNull(), F.struct(*fields))
+    if not in_order(data_type):
+        return from_bytes(data_type, value)
     return value.cast(data_type)
 
 
@@ -110,4 +200,5 @@ def spark_type(leaf: Leaf) -> T.DataType:
         Kind.FLOAT: T.DoubleType(),
         Kind.DECIMAL: T.DecimalType(38, leaf.scale),
         Kind.BYTES: T.BinaryType(),
+        Kind.REGISTERS: T.ArrayType(T.LongType()),
     }[leaf.kind]

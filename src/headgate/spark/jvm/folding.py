@@ -1,0 +1,289 @@
+"""Spark's own aggregate functions run over the items of an array, as one expression.
+
+An aggregate function of Catalyst is one of three things. A *declarative* one is expressions: initial
+values, an update, what it evaluates to. A *typed imperative* one is an object with a buffer of its own
+kind: it makes one, updates it with a row, evaluates it. An *imperative* one does so with a row of words.
+Each of them is run here by the higher-order function ``aggregate`` (of arrays), so a result needs neither
+a shuffle nor a plan of its own, and a new function of a new Spark needs no line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.spark.jvm.expressions import catalyst, column, data_type
+from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class, jvm, seq
+from headgate.spark.jvm.plans import analysed, template
+
+_AGGREGATES = "org.apache.spark.sql.catalyst.expressions.aggregate."
+_TYPED = _AGGREGATES + "TypedImperativeAggregate"
+_IMPERATIVE = _AGGREGATES + "ImperativeAggregate"
+_DECLARATIVE = _AGGREGATES + "DeclarativeAggregate"
+_REPLACEABLE = "org.apache.spark.sql.catalyst.expressions.RuntimeReplaceable"
+_ROW = "org.apache.spark.sql.catalyst.InternalRow"
+
+
+def runs_as(spark: SparkSession, function: Jvm) -> Jvm:
+    """Return the aggregate function that Spark runs for one: some only stand for another."""
+    while is_a(spark, function, _REPLACEABLE):
+        function = function.replacement()
+    return function
+
+
+def can_fold(spark: SparkSession, function: Jvm) -> bool:
+    """Return whether `folded` takes an aggregate function."""
+    return any(is_a(spark, function, name) for name in (_DECLARATIVE, _IMPERATIVE))
+
+
+def is_declarative(spark: SparkSession, function: Jvm) -> bool:
+    """Return whether an aggregate function is made of expressions."""
+    return is_a(spark, function, _DECLARATIVE)
+
+
+def arguments_of(function: Jvm) -> list[Jvm]:
+    """Return the arguments of an aggregate function that differ from record to record; at least one."""
+    children = [_sorted_by(child) for child in each(function.children())]
+    return [child for child in children if not child.foldable()] or children[:1]
+
+
+def _sorted_by(expression: Jvm) -> Jvm:
+    """Return what a sort order within a function sorts by; anything else as it is."""
+    return expression.child() if class_name(expression) == "SortOrder" else expression
+
+
+def _over(spark: SparkSession, function: Jvm, known: dict[str, Jvm]) -> Jvm:
+    """Return a function over other arguments, given by `_same`."""
+    children = []
+    for child in each(function.children()):
+        value = _sorted_by(child)
+        new = known.get(_same(value), value)
+        sorts = class_name(child) == "SortOrder"
+        others = [new, *list(each(child.children()))[1:]]
+        children.append(child.withNewChildren(seq(spark, others)) if sorts else new)
+    return function.withNewChildren(seq(spark, children))
+
+
+def folded(spark: SparkSession, function: Jvm, items: Column, fields: Sequence[str]) -> Column:
+    """Return what an aggregate function makes of the items of an array.
+
+    Parameters
+    ----------
+    function : aggregate function
+        As `runs_as` gives it, resolved.
+    items : Column
+        An array of structs.
+    fields : sequence of str
+        The field of an item for each of `arguments_of`.
+    """
+    arguments = arguments_of(function)
+    if is_a(spark, function, _DECLARATIVE):
+        return _declarative(spark, function, items, dict(zip(fields, arguments, strict=True)))
+    at = jvm(spark).org.apache.spark.sql.catalyst.expressions.BoundReference
+    bound = {_same(one): at(i, one.dataType(), True) for i, one in enumerate(arguments)}
+    one = _Object(spark, _over(spark, function, bound))
+    if is_a(spark, function, _TYPED):
+        return _typed(one, items, fields, function.dataType())
+    return _imperative(one, items, fields, function)
+
+
+def _same(expression: Jvm) -> str:
+    return str(expression.canonicalized().toString())
+
+
+def of_words(spark: SparkSession, function: Jvm, words: Column, count: int) -> Column:
+    """Return what an imperative function evaluates to over its buffer's `count` words, an array."""
+    row = F.struct(*[F.element_at(words, i + 1).alias(f"w{i}") for i in range(count)])
+    return _Object(spark, function).call(_IMPERATIVE, "eval", function.dataType(), [row])
+
+
+def _typed(one: _Object, items: Column, fields: Sequence[str], kind: Jvm) -> Column:
+    buffer, owner = one.kind("java.lang.Object"), _TYPED
+
+    def update(state: Column, item: Column) -> Column:
+        return one.call(owner, "update", buffer, [state, _row(item, fields)])
+
+    def evaluate(state: Column) -> Column:
+        return one.call(owner, "eval", kind, [state])
+
+    return F.aggregate(items, one.call(owner, "createAggregationBuffer", buffer), update, evaluate)
+
+
+def _imperative(one: _Object, items: Column, fields: Sequence[str], function: Jvm) -> Column:
+    row, owner = one.kind(_ROW), _IMPERATIVE
+
+    def after(state: Column, name: str, arguments: list[Column]) -> Column:
+        # what the call gives is null; that it is asked for is what counts
+        return F.coalesce(one.call(owner, name, row, arguments, pure=False), state)
+
+    empty = one.new_row(row, function.aggBufferAttributes().size())
+    once = F.array(F.lit(0))
+    initial = F.aggregate(once, empty, lambda state, _: after(state, "initialize", [state]))
+    return F.aggregate(
+        items,
+        initial,
+        lambda state, item: after(state, "update", [state, _row(item, fields)]),
+        lambda state: one.call(owner, "eval", function.dataType(), [state]),
+    )
+
+
+def _row(item: Column, fields: Sequence[str]) -> Column:
+    return F.struct(*[item.getField(name) for name in fields])
+
+
+def _declarative(
+    spark: SparkSession, function: Jvm, items: Column, arguments: dict[str, Jvm]
+) -> Column:
+    # the function over attributes of our own: what it computes can then be put over any others
+    kinds = [data_type(one.dataType()) for one in arguments.values()]
+    schema = T.StructType([T.StructField(f"x{i}", kind) for i, kind in enumerate(kinds)])
+    fresh = list(each(analysed(template(spark, schema)).output()))
+    stands_for = {_same(one): new for one, new in zip(arguments.values(), fresh, strict=True)}
+    function = _over(spark, function, stands_for)
+    buffers = list(each(function.aggBufferAttributes()))
+    names = [f"s{i}" for i in range(len(buffers))]
+    maybe = jvm(spark).org.apache.spark.sql.catalyst.expressions.KnownNullable
+
+    def state_of(values: Jvm, put: Callable[[Jvm], Jvm]) -> Column:
+        found = [column(spark, maybe(put(value))) for value in each(values)]
+        return F.struct(*[value.alias(n) for n, value in zip(names, found, strict=True)])
+
+    def over(state: Column, item: Column | None = None) -> Callable[[Jvm], Jvm]:
+        pairs = [(a, state.getField(n)) for a, n in zip(buffers, names, strict=True)]
+        if item is not None:
+            pairs += [(a, item.getField(n)) for a, n in zip(fresh, arguments, strict=True)]
+        known = {a.exprId().toString(): catalyst(value) for a, value in pairs}
+        return lambda expression: _replaced(spark, expression, known)
+
+    return F.aggregate(
+        items,
+        state_of(function.initialValues(), lambda value: value),
+        lambda state, item: state_of(function.updateExpressions(), over(state, item)),
+        lambda state: column(spark, over(state)(function.evaluateExpression())),
+    )
+
+
+def _replaced(spark: SparkSession, expression: Jvm, known: dict[str, Jvm]) -> Jvm:
+    if class_name(expression) == "AttributeReference":
+        return known.get(expression.exprId().toString(), expression)
+    children = list(each(expression.children()))
+    if not children:
+        return expression
+    return expression.withNewChildren(seq(spark, [_replaced(spark, c, known) for c in children]))
+
+
+@dataclass(frozen=True)
+class _Object:
+    """An object of the JVM, called by expressions."""
+
+    spark: SparkSession
+    value: Jvm
+
+    def kind(self, name: str) -> Jvm:
+        """Return the type of expressions whose values are objects of a class."""
+        objects = java_class(self.spark, "org.apache.spark.sql.types.ObjectType")
+        return objects(_class(self.spark, name))
+
+    def call(
+        self,
+        owner: str,
+        method: str,
+        kind: Jvm,
+        arguments: Sequence[Column] = (),
+        *,
+        pure: bool = True,
+    ) -> Column:
+        """Return the call of a method of class `owner`, which gives a value of type `kind`.
+
+        Parameters
+        ----------
+        pure : bool
+            False where it is called for what it does: then Catalyst neither moves nor drops it.
+        """
+        expressions = java_class(self.spark, "org.apache.spark.sql.catalyst.expressions.Literal")
+        target = expressions(self.value, self.kind(owner))
+        given = seq(self.spark, [catalyst(one) for one in arguments])
+        none = seq(self.spark, [])
+        node = java_class(self.spark, "org.apache.spark.sql.catalyst.expressions.objects.Invoke")
+        return column(self.spark, node(target, method, kind, given, none, True, True, pure))
+
+    def new_row(self, kind: Jvm, width: int) -> Column:
+        """Return a fresh row that can be written to."""
+        objects = jvm(self.spark).org.apache.spark.sql.catalyst.expressions.objects
+        name = "org.apache.spark.sql.catalyst.expressions.GenericInternalRow"
+        arguments = seq(self.spark, [catalyst(F.lit(width))])
+        none = jvm(self.spark).scala.Option.apply(None)
+        made = objects.NewInstance(
+            _class(self.spark, name), arguments, seq(self.spark, []), False, kind, none
+        )
+        return column(self.spark, made)
+
+
+def _class(spark: SparkSession, name: str) -> Jvm:
+    return java_class(spark, "org.apache.spark.util.Utils").classForName(name, True, False)
+
+
+def is_a(spark: SparkSession, value: Jvm, name: str) -> bool:
+    """Return whether an object of the JVM is of a class, or of one below it."""
+    return bool(_class(spark, name).isInstance(value))
+
+
+# -- values of any type as bytes ------------------------------------------------------------------------
+
+
+def as_bytes(kind: T.DataType, value: Column) -> Column:
+    """Return values of any type as Spark's own bytes of a row; equal where Spark groups them as equal.
+
+    They are those in which Spark stores them in its own state, and do not change from minor to minor.
+    """
+    one, spark = _collector(kind)
+    buffer = one.kind("java.lang.Object")
+    empty = one.call(_TYPED, "createAggregationBuffer", buffer)
+    held = one.call(_TYPED, "update", buffer, [empty, F.struct(value)])
+    binary = java_class(spark, "org.apache.spark.sql.types.BinaryType$.MODULE$")
+    return F.when(value.isNotNull(), one.call(_TYPED, "serialize", binary, [held]))
+
+
+def from_bytes(kind: T.DataType, value: Column) -> Column:
+    """Return what `as_bytes` took."""
+    one, _ = _collector(kind)
+    held = one.call(_TYPED, "deserialize", one.kind("java.lang.Object"), [value])
+    array = one.call(_TYPED, "eval", one.value.dataType(), [held])
+    return F.when(value.isNotNull(), F.element_at(array, 1))
+
+
+def _session() -> SparkSession:
+    """Return a session of this application: expressions are the same in each."""
+    return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+
+
+def _collector(kind: T.DataType) -> tuple[_Object, SparkSession]:
+    """Return Spark's ``collect_list`` of a type, which knows how to store its values."""
+    spark = _session()
+    rows = template(spark, T.StructType([T.StructField("x", kind)]))
+    plan = analysed(rows.groupBy().agg(F.collect_list("x")))
+    (named,) = each(plan.aggregateExpressions())
+    function = named.child().aggregateFunction()
+    (child,) = each(function.children())
+    expressions = jvm(spark).org.apache.spark.sql.catalyst.expressions
+    bound = [expressions.BoundReference(0, child.dataType(), True)]
+    return _Object(spark, function.withNewChildren(seq(spark, bound))), spark
+
+
+def reinterpreted(kind: T.DataType, value: Column, to: T.DataType) -> Column:
+    """Return values of a type as those of another one that Spark stores alike."""
+    spark = _session()
+    parse = spark._jsparkSession.parseDataType
+    node = java_class(spark, "org.apache.spark.sql.catalyst.expressions.PreciseTimestampConversion")
+    return column(spark, node(catalyst(value), parse(kind.json()), parse(to.json())))
+
+
+def normalised(value: Column) -> Column:
+    """Return values of any type with one NaN and one zero, as Spark groups by them."""
+    spark = _session()
+    rule = "org.apache.spark.sql.catalyst.optimizer.NormalizeFloatingNumbers$.MODULE$"
+    return column(spark, java_class(spark, rule).normalize(catalyst(value)))

@@ -1,0 +1,98 @@
+"""What stands above the slots for each aggregate: a buffer of merged leaves, or what comes of values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.operators.spec import Keep, Kept
+from headgate.spark.jvm.expressions import data_type
+from headgate.spark.jvm.folding import folded, of_words
+from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.read import types
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One of Spark's aggregation buffers: its column above the slots, and the leaves it came in."""
+
+    name: str
+    type: T.DataType
+    columns: list[str]
+    nullable: bool
+    is_empty: bool = False
+
+    def value(self) -> Column:
+        """Return the buffer over the merged leaves."""
+        if self.is_empty:
+            # Spark's "no value yet", which we keep as a count; null in a marker row
+            return F.coalesce(F.col(self.columns[0]), F.lit(0)) == 0
+        return types.rebuild(self.type, [F.col(n) for n in self.columns])
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A collection of values: what tells it from others, the types of its values, its leaves."""
+
+    arguments: list[Jvm]
+    condition: Jvm | None
+    kept: Kept
+    widths: list[int]
+    ordering: int
+
+    def same(self, arguments: list[Jvm], condition: Jvm | None, keep: Keep) -> bool:
+        """Return whether another aggregate's values are kept in this very collection."""
+        if self.kept.keep is not keep or len(self.arguments) != len(arguments):
+            return False
+        if self.condition is None or condition is None:
+            if self.condition is not condition:
+                return False
+        elif not self.condition.semanticEquals(condition):
+            return False
+        return all(a.semanticEquals(b) for a, b in zip(self.arguments, arguments, strict=True))
+
+
+@dataclass(frozen=True)
+class Sketch(Buffer):
+    """What a sketch says."""
+
+    spark: SparkSession | None = None
+    function: Jvm = None
+    words: int = 0
+
+    def value(self) -> Column:
+        """Return it over the sketch's column."""
+        assert self.spark is not None
+        return of_words(self.spark, self.function, F.col(self.columns[0]), self.words)
+
+
+@dataclass(frozen=True)
+class Folded(Buffer):
+    """A result that Spark's own function makes of the values of a collection."""
+
+    spark: SparkSession | None = None
+    function: Jvm = None
+    kept: Collection | None = None
+
+    def value(self) -> Column:
+        """Return the result over the collection's column."""
+        kept = self.kept
+        assert kept is not None
+        assert self.spark is not None
+        items = F.col(self.columns[0])
+        if kept.ordering:
+            items = F.sort_array(items)
+        fields = [f"c{i}" for i in range(len(kept.arguments))]
+
+        def item(leaves: Column) -> Column:
+            parts, at = [], kept.ordering
+            for name, argument, width in zip(fields, kept.arguments, kept.widths, strict=True):
+                found = [leaves.getField(f"x{i}") for i in range(at, at + width)]
+                parts.append(types.rebuild(data_type(argument.dataType()), found).alias(name))
+                at += width
+            return F.struct(*parts)
+
+        return folded(self.spark, self.function, F.transform(items, item), fields)

@@ -1,0 +1,79 @@
+"""How Spark merges two buffers of a declarative aggregate, as a program for a slot."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+from headgate.operators.spec import Expression, Program
+from headgate.spark.jvm.expressions import data_type
+from headgate.spark.jvm.folding import is_a
+from headgate.spark.jvm.gateway import Jvm, class_name, each
+
+_AGGREGATES = "org.apache.spark.sql.catalyst.expressions.aggregate."
+_ANY_ORDER = ("CentralMomentAgg", "Covariance", "PearsonCorrelation", "BitAggregate")
+"""Kinds of aggregates that merge to the same, up to the last bits, whichever buffer is the left one."""
+
+_SAME = {
+    "And": "and",
+    "BitwiseAnd": "bit_and",
+    "BitwiseOr": "bit_or",
+    "BitwiseXor": "bit_xor",
+    "Coalesce": "coalesce",
+    "EqualTo": "equal",
+    "GreaterThan": "greater",
+    "GreaterThanOrEqual": "greater_or_equal",
+    "If": "if",
+    "IsNotNull": "is_not_null",
+    "IsNull": "is_null",
+    "LessThan": "less",
+    "LessThanOrEqual": "less_or_equal",
+    "Not": "not",
+    "Or": "or",
+}
+_OF_DOUBLES = {"Add": "add", "Divide": "divide", "Multiply": "multiply", "Subtract": "subtract"}
+"""Of integers they may overflow, of decimals they round: those are not programs."""
+
+_LEAVES = (T.DoubleType, T.LongType, T.IntegerType, T.ShortType, T.ByteType, T.BooleanType)
+
+
+def program_of(spark: SparkSession, function: Jvm) -> Program | None:
+    """Return what merges the buffers of a declarative aggregate; None where no program can."""
+    left = list(each(function.aggBufferAttributes()))
+    if not all(isinstance(data_type(a.dataType()), _LEAVES) for a in left):
+        return None
+    places: dict[str, Expression] = {}
+    for name, attributes in (("left", left), ("right", each(function.inputAggBufferAttributes()))):
+        for place, attribute in enumerate(attributes):
+            places[attribute.exprId().toString()] = (name, place)
+    merges = [_expression(one, places) for one in each(function.mergeExpressions())]
+    initial = [_constant(one) for one in each(function.initialValues())]
+    if any(one is None for one in [*merges, *initial]):
+        return None
+    return Program(
+        tuple(one for one in merges if one is not None),
+        tuple(one[1] for one in initial if one is not None),
+        any(is_a(spark, function, _AGGREGATES + name) for name in _ANY_ORDER),
+    )
+
+
+def _expression(one: Jvm, places: dict[str, Expression]) -> Expression | None:
+    name = class_name(one)
+    if name == "AttributeReference":
+        return places.get(one.exprId().toString())
+    if name == "Literal":
+        return _constant(one)
+    operation = _SAME.get(name)
+    if operation is None and isinstance(data_type(one.dataType()), T.DoubleType):
+        operation = _OF_DOUBLES.get(name)
+    operands = [_expression(child, places) for child in each(one.children())]
+    if operation is None or any(operand is None for operand in operands):
+        return None
+    return (operation, *operands)
+
+
+def _constant(one: Jvm) -> Expression | None:
+    value = one.value() if class_name(one) == "Literal" else one
+    if value is None or isinstance(value, bool | int | float):
+        return ("value", value)
+    return None
