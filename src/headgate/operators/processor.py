@@ -349,11 +349,6 @@ class ProcessorSpec(OperatorSpec):
         """Whether what is due is due by the batch's time stamp, not by the watermark."""
         return self.time_mode is TimeMode.PROCESSING
 
-    @property
-    def feeds_others(self) -> bool:
-        """Whether another operator may read what comes out: which of its records are late is unknown."""
-        return False
-
     def to_json(self) -> dict[str, Any]:
         """Return the part of the spec that a checkpoint's state depends on.
 

@@ -172,7 +172,7 @@ def closed(batch: DataFrame, query: PlannedQuery, latest: Manifest) -> DataFrame
         The job's last manifest: every key group knows up to where it has emitted.
     """
     spark = batch.sparkSession
-    last = [chain[-1] for chain in query.chains]
+    last = query.last
     facts = latest.engine["operators"]
     bounds = [(op.time_output, min(facts[op.id]["emitted_us"])) for op in last]
     return of_rows(spark, _closed(spark, analysed(batch), iter(bounds)))
