@@ -410,6 +410,19 @@ CHAINED = {
     ),
 }
 
+CHAINED["aggregate over a static join over a join"] = Written(
+    lambda g: (
+        events(g)
+        .join(
+            clicks(g),
+            F.expr("user = click_user AND click_ts BETWEEN ts AND ts + INTERVAL 40 SECONDS"),
+        )
+        .join(g.users, F.col("user") == F.col("name"))
+        .groupBy(F.window("ts", "10 seconds"), "tier")
+        .count()
+    )
+)
+
 # -- joins of streams -------------------------------------------------------------------------------
 
 _MATCH = (

@@ -288,7 +288,7 @@ class ProcessorSpec(OperatorSpec):
     Parameters
     ----------
     keys : tuple of Leaf
-        One per column of the key.
+        Of the columns of the key, as `from_leaves` takes them: one each, more of a struct.
     outputs : pyarrow.Schema
         What it puts out.
     processor : Processor

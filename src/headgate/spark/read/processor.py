@@ -159,14 +159,11 @@ class _ProcessorReader:
     def _keys(self, processor: Processor, grouping: list[Jvm], user: object) -> list[Routed]:
         if len(processor.keys) != len(grouping):
             raise UnsupportedQuery(_other_keys(processor, [a.name() for a in grouping]))
-        keys = []
-        for index, attribute in enumerate(grouping):
+        keys: list[Routed] = []
+        for attribute in grouping:
             kind, what = data_type(attribute.dataType()), f"key {attribute.name()}"
-            if isinstance(kind, T.StructType):
-                msg = f"cannot group a processor by the struct {attribute.name()}; use its fields."
-                raise UnsupportedQuery(msg)
-            ((found, part),) = types.leaves(kind, column(self.spark, attribute), what)
-            keys.append(Routed(f"k{index}", found, types.normalised(found, part)))
+            for found, part in types.leaves(kind, column(self.spark, attribute), what):
+                keys.append(Routed(f"k{len(keys)}", found, types.normalised(found, part)))
         return keys
 
     def _values(self, wanted: Any, output: Any, prefix: str, user: object) -> list[Passed]:

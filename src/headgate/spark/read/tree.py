@@ -36,7 +36,7 @@ def _parts(
         yield "table", depth, "a table or batch DataFrame"
         return
     name = class_name(plan)
-    if name in _SILENT:
+    if name in _SILENT or _of_window(plan):
         for child in each(plan.children()):
             yield from _parts(child, depth, becomes_operator)
         return
@@ -48,6 +48,17 @@ def _parts(
     if name == "Join":
         for child in others:
             yield from _parts(child, depth + 1, becomes_operator)
+
+
+def _of_window(plan: Jvm) -> bool:
+    """Return whether Spark made a node of ``window(...)``, or to keep null times out of one."""
+    name = class_name(plan)
+    if name in ("Project", "Expand"):
+        return "precisetimestampconversion" in plan.toString().partition("\n")[0]
+    if name != "Filter":
+        return False
+    (child,) = each(plan.children())
+    return _of_window(child) or plan.condition().toString().startswith("isnotnull(")
 
 
 def _where(plan: Jvm, becomes_operator: Callable[[Jvm], bool]) -> str:

@@ -214,7 +214,9 @@ class Relay:
         assert upstream is not None
         empty = analysed(template(spark, MARKERS))
         markers = list(each(empty.output()))
-        attributes = seq(spark, [*each(upstream.placeholder.output()), *markers])
+        # in a marker all of them are null, whatever the user said of his
+        given = [a.withNullability(True) for a in each(upstream.placeholder.output())]
+        attributes = seq(spark, [*given, *markers])
         hole = leaf(spark, attributes, internal_rows(of_rows(spark, empty)))
         plan = _with_markers(spark, operator.input_plan, upstream.placeholder, hole, markers)
         marker = column(spark, markers[0]).isNotNull()
