@@ -316,12 +316,18 @@ def test_verify_takes_what_the_run_recorded(
 
 
 def test_explain_prints_the_engines_words(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        scenarios, "explain_workload", lambda name, options, conf: f"{name} {options} {conf}"
-    )
+    monkeypatch.setattr(scenarios, "explain_workload", lambda *words: " ".join(map(str, words)))
     given = ("--option", "n=1", "--conf", "spark.x=y", "--packages", "a:b:1,c:d:2")
     conf = {"spark.x": "y", "spark.jars.packages": "a:b:1,c:d:2"}
-    assert invoke("explain", "a:b", *given).stdout == f"a:b {{'n': 1}} {conf}\n"
+    mode = ("--output-mode", "complete")
+    done = invoke("explain", "a:b", *given, *mode)
+    assert done.stdout == f"a:b {{'n': 1}} {conf} complete\n"
+    assert done.exit_code == 0
+
+
+def test_explain_exits_with_2_on_a_refusal(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scenarios, "explain_workload", lambda *_: "not elastic   because")
+    assert invoke("explain", "a:b").exit_code == 2
 
 
 def test_a_damaged_checkpoint_exits_with_1(

@@ -82,3 +82,18 @@ def test_sessions_are_merged_whatever_order_their_records_come_in(seed):
     everything = [record for records in steps for record in records]
     assert got == sessions(everything, STEPS * 50 - 30)
     assert got.total() > 10
+
+
+def test_a_record_with_a_gap_of_its_own_is_late_by_its_end():
+    spec = AggregateSpec(SPEC.keys, TimeKey(1, 1, session=True), SPEC.aggregates, SPEC.mode)
+    operator = operator_of(spec)
+    store = HeapStore(operator.layout.table)
+    state = GroupState(EMPTY_TOKEN, 50, 0)  # put out up to 50
+    request = Request(f"{1:032x}", 60, {0: state}, lambda _: lambda _: [])
+    records = arriving([(b"short", 40), (b"long", 40), (b"open", 45)])
+    records = records.set_column(4, "v0", pa.array([48, 55, 70], pa.int64()))
+    served = serve(operator, store, request, records)
+    assert served.late.column("k0").to_pylist() == [b"short"]
+    assert [(row["k0"], row["v0"], row["t"]) for row in served.output.to_pylist()] == [
+        (b"long", 40, 55)
+    ]

@@ -181,9 +181,11 @@ def test_a_query_to_memory_needs_no_checkpoint_and_leaves_none(
 
 def test_a_temporary_checkpoint_stays_where_the_query_failed(tmp_path: Path) -> None:
     (tmp_path / "ck").mkdir()
+    (tmp_path / "forced").mkdir()
+    Place(tmp_path / "forced", temporary=True, forced=True).leave(failed=True)
     Place(tmp_path / "ck", temporary=True).leave(failed=True)
     Place(tmp_path / "ck").leave(failed=False)
-    assert (tmp_path / "ck").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["ck"]
 
 
 def test_a_query_to_files_needs_a_checkpoint(

@@ -50,8 +50,10 @@ def exit_code(result: Mapping[str, Any]) -> int:
     """Return the exit code of a result: what differs outweighs what failed, and that what is late.
 
     Keys: `verified` (runs, verify, benchmarks), `sound` (inspect), `failed` (benchmarks: what did
-    not run to its end), `slo_met`.
+    not run to its end), `slo_met`, `refused` (explain).
     """
+    if result.get("refused"):
+        return BAD_INPUT
     if result.get("verified") is False:
         return DIFFERS
     if result.get("sound") is False or result.get("failed"):

@@ -41,6 +41,9 @@ Options = Annotated[
     typer.Option("--option", metavar="NAME=VALUE", help="Argument of the workload; repeatable."),
 ]
 
+OutputMode = Annotated[
+    str | None, typer.Option(help="append, update or complete; default: the workload's own.")
+]
 Conf = Annotated[
     list[str] | None,
     typer.Option("--conf", metavar="KEY=VALUE", help="Setting of the Spark session; repeatable."),
@@ -123,6 +126,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
         str | None, typer.Option("--format", help="Format of the output.")
     ] = None,
     option: Options = None,
+    output_mode: OutputMode = None,
     arrival: Annotated[
         str | None,
         typer.Option(
@@ -163,6 +167,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             checkpoint=checkpoint,
             output=out,
             sink_format=sink_format,
+            output_mode=output_mode,
             arrival=arrival,
             conf=parse_conf(conf or (), packages or ()),
         )
@@ -178,14 +183,16 @@ def explain(
     option: Options = None,
     conf: Conf = None,
     packages: Packages = None,
+    output_mode: OutputMode = None,
     debug: Debug = False,
 ) -> None:
-    """Say what of a query would run elastically, and what would not."""
+    """Say what of a query would run elastically, and what would not (then the exit code is 2)."""
 
     def work() -> dict[str, Any]:
         settings = parse_conf(conf or (), packages or ())
         options = parse_options(option or ())
-        return {"text": scenarios.explain_workload(workload, options, settings)}
+        text = scenarios.explain_workload(workload, options, settings, output_mode)
+        return {"text": text, "refused": text.startswith("not elastic")}
 
     answer(work, lambda result: result["text"].splitlines(), as_json=False, debug=debug)
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators import codec
-from headgate.operators.leaves import from_leaf, leaf_of, to_leaf
+from headgate.operators.leaves import from_leaf, from_leaves, leaf_of, to_leaf
 from headgate.operators.processor import Variable
 from headgate.operators.spec import MAX_LEAVES, Kind, Leaf
 from headgate.state.ports import Table, TableLayout
@@ -287,8 +287,7 @@ def decoded_keys(layout: EntryLayout, table: Table, keys: I64, schema: pa.Schema
     """Return keys (int64[k, variable_at]) as columns of `schema`."""
     offsets, data = table.strings()
     columns = codec.decode(keys, layout.keys, layout.key_at, codec.Strings(offsets, data))
-    typed = [from_leaf(c, f.type) for c, f in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(typed, schema=schema)
+    return pa.RecordBatch.from_arrays(from_leaves(columns, schema), schema=schema)
 
 
 def ended(layout: EntryLayout, rows: I64, now_ms: int) -> Mask:

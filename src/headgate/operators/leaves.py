@@ -50,6 +50,22 @@ def from_leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column.cast(pa.int32()).cast(kind) if pa.types.is_date32(kind) else column.cast(kind)
 
 
+def from_leaves(columns: Sequence[pa.Array], schema: pa.Schema) -> list[pa.Array]:
+    """Return keys in their own types: a struct has a leaf that says whether it is, then its fields'."""
+    left = list(columns)
+    found = [_taken(left, field.type) for field in schema]
+    assert not left
+    return found
+
+
+def _taken(columns: list[pa.Array], kind: pa.DataType) -> pa.Array:
+    first = columns.pop(0)
+    if not pa.types.is_struct(kind):
+        return from_leaf(first, kind)
+    parts = [_taken(columns, field.type) for field in kind]
+    return pa.StructArray.from_arrays(parts, fields=list(kind), mask=first.is_null())
+
+
 def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Return batches of one schema, at least one, as one batch."""
     first = batches[0]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.operators.spec import OperatorSpec, TimeKey
-from headgate.operators.step import SlotStep
+from headgate.operators.step import SlotStep, slice_starts
 from headgate.state.ports import TableLayout
 
 I64 = npt.NDArray[np.int64]
@@ -86,6 +86,10 @@ class Operator(Protocol):
     @abstractmethod
     def schema(self) -> pa.Schema:
         """Return the schema of what is put out."""
+
+    def times(self, arriving: pa.Table) -> I64:
+        """Return the time by which each arriving record is judged, as `late` takes it."""
+        return slice_starts(self.time, arriving)
 
     @abstractmethod
     def late(self, times_us: I64, watermark_us: I64, /) -> npt.NDArray[np.bool_]:

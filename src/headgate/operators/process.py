@@ -29,7 +29,7 @@ from headgate.operators.entries import (
     row_keys,
 )
 from headgate.operators.failure import FAILURES, explained
-from headgate.operators.leaves import from_leaf, one_batch
+from headgate.operators.leaves import from_leaves, one_batch
 from headgate.operators.numbering import Distinct
 from headgate.operators.operator import Operator
 from headgate.operators.processor import (
@@ -274,7 +274,7 @@ class ProcessorOperator(Operator):
             inputs = [column.take(sorted_) for column in inputs]
         batch = Keyed(of, pa.RecordBatch.from_arrays(inputs, schema=schema))
         given = self.spec.processor.keys
-        typed = [from_leaf(c.take(first), f.type) for c, f in zip(columns, given, strict=True)]
+        typed = from_leaves([column.take(first) for column in columns], given)
         of_keys = pa.RecordBatch.from_arrays(typed, schema=given)
         return self._round(step, held, keys, of_keys, lambda k, s, t: method(k, batch, s, t))
 

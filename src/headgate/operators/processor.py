@@ -288,7 +288,7 @@ class ProcessorSpec(OperatorSpec):
     Parameters
     ----------
     keys : tuple of Leaf
-        One per column of the key.
+        Of the columns of the key, as `from_leaves` takes them: one each, more of a struct.
     outputs : pyarrow.Schema
         What it puts out.
     processor : Processor
@@ -348,11 +348,6 @@ class ProcessorSpec(OperatorSpec):
     def by_clock(self) -> bool:
         """Whether what is due is due by the batch's time stamp, not by the watermark."""
         return self.time_mode is TimeMode.PROCESSING
-
-    @property
-    def feeds_others(self) -> bool:
-        """Whether another operator may read what comes out: which of its records are late is unknown."""
-        return False
 
     def to_json(self) -> dict[str, Any]:
         """Return the part of the spec that a checkpoint's state depends on.

@@ -191,7 +191,7 @@ def _turn_away(operator: Operator, arriving: pa.Table, emitted: I64) -> tuple[Se
     if not operator.expires or arriving.num_rows == 0:
         return served, arriving
     met = emitted[_column(arriving, GROUP)]
-    slices = slice_starts(operator.time, arriving)
+    slices = operator.times(arriving)
     late = operator.late(slices, met)
     partly = operator.partly_late(slices, met)
     if late.any():

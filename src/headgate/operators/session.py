@@ -7,6 +7,7 @@ record is a session of its own, ``[t, t + gap)``; sessions of a key that touch b
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 
 from headgate.operators import codec
 from headgate.operators.aggregate import AggregateOperator, GroupResults
@@ -23,6 +24,12 @@ class SessionOperator(AggregateOperator):
     def __init__(self, spec: AggregateSpec) -> None:
         super().__init__(spec)
         self._end_at = self.layout.value_at[0]
+
+    def times(self, arriving: pa.Table) -> I64:
+        """Return ends less the gap of the spec: records may each have a gap of their own."""
+        assert self.spec.time is not None
+        ends: I64 = arriving.column("v0").to_numpy()
+        return ends - self.spec.time.size_us
 
     def merge(self, table: Table, batch: Buffers, start: int, stop: int) -> None:
         """Merge records ``start:stop`` into the sessions that they touch, and those with each other."""

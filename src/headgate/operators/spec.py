@@ -257,11 +257,6 @@ class OperatorSpec:
         return False
 
     @property
-    def feeds_others(self) -> bool:
-        """Whether another operator may read what comes out."""
-        return True
-
-    @property
     def merges(self) -> tuple[Aggregate, ...] | None:
         """The aggregates by which records may be merged on their way to a slot; None if they may not."""
         return None

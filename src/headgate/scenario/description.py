@@ -39,6 +39,9 @@ _MOST = {"rate": RATE_MAX, "speed": 1e6, "duration_s": LONGEST_S, "slot_rate": R
 """The largest value of each number, the least of all."""
 
 _NAME_MAX = 1000
+OUTPUT_MODES = ("append", "update", "complete")
+"""Spark's output modes."""
+
 _FORMAT = re.compile(r"[A-Za-z_][\w.$-]{0,199}", re.ASCII)
 _SCHEME = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -117,6 +120,9 @@ class Scenario:
     sink_format: str | None = None
     """Format of the output; None for the workload's own, or parquet."""
 
+    output_mode: str | None = None
+    """append, update or complete; None for the workload's own."""
+
     arrival: str | None = None
     """Column with the time a record became available; None for the workload's own, if it has one."""
 
@@ -177,6 +183,12 @@ class Scenario:
             checked_text(self.arrival, "the column of --arrival", _NAME_MAX)
         if self.sink_format is not None and not _FORMAT.fullmatch(self.sink_format):
             msg = f'format "{shown(self.sink_format, 60)}" is no name of one; use parquet.'
+            raise ConfigError(msg)
+        if self.output_mode not in (None, *OUTPUT_MODES):
+            msg = (
+                f'output mode "{shown(str(self.output_mode), 60)}" is unknown; use '
+                f"{', '.join(OUTPUT_MODES)}."
+            )
             raise ConfigError(msg)
 
     def _check_load(self) -> None:

@@ -208,11 +208,15 @@ def verify_scenario(scenario: Scenario, engine: Engine | None = None) -> dict[st
 
 
 def explain_workload(
-    workload: str, options: Mapping[str, Any], conf: Mapping[str, str] | None = None
+    workload: str,
+    options: Mapping[str, Any],
+    conf: Mapping[str, str] | None = None,
+    output_mode: str | None = None,
 ) -> str:
-    """Return what of a workload would run elastically, in words."""
+    """Return what of a workload would run elastically, in words; `NOT_ELASTIC` begins a refusal."""
+    scenario = Scenario(workload, options=options, output_mode=output_mode)
     engine = SparkEngine(conf)
     try:
-        return engine.explain(Scenario(workload, options=options))
+        return engine.explain(scenario)
     finally:
         engine.close()

@@ -47,7 +47,7 @@ class SparkEngine:
             hg.writeStream(frame)
             .slots(max=scenario.slots_max or "auto", start=scenario.slots)
             .keyGroups(scenario.key_groups)
-            .outputMode(workload.output_mode)
+            .outputMode(scenario.output_mode or workload.output_mode)
             .format(scenario.sink_format or "parquet")
             .option("path", uri(_placed(scenario.output)))
             .option("checkpointLocation", uri(_placed(scenario.checkpoint)))
@@ -107,7 +107,7 @@ class SparkEngine:
                 uri(_placed(scenario.output))
             ),
             options=options,
-            mode=workload.output_mode,
+            mode=scenario.output_mode or workload.output_mode,
             reference=workload.reference,
         )
         return found
@@ -116,7 +116,7 @@ class SparkEngine:
         """Return what would run elastically."""
         with _sparks_errors():
             frame = self._built(self.workload(scenario.workload), scenario)
-            return str(engine_module("headgate").explain(frame))
+            return str(engine_module("headgate").explain(frame, scenario.output_mode))
 
     def check(self, name: str, options: Mapping[str, Any], where: str) -> None:
         """Refuse a workload that is not there, or options that it does not take; needs no session.

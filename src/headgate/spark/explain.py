@@ -8,7 +8,7 @@ from headgate.control.groupings import GROUPINGS, Groupings
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.build import row_bytes
 from headgate.spark.jvm.gateway import require_classic
-from headgate.spark.read.logical import ModeRefused, read
+from headgate.spark.read.logical import ModeRefused, read, shown
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.read.stages import NoPythonStage, read_pipeline
 from headgate.spark.settings import options as own
@@ -18,6 +18,9 @@ MODES = ("append", "update", "complete")
 
 def explain(df: DataFrame, outputMode: str | None = None, *, grouping: str | None = None) -> str:
     """Return, a line each, what of `df` runs elastically, what stays in Catalyst, what cannot run.
+
+    Then comes its plan as a tree: what runs in *slots*, what Spark's own *stream* does below them, and
+    what *Catalyst* makes, in each batch, of what slots put out.
 
     Parameters
     ----------
@@ -48,8 +51,12 @@ def explain(df: DataFrame, outputMode: str | None = None, *, grouping: str | Non
         # what is said of a mode is not what hinders where another mode has another reason
         reasons = sorted(refused.values(), key=lambda e: (_of_mode(e), isinstance(e, ModeRefused)))
         return f"not elastic   {reasons[0]}"
-    query = next(iter(runs.values()))
+    mode, query = next(iter(runs.items()))
     lines = _lines(query)
+    if query.operators:
+        lines += [
+            f"{'where' if n == 0 else '':<14}{line}" for n, line in enumerate(shown(df, mode))
+        ]
     if not query.operators:
         lines[1:1] = _stages(df, chosen)
     if refused:
@@ -86,7 +93,7 @@ def _lines(query: PlannedQuery) -> list[str]:
         lines.append("elastic       nothing: the query is stateless, Catalyst runs all of it")
     above = ", ".join(query.notes) or "nothing"
     lines.append(f"catalyst      all below the first operator; above: {above} (unchanged)")
-    if any(len(chain) > 1 for chain in query.chains):
+    if any(op.parents for op in query.operators):
         lines.append("              what stands between two operators (unchanged)")
     lines.append("not elastic   none")
     return lines

@@ -224,7 +224,7 @@ def _controller(
         windows_us=results_after_us(operators),
         **configured.limits(settings, job.config, executors.cores),
     )
-    parents = {op.id: (op.upstream.id,) for op in operators if op.upstream is not None}
+    parents = {op.id: tuple(one.id for one in op.parents) for op in operators if op.parents}
     return Controller(
         config,
         job.config,

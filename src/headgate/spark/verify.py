@@ -14,6 +14,7 @@ from pyspark.sql import types as T
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.journal.reader import read as read_journal
 from headgate.journal.schema import Batch
+from headgate.operators.spec import AggregateSpec
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.read.logical import read
@@ -171,25 +172,40 @@ def closed(batch: DataFrame, query: PlannedQuery, latest: Manifest) -> DataFrame
     latest : Manifest
         The job's last manifest: every key group knows up to where it has emitted.
     """
-    spark = batch.sparkSession
-    last = [chain[-1] for chain in query.chains]
+    spark, plan = batch.sparkSession, analysed(batch)
     facts = latest.engine["operators"]
-    bounds = [(op.time_output, min(facts[op.id]["emitted_us"])) for op in last]
-    return of_rows(spark, _closed(spark, analysed(batch), iter(bounds)))
+    found = [op for op in query.operators if isinstance(op.spec, AggregateSpec)]
+    if _aggregates(plan) != len(
+        found
+    ):  # a table of the user's is aggregated, too: only the last ones
+        found = [op for op in query.last if isinstance(op.spec, AggregateSpec)]
+    whole = len(found) == _aggregates(plan)
+    bounds = [(op.time_output, min(facts[op.id]["emitted_us"])) for op in found]
+    return of_rows(spark, _closed(spark, plan, iter(bounds), whole=whole))
 
 
-def _closed(spark: SparkSession, plan: Jvm, bounds: Iterator[tuple[int | None, int]]) -> Jvm:
-    if class_name(plan) == "Aggregate":
-        position, watermark_us = next(bounds)
-        if position is None:
-            return plan
-        frame = of_rows(spark, plan)
-        field = frame.schema.fields[position]
-        time = F.col(f"`{field.name}`")
-        end = time.getField("end") if isinstance(field.dataType, T.StructType) else time
-        return analysed(frame.where(F.unix_micros(end) <= watermark_us))
-    children = [_closed(spark, child, bounds) for child in each(plan.children())]
-    return plan.withNewChildren(seq(spark, children)) if children else plan
+def _aggregates(plan: Jvm) -> int:
+    return (class_name(plan) == "Aggregate") + sum(map(_aggregates, each(plan.children())))
+
+
+def _closed(
+    spark: SparkSession, plan: Jvm, bounds: Iterator[tuple[int | None, int]], *, whole: bool
+) -> Jvm:
+    """Return `plan` with only closed windows: of all aggregates, in their order, or of the upper ones."""
+    aggregate = class_name(plan) == "Aggregate"
+    if whole or not aggregate:
+        children = [_closed(spark, one, bounds, whole=whole) for one in each(plan.children())]
+        plan = plan.withNewChildren(seq(spark, children)) if children else plan
+    if not aggregate:
+        return plan
+    position, watermark_us = next(bounds, (None, 0))
+    if position is None:
+        return plan
+    frame = of_rows(spark, plan)
+    field = frame.schema.fields[position]
+    time = F.col(f"`{field.name}`")
+    end = time.getField("end") if isinstance(field.dataType, T.StructType) else time
+    return analysed(frame.where(F.unix_micros(end) <= watermark_us))
 
 
 def compare(expected: DataFrame, output: DataFrame) -> dict[str, Any]:

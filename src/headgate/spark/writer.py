@@ -63,8 +63,9 @@ class Writer(SparkWriter):
         """
         given.text("option name", key, "the name of an option")
         options = dict(self.settings.options)
-        if value is None:
-            options.pop(key, None)
+        if value is None:  # to Spark's writer this says nothing
+            if own.is_own(key):
+                options.pop(key, None)
             return self._with(options=options)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if own.is_own(key):

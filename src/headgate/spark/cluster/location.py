@@ -19,6 +19,7 @@ from headgate.spark.jvm.files import HadoopPath, default_file_system
 
 _WHAT = "checkpoint"
 _DEFAULT = "spark.sql.streaming.checkpointLocation"
+_FORCED = "spark.sql.streaming.forceDeleteTempCheckpointLocation"
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,13 @@ class Place:
         The directory, absolute.
     temporary : bool
         Whether nobody asked for it, so that it goes when the query has ended well.
+    forced : bool
+        Whether it goes after a failure, too.
     """
 
     path: Path
     temporary: bool = False
+    forced: bool = False
 
     @property
     def uri(self) -> str:
@@ -43,7 +47,7 @@ class Place:
 
     def leave(self, *, failed: bool) -> None:
         """Give a temporary directory up; kept where the query failed, as Spark keeps its own."""
-        if self.temporary and not failed:
+        if self.temporary and (self.forced or not failed):
             shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -84,7 +88,8 @@ def place(spark: SparkSession, given: str | None, name: str | None, *, one_time:
         '.option("checkpointLocation", ...) to start again from it.'
     )
     warnings.warn(text, stacklevel=6)
-    return Place(made, temporary=True)
+    forced = str(spark.conf.get(_FORCED, "false")).lower() == "true"
+    return Place(made, temporary=True, forced=forced)
 
 
 def resolved(spark: SparkSession, location: str) -> Path:

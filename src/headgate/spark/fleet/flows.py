@@ -72,7 +72,7 @@ class Graph:
         """Return the graph of a query's operators."""
         found: list[tuple[str, int, str, list[Jvm]]] = []
         for operator in operators:
-            if operator.upstream is not None:
+            if operator.parents:
                 continue
             if not isinstance(operator.spec, JoinSpec):
                 name = f"source of {operator.id}"
@@ -87,8 +87,13 @@ class Graph:
         for operator_id, place, name, leaves in found:
             sources = tuple(_number(leaf, distinct) for leaf in leaves)
             entrances.append(Entrance(operator_id, place, name, sources))
-        below = [(o, o.upstream) for o in operators if o.upstream is not None]
-        lossless = {o.id for o, up in below if keeps_rows(o.input_plan, up.placeholder)}
+        # of several the first: what one of two inputs lets through says nothing of the other
+        below = [(o, o.parents[0]) for o in operators if o.parents]
+        lossless = {
+            o.id
+            for o, up in below
+            if o.upstream is not None and keeps_rows(o.input_plan, up.placeholder)
+        }
         parents = {o.id: up.id for o, up in below}
         return cls(tuple(entrances), parents, lossless, results_after_us(operators))
 

@@ -205,7 +205,7 @@ class Probe:
         found = {}
         for operator in job.query.operators:
             name, slots = operator.id, job.states[operator.id].assignment.slots
-            rate = job.config.slot_rate if operator.upstream is None else None
+            rate = job.config.slot_rate if not operator.parents else None
             since_s = max(self._since_s, self._changed_s.get(name, 0.0), now_s - self._window_s)
             busy_s: dict[int, float] = {}
             for step in steps:

@@ -18,6 +18,27 @@ def without_cte(spark: SparkSession, plan: Jvm) -> Jvm:
     return adapter().inline_cte(catalyst.optimizer.InlineCTE).apply(plan)
 
 
+def distinct(spark: SparkSession, plan: Jvm, mode: str) -> Jvm:
+    """Return a plan with SQL's ``SELECT DISTINCT`` over a stream as what does its work in an output mode.
+
+    In append mode each row comes out once, when it is first seen, as by ``distinct()``; else it is an
+    aggregate without a function, as Spark has it.
+    """
+    children = list(each(plan.children()))
+    if not plan.isStreaming() or not children:
+        return plan
+    plan = plan.withNewChildren(seq(spark, [distinct(spark, child, mode) for child in children]))
+    if class_name(plan) != "Distinct":
+        return plan
+    catalyst = jvm(spark).org.apache.spark.sql.catalyst
+    if mode == "append":
+        return catalyst.plans.logical.Deduplicate(plan.output(), plan.child())
+    rule = java_class(
+        spark, "org.apache.spark.sql.catalyst.optimizer.ReplaceDistinctWithAggregate$.MODULE$"
+    )
+    return rule.apply(plan)
+
+
 def output_mode(spark: SparkSession, mode: str) -> Jvm:
     """Return append, update or complete as the JVM has it."""
     modes = java_class(spark, "org.apache.spark.sql.streaming.OutputMode")

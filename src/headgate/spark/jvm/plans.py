@@ -134,6 +134,14 @@ def replace_leaf(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm) -> Jvm:
     return plan.withNewChildren(seq(spark, replaced))
 
 
+def without_watermarks(spark: SparkSession, plan: Jvm) -> Jvm:
+    """Return `plan` without the nodes that say which column is event time: rows pass through them."""
+    children = [without_watermarks(spark, child) for child in each(plan.children())]
+    if class_name(plan) in ("EventTimeWatermark", "UpdateEventTimeWatermarkColumn"):
+        return children[0]
+    return plan.withNewChildren(seq(spark, children)) if children else plan
+
+
 def internal_rows(frame: DataFrame) -> Jvm:
     """Return the RDD of Catalyst's internal rows that `frame` stands for.
 

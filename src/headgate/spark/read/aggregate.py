@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
-from headgate.operators.spec import NO_TIME_US, AggregateSpec, TimeKey
+from headgate.operators.spec import NO_TIME_US, AggregateSpec, Kind, Leaf, TimeKey
 from headgate.spark.jvm.expressions import alias, column, data_type, known_not_null
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.jvm.plans import analysed, of_rows, project, replace_leaf, template
@@ -33,6 +33,9 @@ from headgate.spark.read.windows import (
 )
 from headgate.spark.read.wording import WAY_OUT
 
+_ANY_GAP_US = 1
+"""Stands for the gap of sessions whose records have gaps of their own: each brings its end."""
+
 
 class _AggregateReader:
     """Reads one Aggregate node."""
@@ -45,6 +48,7 @@ class _AggregateReader:
         self.upstream = upstream
         self.grouping = list(each(aggregate.groupingExpressions()))
         self.output = list(each(aggregate.aggregateExpressions()))
+        self._keeps_start = False
 
     def read(self) -> PlannedOperator:
         """Return the operator that the node becomes."""
@@ -55,6 +59,8 @@ class _AggregateReader:
             start = len(keys)
             if index != time_index:
                 keys += self._key(expression, start)
+            elif self._keeps_start:
+                keys.append(self._start(index, start))
             spans.append((start, len(keys)))
         order = RecordOrder(self.reading, each(self.child.output()))
         functions = AggregateFunctions(self.spark, self.grouping, order)
@@ -105,14 +111,19 @@ class _AggregateReader:
         names = [sql_text(e) for i, e in enumerate(self.grouping) if i != time_index]
         text = f"Aggregate keys {', '.join(names) or '(none)'}"
         if time is not None and time.size_us:
+            one_by_one = time.session and time.size_us == _ANY_GAP_US
             what = "session with a gap of" if time.session else "window"
-            text += f"; {what} {seconds(time.size_us)}"
+            text += f"; {what} " + ("each record's own" if one_by_one else seconds(time.size_us))
             if time.sliced:
                 text += f" / {seconds(time.advance_us)} as slices of {seconds(time.slice_us)}"
         elif time is not None:
             text += f"; time {sql_text(self.grouping[time_index])}"
         calls = [sql_text(e) for e in self.output if calls_aggregate(e)]
         return text + f"; {', '.join(calls)}"
+
+    def _start(self, index: int, start: int) -> Routed:
+        leaf = Leaf(Kind.INTEGER)
+        return Routed(f"k{start}", leaf, F.unix_micros(self._column(index).getField("start")))
 
     def _key(self, expression: Jvm, start: int) -> list[Routed]:
         value = column(self.spark, expression)
@@ -141,7 +152,7 @@ class _AggregateReader:
     def _window(self, attribute: Jvm, expires: bool) -> tuple[TimeKey, Column] | None:
         start = F.unix_micros(column(self.spark, attribute).getField("start"))
         if attribute.metadata().contains(SESSION_WINDOW):
-            gap_us = session_gap_us(self.spark, self.child, attribute)
+            gap_us = session_gap_us(self.spark, self.child, attribute) or _ANY_GAP_US
             return TimeKey(gap_us, gap_us, expires=expires, session=True), start
         if self.upstream is not None:
             # a window that an operator below put out: it is grouped by, not cut again
@@ -151,6 +162,11 @@ class _AggregateReader:
                 return whole, start
         found = find_window(self.child, attribute)
         if found is None:
+            if expires and (self.reading.feeds or self.upstream is not None):
+                # it came with the rows, of whatever length: its start is a key, its end the time
+                self._keeps_start = True
+                end = F.unix_micros(column(self.spark, attribute).getField("end"))
+                return TimeKey(0, 1, 0), F.coalesce(end, F.lit(NO_TIME_US))
             if expires:
                 msg = (
                     f"cannot find how the window {attribute.name()} was made; group by F.window(...) "
@@ -232,7 +248,8 @@ class _AggregateReader:
         for index, expression in enumerate(self.grouping):
             kind = data_type(expression.dataType())
             if index == time_index:
-                value = _time_value(spec.time, kind)
+                begins = F.col(f"k{spans[index][0]}") if self._keeps_start else None
+                value = _time_value(spec.time, kind, begins)
             else:
                 start, stop = spans[index]
                 value = types.rebuild(kind, [F.col(f"k{i}") for i in range(start, stop)])
@@ -256,16 +273,19 @@ class _AggregateReader:
         return (value if nullable else known_not_null(value)).alias(name)
 
 
-def _time_value(time: TimeKey | None, kind: T.DataType) -> Column:
+def _time_value(time: TimeKey | None, kind: T.DataType, begins: Column | None = None) -> Column:
+    """Return the time of a row; `begins` is the start of a window that is kept."""
     assert time is not None
     end = F.call_function("timestamp_micros", F.col("t"))
     if not isinstance(kind, T.StructType):
         return F.when(F.col("t") != F.lit(NO_TIME_US), end)
     # a session's first value is its start
     start_us = F.col("v0") if time.session else F.col("t") - F.lit(time.size_us)
+    start_us = start_us if begins is None else begins
     start = F.call_function("timestamp_micros", start_us)
     # nullable unless the user's plan says otherwise, which `_typed` then declares
-    return F.when(F.col("t").isNotNull(), F.struct(start.alias("start"), end.alias("end")))
+    there = F.col("t").isNotNull() if begins is None else begins.isNotNull()
+    return F.when(there, F.struct(start.alias("start"), end.alias("end")))
 
 
 def _read(reading: Reading, node: Jvm, upstream: PlannedOperator | None) -> PlannedOperator:

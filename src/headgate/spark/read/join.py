@@ -85,7 +85,7 @@ class _JoinReader:
         self._conditions = ConditionReader(self.spark, node)
         self.condition: Condition = self._conditions.read()
         self.kind = self._kind()
-        used = attributes_used(reading.plan, node)
+        used = attributes_used(reading.plan, node if reading.node is None else reading.node)
         for expression in self.condition.rest:
             used |= {a.exprId().toString() for a in each(expression.references().toSeq())}
         self.sides = [self._side(node.left(), LEFT, used), self._side(node.right(), RIGHT, used)]
@@ -332,9 +332,4 @@ def _joins_streams(node: Jvm) -> bool:
     return all(child.isStreaming() for child in each(node.children()))
 
 
-READER = NodeReader(
-    ("Join",),
-    _read,
-    applies=_joins_streams,
-    alone="cannot join what a stateful operator puts out with a stream",
-)
+READER = NodeReader(("Join",), _read, applies=_joins_streams)

@@ -19,48 +19,58 @@ from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import OutputMode
 from headgate.spark.jvm.analysis import (
     check_streaming,
+    distinct,
     with_nullability_of_children,
     without_cte,
     without_distinct,
 )
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
-from headgate.spark.jvm.plans import analysed
+from headgate.spark.jvm.plans import analysed, without_watermarks
 from headgate.spark.read import aggregate, deduplicate, join, processor
+from headgate.spark.read.passing import LIMIT_READER, passing
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.read.reading import NodeReader, Reading
+from headgate.spark.read.tree import tree
 from headgate.spark.read.wording import WAY_OUT, wording
 
 _READERS: Mapping[str, NodeReader] = {
     name: reader
-    for reader in (aggregate.READER, deduplicate.READER, join.READER, processor.READER)
+    for reader in (
+        aggregate.READER,
+        deduplicate.READER,
+        join.READER,
+        processor.READER,
+        processor.GROUP_STATE_READER,
+    )
     for name in reader.names
 }
 """By class of plan node, what reads those that become an operator."""
 
-_ABOVE = {"Project", "Filter", "SubqueryAlias", "View", "Union", "ResolvedHint"}
-_ABOVE_COMPLETE = {"Sort", "GlobalLimit", "LocalLimit"}
-_BELOW = {
+_RELAYED = {
     "Project",
     "Filter",
     "SubqueryAlias",
     "View",
-    "Union",
     "ResolvedHint",
     "EventTimeWatermark",
     "UpdateEventTimeWatermarkColumn",
-    "StreamingRelation",
-    "StreamingRelationV2",
-    "Generate",
-    "Expand",
-    "Join",
-    "Repartition",
-    "RepartitionByExpression",
-    "MapInArrow",
-    "MapInPandas",
-    "PythonMapInArrow",
-    "BatchEvalPython",
-    "ArrowEvalPython",
 }
+"""Between two operators, what rows and markers pass in one job; all else makes two jobs of it."""
+
+_OF_SCALA = {"FlatMapGroupsWithState", "TransformWithState"}
+"""What keeps state in Spark's own way and is no operator of ours."""
+
+
+def shown(df: DataFrame, mode: str) -> list[str]:
+    """Return, a line each, where each part of the query behind `df` runs; for people."""
+    spark = df.sparkSession
+    plan = distinct(spark, without_cte(spark, analysed(df)), mode)
+
+    def limits(node: Jvm) -> bool:
+        counts = class_name(node) == "GlobalLimit" and mode == "append"
+        return counts and _is_stateful(node)
+
+    return tree(plan, lambda node: _reader_of(node) is not None or limits(node))
 
 
 class ModeRefused(UnsupportedQuery):
@@ -91,13 +101,15 @@ def read(
         `arrival` is no timestamp column of what an operator reads, or one of `ordered` no column.
     """
     spark = df.sparkSession
-    plan = without_cte(spark, analysed(df))
+    plan = distinct(spark, without_cte(spark, analysed(df)), mode)
     if not plan.isStreaming():
         msg = "this DataFrame is not streaming; read its source with spark.readStream."
         raise UnsupportedQuery(msg)
     _check_with_spark(spark, plan, mode)
     reader = _QueryReader(Reading(spark, plan, OutputMode[mode.upper()], arrival, ordered, 0))
     above = reader.above(plan)
+    if reader.operators:
+        above = without_watermarks(spark, above)
     return PlannedQuery(reader.operators, above, df.schema, reader.reading.mode, reader.notes)
 
 
@@ -106,12 +118,20 @@ def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:
     if mode not in ("append", "update", "complete"):
         msg = f'unknown output mode "{mode}"; use append, update or complete.'
         raise UnsupportedQuery(msg)
+<<<<<<< HEAD
     if _is_stateful(plan):
         try:
             check_streaming(spark, without_distinct(spark, plan), mode)
         except AnalysisException as error:
             # its first line; what follows is the plan
             raise ModeRefused(str(error).strip().splitlines()[0]) from error
+=======
+    try:
+        check_streaming(spark, plan, mode)
+    except AnalysisException as error:
+        # its first line; what follows is the plan
+        raise ModeRefused(str(error).strip().splitlines()[0]) from error
+>>>>>>> w/shapes
 
 
 def _is_stateful(plan: Jvm) -> bool:
@@ -148,80 +168,91 @@ class _QueryReader:
         if reader is not None:
             return self._operator(reader, plan).output_plan
         if not _is_stateful(plan):
-            self._check_below(plan)
+            _check_stateless(plan)
             return plan
-        name = class_name(plan)
-        allowed = _ABOVE | (_ABOVE_COMPLETE if self.reading.mode is OutputMode.COMPLETE else set())
-        if name not in allowed:
+        if class_name(plan) == "GlobalLimit" and self.reading.mode is OutputMode.APPEND:
+            return self._operator(LIMIT_READER, plan).output_plan
+        self._check_above(plan)
+        children = list(each(plan.children()))
+        replaced = [self._branch(child) for child in children]
+        if class_name(plan) not in _RELAYED or class_name(plan) in ("Project", "Filter"):
+            self.notes.append(wording(plan).name)
+        return plan.withNewChildren(seq(self.spark, replaced))
+
+    def _branch(self, plan: Jvm) -> Jvm:
+        """Return one of the inputs of a node: a branch of the stream is one with an operator."""
+        if _is_stateful(plan) or not plan.isStreaming():
+            return self.above(plan)
+        _check_stateless(plan)
+        operator = passing(replace(self.reading, number=len(self.operators)), plan)
+        self.operators.append(operator)
+        return operator.output_plan
+
+    def _check_above(self, plan: Jvm) -> None:
+        """Refuse what has a state of its own that is no operator of ours."""
+        if class_name(plan) in _OF_SCALA:
             found = wording(plan)
             msg = f"cannot keep {found.name} above a stateful operator; {found.instead}, {WAY_OUT}."
             raise UnsupportedQuery(msg)
-        children = list(each(plan.children()))
-        if len(children) > 1 and not all(_is_stateful(c) for c in children):
-            msg = (
-                f"cannot mix stateful and stateless inputs in {wording(plan).name}; write them as two "
-                f"queries, {WAY_OUT}."
-            )
-            raise UnsupportedQuery(msg)
-        self.notes.append(name)
-        replaced = [self.above(child) for child in children]
-        return plan.withNewChildren(seq(self.spark, replaced))
-
-    def _check_below(self, plan: Jvm) -> None:
-        """Refuse what is stateful or unknown below an operator."""
-        if not plan.isStreaming():
-            return
-        name = class_name(plan)
-        streaming = [child for child in each(plan.children()) if child.isStreaming()]
-        if name not in _BELOW:
-            found = wording(plan)
-            msg = f"cannot run {found.name} elastically; {found.instead}, {WAY_OUT}."
-            raise UnsupportedQuery(msg)
-        for child in streaming:
-            self._check_below(child)
 
     def _operator(self, reader: NodeReader, node: Jvm) -> PlannedOperator:
-        node, upstream = self._alone(reader, node) if reader.alone else self._over(node)
-        reading = replace(self.reading, number=len(self.operators))
-        operator = reader.read(reading, node, upstream)
+        over, upstream, feeds = self._over(node)
+        reading = replace(self.reading, number=len(self.operators), feeds=feeds, node=node)
+        operator = reader.read(reading, over, upstream)
+        if feeds:
+            operator.input_plan = without_watermarks(self.spark, operator.input_plan)
         self.operators.append(operator)
         return operator
 
-    def _alone(self, reader: NodeReader, node: Jvm) -> tuple[Jvm, None]:
-        """Return a node all of whose children read sources only."""
-        for child in each(node.children()):
-            if _is_stateful(child):
-                msg = f"{reader.alone}; write it as two queries, {WAY_OUT}."
-                raise UnsupportedQuery(msg)
-            self._check_below(child)
-        return node, None
-
-    def _over(self, node: Jvm) -> tuple[Jvm, PlannedOperator | None]:
-        """Return a node over what headgate puts below it, and the operator it then reads."""
-        child = node.child()
-        if not _is_stateful(child):
-            self._check_below(child)
-            return node, None
+    def _over(self, node: Jvm) -> tuple[Jvm, PlannedOperator | None, tuple[PlannedOperator, ...]]:
+        """Return a node over what headgate puts below it, and the operators that it reads."""
+        # a processor's second child is its initial state
+        children = list(each(node.children()))
+        streams = [child for child in children if child.isStreaming()]
+        if not any(_is_stateful(child) for child in streams):
+            for child in streams:
+                _check_stateless(child)
+            return node, None, ()
         before = len(self.operators)
-        child = self.above(child)
-        if len(self.operators) - before > 1 and _direct(self.operators[before:]) > 1:
-            msg = (
-                f"cannot run {wording(node).name} over a union of stateful operators; write it as two "
-                f"queries, {WAY_OUT}."
-            )
-            raise UnsupportedQuery(msg)
-        upstream = self.operators[-1]
-        if not upstream.spec.feeds_others:
-            msg = f"cannot run {wording(node).name} over a processor; write it as two queries, {WAY_OUT}."
-            raise UnsupportedQuery(msg)
+        replaced = [self._branch(child) if child.isStreaming() else child for child in children]
+        direct = _direct(self.operators[before:])
         # Spark widens what a stateful operator reads from another to nullable; the batch answer
         # does not, and neither does our plan of the upstream operator.
-        # a processor has a second child, its initial state
-        children = [child, *list(each(node.children()))[1:]]
-        over = node.withNewChildren(seq(self.spark, children))
-        return with_nullability_of_children(self.spark, over), upstream
+        over = node.withNewChildren(seq(self.spark, replaced))
+        over = with_nullability_of_children(self.spark, over)
+        relayed = len(direct) == 1 and len(streams) == 1 and not _begins_with_state(node)
+        if relayed and _relays(replaced[0], direct[0].placeholder):
+            return over, direct[0], ()
+        return over, None, tuple(direct)
 
 
-def _direct(operators: list[PlannedOperator]) -> int:
-    feeding = {id(x.upstream) for x in operators}
-    return sum(1 for x in operators if id(x) not in feeding)
+def _begins_with_state(node: Jvm) -> bool:
+    """Return whether a node has an initial state, which joins the rows of a job's first operator."""
+    return class_name(node) == "TransformWithStateInPySpark" and bool(node.hasInitialState())
+
+
+def _check_stateless(plan: Jvm) -> None:
+    """Refuse what keeps state in Spark's own way below an operator."""
+    if not plan.isStreaming():
+        return
+    if class_name(plan) in _OF_SCALA:
+        found = wording(plan)
+        msg = f"cannot run {found.name} elastically; {found.instead}, {WAY_OUT}."
+        raise UnsupportedQuery(msg)
+    for child in each(plan.children()):
+        _check_stateless(child)
+
+
+def _relays(plan: Jvm, placeholder: Jvm) -> bool:
+    """Return whether markers can pass from an operator to the next one, through `plan`."""
+    while not plan.equals(placeholder):
+        if class_name(plan) not in _RELAYED:
+            return False
+        (plan,) = each(plan.children())
+    return True
+
+
+def _direct(operators: list[PlannedOperator]) -> list[PlannedOperator]:
+    """Return those of operators that no other of them reads."""
+    read = {id(one) for op in operators for one in op.parents}
+    return [op for op in operators if id(op) not in read]

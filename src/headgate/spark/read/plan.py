@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 
 from headgate.operators.build import Spec
 from headgate.operators.spec import NEVER_US, AggregateSpec, Leaf, OutputMode
-from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.read import types
 
 
@@ -94,6 +94,9 @@ class PlannedOperator:
         When a record arrived, as a timestamp expression over the input.
     initial : InitialState or None
         A processor's.
+    feeds : tuple of PlannedOperator
+        Operators whose results of a step it reads once all of them are done, each at its placeholder in
+        `input_plan`: where there are several, or what stands between cannot let markers through.
     """
 
     id: str
@@ -112,6 +115,7 @@ class PlannedOperator:
     time_output: int | None = None
     arrival: Column | None = None
     initial: InitialState | None = None
+    feeds: tuple[PlannedOperator, ...] = ()
 
     @property
     def shared(self) -> bool:
@@ -121,10 +125,18 @@ class PlannedOperator:
     @property
     def behind_us(self) -> int:
         """How far its watermark is behind the job's: a join below puts out older records, too."""
-        if self.upstream is None:
-            return 0
-        holds_us = self.upstream.spec.holds_us
-        return self.upstream.behind_us + (int(NEVER_US) // 2 if holds_us is None else -holds_us)
+        return max((op.behind_us + op.delays_us for op in self.parents), default=0)
+
+    @property
+    def delays_us(self) -> int:
+        """How much older than its watermark what it puts out may be."""
+        holds_us = self.spec.holds_us
+        return int(NEVER_US) // 2 if holds_us is None else -holds_us
+
+    @property
+    def parents(self) -> tuple[PlannedOperator, ...]:
+        """The operators that it reads from; none for one that reads sources."""
+        return self.feeds if self.upstream is None else (self.upstream,)
 
 
 @dataclass
@@ -163,6 +175,27 @@ class PlannedQuery:
                 chain.insert(0, chain[0].upstream)
             chains.append(chain)
         return chains
+
+    @property
+    def sources(self) -> list[list[PlannedOperator]]:
+        """The chains that read sources; the others read what operators put out."""
+        return [chain for chain in self.chains if not chain[0].feeds]
+
+    @property
+    def last(self) -> list[PlannedOperator]:
+        """The operators that no other reads from: what they put out is the query's."""
+        read = {id(one) for op in self.operators for one in op.parents}
+        return [op for op in self.operators if id(op) not in read]
+
+
+def row_by_row(plan: Jvm) -> bool:
+    """Return whether a plan makes its rows one by one, so that it may run within the slots' own job.
+
+    Anything else could run the slots twice, or only some of them: a sort looks at its input first.
+    """
+    children = list(each(plan.children()))
+    named = class_name(plan) in ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
+    return not children or (named and all(map(row_by_row, children)))
 
 
 def results_after_us(operators: Sequence[PlannedOperator]) -> dict[str, int]:

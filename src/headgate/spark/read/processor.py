@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.errors import PySparkRuntimeError
@@ -16,8 +17,9 @@ from headgate.operators.spec import NO_TIME_US
 from headgate.spark.jvm.arrow import to_arrow_schema
 from headgate.spark.jvm.expressions import column, data_type
 from headgate.spark.jvm.gateway import Jvm, each
+from headgate.spark.jvm.groupstates import BY_EVENT_TIME
 from headgate.spark.jvm.plans import placeholder
-from headgate.spark.jvm.userfunctions import processor_of, takes_frames
+from headgate.spark.jvm.userfunctions import function_of, processor_of, takes_frames
 from headgate.spark.read import types
 from headgate.spark.read.declaration import declared
 from headgate.spark.read.expressions import WATERMARK
@@ -26,6 +28,7 @@ from headgate.spark.read.plan import InitialState, Passed, PlannedOperator, Rout
 from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
 from headgate.spark.read.wording import WAY_OUT
 from headgate.spark.worker.arrow_processor import ArrowProcessor
+from headgate.spark.worker.group_state import GroupStateProcessor
 from headgate.spark.worker.pandas_processor import PandasProcessor
 from headgate.spark.worker.user_processor import RowProcessor
 from headgate.spark.worker.window_processor import WindowProcessor
@@ -46,16 +49,36 @@ class _ProcessorReader:
         self.spark = reading.spark
         self.node = node
         self.child = node.child()
-        self.grouping = list(each(node.leftAttributes()))
+        self.grouping = self._grouping()
         # Spark puts the key in front of what the stream has, and gives a processor the latter
         self.read_columns = list(each(self.child.output()))[len(self.grouping) :]
         self.inputs = {a.name(): a for a in self.read_columns}
         self.zone = self.spark.conf.get("spark.sql.session.timeZone")
-        self.time_mode = _TIME_MODES[node.timeMode().toString()]
+        self.time_mode = self._time_mode()
+
+    # -- what another kind of node has in another place ---------------------------------------------
+
+    def _grouping(self) -> list[Jvm]:
+        return list(each(self.node.leftAttributes()))
+
+    def _time_mode(self) -> TimeMode:
+        return _TIME_MODES[self.node.timeMode().toString()]
+
+    def _user(self) -> object:
+        return _given(self.node)
+
+    @property
+    def _has_initial(self) -> bool:
+        return bool(self.node.hasInitialState())
+
+    def _takes_frames(self) -> bool:
+        return takes_frames(self.node)
+
+    # -- the operator --------------------------------------------------------------------------------
 
     def read(self) -> PlannedOperator:
         """Return the operator that the node becomes."""
-        user = _given(self.node)
+        user = self._user()
         outputs = _struct(each(self.node.output()))
         processor = self._processor(user, outputs)
         names = [attribute.name() for attribute in self.grouping]
@@ -67,7 +90,7 @@ class _ProcessorReader:
             keys=tuple(key.leaf for key in keys),
             outputs=to_arrow_schema(outputs, timezone="UTC"),
             processor=processor,
-            name=type(user).__name__,
+            name=_name(user),
             mode=self.reading.mode,
             time_mode=self.time_mode,
             filters=event_time is not None,
@@ -77,7 +100,7 @@ class _ProcessorReader:
         raw = [T.StructField(f"v{i}", x.dataType) for i, x in enumerate(outputs)]
         return self.reading.operator(
             "processor",
-            f"{type(user).__name__} keys {', '.join(names)}",
+            f"{_name(user)} keys {', '.join(names)}",
             spec,
             taken=Taken(
                 plan=self.child,
@@ -101,7 +124,7 @@ class _ProcessorReader:
     def _processor(self, user: object, outputs: T.StructType) -> Processor:
         """Return the user's processor in the form that slots call."""
         name = type(user).__name__
-        pandas = takes_frames(self.node)
+        pandas = self._takes_frames()
         if isinstance(user, ArrowProcessor):
             missing = [a for a in ("keys", "inputs") if not hasattr(user, a)]
             if missing:
@@ -123,7 +146,7 @@ class _ProcessorReader:
             "states": declared(user, self.time_mode),
             "mode": self.time_mode,
         }
-        if not self.node.hasInitialState():
+        if not self._has_initial:
             given["initial"] = to_arrow_schema(T.StructType([]))
         if not pandas:
             return RowProcessor(**given)
@@ -136,14 +159,11 @@ class _ProcessorReader:
     def _keys(self, processor: Processor, grouping: list[Jvm], user: object) -> list[Routed]:
         if len(processor.keys) != len(grouping):
             raise UnsupportedQuery(_other_keys(processor, [a.name() for a in grouping]))
-        keys = []
-        for index, attribute in enumerate(grouping):
+        keys: list[Routed] = []
+        for attribute in grouping:
             kind, what = data_type(attribute.dataType()), f"key {attribute.name()}"
-            if isinstance(kind, T.StructType):
-                msg = f"cannot group a processor by the struct {attribute.name()}; use its fields."
-                raise UnsupportedQuery(msg)
-            ((found, part),) = types.leaves(kind, column(self.spark, attribute), what)
-            keys.append(Routed(f"k{index}", found, types.normalised(found, part)))
+            for found, part in types.leaves(kind, column(self.spark, attribute), what):
+                keys.append(Routed(f"k{len(keys)}", found, types.normalised(found, part)))
         return keys
 
     def _values(self, wanted: Any, output: Any, prefix: str, user: object) -> list[Passed]:
@@ -166,7 +186,7 @@ class _ProcessorReader:
 
     def _initial(self, processor: Processor, user: object) -> InitialState | None:
         node = self.node
-        if not node.hasInitialState():
+        if not self._has_initial:
             return None
         keys = self._keys(processor, list(each(node.rightAttributes())), user)
         values = self._values(processor.initial, self._initial_columns(), "i", user)
@@ -174,6 +194,8 @@ class _ProcessorReader:
 
     def _initial_columns(self) -> list[Jvm]:
         """Return the columns of the initial state as a processor gets them: without the key in front."""
+        if not self._has_initial:
+            return []
         keys = len(list(each(self.node.rightAttributes())))
         return list(each(self.node.initialState().output()))[keys:]
 
@@ -211,8 +233,12 @@ def _given(node: Jvm) -> object:
     UnsupportedQuery
         It is too large to be in the plan.
     """
+    return _unpacked(processor_of, node)
+
+
+def _unpacked(read: Callable[[Jvm], Any], node: Jvm) -> Any:
     try:
-        return processor_of(node)
+        return read(node)
     except PySparkRuntimeError as error:  # what is large PySpark has broadcast and let go of
         msg = (
             "cannot run a processor that takes more than 1 MB with all that it holds; let it read what "
@@ -222,13 +248,63 @@ def _given(node: Jvm) -> object:
 
 
 def _read(reading: Reading, node: Jvm, upstream: PlannedOperator | None) -> PlannedOperator:
-    if node.hasInitialState() and (upstream is not None or node.initialState().isStreaming()):
+    if node.hasInitialState() and node.initialState().isStreaming():
         msg = (
-            "cannot run a processor with an initial state that is a stream, or over another "
-            f"stateful operator; write two queries, {WAY_OUT}."
+            "cannot run a processor with an initial state that is a stream; read it as a table, "
+            f"{WAY_OUT}."
         )
+
         raise UnsupportedQuery(msg)
     return _ProcessorReader(reading, node, upstream).read()
 
 
+class _GroupStateReader(_ProcessorReader):
+    """Reads one node of ``applyInPandasWithState``."""
+
+    def _grouping(self) -> list[Jvm]:
+        return list(each(self.node.groupingAttributes()))
+
+    def _time_mode(self) -> TimeMode:
+        # without a timeout, too, the function may ask what time it is
+        timed = self._timeout == BY_EVENT_TIME
+        return TimeMode.EVENT if timed else TimeMode.PROCESSING
+
+    @property
+    def _timeout(self) -> str:
+        name = str(self.node.timeout().toString())
+        return name.removesuffix("$")
+
+    @property
+    def _has_initial(self) -> bool:
+        return False
+
+    def _takes_frames(self) -> bool:
+        return True
+
+    def _user(self) -> object:
+        state = data_type(self.node.stateType())
+        assert isinstance(state, T.StructType)
+        return GroupStateProcessor(
+            _unpacked(function_of, self.node),
+            state,
+            [attribute.name() for attribute in self.read_columns],
+            self._timeout,
+            any(a.metadata().contains(WATERMARK) for a in each(self.child.output())),
+        )
+
+
+def _name(user: object) -> str:
+    """Return what messages call the user's code."""
+    if isinstance(user, GroupStateProcessor):
+        return f"applyInPandasWithState {getattr(user.function, '__name__', 'function')}"
+    return type(user).__name__
+
+
+def _read_group_state(
+    reading: Reading, node: Jvm, upstream: PlannedOperator | None
+) -> PlannedOperator:
+    return _GroupStateReader(reading, node, upstream).read()
+
+
 READER = NodeReader(("TransformWithStateInPySpark",), _read)
+GROUP_STATE_READER = NodeReader(("FlatMapGroupsInPandasWithState",), _read_group_state)

@@ -60,6 +60,10 @@ class Reading:
         Names of the columns that order records; none where their order is left to chance.
     number : int
         Of the operator that the node becomes, counted from the source upwards.
+    feeds : tuple of PlannedOperator
+        The operators whose results it reads, as `PlannedOperator` has it.
+    node : plan node or None
+        The node as it stands in `plan`.
     """
 
     spark: SparkSession
@@ -68,6 +72,8 @@ class Reading:
     arrival: str | None
     ordered: tuple[str, ...]
     number: int
+    feeds: tuple[PlannedOperator, ...] = ()
+    node: Jvm | None = None
 
     def arrived(
         self, attributes: Iterable[Jvm], upstream: PlannedOperator | None = None
@@ -79,7 +85,7 @@ class Reading:
         ConfigError
             The column named is not among `attributes`, or is no timestamp.
         """
-        if self.arrival is None or upstream is not None:
+        if self.arrival is None or upstream is not None or self.feeds:
             return None
         found = {a.name(): a for a in attributes}
         remedy = "name a timestamp column that every first stateful operator reads"
@@ -117,10 +123,11 @@ class Reading:
         upstream : PlannedOperator or None
             What it reads from; None for the source.
         """
+        parents = self.feeds if upstream is None else (upstream,)
         return PlannedOperator(
             id=f"{kind}-{self.number}",
             what=what,
-            level=0 if upstream is None else upstream.level + 1,
+            level=1 + max((op.level for op in parents), default=-1),
             upstream=upstream,
             spec=spec,
             input_plan=taken.plan,
@@ -134,6 +141,7 @@ class Reading:
             time_output=given.time_output,
             arrival=taken.arrival,
             initial=taken.initial,
+            feeds=self.feeds,
         )
 
 
@@ -154,11 +162,8 @@ class NodeReader:
         operator that the node becomes. Raises UnsupportedQuery.
     applies : callable
         Whether such a node keeps state at all: where it reads a stream.
-    alone : str
-        What is said of one that reads from another operator; empty where it may.
     """
 
     names: tuple[str, ...]
     read: Callable[[Reading, Jvm, PlannedOperator | None], PlannedOperator]
     applies: Callable[[Jvm], bool] = field(default=_streams)
-    alone: str = ""

@@ -44,27 +44,29 @@ def find_window(plan: Jvm, attribute: Jvm) -> tuple[Jvm, Jvm] | None:
         plan = children[0]
 
 
-def session_gap_us(spark: SparkSession, plan: Jvm, attribute: Jvm) -> int:
+def session_gap_us(spark: SparkSession, plan: Jvm, attribute: Jvm) -> int | None:
     """Return the gap of the session window that made `attribute`, in microseconds.
+
+    None where it may differ from record to record: its months, too, are not all of one length.
 
     Raises
     ------
     UnsupportedQuery
-        It is not the same for all records.
+        It is not above 0.
     """
     found = find_window(plan, attribute)
     # the end of the struct, since the user's own time may be a sum, too
     interval = None if found is None else _added_interval(list(each(found[1].children()))[-1])
     if interval is None or not interval.foldable():
-        msg = (
-            "cannot run a session window whose gap differs from record to record; give it a fixed gap, "
-            f"{WAY_OUT}."
-        )
-        raise UnsupportedQuery(msg)
+        return None
     value = interval.eval(None)
     months, days, micros = interval_parts(value)
-    if months or days * _DAY_US + micros <= 0:
-        msg = f"cannot run a session window with a gap of {value.toString()}; give it in days or less."
+    if months:
+        return None
+    if days * _DAY_US + micros <= 0:
+        msg = (
+            f"cannot run a session window with a gap of {value.toString()}; make it longer than 0."
+        )
         raise UnsupportedQuery(msg)
     return int(days * _DAY_US + micros)
 

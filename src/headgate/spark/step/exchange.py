@@ -7,12 +7,13 @@ their operator's prefix, since all chains share one source read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.assignment import Assignment
-from headgate.core.errors import UnsupportedQuery
 from headgate.operators.step import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 from headgate.spark.job.columns import INITIAL, MARKER_TO, MARKER_TOKEN, MARKER_US
 from headgate.spark.jvm.expressions import column, null_where_present, present_or
@@ -24,10 +25,10 @@ from headgate.spark.jvm.plans import (
     leaf,
     of_rows,
     project,
+    replace_leaf,
     template,
 )
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
-from headgate.spark.read.wording import wording
 
 _ROUTE = "route"
 """Column of the slot that a row goes to, where some key groups are split."""
@@ -78,10 +79,10 @@ def streaming_input(spark: SparkSession, query: PlannedQuery, key_groups: int) -
     if not query.operators:
         return of_rows(spark, query.plan)
     frames = []
-    for chain in query.chains:
+    for chain in query.sources:
         first = chain[0]
         columns = routed_columns(first, key_groups)
-        prefix = f"{first.id}:" if len(query.chains) > 1 else ""
+        prefix = f"{first.id}:" if len(query.sources) > 1 else ""
         named = [value.alias(prefix + name) for name, value in columns.items()]
         frames.append(of_rows(spark, first.input_plan).select(*named))
     together = frames[0]
@@ -165,6 +166,28 @@ def to_slots(frame: DataFrame, assignment: Assignment, *, shared: bool = False) 
     return frame.repartitionById(assignment.slots, target)
 
 
+def fed_input(
+    spark: SparkSession, operator: PlannedOperator, put_out: Mapping[str, Jvm], key_groups: int
+) -> DataFrame:
+    """Return the routed rows of an operator that reads what others have put out in this step.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        That batches come with.
+    operator : PlannedOperator
+    put_out : mapping of str to RDD
+        Rows of each operator that it reads, by id.
+    key_groups : int
+    """
+    plan = operator.input_plan
+    for one in operator.feeds:
+        rows = leaf(spark, one.placeholder.output(), put_out[one.id])
+        plan = replace_leaf(spark, plan, one.placeholder, rows)
+    columns = routed_columns(operator, key_groups)
+    return of_rows(spark, plan).select(*(value.alias(name) for name, value in columns.items()))
+
+
 class Relay:
     """From what the slots of an operator put out to the routed input of the next operator.
 
@@ -191,7 +214,9 @@ class Relay:
         assert upstream is not None
         empty = analysed(template(spark, MARKERS))
         markers = list(each(empty.output()))
-        attributes = seq(spark, [*each(upstream.placeholder.output()), *markers])
+        # in a marker all of them are null, whatever the user said of his
+        given = [a.withNullability(True) for a in each(upstream.placeholder.output())]
+        attributes = seq(spark, [*given, *markers])
         hole = leaf(spark, attributes, internal_rows(of_rows(spark, empty)))
         plan = _with_markers(spark, operator.input_plan, upstream.placeholder, hole, markers)
         marker = column(spark, markers[0]).isNotNull()
@@ -217,9 +242,7 @@ def _with_markers(spark: SparkSession, plan: Jvm, old: Jvm, new: Jvm, markers: l
         return project(spark, [*mine, *markers], below)
     if name == "Filter":
         return filtered(spark, present_or(spark, markers[0], plan.condition()), below)
-    if name in ("SubqueryAlias", "View", "ResolvedHint"):
-        return below
-    return _refuse_between(plan)
+    return below  # the others of those that markers pass say things of columns only
 
 
 def _unless_marker(spark: SparkSession, expression: Jvm, marker: Jvm) -> Jvm:
@@ -228,11 +251,3 @@ def _unless_marker(spark: SparkSession, expression: Jvm, marker: Jvm) -> Jvm:
         return expression
     guarded = null_where_present(spark, marker, expression.child())
     return expression.withNewChildren(seq(spark, [guarded]))
-
-
-def _refuse_between(plan: Jvm) -> Jvm:
-    msg = (
-        f"cannot keep {wording(plan).name} between two elastic aggregates; supported there: select, "
-        'withColumn and where. Or .fallback("spark") to run the whole query as plain Spark.'
-    )
-    raise UnsupportedQuery(msg)

@@ -7,7 +7,7 @@ slots twice. It gets committed bytes.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -83,6 +83,19 @@ class Outputs:
         self.entries.append(entry)
 
     @classmethod
+    def reported(cls, reports: Iterable[Reported]) -> Outputs:
+        """Return what reports of a step that is not committed yet name."""
+        made = cls()
+        files: dict[str, FileEntry] = {}
+        for report in reports:
+            if report.output is not None:
+                made.add(report, made.inline, files)
+        for entry in made.entries:
+            if "file" in entry:
+                entry["crc32"] = files[f"output/{entry['file']}"].crc32
+        return made
+
+    @classmethod
     def read(cls, manifest: Manifest) -> Outputs:
         """Return the outputs that a manifest names."""
         entries = [dict(entry) for entry in manifest.engine["outputs"]]
@@ -120,7 +133,7 @@ class Results:
 
     def __init__(self, spark: SparkSession, query: PlannedQuery) -> None:
         self._spark = spark
-        self._last = [chain[-1] for chain in query.chains]
+        self._last = query.last
         self._plan = query.plan
         self._planned: Planned | None = None
 

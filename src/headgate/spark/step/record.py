@@ -90,7 +90,7 @@ class Recorder(StepRecorder):
     def __init__(self, path: Path, query: PlannedQuery) -> None:
         super().__init__(path)
         self._query = query
-        self._first = {chain[0].id for chain in query.chains}
+        self._first = {chain[0].id for chain in query.sources}
         self.last: Batch | None = None
         self.late_records = 0
 

@@ -17,13 +17,13 @@ from headgate.spark.job.phases import Phases
 from headgate.spark.job.ports import Ports
 from headgate.spark.job.reports import Report, ReportChannel, consistent
 from headgate.spark.jvm.executors import living_executors
-from headgate.spark.jvm.plans import ArrowMap, physical
+from headgate.spark.jvm.plans import ArrowMap, internal_rows, physical
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.move.errand import Errands
 from headgate.spark.move.migrations import Migrations
 from headgate.spark.move.placement import Placement
 from headgate.spark.move.porter import Porter
-from headgate.spark.read.plan import PlannedOperator
+from headgate.spark.read.plan import PlannedOperator, row_by_row
 from headgate.spark.step import exchange
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.chain import ChainJob
@@ -32,7 +32,7 @@ from headgate.spark.step.intake import Intake
 from headgate.spark.step.live import LiveJob
 from headgate.spark.step.losses import Losses, stages_beside
 from headgate.spark.step.outcome import Outcome
-from headgate.spark.step.output import Outputs, Results
+from headgate.spark.step.output import Outputs, Results, raw_frame
 from headgate.spark.step.preaggregate import Preaggregation
 from headgate.spark.step.sinks import Sink
 from headgate.spark.step.unfold import unfolding
@@ -89,7 +89,6 @@ class StatefulWork:
         self.recorder = job.recorder
         self.states = job.states
         self.changes = job.changes
-        self._sink = sink
         self._observer = ports.observer
         self._executors = ports.executors
         self._channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
@@ -98,6 +97,8 @@ class StatefulWork:
         self._served_ms = time.time() * 1e3
         self._quiet_batches = 0
         query, config = self.query, job.config
+        self._into_sink = sink.inside and len(query.chains) == 1 and row_by_row(query.plan)
+        """Whether the job that computes a step writes it too."""
         self._tasks = self._make_tasks()
         self._slots = {
             op.id: ArrowMap(self._tasks[op.id], self._emitted_schema(op, self._tasks[op.id]))
@@ -119,9 +120,11 @@ class StatefulWork:
                 self._slots,
                 self.states,
                 self._placements,
-                Preaggregation(chain[0], config.preaggregate, unfolded),
+                Preaggregation(
+                    chain[0], "off" if chain[0].feeds else config.preaggregate, unfolded
+                ),
                 config.key_groups,
-                alone=len(query.chains) == 1,
+                alone=bool(chain[0].feeds) or len(query.sources) == 1,
             )
             for chain in query.chains
         ]
@@ -163,11 +166,6 @@ class StatefulWork:
                 )
         return tasks
 
-    @property
-    def _into_sink(self) -> bool:
-        """Whether the job that computes a step writes it too."""
-        return self._sink.inside and len(self.query.chains) == 1
-
     def rehearse(self) -> None:
         """Plan an empty batch and an empty result, and run neither.
 
@@ -176,9 +174,10 @@ class StatefulWork:
         if not self.query.operators:
             return
         nothing = self.intake.rehearsal()
-        for chain in self._chains:
-            chain.rows(nothing)
-            chain.forget()
+        for one in self._chains:
+            head = one.chain[0]
+            one.rows(self._fed(nothing.sparkSession, head, []) if head.feeds else nothing)
+            one.forget()
         physical(self._results.stored(Outputs(), self.checkpoint))
 
     # -- what there is to do ----------------------------------------------------------------------
@@ -261,7 +260,7 @@ class StatefulWork:
             if operator.shared:
                 # a copy waits in no slot's backlog: it would have to move with all key groups
                 quotas[operator.id] = None
-            elif rate is not None and operator.upstream is None:
+            elif rate is not None and not operator.parents:
                 quotas[operator.id] = state.limited(rate, elapsed_s)
             else:
                 quotas[operator.id] = state.quotas(self.config, self._executors.cores, int(now_ms))
@@ -281,34 +280,54 @@ class StatefulWork:
     def compute(self, batch: DataFrame, begun: Begun, attempt: int, clock: Phases) -> list[Report]:
         """Run all slots, one chain after another; return one report of each."""
         context = self.spark.sparkContext
-        step, chains = begun.number, self.query.chains
-        for operator in self.query.operators:
-            facts = self._facts(operator, begun, attempt).to_json()
-            context.setLocalProperty(SlotFacts.PROPERTY + operator.id, facts)
-        if len(chains) > 1:
+        step, several = begun.number, len(self.query.sources) > 1
+        reports: list[Report] = []
+        if several:
             batch = batch.persist()
         try:
             for one in self._chains:
                 self._describe(step, one.chain)
-                rows = one.rows(batch, first=begun.latest is None)
+                head = one.chain[0]
+                allowed_us = begun.watermark_us
+                given = batch
+                if head.feeds:
+                    read = [r for r in reports if r.operator in {up.id for up in head.feeds}]
+                    allowed_us = min([allowed_us, *(r.holds_us for r in read)])
+                    given = self._fed(batch.sparkSession, head, read)
+                for operator in one.chain:
+                    facts = self._facts(operator, begun, attempt, allowed_us).to_json()
+                    context.setLocalProperty(SlotFacts.PROPERTY + operator.id, facts)
+                rows = one.rows(given, first=begun.latest is None)
                 if self._into_sink:
                     rows = self._results.straight(rows)
                 clock.lap("plan")
                 rows.count()
+                reports += self._agreed(one.chain, self._channel.drain(step, attempt))
                 clock.lap("slots")
         finally:
-            if len(chains) > 1:
+            if several:
                 batch.unpersist()
             # the sink's jobs are not slots' work
             context.setLocalProperty("spark.job.description", f"{self.config.name} b{step}: sink")
-        return self._agreed(self._channel.drain(step, attempt))
+        return reports
 
-    def _agreed(self, reports: Sequence[Report]) -> list[Report]:
+    def _fed(
+        self, spark: SparkSession, head: PlannedOperator, reports: Sequence[Report]
+    ) -> DataFrame:
+        """Return what an operator reads of what others, which are done, have put out in this step."""
+        put_out = {}
+        for one in head.feeds:
+            outputs = Outputs.reported([r for r in reports if r.operator == one.id])
+            frame = raw_frame(
+                spark, one.raw_schema, outputs.entries, outputs.inline, self.checkpoint
+            )
+            put_out[one.id] = internal_rows(frame)
+        return exchange.fed_input(spark, head, put_out, self.config.key_groups)
+
+    def _agreed(self, chain: list[PlannedOperator], reports: Sequence[Report]) -> list[Report]:
         slots = {name: state.assignment.slots for name, state in self.states.items()}
-        chosen: list[Report] = []
-        for chain in self.query.chains:
-            names = [op.id for op in chain]
-            chosen += consistent([r for r in reports if r.operator in names], slots, names)
+        names = [op.id for op in chain]
+        chosen = consistent([r for r in reports if r.operator in names], slots, names)
         for report in chosen:
             if self.states[report.operator].assignment.split:
                 self._refuse_dealt_again(report)
@@ -341,14 +360,16 @@ class StatefulWork:
             return T.StructType([T.StructField("nothing", T.IntegerType())])
         return T.StructType(operator.raw_schema.fields + exchange.MARKERS.fields)
 
-    def _facts(self, operator: PlannedOperator, begun: Begun, attempt: int) -> SlotFacts:
+    def _facts(
+        self, operator: PlannedOperator, begun: Begun, attempt: int, watermark_us: int
+    ) -> SlotFacts:
         state, config = self.states[operator.id], self.config
         following = self._tasks[operator.id].next_operator
         return SlotFacts(
             step=begun.number,
             attempt=attempt,
             **self._places(),
-            watermark_us=begun.watermark_us,
+            watermark_us=watermark_us,
             slot_of=state.assignment.slot_of,
             split={str(g): shares for g, shares in state.assignment.split.items()},
             stands_us={str(g): us for g, us in state.standing().items()},
@@ -388,7 +409,10 @@ class StatefulWork:
     def manifest(self, begun: Begun, reports: list[Report]) -> Manifest:
         """Return the manifest that commits the step, and take over what its slots did."""
         migration = self.migrations.to_dict
-        return next_manifest(begun, self.uuid, self.changes.epoch, self.states, reports, migration)
+        last = {op.id for op in self.query.last}
+        # what others have read is theirs now, and nobody delivers it
+        kept = [r if r.operator in last else replace(r, output=None) for r in reports]
+        return next_manifest(begun, self.uuid, self.changes.epoch, self.states, kept, migration)
 
     def committed(self, step: int) -> None:
         """Take note that a step is final."""

@@ -1,0 +1,79 @@
+"""Records that pass by an operator unchanged, so that what reads them finds them like any other's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.operators.processor import Keyed, State, Timers
+
+PLACE = pa.schema([("place", pa.int64())])
+"""The key of a record that passes: where it goes, and nothing else."""
+
+_PASSED, _NONE, _COUNT = "passed", pa.schema([]), pa.schema([("n", pa.int64())])
+
+
+@dataclass
+class Passing:
+    """The processor of a branch without state: every row goes out as it came.
+
+    Attributes
+    ----------
+    inputs : pyarrow.Schema
+    """
+
+    inputs: pa.Schema
+    keys: pa.Schema = PLACE
+    initial: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    states: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def handleInitial(
+        self, keys: pa.RecordBatch, initial: Keyed, state: State, timers: Timers
+    ) -> None:
+        """Do nothing: there is no initial state."""
+
+    def handleBatch(
+        self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
+    ) -> pa.RecordBatch:
+        """Return the rows."""
+        return batch.rows
+
+    def handleExpired(
+        self, keys: pa.RecordBatch, expired: Keyed, state: State, timers: Timers
+    ) -> None:
+        """Do nothing: there are no timers."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class Limiting(Passing):
+    """The processor of a limit over all that a stream will ever put out; all rows have one key.
+
+    Attributes
+    ----------
+    most : int
+        Rows that pass.
+    """
+
+    most: int = 0
+    states: Mapping[str, tuple[Any, ...]] = field(
+        default_factory=lambda: {_PASSED: (_NONE, _COUNT)}
+    )
+
+    def handleBatch(
+        self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
+    ) -> pa.RecordBatch:
+        """Return the first rows, as long as there may be more."""
+        before = state[_PASSED].rows.column("n").to_pylist()
+        passed = before[0] if before else 0
+        rows = batch.rows.slice(0, max(self.most - passed, 0))
+        if rows.num_rows:
+            count = pa.RecordBatch.from_pydict({"n": [passed + rows.num_rows]}, schema=_COUNT)
+            state.put(_PASSED, np.zeros(1, dtype=np.int64), count)
+        return rows

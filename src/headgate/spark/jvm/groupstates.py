@@ -1,0 +1,84 @@
+"""PySpark's own ``GroupState``, as its workers make it, and what a function has told one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Row
+from pyspark.sql import types as T
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+NO_TIMEOUT = GroupStateTimeout.NoTimeout
+BY_EVENT_TIME = GroupStateTimeout.EventTimeTimeout
+
+
+@dataclass(frozen=True)
+class StateChange:
+    """What a call of a function has done to the state of its key.
+
+    Attributes
+    ----------
+    value : tuple or None
+        The new state; None where there is none.
+    removed : bool
+    timeout_ms : int or None
+        When the function is to be called again; None where it set no timeout.
+    """
+
+    value: tuple[Any, ...] | None
+    removed: bool
+    timeout_ms: int | None
+
+
+def group_state(
+    value: tuple[Any, ...] | None,
+    schema: T.StructType,
+    timeout: str,
+    *,
+    timestamp_ms: int,
+    watermark_ms: int | None,
+    timed_out: bool,
+) -> GroupState:
+    """Return the state of a key, for a call of the user's function.
+
+    Parameters
+    ----------
+    value : tuple or None
+        What is kept of the key.
+    schema : StructType
+        Of the state.
+    timeout : str
+        As in ``GroupStateTimeout``.
+    timestamp_ms : int
+        Of the batch.
+    watermark_ms : int or None
+        None where the stream has none.
+    timed_out : bool
+        Whether the call is for a timeout.
+    """
+    before: Any = None if value is None else Row(*value)
+    return GroupState(
+        optionalValue=before,
+        batchProcessingTimeMs=timestamp_ms,
+        eventTimeWatermarkMs=GroupState.NO_TIMESTAMP if watermark_ms is None else watermark_ms,
+        timeoutConf=timeout,
+        hasTimedOut=timed_out,
+        watermarkPresent=watermark_ms is not None,
+        defined=value is not None,
+        updated=False,
+        removed=False,
+        timeoutTimestamp=GroupState.NO_TIMESTAMP,
+        keyAsUnsafe=b"",
+        valueSchema=schema,
+    )
+
+
+def change_of(state: GroupState) -> StateChange:
+    """Return what a call has done."""
+    at_ms = int(state._timeout_timestamp)
+    return StateChange(
+        tuple(state.get) if state._updated else None,
+        bool(state._removed),
+        None if at_ms == GroupState.NO_TIMESTAMP else at_ms,
+    )

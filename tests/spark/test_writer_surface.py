@@ -1,0 +1,70 @@
+"""Everything public of PySpark's writer and query is there, with the same parameters."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from headgate.core.errors import HeadgateError
+from headgate.spark.pool_query import PoolQuery
+from headgate.spark.query import Query
+from headgate.spark.writer import Writer
+
+PAIRS: list[tuple[type, type]] = [
+    (DataStreamWriter, Writer),
+    (StreamingQuery, Query),
+    (StreamingQuery, PoolQuery),
+]
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {name: found for name, found in inspect.getmembers(kind) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    ("spark_kind", "name", "ours"),
+    [
+        pytest.param(spark_kind, name, ours, id=f"{ours.__name__}.{name}")
+        for spark_kind, ours in PAIRS
+        for name in public(spark_kind)
+    ],
+)
+def test_what_pyspark_has_is_there_with_the_same_parameters(
+    spark_kind: type, name: str, ours: type
+) -> None:
+    theirs, mine = getattr(spark_kind, name), getattr(ours, name, None)
+    assert mine is not None
+    assert callable(mine) == callable(theirs)
+    if not callable(theirs):
+        return
+    wanted, got = (list(inspect.signature(one).parameters.values()) for one in (theirs, mine))
+    assert [(p.name, p.kind, p.default) for p in got] == [
+        (p.name, p.kind, p.default) for p in wanted
+    ]
+
+
+class _NoSession:
+    """Enough of a DataFrame to be told how to write."""
+
+    sparkSession = None
+
+
+@pytest.mark.parametrize("trigger", [{"continuous": "1 second"}, {"realTime": "5 minutes"}])
+def test_a_trigger_without_micro_batches_is_refused_with_the_reason(
+    trigger: dict[str, str],
+) -> None:
+    writer: Any = object.__new__(Writer)
+    super(Writer, writer).__init__(_NoSession())
+    with pytest.raises(HeadgateError, match="slots change between micro-batches; use"):
+        writer.trigger(**trigger)
+
+
+def test_options_are_taken_as_pyspark_takes_them() -> None:
+    writer: Any = object.__new__(Writer)
+    super(Writer, writer).__init__(_NoSession())
+    writer.option("a", 1).option("b", True).options(c=2.5, d="x").option("a", None)
+    assert dict(writer.settings.options) == {"a": "1", "b": "true", "c": "2.5", "d": "x"}
