@@ -21,7 +21,7 @@ MUTANTS := .venv/bin/python tests/mutants/run.py
 # Two processes with a session each; whole files, in the order in which they are collected.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup java run test check format unit spark laws mutants thorough bench docs lock clean
+.PHONY: help setup java run test check format unit spark laws mutants thorough bench matrix docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ thorough: setup ## all tests with all their cases, and all mutants
 bench: setup ## the benchmarks, side by side in one run
 	@$(JAVA) $(HEADGATE) bench $(ARGS)
 
+matrix: setup ## headgate on every minor release of Spark; ARGS="--minor 4.1 --short"
+	@$(JAVA) .venv/bin/python scripts/matrix.py $(ARGS)
+
 docs: setup ## write the generated pages again
 	@.venv/bin/python -m headgate.journal.document docs/journal.md
 	@.venv/bin/python scripts/rooms.py
@@ -82,8 +85,9 @@ lock: ## write the lock files again (needs uv; UPGRADE=--upgrade takes newer ver
 	@$(COMPILE) pyproject.toml --extra dev --extra plot -o requirements/dev.lock
 	@$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/run.lock
 	@$(COMPILE) requirements/build.in -c requirements/dev.lock -o requirements/build.lock
+	@for minor in 4.1 4.2; do $(COMPILE) --no-deps requirements/spark-$$minor.in -o requirements/spark-$$minor.lock; done
 
 clean: ## remove .venv and what the tools leave behind
-	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
+	@rm -rf .venv .spark build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
 	@find src lab tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	@rm -rf src/*.egg-info lab/src/*.egg-info

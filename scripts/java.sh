@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Print the home directory of a Java that Spark 4.3 can use (17 or newer), installing one if need be.
+# Print the home directory of a Java that Spark 4 can use (17 or newer), installing one if need be.
 #
 # Takes JAVA_HOME, then `java` on PATH, then (as root on Debian) apt. Only the path goes to standard
 # output; everything else goes to standard error.

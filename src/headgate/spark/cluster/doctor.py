@@ -19,9 +19,11 @@ from headgate.core.size import format_bytes, parse_bytes
 from headgate.spark.cluster.host_facts import HostFacts, answer_name, look
 from headgate.spark.cluster.location import check_seen, resolved
 from headgate.spark.cluster.session import SETTINGS, session
+from headgate.spark.jvm import contract
 from headgate.spark.jvm.errors import JvmError
 from headgate.spark.jvm.executors import ExecutorPool
-from headgate.spark.jvm.gateway import require_classic
+from headgate.spark.jvm.gateway import jvm, require_classic
+from headgate.spark.jvm.minors import adapter
 from headgate.spark.move.placement import Placement
 
 CLOCK_MAX_S = 0.1
@@ -86,7 +88,7 @@ def doctor(
     needs = Needs(parse_bytes(state))
     found: dict[str, Any] = {"master": str(spark.sparkContext.master), "executors": []}
     pool = ExecutorPool(spark)
-    problems = _speculation(spark)
+    problems = [*_contract(spark), *_speculation(spark)]
     if not pool.local and not _registered(pool):
         problems.append(
             f"no executor has come from {found['master']} within {_REGISTER_S:g} s; start workers "
@@ -116,7 +118,7 @@ def doctor(
     if placed is False:
         problems.append(
             "slots cannot be bound to hosts, since this Spark lacks the private classes for it; run "
-            "Spark 4.3, or expect slots to catch up from the changelog in every batch."
+            "Apache Spark's own build, or expect slots to catch up from the changelog in every batch."
         )
     found["executors"] = [asdict(facts) | {"clock_off_s": off} for facts, off in seen.values()]
     return found | _outcome(problems, _settings(spark), placed, unchecked)
@@ -136,6 +138,18 @@ def run(
         return doctor(spark, state=state, checkpoint=checkpoint)
     finally:
         spark.stop()
+
+
+def _contract(spark: SparkSession) -> list[str]:
+    """Return a sentence if this Spark lacks what its minor release has: a vendor's own build may."""
+    gone = contract.missing(jvm(spark), adapter().name)
+    if not gone:
+        return []
+    return [
+        f"this Spark {spark.version} lacks {len(gone)} of the methods that headgate calls in Spark "
+        f"{adapter().name}, such as {gone[0]}; run Apache Spark {adapter().name}, or a build that has "
+        "them."
+    ]
 
 
 def _outcome(

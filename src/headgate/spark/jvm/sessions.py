@@ -26,6 +26,12 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     SparkContext._ensure_initialized(conf=conf)
 
 
+def jvm_alone() -> Jvm:
+    """Return the entry to the classes of this process's JVM, started if need be, without a context."""
+    start_jvm({})
+    return SparkContext._jvm
+
+
 def driver_conf(spark: SparkSession) -> Jvm:
     """Return the settings that the driver itself reads, of which a session has a copy."""
     return spark.sparkContext._jsc.sc().conf()

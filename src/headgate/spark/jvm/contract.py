@@ -1,0 +1,115 @@
+"""What headgate calls inside Spark's JVM, and whether a JVM has it: a contract per minor release.
+
+The table beside this file has a line for each class of Spark's, method and number of arguments that the
+tests were seen to call, with the minor releases that have it. Checking asks the JVM for the classes' own
+signatures, takes seconds and needs no session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+
+from headgate.spark.jvm.gateway import Jvm
+
+TABLE = Path(__file__).with_name("private_calls.tsv")
+"""The contract."""
+
+HEADER = "class\tmember\targuments\tminors\n"
+"""Its first line."""
+
+_NEW = "<init>"
+
+
+@dataclass(frozen=True, order=True)
+class PrivateCall:
+    """A method of a class of Spark's that headgate calls.
+
+    Attributes
+    ----------
+    owner : str
+        The class, by its full name.
+    member : str
+        The method; ``<init>`` where an object is made.
+    arguments : int
+        How many it is given.
+    minors : tuple of str
+        The minor releases that have it, such as ``4.3``.
+    """
+
+    owner: str
+    member: str
+    arguments: int
+    minors: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, line: str) -> PrivateCall:
+        """Return what a line of the table says."""
+        owner, member, arguments, *minors = line.rstrip("\n").split("\t")
+        return cls(owner, member, int(arguments), tuple(" ".join(minors).split()))
+
+    def __str__(self) -> str:
+        """Such as ``org.apache.spark.sql.Encoders.LONG/0``."""
+        return f"{self.owner}.{self.member}/{self.arguments}"
+
+
+def calls() -> list[PrivateCall]:
+    """Return the lines of the table."""
+    lines = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.exists() else []
+    return [PrivateCall.read(line) for line in lines[1:]]
+
+
+def missing(java: Jvm, minor: str) -> list[str]:
+    """Return which calls a JVM lacks that its minor release is known to have.
+
+    Parameters
+    ----------
+    java : py4j.java_gateway.JVMView
+        Of a session, or `sessions.jvm_alone`.
+    minor : str
+        Such as ``4.3``.
+    """
+    return [str(call) for call in absent(java, [one for one in calls() if minor in one.minors])]
+
+
+def absent(java: Jvm, wanted: Iterable[PrivateCall]) -> list[PrivateCall]:
+    """Return those calls that a JVM has no method for."""
+    known: dict[str, frozenset[tuple[str, int]]] = {}
+    found = []
+    for call in wanted:
+        if call.owner not in known:
+            known[call.owner] = _of_class(java, call.owner)
+        if (call.member, call.arguments) not in known[call.owner]:
+            found.append(call)
+    return found
+
+
+def signatures(java: Jvm, kind: Jvm) -> frozenset[tuple[str, str, int]]:
+    """Return declaring class, name and number of arguments of each public method and constructor."""
+    texts = java.java.util.Arrays
+    methods = _parsed(str(texts.toString(kind.getMethods())))
+    made = _parsed(str(texts.toString(kind.getConstructors())))
+    named = [(*name.rpartition(".")[::2], count) for name, count in methods]
+    return frozenset(named + [(name, _NEW, count) for name, count in made])
+
+
+def _of_class(java: Jvm, owner: str) -> frozenset[tuple[str, int]]:
+    try:
+        kind = java.java.lang.Class.forName(owner)
+    except Py4JError:
+        return frozenset()
+    return frozenset((name, count) for _, name, count in signatures(java, kind))
+
+
+def _parsed(texts: str) -> list[tuple[str, int]]:
+    """Return full name and number of arguments of ``[public T a.B.name(C,D) throws E, ...]``."""
+    found = []
+    for text in texts.strip("[]").split(", "):
+        head, opened, rest = text.partition("(")
+        if opened:
+            given = rest.partition(")")[0]
+            found.append((head.rpartition(" ")[2], given.count(",") + 1 if given else 0))
+    return found

@@ -1,0 +1,53 @@
+"""What headgate calls in Spark's JVM is in a table, and this Spark has it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import headgate
+from headgate.spark.jvm import contract
+from headgate.spark.jvm.gateway import jvm
+from headgate.spark.jvm.minors import MINORS, adapter
+
+ROOM = Path(headgate.__file__).parent / "spark" / "jvm"
+
+
+def test_this_spark_has_all_that_the_contract_of_its_minor_names(spark) -> None:
+    assert contract.missing(jvm(spark), adapter().name) == []
+
+
+def test_what_a_spark_lacks_is_named(spark) -> None:
+    there = contract.PrivateCall("org.apache.spark.sql.Encoders", "LONG", 0)
+    renamed = contract.PrivateCall("org.apache.spark.sql.Encoders", "LONGER", 0)
+    asked_more = contract.PrivateCall("org.apache.spark.sql.Encoders", "LONG", 3)
+    gone = contract.PrivateCall("org.apache.spark.sql.Gone", "<init>", 1)
+    found = contract.absent(jvm(spark), [there, renamed, asked_more, gone])
+    assert found == [renamed, asked_more, gone]
+
+
+def test_a_constructor_is_part_of_it(spark) -> None:
+    name = "org.apache.spark.sql.catalyst.plans.logical.Filter"
+    two, three = (contract.PrivateCall(name, "<init>", count) for count in (2, 3))
+    assert contract.absent(jvm(spark), [two, three]) == [three]
+
+
+def test_every_minor_has_its_lines() -> None:
+    for minor in MINORS:
+        assert len([call for call in contract.calls() if minor in call.minors]) > 100
+
+
+def test_every_class_that_the_room_names_is_in_the_table() -> None:
+    # names that stand in one piece; those put together from parts are recorded like all others
+    known = {call.owner.split("$")[0] for call in contract.calls()}
+    named = {
+        name
+        for path in sorted(ROOM.glob("*.py"))
+        for name in re.findall(r"org\.apache\.spark(?:\.[a-z0-9]+)+\.[A-Z]\w+", path.read_text())
+    }
+    assert len(named) > 20
+    assert named - known <= NOT_CALLED
+
+
+NOT_CALLED: set[str] = set()
+"""Classes whose names are read or handed on, and of which nothing is called."""
