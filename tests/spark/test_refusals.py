@@ -83,23 +83,11 @@ def is_one_sentence(message: str) -> bool:
 # -- queries ----------------------------------------------------------------------------------------
 
 
-<<<<<<< HEAD
 @F.pandas_udf("double")  # type: ignore[call-overload]
 def _mean(values: pd.Series) -> float:
     return float(values.mean())
 
 
-def _with_state(spark: SparkSession) -> DataFrame:
-    keep = "value bigint"
-    return (
-        rate(spark)
-        .groupBy("value")
-        .applyInPandasWithState(lambda *_: iter(()), keep, keep, "append", "NoTimeout")
-    )
-
-
-=======
->>>>>>> w/shapes
 def _joined(condition: str, how: str) -> Callable[[SparkSession], DataFrame]:
     """Return a join of two streams with columns t, v and t2, v2."""
 
@@ -135,23 +123,8 @@ UNSUPPORTED: dict[str, tuple[Callable[[SparkSession], DataFrame], str, str]] = {
         "append",
         "(?i)equality|equi",
     ),
-<<<<<<< HEAD
-    "join above an aggregate": (_joined_above, "append", "what a stateful operator puts out"),
-    "session window with many gaps": (
-        lambda s: (
-            rate(s)
-            .groupBy(F.session_window("timestamp", F.concat("value", F.lit(" seconds"))))
-            .count()
-        ),
-        "append",
-        "gap differs",
-    ),
     "map key": (
         lambda s: rate(s).groupBy(F.create_map("value", "value")).count(),
-=======
-    "array key": (
-        lambda s: rate(s).groupBy(F.array("value")).count(),
->>>>>>> w/shapes
         "complete",
         "cannot group by .*map<bigint,bigint>",
     ),

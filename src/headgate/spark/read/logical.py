@@ -118,20 +118,11 @@ def _check_with_spark(spark: SparkSession, plan: Jvm, mode: str) -> None:
     if mode not in ("append", "update", "complete"):
         msg = f'unknown output mode "{mode}"; use append, update or complete.'
         raise UnsupportedQuery(msg)
-<<<<<<< HEAD
-    if _is_stateful(plan):
-        try:
-            check_streaming(spark, without_distinct(spark, plan), mode)
-        except AnalysisException as error:
-            # its first line; what follows is the plan
-            raise ModeRefused(str(error).strip().splitlines()[0]) from error
-=======
     try:
-        check_streaming(spark, plan, mode)
+        check_streaming(spark, without_distinct(spark, plan), mode)
     except AnalysisException as error:
         # its first line; what follows is the plan
         raise ModeRefused(str(error).strip().splitlines()[0]) from error
->>>>>>> w/shapes
 
 
 def _is_stateful(plan: Jvm) -> bool:
