@@ -93,7 +93,7 @@ print(json.dumps({"killed": found["killed"], "at_ms": killed_ms, "states": state
 """
 
 
-def committed(output: Path) -> pa.Table:
+def logged(output: Path) -> pa.Table:
     """Return the rows of the files that Spark's log names; a task that was killed leaves others."""
     logs = [
         path
@@ -138,11 +138,11 @@ def test_a_fleet_goes_on_and_loses_nothing_where_an_executor_is_killed(tmp_path:
         committed = [event.at_ms for event in events if event.KIND == "batch"]
         assert sum(at_ms > killed_ms + 5_000 for at_ms in committed) >= 2
     # of each file that was read every row once, and of each window that is over every count
-    doubled = committed(work / "doubled" / "output").to_pydict()
+    doubled = logged(work / "doubled" / "output").to_pydict()
     each = Counter(doubled["n"])
     assert each == dict.fromkeys(range(ROWS), each[0])
     assert all(twice == 2 * n for n, twice in zip(doubled["n"], doubled["twice"], strict=True))
-    windows = committed(work / "windows" / "output").to_pylist()
+    windows = logged(work / "windows" / "output").to_pylist()
     ends = sorted({row["window"]["end"] for row in windows})
     assert len(windows) == ROWS * len(ends)
     assert {row["count"] for row in windows} == {1}
