@@ -375,6 +375,8 @@ def calls(files: Files, count: int = CALLS, seed: int = SEED) -> list[list[str]]
             "--policy": POLICIES, "--slots-max": NUMBERS, "--key-groups": NUMBERS,
             "--mode": COMMAND_TEXTS, "--speed": NUMBERS, "--seed": NUMBERS, "--out": paths,
             "--time-column": NAMES, "--key-column": NAMES, "--count-column": NAMES,
+            "--cost-column": NAMES, "--slice": DURATIONS, "--cores": NUMBERS,
+            "--budget": DURATIONS, "--slot-rate": NUMBERS,
         }  # fmt: skip
         rate = draw.choice(NUMBERS) if draw.random() < 0.2 else "10"
         slo = draw.choice(SLOS) if draw.random() < 0.2 else SLOS[0]

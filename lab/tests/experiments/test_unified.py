@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate_lab.experiments.unified import exchange, fleet, join, pools, table
+from headgate_lab.experiments.unified import exchange, fleet, join, pools, six, table
 from headgate_lab.experiments.unified.beside import Beside, Measure, summary
 
 MEASURES = (Measure("success", more=True), Measure("slots", within=0.1))
@@ -68,3 +68,12 @@ def test_on_the_trading_day_ours_succeeds_more_often_with_as_many_slots() -> Non
     assert between["slots"] == found.ours["slots"]
     assert found.also[0]["policy"] == "streamswitch(0.2)"
     assert found.ours["success"] > between["success"]
+
+
+@pytest.mark.slow
+def test_six_jobs_are_served_as_well_as_by_equal_shares_and_by_henge_at_any_budget() -> None:
+    rows = six.measure(seeds=1, budgets=(20, 28, 80))["rows"]
+    for budget in (20, 28, 80):
+        worth = {row["policy"]: row["satisfaction"] for row in rows if row["budget"] == budget}
+        assert worth["oracle"] >= worth["unified-fleet"]
+        assert worth["unified-fleet"] >= max(worth["equal-shares"], worth["henge"])

@@ -17,6 +17,7 @@ from headgate.loop.settings import OperatorSettings
 from headgate.sim.model import OperatorModel, ServiceTime
 from headgate.sim.oracle import Constants, Load, Point, oracle
 from headgate.sim.parallel import run_all
+from headgate.sim.regret import regrets
 from headgate.sim.result import RunResult
 from headgate.sim.score import Score, score
 from headgate.sim.simulation import SimulatedJob, Simulation
@@ -210,6 +211,7 @@ def _row(
         "constant_99": best.slots,
         "changes_per_h": round(found.changes_per_hour, 1),
         "lost_slot_s": round(found.lost_slot_s, 2),
+        **asdict(regrets(result, OPERATOR, named.load)),
     }
 
 
@@ -242,4 +244,18 @@ def _summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
         "changes_per_h_median": of("changes_per_h", 0.5),
         "changes_per_h_worst_tenth": of("changes_per_h", 0.9),
         "lost_slot_s_median": of("lost_slot_s", 0.5),
+        **{name: _share(mine, *pair) for name, pair in _REGRETS.items()},
     }
+
+
+_REGRETS = {
+    "scale_ins_regretted": ("scale_ins_regretted", "scale_ins"),
+    "scale_outs_too_late": ("scale_outs_too_late", "scale_outs"),
+    "moves_worse": ("moves_worse", "moves"),
+}
+"""Shares of the changes of a kind, over all loads."""
+
+
+def _share(rows: Sequence[dict[str, Any]], part: str, whole: str) -> float | None:
+    total = sum(row[whole] for row in rows)
+    return round(sum(row[part] for row in rows) / total, 4) if total else None

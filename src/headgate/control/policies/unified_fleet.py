@@ -306,7 +306,7 @@ class UnifiedFleet:
 
     def _wish(self, operators: Mapping[str, _Need], tier: _Tier) -> dict[str, int]:
         """Return what a job is to have: a job that changes anyway gives back what it can spare."""
-        found = self._spare(operators, replace(tier, kept=self._p.kept))
+        found = self._spare(operators, replace(tier, kept=self._p.kept, left=0.0))
         for op, need in operators.items():
             if self._late(need):
                 found[op] = need.slots(tier.epsilon, tier.catch_up_s)
