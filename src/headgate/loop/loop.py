@@ -292,7 +292,9 @@ class ControlLoop:
             if len(latency_s):
                 rate = float(view.group_rate.sum())
                 waiting_s = float(view.backlog.sum()) / rate - view.window_s if rate else 0.0
-                operator.floor.add(float(latency_s.mean()), float(view.utilisation.max()), waiting_s)
+                operator.floor.add(
+                    float(latency_s.mean()), float(view.utilisation.max()), waiting_s
+                )
         return view
 
     def _not_ready(self, name: str, operator: _Operator, why: str) -> None:
