@@ -16,6 +16,7 @@ def test_the_names_of_all_policies_are_known() -> None:
         "drs",
         "drs-lb",
         "ds2",
+        "hpa",
         "packing",
         "predictive",
         "static",

@@ -6,6 +6,7 @@ import pytest
 from control_views import absurd_views, check, seen, view
 from hypothesis import given
 
+from headgate.control.decision import Decision
 from headgate.control.estimators.trend import Trend
 from headgate.control.observation import OperatorView
 from headgate.control.policies.unified import Unified
@@ -25,6 +26,20 @@ def evenly(operator: OperatorView, epsilon: float = 0.1) -> int | None:
     """Return the slots that a policy for free moves gives, None where it leaves them."""
     change = Unified(epsilon, 0.0, even=1).decide(seen(0.0, it=operator)).changes.get("it")
     return None if change is None else change.assignment.slots
+
+
+def test_a_rise_is_met_as_far_as_it_is_foreseen() -> None:
+    """1,700 records/s fit into two slots, the 2,000 of a second later do not."""
+
+    def after(ahead_s: float) -> Decision:
+        policy = Unified(0.1, ahead_s, even=1)
+        for second, load in enumerate([500.0, 800.0, 1100.0, 1400.0, 1700.0]):
+            operator = view([load / 40] * 40, 1000.0, slots=2)
+            decision = policy.decide(seen(float(second), it=operator))
+        return decision
+
+    assert after(1.0).changes["it"].assignment.slots == 3
+    assert not after(0.0)
 
 
 def test_where_moves_are_free_no_record_has_to_be_late_first() -> None:

@@ -14,6 +14,7 @@ from headgate.control.policies.dabs import Dabs
 from headgate.control.policies.dhalion import Dhalion
 from headgate.control.policies.drs import Drs, DrsBalanced
 from headgate.control.policies.ds2 import Ds2
+from headgate.control.policies.hpa import Hpa
 from headgate.control.policies.packing import Packing
 from headgate.control.policies.predictive import Predictive
 from headgate.control.policies.psps import Psps
@@ -43,6 +44,7 @@ _POLICIES: Mapping[str, Callable[..., Policy]] = {
     "drs": Drs,
     "drs-lb": DrsBalanced,
     "ds2": Ds2,
+    "hpa": Hpa,
     "packing": Packing,
     "predictive": Predictive,
     "static": Static,

@@ -28,7 +28,7 @@ _DEAR = 2.0
 """Twice the misses that are allowed are worth it for a quarter of the slots: this power. Chosen."""
 
 _HOPELESS, _CHEAP = 1.5, 0.7
-"""Beyond so many times the misses that are allowed the bound is lost, and misses count this power. Chosen."""
+"""So many times the misses allowed, beyond which the bound is lost: misses count this power. Chosen."""
 
 _BETTER = 0.08
 """Share by which another rule must be cheaper to be followed. Chosen."""
