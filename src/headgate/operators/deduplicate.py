@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.operators import codec
-from headgate.operators.aggregate import interned
+from headgate.operators.arriving import interned
 from headgate.operators.groupwise import Groupwise, Share, whole
 from headgate.operators.numbering import Distinct
 from headgate.operators.spec import (

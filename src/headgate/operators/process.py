@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headgate.core.errors import ProcessorError
 from headgate.operators import codec
-from headgate.operators.aggregate import interned
+from headgate.operators.arriving import interned
 from headgate.operators.changes import Before, Writes, writes
 from headgate.operators.entries import (
     HEAD,

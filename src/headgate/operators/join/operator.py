@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.operators import codec
-from headgate.operators.aggregate import interned
+from headgate.operators.arriving import interned
 from headgate.operators.groupwise import Groupwise, Share, joined, whole
 from headgate.operators.join.match import SideRecords, bounds_of, ordered, pairs
 from headgate.operators.join.spec import LEFT, RIGHT, JoinKind, JoinSpec
