@@ -66,6 +66,8 @@ KEPT = [
     "count(distinct t)",
     "count(distinct i, o)",
     "count(distinct d)",
+    "count(distinct t collate utf8_lcase)",
+    "count(distinct array(f))",
     "sum(distinct i)",
     "avg(distinct l) filter (where o)",
     "percentile(i, 0.3)",

@@ -76,6 +76,7 @@ class Folded(Buffer):
     spark: SparkSession | None = None
     function: Jvm = None
     kept: Collection | None = None
+    distinct: bool = False
 
     def value(self) -> Column:
         """Return the result over the collection's column."""
@@ -95,4 +96,9 @@ class Folded(Buffer):
                 at += width
             return F.struct(*parts)
 
-        return folded(self.spark, self.function, F.transform(items, item), fields)
+        values = F.transform(items, item)
+        kinds = [data_type(argument.dataType()) for argument in kept.arguments]
+        if self.distinct and not all(map(types.in_order, kinds)):
+            # values whose bytes differ may still be equal: as texts under a collation are
+            values = F.array_distinct(values)
+        return folded(self.spark, self.function, values, fields)

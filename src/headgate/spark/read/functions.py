@@ -203,14 +203,28 @@ class AggregateFunctions:
         if ordering:
             keep = Keep.BAG
         condition = expression.filter().get() if expression.filter().isDefined() else None
-        same = [i for i, kept in enumerate(self.kept) if kept.same(arguments, condition, keep)]
+        same = [
+            i
+            for i, kept in enumerate(self.kept)
+            if kept.same(arguments, condition, keep) and kept.ordering == len(ordering)
+        ]
         number = same[0] if same else self._collection(arguments, condition, keep, ordering)
         name = f"b{len(self.buffers)}"
         nullable = bool(function.nullable())
         result = data_type(function.dataType())
         kept = self.kept[number]
         self.buffers.append(
-            Folded(name, result, [f"l{number}"], nullable, False, self.spark, function, kept)
+            Folded(
+                name,
+                result,
+                [f"l{number}"],
+                nullable,
+                False,
+                self.spark,
+                function,
+                kept,
+                bool(expression.isDistinct()),
+            )
         )
         return [name]
 
