@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from written import Given, Written, answers, write_streams
+
+import headgate as hg
 
 WM = "10 seconds"
 
@@ -574,3 +578,36 @@ def test_a_query_as_people_write_it_answers_as_sparks_batch_does(
     got, expected, shape, expected_shape = answers(session, folder, ALL[name])
     assert expected
     assert (got, shape) == (expected, expected_shape)
+
+
+def test_what_is_observed_is_in_the_progress_below_operators_and_above(
+    session: SparkSession, folder: Path
+) -> None:
+    seen: list[Any] = []
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:
+            pass
+
+        def onQueryProgress(self, event: Any) -> None:
+            seen.append(event.progress.observedMetrics)
+
+        def onQueryTerminated(self, event: Any) -> None:
+            pass
+
+    listener = Listener()
+    session.streams.addListener(listener)
+    given = Given(session, folder)
+    frame = given.events.observe("below", F.count("*").alias("n")).groupBy("user").count()
+    frame = frame.observe("above", F.count("*").alias("users"), F.sum("count").alias("all"))
+    query = hg.writeStream(frame).outputMode("complete").format("noop")
+    query = query.trigger(availableNow=True).start()
+    query.awaitTermination()
+    deadline = time.monotonic() + 20
+    while len(seen) < 4 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    session.streams.removeListener(listener)
+    counted = [metrics for metrics in seen if "above" in metrics]
+    assert [metrics["below"]["n"] for metrics in counted] == [40, 40, 40, 41]
+    assert [metrics["above"]["all"] for metrics in counted] == [40, 80, 120, 161]
+    assert counted[-1]["above"]["users"] == 5

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.spark.jvm.gateway import Jvm, java_class, jvm
+from headgate.spark.jvm.observed import together
 
 _FIELDS = ("stateOperators", "sources", "sink")
 
@@ -27,6 +28,9 @@ class Fills(Protocol):
 
     def filled(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Return a progress, as Spark writes it in JSON, with what its batch did."""
+
+    def observed(self, batch: int) -> Any:
+        """Return what ``observe()`` counted above the slots in a batch; None where nothing was."""
 
 
 class _Completing:
@@ -92,6 +96,11 @@ class _Completing:
                 field.setAccessible(True)
         for field in self._fields:
             field.set(progress, field.get(complete))
+        counts = figures.observed(found["batchId"])
+        if counts is not None:
+            field = progress.getClass().getDeclaredField("observedMetrics")
+            field.setAccessible(True)
+            field.set(progress, together(self._spark, progress.observedMetrics(), counts))
 
     def onQueryTerminated(self, event: Jvm) -> None:
         """Forget the query; this is the last that is told of it."""

@@ -18,6 +18,7 @@ from pyspark.sql import types as T
 from headgate.core.errors import CheckpointError
 from headgate.spark.job.reports import Payload
 from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.jvm.observed import Observed, observes
 from headgate.spark.jvm.planned import Planned
 from headgate.spark.jvm.plans import internal_rows, leaf, no_rows, of_rows, replace_leaf
 from headgate.spark.read.plan import PlannedQuery
@@ -136,6 +137,12 @@ class Results:
         self._last = query.last
         self._plan = query.plan
         self._planned: Planned | None = None
+        self._counts = observes(query.plan)
+        self._observed: Observed | None = None
+
+    def observed(self) -> Jvm | None:
+        """Return what ``observe()`` counted of the last results; None where nothing was asked for."""
+        return None if self._observed is None else self._observed.metrics()
 
     def straight(self, rows: Jvm) -> Jvm:
         """Return the RDD of the results made of `rows`, of the slots of a query of one chain."""
@@ -154,14 +161,18 @@ class Results:
             mine = [e for e in outputs.entries if e["operator"] == last.id]
             frame = raw_frame(self._spark, last.raw_schema, mine, outputs.inline, checkpoint)
             parts.append(internal_rows(frame))
-        if len(parts) == 1:
+        if len(parts) == 1 and not self._counts:
             rows = self.straight(parts[0])
             return of_rows(self._spark, leaf(self._spark, self._plan.output(), rows))
         plan = self._plan
         for last, rows in zip(self._last, parts, strict=True):
             made = leaf(self._spark, last.placeholder.output(), rows)
             plan = replace_leaf(self._spark, plan, last.placeholder, made)
-        return of_rows(self._spark, plan)
+        frame = of_rows(self._spark, plan)
+        if not self._counts:
+            return frame
+        self._observed = Observed(frame)
+        return of_rows(self._spark, leaf(self._spark, plan.output(), self._observed.rows))
 
 
 def raw_frame(

@@ -92,6 +92,15 @@ class Progress:
         self._lock = threading.Lock()
         self._done: deque[_Done] = deque(maxlen=100)
         self._sources = 0
+        self._observed: dict[int, Any] = {}
+
+    def observe(self, batch: int, counts: Any) -> None:
+        """Take note of what ``observe()`` counted above the operators in a batch; None of nothing."""
+        self._observed = {} if counts is None else {batch: counts}
+
+    def observed(self, batch: int) -> Any:
+        """Return what was counted in a batch, as the JVM has it; None where nothing was."""
+        return self._observed.get(batch)
 
     def begin(
         self,

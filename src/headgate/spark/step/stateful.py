@@ -94,6 +94,7 @@ class StatefulWork:
         self._channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
         self._losses = Losses(living_executors(spark), stages_beside(spark.sparkContext))
         self._quotas: dict[str, list[int] | None] = {}
+        self._agreed_on: list[Report] = []
         self._served_ms = time.time() * 1e3
         self._quiet_batches = 0
         query, config = self.query, job.config
@@ -281,7 +282,7 @@ class StatefulWork:
         """Run all slots, one chain after another; return one report of each."""
         context = self.spark.sparkContext
         step, several = begun.number, len(self.query.sources) > 1
-        reports: list[Report] = []
+        reports = self._agreed_on = []
         if several:
             batch = batch.persist()
         try:
@@ -428,6 +429,8 @@ class StatefulWork:
         if self._into_sink:
             outcome = replace(outcome, emitted=sum(r.output_rows for r in reports))
         self.recorder.batch(outcome, self.states, self._observer.state())
+        if outcome.emitted:
+            self.recorder.progress.observe(begun.spark_batch, self._results.observed())
         self._note_lost(begun.number, self._losses.in_step(reports))
         self._observer.committed(reports, begun.started_ms, begun.read_ms)
         slots = max(self.job.slots_in_use(name) for name in self.states)
@@ -446,7 +449,7 @@ class StatefulWork:
         self.recorder.retry(step, attempt, error)
         slots = {name: state.assignment.slots for name, state in self.states.items()}
         chains = [{op.id: slots[op.id] for op in chain} for chain in self.query.chains]
-        reports = self._channel.drain(step, attempt)
+        reports = [*self._agreed_on, *self._channel.drain(step, attempt)]
         self._note_lost(step, self._losses.in_attempt(error, chains, reports))
 
     def _note_lost(self, step: int, lost: Sequence[tuple[str, int]]) -> None:

@@ -1,0 +1,43 @@
+"""What ``observe()`` has counted of a batch's rows."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class, jvm
+
+
+def observes(plan: Jvm) -> bool:
+    """Return whether ``observe()`` stands somewhere in a plan."""
+    return class_name(plan) == "CollectMetrics" or any(map(observes, each(plan.children())))
+
+
+class Observed:
+    """Rows of a plan that counts while they are computed.
+
+    Parameters
+    ----------
+    frame : DataFrame
+
+    Attributes
+    ----------
+    rows : RDD
+        Of internal rows.
+    """
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._spark: SparkSession = frame.sparkSession
+        self._execution = frame._jdf.queryExecution()
+        self.rows: Jvm = self._execution.toRdd()
+
+    def metrics(self) -> Jvm:
+        """Return what was counted so far, a map of the JVM's from name to row."""
+        converters = java_class(self._spark, "scala.jdk.javaapi.CollectionConverters")
+        return converters.asJava(self._execution.observedMetrics())
+
+
+def together(spark: SparkSession, first: Jvm, second: Jvm) -> Jvm:
+    """Return two such maps as one."""
+    both = jvm(spark).java.util.HashMap(first)
+    both.putAll(second)
+    return both
