@@ -37,10 +37,10 @@ from headgate.spark.jvm import contract
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.sessions import jvm_alone
 java = jvm_alone()
-wanted = [contract.PrivateCall.read(line, "?") for line in sys.stdin]
+wanted = [contract.PrivateCall.read(line) for line in sys.stdin]
 print(adapter().name)
 for call in contract.absent(java, wanted):
-    print(call.line)
+    print(call.owner, call.member, call.arguments, sep="\t")
 """
 
 
@@ -78,7 +78,7 @@ def _record_to(file: Path) -> None:
         return _OURS in place[0] and places[place] <= _OFTEN
 
     def call(self: Any, *args: Any) -> Any:
-        if self.name != "getClass" and ours(self.name):
+        if self.container is not None and self.name != "getClass" and ours(self.name):
             if isinstance(self.container, JavaClass):
                 note(self.container._fqn, self.name, len(args))
             else:
@@ -126,7 +126,7 @@ def _asked(folder: str, lines: dict[str, list[str]]) -> tuple[str, set[str]]:
         [sys.executable, "-c", _ASK],
         input="\n".join(lines),
         env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         check=True,
     )

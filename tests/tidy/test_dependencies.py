@@ -12,8 +12,12 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from headgate.spark.jvm.minors import MINORS
+
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ["build.lock", "run.lock", "dev.lock"]
+OTHER_SPARKS = sorted(path.name for path in (ROOT / "requirements").glob("spark-*.lock"))
+"""A lock file with nothing but PySpark for each minor besides the newest."""
 CORE = {"pyspark", "pyarrow", "numpy", "numba", "pandas", "typer", "rich"}
 BROUGHT = {"py4j": "pyspark"}
 """What is imported and comes with what is asked for."""
@@ -59,14 +63,14 @@ def locked(lock: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", LOCKS + OTHER_SPARKS)
 def test_every_locked_package_has_a_hash(lock: str) -> None:
     assert entries(lock)
     unhashed = [e for e in entries(lock) if not re.search(r"--hash=sha256:[0-9a-f]{64}", e)]
     assert unhashed == []
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", LOCKS + OTHER_SPARKS)
 def test_no_lock_file_names_an_address(lock: str) -> None:
     text = (ROOT / "requirements" / lock).read_text(encoding="utf-8")
     assert re.findall(r"https?:|://|@ |--(?:extra-)?index-url|--find-links|--trusted", text) == []
@@ -87,6 +91,15 @@ def test_a_lock_file_holds_what_the_project_asks_for(lock: str, wanted) -> None:
         found = versions.get(canonicalize_name(requirement.name), set())
         assert found, f"{requirement} is not in {lock}: make lock"
         assert all(requirement.specifier.contains(version) for version in found), requirement
+
+
+def test_every_minor_of_spark_that_may_be_installed_is_locked_and_has_an_adapter() -> None:
+    (wanted,) = (one.specifier for one in core() if one.name == "pyspark")
+    found = [locked(lock) for lock in [*OTHER_SPARKS, "dev.lock"]]
+    versions = [version for one in found for version in one["pyspark"]]
+    assert all(wanted.contains(version) for version in versions)
+    assert [version.rpartition(".")[0] for version in versions] == list(MINORS)
+    assert all(one.keys() == {"pyspark"} for one in found[:-1])
 
 
 def test_the_lock_files_agree() -> None:

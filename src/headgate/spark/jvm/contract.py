@@ -89,9 +89,9 @@ def absent(java: Jvm, wanted: Iterable[PrivateCall]) -> list[PrivateCall]:
 
 def signatures(java: Jvm, kind: Jvm) -> frozenset[tuple[str, str, int]]:
     """Return declaring class, name and number of arguments of each public method and constructor."""
-    texts = java.java.util.Arrays
-    methods = _parsed(str(texts.toString(kind.getMethods())))
-    made = _parsed(str(texts.toString(kind.getConstructors())))
+    listed = java.scala.runtime.ScalaRunTime.stringOf  # one call, where each method would be two
+    methods = _parsed(str(listed(kind.getMethods())))
+    made = _parsed(str(listed(kind.getConstructors())))
     named = [(*name.rpartition(".")[::2], count) for name, count in methods]
     return frozenset(named + [(name, _NEW, count) for name, count in made])
 
@@ -105,9 +105,9 @@ def _of_class(java: Jvm, owner: str) -> frozenset[tuple[str, int]]:
 
 
 def _parsed(texts: str) -> list[tuple[str, int]]:
-    """Return full name and number of arguments of ``[public T a.B.name(C,D) throws E, ...]``."""
+    """Return full name and number of arguments of ``Array(public T a.B.name(C,D) throws E, ...)``."""
     found = []
-    for text in texts.strip("[]").split(", "):
+    for text in texts.removeprefix("Array(").removesuffix(")").split(", "):
         head, opened, rest = text.partition("(")
         if opened:
             given = rest.partition(")")[0]
