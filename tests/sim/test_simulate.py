@@ -17,7 +17,7 @@ from headgate.core.slo import parse_slo
 from headgate.scenario.advice import sentence
 from headgate.scenario.simulate import WhatIf, engine, simulate
 from headgate.scenario.simulate import mode as mode_of
-from headgate.scenario.trace_file import Columns, read_trace
+from headgate.scenario.trace_file import TraceColumns, read_trace
 from headgate.sim.model import MicroBatch
 from headgate.workloads.traces import Trace
 
@@ -93,7 +93,7 @@ def test_without_a_column_of_counts_a_row_is_a_record(tmp_path: Path) -> None:
 
 
 def test_a_faster_trace_is_shorter(trace: Path) -> None:
-    assert read_trace(trace, 4, Columns(speed=2.0))[0].duration_s == 5.0
+    assert read_trace(trace, 4, TraceColumns(speed=2.0))[0].duration_s == 5.0
 
 
 def written(path: Path, text: str) -> Path:
@@ -106,7 +106,7 @@ def test_a_count_per_five_minutes_is_spread_over_them(tmp_path: Path) -> None:
     path = written(tmp_path / "counts.csv", "time,key,count\n" + rows)
     found, _ = read_trace(path, 4)
     assert (found.slice_s, found.duration_s) == (300.0, 1200.0)
-    assert read_trace(path, 4, Columns(slice_s=60.0))[0].slice_s == 60.0
+    assert read_trace(path, 4, TraceColumns(slice_s=60.0))[0].slice_s == 60.0
     # 2 records/s and no more: one slot of 5/s keeps up with them.
     row = simulate(WhatIf(found, parse_slo(SLO), 5.0), ["static(1)"])["rows"][0]
     assert row["latency_mean_s"] < 1.0
@@ -272,8 +272,8 @@ def test_what_cannot_be_simulated_is_refused(changes: dict[str, Any], match: str
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"columns": Columns(speed=0.0)}, "speed 0 is out of range"),
-        ({"columns": Columns(speed=1e-6), "key_groups": 64}, "raise the speed"),
+        ({"columns": TraceColumns(speed=0.0)}, "speed 0 is out of range"),
+        ({"columns": TraceColumns(speed=1e-6), "key_groups": 64}, "raise the speed"),
         ({"key_groups": 0}, "key_groups=0"),
     ],
 )

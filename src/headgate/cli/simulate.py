@@ -85,7 +85,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
         file = importlib.import_module("headgate.scenario.trace_file")
         if out is not None:
             plot.check_target(out)
-        columns = file.Columns(
+        columns = file.TraceColumns(
             time_column,
             key_column,
             count_column,

@@ -14,7 +14,7 @@ from headgate.workloads.traces import Trace, column_names, read_rows, trace_of
 
 
 @dataclass(frozen=True)
-class Columns:
+class TraceColumns:
     """How a log is read; see `headgate.workloads.traces.read_keyed`.
 
     Attributes
@@ -38,7 +38,7 @@ class Columns:
 
 
 def read_trace(
-    path: Path, key_groups: int, columns: Columns | None = None, *, seed: int = 1
+    path: Path, key_groups: int, columns: TraceColumns | None = None, *, seed: int = 1
 ) -> tuple[Trace, RecordedArrivals | None]:
     """Return the trace of a CSV file, and its records one by one where they cost differently.
 
@@ -46,7 +46,7 @@ def read_trace(
     ----------
     path : Path
     key_groups : int
-    columns : Columns, optional
+    columns : TraceColumns, optional
     seed : int
         For where in its slice a record lies.
 
@@ -58,7 +58,7 @@ def read_trace(
     if not is_file(path):
         msg = f'there is no file "{shown(path)}"; name a CSV file with the columns time, key and count.'
         raise ConfigError(msg)
-    columns = columns or Columns()
+    columns = columns or TraceColumns()
     names = column_names(str(path))
     rows = read_rows(
         str(path),
