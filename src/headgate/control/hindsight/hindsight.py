@@ -57,7 +57,7 @@ _WHOLE_BOUND = 0.8
 
 
 @dataclass(frozen=True)
-class Score:
+class RuleScores:
     """How the rules did; each [R].
 
     Attributes
@@ -215,12 +215,12 @@ class Hindsight:
         return float((late / judged + usual) / (expected / weight + usual))
 
     @property
-    def score(self) -> Score:
+    def score(self) -> RuleScores:
         """How the rules did so far."""
         late, slots, changes = self._sums
         weight, time_s = max(self._weight, 1e-9), max(self._time_s, 1e-9)
         now = self._now / max(self._weight_now, 1e-9)
-        return Score(late / weight, now, slots / time_s, changes / time_s)
+        return RuleScores(late / weight, now, slots / time_s, changes / time_s)
 
     def _keep(self, elapsed_s: float, weight: float) -> None:
         self.watched_s += elapsed_s

@@ -56,7 +56,7 @@ _TOOK_S, _TOOK_GAIN = 0.3, 0.25
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RuleChange:
     """What one operator should have, and why."""
 
     change: Change
@@ -65,7 +65,7 @@ class Wanted:
     numbers: dict[str, float] = field(default_factory=dict)
 
 
-class Following:
+class FollowsRules:
     """The law of one operator.
 
     Parameters
@@ -98,7 +98,7 @@ class Following:
         """Learn how long a change takes, in seconds."""
         self._took_s += _TOOK_GAIN * (took_s - self._took_s)
 
-    def decide(self, time_s: float, view: OperatorView) -> Wanted | None:
+    def decide(self, time_s: float, view: OperatorView) -> RuleChange | None:
         """Return what the operator should have now, None for what it has."""
         elapsed_s = view.window_s if self._last_s is None else time_s - self._last_s
         if elapsed_s <= 0.0:
@@ -160,7 +160,7 @@ class Following:
             self._extra = 0
         return self._extra
 
-    def _rescale(self, view: OperatorView, slots: int) -> Wanted | None:
+    def _rescale(self, view: OperatorView, slots: int) -> RuleChange | None:
         hindsight = self._hindsight
         # What waits moves along, and is load for as long as it is served.
         load = hindsight.load + view.backlog / (10.0 * view.bound_s)
@@ -190,9 +190,9 @@ class Following:
             "slower": hindsight.slower,
         }
         rule = "out" if slots > view.slots else "in"
-        return Wanted(change, f"hindsight, {rule}", reason, numbers)
+        return RuleChange(change, f"hindsight, {rule}", reason, numbers)
 
-    def _balance(self, time_s: float, view: OperatorView) -> Wanted | None:
+    def _balance(self, time_s: float, view: OperatorView) -> RuleChange | None:
         """Return the change that relieves the busiest slot, with as many as there are."""
         if view.slots == 1 or time_s - self._moved_s < REST * view.bound_s:
             return None
@@ -214,9 +214,9 @@ class Following:
             f"{mean:.0%}: key groups move until the busiest has {after:.0%}"
         )
         numbers = {"slots": float(view.slots), "busiest": busiest, "mean": mean, "after": after}
-        return Wanted(change, "hindsight, balance", reason, numbers)
+        return RuleChange(change, "hindsight, balance", reason, numbers)
 
-    def _split(self, view: OperatorView) -> Wanted | None:
+    def _split(self, view: OperatorView) -> RuleChange | None:
         """Return the split of the hottest key group that no slot can serve, or the end of one."""
         rates = share_rate(view)
         alone_s = view.floor_s + projected_latency_s(rates, 1.0 / self._hindsight.cost.mean_s)
@@ -243,8 +243,8 @@ class Following:
         return _of(view, whole, "hindsight, whole", reason)
 
 
-def _of(view: OperatorView, strategy: UnitStrategy, rule: str, reason: str) -> Wanted:
-    return Wanted(change_of(view, strategy), rule, reason, {"slots": float(view.slots)})
+def _of(view: OperatorView, strategy: UnitStrategy, rule: str, reason: str) -> RuleChange:
+    return RuleChange(change_of(view, strategy), rule, reason, {"slots": float(view.slots)})
 
 
 def _within_s(view: OperatorView) -> float:

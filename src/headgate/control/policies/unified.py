@@ -9,7 +9,7 @@ from headgate.control.decision import NOTHING, Change, Decision
 from headgate.control.estimators.trend import Trend
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
-from headgate.control.policies.following import Following
+from headgate.control.policies.following import FollowsRules
 from headgate.control.rescaling import arrival_rate, mean_service_rate, rescaled
 
 _LOOK_BACK_S = 5.0
@@ -82,7 +82,7 @@ class Unified:
         check_range("unified", "goal", goal, 0.0, _GOAL_MAX)
         self._epsilon, self._ahead_s, self._even = epsilon, ahead_s, bool(even)
         self._look_back_s, self._goal = look_back_s, goal
-        self._laws: dict[str, Following] = {}
+        self._laws: dict[str, FollowsRules] = {}
         self._rates: dict[str, Trend] = {}
         self._costs: dict[str, Trend] = {}
 
@@ -121,7 +121,7 @@ class Unified:
         for name, view in observation.operators.items():
             law = self._laws.get(name)
             if law is None or law.key_groups != view.assignment.key_groups:
-                law = self._laws[name] = Following(view, self._goal, self._epsilon)
+                law = self._laws[name] = FollowsRules(view, self._goal, self._epsilon)
             wanted = law.decide(observation.time_s, view)
             if wanted is not None:
                 changes[name] = wanted.change
