@@ -71,12 +71,14 @@ def test_each_aggregate_goes_the_cheapest_way_that_it_can(
     wanted = {call: "kernel" for call in aggregate_calls.KERNEL}
     wanted |= {call: "merged" for call in aggregate_calls.MERGED}
     wanted |= {call: "kept" for call in aggregate_calls.KEPT}
-    wanted["regr_count(id, i)"] = "kernel"
+    wrongly = {}
     for place, (call, expected) in enumerate(wanted.items()):
         made = F.expr(aggregate_calls.with_filter(call)).alias(f"v{place}")
         (operator,) = read(stream.groupBy("o").agg(made), "update").operators
         assert isinstance(operator.spec, AggregateSpec)
-        assert way(operator.spec) == expected, call
+        if way(operator.spec) != expected:
+            wrongly[call] = way(operator.spec)
+    assert not wrongly
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_values_of_any_type_come_back_as_they_were(
         made += [F.first(f"`{n}`", ignorenulls=True).isNotNull().alias(f"a {n}") for n in TYPES]
         shown = [
             F.col(f"last {n}").cast("string").alias(f"last {n}")
-            if n in ("variant", "calendar")
+            if n in ("variant", "calendar", "months")
             else F.col(f"last {n}")
             for n in TYPES
         ]
