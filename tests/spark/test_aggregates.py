@@ -110,7 +110,7 @@ def test_grouping_sets_answer_as_spark_does(
 
 TYPES = {
     "variant": "parse_json(concat('{\"a\": ', id, '}'))",
-    "map": "map(t, array(i, null))",
+    "map": "map(coalesce(t, '?'), array(i, null))",
     "nested": "array(struct(t, o, array(d)))",
     "collated": "t collate utf8_lcase",
     "time": "cast(date_format(e, 'HH:mm:ss.SSSSSS') as time)",
