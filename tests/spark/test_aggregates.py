@@ -25,6 +25,7 @@ QUERIES, AT_ONCE, QUICK = 40, 4, 2
 def session(spark: SparkSession) -> SparkSession:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.shuffle.partitions", "2")
+    spark.conf.set("spark.sql.timeType.enabled", "true")
     return spark
 
 
@@ -71,12 +72,14 @@ def test_each_aggregate_goes_the_cheapest_way_that_it_can(
     wanted = {call: "kernel" for call in aggregate_calls.KERNEL}
     wanted |= {call: "merged" for call in aggregate_calls.MERGED}
     wanted |= {call: "kept" for call in aggregate_calls.KEPT}
-    wanted["regr_count(id, i)"] = "kernel"
+    wrongly = {}
     for place, (call, expected) in enumerate(wanted.items()):
         made = F.expr(aggregate_calls.with_filter(call)).alias(f"v{place}")
         (operator,) = read(stream.groupBy("o").agg(made), "update").operators
         assert isinstance(operator.spec, AggregateSpec)
-        assert way(operator.spec) == expected, call
+        if way(operator.spec) != expected:
+            wrongly[call] = way(operator.spec)
+    assert not wrongly
 
 
 @pytest.mark.parametrize(
@@ -107,7 +110,7 @@ def test_grouping_sets_answer_as_spark_does(
 
 TYPES = {
     "variant": "parse_json(concat('{\"a\": ', id, '}'))",
-    "map": "map(t, array(i, null))",
+    "map": "map(coalesce(t, '?'), array(i, null))",
     "nested": "array(struct(t, o, array(d)))",
     "collated": "t collate utf8_lcase",
     "time": "cast(date_format(e, 'HH:mm:ss.SSSSSS') as time)",
@@ -129,7 +132,7 @@ def test_values_of_any_type_come_back_as_they_were(
         made += [F.first(f"`{n}`", ignorenulls=True).isNotNull().alias(f"a {n}") for n in TYPES]
         shown = [
             F.col(f"last {n}").cast("string").alias(f"last {n}")
-            if n in ("variant", "calendar")
+            if n in ("variant", "calendar", "months")
             else F.col(f"last {n}")
             for n in TYPES
         ]
@@ -145,11 +148,13 @@ def test_values_of_any_type_come_back_as_they_were(
 
 
 def of_all_kinds(source: DataFrame) -> DataFrame:
-    calls = ["collect_list(id)", "count(distinct t)", "percentile_approx(l, 0.5)"]
-    calls = ["sort_array(collect_list(id))", *calls[1:], "round(stddev(i), 6)", "bit_xor(l)"]
-    calls += ["approx_count_distinct(t)", "max_by(array(t), id)"]
+    calls = ["sort_array(collect_list(id))", "count(distinct t)", "percentile_approx(l, 0.5)"]
+    calls += ["round(stddev(i), 6)", "bit_xor(l)", "approx_count_distinct(t)"]
+    calls += ["max_by(array(t), id)"]
     made = [F.expr(call).alias(f"v{i}") for i, call in enumerate(calls)]
-    return source.groupBy("o").agg(F.count("*").alias("n"), *made)
+    # of all slots each has some key
+    key = (F.col("id") % 40).alias("o")
+    return source.groupBy(key).agg(F.count("*").alias("n"), *made)
 
 
 @pytest.mark.parametrize("fault", [faults.raise_in, faults.kill_worker])
@@ -174,7 +179,7 @@ def test_a_restart_and_a_slot_that_dies_change_no_answer(
         made = made.option("headgate.snapshotEvery", 2).trigger(availableNow=True)
         if life == 1:
             assert callable(fault)
-            faults.inject(made, fault(slot=0, step=1))
+            faults.inject(made, *(fault(slot=0, step=step) for step in (1, 2)))
         query = made.start()
         query.awaitTermination()
         lines = map(json.loads, query.journal.read_text().splitlines())

@@ -83,7 +83,6 @@ def is_one_sentence(message: str) -> bool:
 # -- queries ----------------------------------------------------------------------------------------
 
 
-@F.pandas_udf("double")  # type: ignore[call-overload]
 def _mean(values: pd.Series) -> float:
     return float(values.mean())
 
@@ -104,7 +103,7 @@ _IN_TIME = "t2 >= t and t2 <= t + interval 5 seconds"
 
 UNSUPPORTED: dict[str, tuple[Callable[[SparkSession], DataFrame], str, str]] = {
     "pandas UDF of a group": (
-        lambda s: rate(s).groupBy("value").agg(_mean("value")),
+        lambda s: rate(s).groupBy("value").agg(F.pandas_udf(_mean, "double")("value")),
         "complete",
         r"cannot run _mean\(value\) .* plain Spark refuses it on a stream too",
     ),
