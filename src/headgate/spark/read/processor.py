@@ -50,8 +50,7 @@ class _ProcessorReader:
         self.node = node
         self.child = node.child()
         self.grouping = self._grouping()
-        # Spark puts the key in front of what the stream has, and gives a processor the latter
-        self.read_columns = list(each(self.child.output()))[len(self.grouping) :]
+        self.read_columns = self._columns_read()
         self.inputs = {a.name(): a for a in self.read_columns}
         self.zone = self.spark.conf.get("spark.sql.session.timeZone")
         self.time_mode = self._time_mode()
@@ -60,6 +59,10 @@ class _ProcessorReader:
 
     def _grouping(self) -> list[Jvm]:
         return list(each(self.node.leftAttributes()))
+
+    def _columns_read(self) -> list[Jvm]:
+        # Spark puts the key in front of what the stream has, and gives a processor the latter
+        return list(each(self.child.output()))[len(self.grouping) :]
 
     def _time_mode(self) -> TimeMode:
         return _TIME_MODES[self.node.timeMode().toString()]
@@ -263,6 +266,10 @@ class _GroupStateReader(_ProcessorReader):
 
     def _grouping(self) -> list[Jvm]:
         return list(each(self.node.groupingAttributes()))
+
+    def _columns_read(self) -> list[Jvm]:
+        # here the key stands where the stream has it
+        return list(each(self.child.output()))
 
     def _time_mode(self) -> TimeMode:
         # without a timeout, too, the function may ask what time it is
