@@ -79,7 +79,7 @@ KEPT = [
     "median(i)",
     "mode(t, true)",
     "mode() within group (order by i)",
-    "histogram_numeric(i, 20)",
+    "aggregate(histogram_numeric(i, 20), 0D, (all, bar) -> all + bar.y)",
     "try_sum(i)",
     "try_avg(m)",
     "try_sum(l) filter (where i > 0)",
