@@ -61,26 +61,6 @@ def silence(
     state.setTimeoutTimestamp(at_ms)
 
 
-def per_window(
-    key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
-) -> list[pd.DataFrame]:
-    """Return the best of a user in a window, whose struct is a part of the key."""
-    best = max([*(state.getOption or ()), *(float(frame["value"].max()) for frame in frames)])
-    state.update((best,))
-    start = int(pd.Timestamp(key[0]["start"]).timestamp())
-    return [pd.DataFrame({"start": [start], "user": [key[1]], "best": [best]})]
-
-
-def bests(g: Given) -> DataFrame:
-    return g.events.groupBy(F.window("ts", "30 seconds"), "user").applyInPandasWithState(
-        per_window,
-        "start bigint, user string, best double",
-        "best double",
-        "update",
-        GroupStateTimeout.NoTimeout,
-    )
-
-
 def totals(g: Given) -> DataFrame:
     return g.events.groupBy("user").applyInPandasWithState(
         running_total,
@@ -108,7 +88,6 @@ def silences(g: Given) -> DataFrame:
 QUERIES: dict[str, tuple[Callable[[Given], DataFrame], str]] = {
     "totals": (totals, "update"),
     "silences": (silences, "append"),
-    "bests": (bests, "update"),
 }
 
 
@@ -188,7 +167,9 @@ def test_a_timeout_by_processing_time_comes_without_any_record(
         for row in batch.collect():
             found[row["user"]] += row["n"]
 
-    query = hg.writeStream(frame).foreachBatch(keep).trigger(processingTime="100 ms").start()
+    query = (
+        hg.writeStream(frame).foreachBatch(keep).trigger(processingTime="100 milliseconds").start()
+    )
     deadline = time.monotonic() + 60
     everything = {
         r["user"]: r["n"]

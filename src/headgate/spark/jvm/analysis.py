@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from headgate.spark.jvm.errors import JvmError
 from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class, jvm, seq
 from headgate.spark.jvm.minors import adapter
+from headgate.spark.jvm.plans import analysed, of_rows
 
 
 def without_cte(spark: SparkSession, plan: Jvm) -> Jvm:
@@ -30,9 +31,8 @@ def distinct(spark: SparkSession, plan: Jvm, mode: str) -> Jvm:
     plan = plan.withNewChildren(seq(spark, [distinct(spark, child, mode) for child in children]))
     if class_name(plan) != "Distinct":
         return plan
-    catalyst = jvm(spark).org.apache.spark.sql.catalyst
     if mode == "append":
-        return catalyst.plans.logical.Deduplicate(plan.output(), plan.child())
+        return analysed(of_rows(spark, plan.child()).dropDuplicates())
     rule = java_class(
         spark, "org.apache.spark.sql.catalyst.optimizer.ReplaceDistinctWithAggregate$.MODULE$"
     )
