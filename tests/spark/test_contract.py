@@ -14,7 +14,7 @@ ROOM = Path(headgate.__file__).parent / "spark" / "jvm"
 
 
 def test_this_spark_has_all_that_the_contract_of_its_minor_names(spark) -> None:
-    assert contract.missing(jvm(spark), adapter().name) == []
+    assert contract.missing(spark, adapter().name) == []
 
 
 def test_what_a_spark_lacks_is_named(spark) -> None:

@@ -22,7 +22,7 @@ from headgate.spark.cluster.session import SETTINGS, session
 from headgate.spark.jvm import contract
 from headgate.spark.jvm.errors import JvmError
 from headgate.spark.jvm.executors import ExecutorPool
-from headgate.spark.jvm.gateway import jvm, require_classic
+from headgate.spark.jvm.gateway import require_classic
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.move.placement import Placement
 
@@ -142,7 +142,7 @@ def run(
 
 def _contract(spark: SparkSession) -> list[str]:
     """Return a sentence if this Spark lacks what its minor release has: a vendor's own build may."""
-    gone = contract.missing(jvm(spark), adapter().name)
+    gone = contract.missing(spark, adapter().name)
     if not gone:
         return []
     return [

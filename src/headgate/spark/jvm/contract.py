@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
 
-from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.jvm.gateway import Jvm, jvm
 
 TABLE = Path(__file__).with_name("private_calls.tsv")
 """The contract."""
@@ -62,21 +63,14 @@ def calls() -> list[PrivateCall]:
     return [PrivateCall.read(line) for line in lines[1:]]
 
 
-def missing(java: Jvm, minor: str) -> list[str]:
-    """Return which calls a JVM lacks that its minor release is known to have.
-
-    Parameters
-    ----------
-    java : py4j.java_gateway.JVMView
-        Of a session, or `sessions.jvm_alone`.
-    minor : str
-        Such as ``4.3``.
-    """
-    return [str(call) for call in absent(java, [one for one in calls() if minor in one.minors])]
+def missing(spark: SparkSession, minor: str) -> list[str]:
+    """Return which calls a session's Spark lacks that a minor release, such as ``4.3``, has."""
+    known = [one for one in calls() if minor in one.minors]
+    return [str(call) for call in absent(jvm(spark), known)]
 
 
 def absent(java: Jvm, wanted: Iterable[PrivateCall]) -> list[PrivateCall]:
-    """Return those calls that a JVM has no method for."""
+    """Return those calls that a JVM has no method for; `java` is its entry, as `sessions.jvm_alone`."""
     known: dict[str, frozenset[tuple[str, int]]] = {}
     found = []
     for call in wanted:

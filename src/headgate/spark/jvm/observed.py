@@ -12,7 +12,7 @@ def observes(plan: Jvm) -> bool:
     return class_name(plan) == "CollectMetrics" or any(map(observes, each(plan.children())))
 
 
-class Observed:
+class CountedRows:
     """Rows of a plan that counts while they are computed.
 
     Parameters

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from headgate.core.errors import CheckpointError
 from headgate.spark.job.reports import Payload
 from headgate.spark.jvm.gateway import Jvm
-from headgate.spark.jvm.observed import Observed, observes
+from headgate.spark.jvm.observed import CountedRows, observes
 from headgate.spark.jvm.planned import Planned
 from headgate.spark.jvm.plans import internal_rows, leaf, no_rows, of_rows, replace_leaf
 from headgate.spark.read.plan import PlannedQuery
@@ -138,7 +138,7 @@ class Results:
         self._plan = query.plan
         self._planned: Planned | None = None
         self._counts = observes(query.plan)
-        self._observed: Observed | None = None
+        self._observed: CountedRows | None = None
 
     def observed(self) -> Jvm | None:
         """Return what ``observe()`` counted of the last results; None where nothing was asked for."""
@@ -171,7 +171,7 @@ class Results:
         frame = of_rows(self._spark, plan)
         if not self._counts:
             return frame
-        self._observed = Observed(frame)
+        self._observed = CountedRows(frame)
         return of_rows(self._spark, leaf(self._spark, plan.output(), self._observed.rows))
 
 
