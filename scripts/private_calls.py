@@ -78,9 +78,9 @@ def _record_to(file: Path) -> None:
         return _OURS in place[0] and places[place] <= _OFTEN
 
     def call(self: Any, *args: Any) -> Any:
-        if self.container is not None and self.name != "getClass" and ours(self.name):
-            if isinstance(self.container, JavaClass):
-                note(self.container._fqn, self.name, len(args))
+        if self.name != "getClass" and ours(self.name):
+            if self.container is None:  # of a class, whose name stands in the place of an object's
+                note(str(self.target_id).removeprefix("z:"), self.name, len(args))
             else:
                 for owner in declaring(self.container, self.name, len(args)):
                     note(owner, self.name, len(args))

@@ -451,7 +451,7 @@ def test_what_slots_put_out_is_not_kept_for_the_window():
 def test_a_job_is_shown_with_the_fewest_slots_that_its_user_allows(monkeypatch):
     monkeypatch.setattr(Graph, "of", lambda operators: Graph((), {}))
     probe = Probe(60.0, slots_min=2)
-    operator = SimpleNamespace(id="op", upstream=None)
+    operator = SimpleNamespace(id="op", upstream=None, parents=())
     driver = SimpleNamespace(
         query=SimpleNamespace(operators=[operator]),
         states={"op": OperatorState.fresh(4, 8)},

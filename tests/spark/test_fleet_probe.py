@@ -59,7 +59,8 @@ class Watched:
         monkeypatch.setattr(probing, "time", clock)
         operators, above = [], None
         for name in chain:
-            above = SimpleNamespace(id=name, upstream=above)
+            parents = () if above is None else (above,)
+            above = SimpleNamespace(id=name, upstream=above, parents=parents)
             operators.append(above)
         below = dict(zip(chain[1:], chain, strict=False))
         entrance = Entrance(chain[0], 0, "source", sources=(0,))
