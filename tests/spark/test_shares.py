@@ -193,12 +193,14 @@ def test_what_shares_would_leave_to_be_merged_is_measured_before_a_split_and_aft
     assert rates.per_s[2] > 100.0
 
 
+CHAIN = [SimpleNamespace(id=NAME)]
+
+
 def work_whose_stage(attempts, split):
     """Return a query's steps as far as reports are agreed on; Spark has begun stage 7 so often."""
     work = object.__new__(StatefulWork)
     assignment = Assignment((0,) * GROUPS, 2, 1, split)
     work.states = {NAME: SimpleNamespace(assignment=assignment)}
-    work.query = SimpleNamespace(chains=[[SimpleNamespace(id=NAME)]])
     stages = {7: SimpleNamespace(currentAttemptId=attempts - 1)}
     tracker = SimpleNamespace(getStageInfo=stages.get)
     work.spark = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
@@ -217,7 +219,7 @@ def test_a_step_runs_again_where_spark_repeated_a_stage_while_groups_are_split()
     with pytest.raises(
         EngineError, match="were lost and read again while key groups are split"
     ) as e:
-        work_whose_stage(2, {1: (0, 1)})._agreed(reports_of(7))
+        work_whose_stage(2, {1: (0, 1)})._agreed(CHAIN, reports_of(7))
     assert e.value.transient
 
 
@@ -230,4 +232,5 @@ def test_a_step_runs_again_where_spark_repeated_a_stage_while_groups_are_split()
     ],
 )
 def test_other_steps_do_not_run_again_for_it(attempts, split, stage):
-    assert len(work_whose_stage(attempts, split)._agreed(reports_of(stage))) == 2
+    found = work_whose_stage(attempts, split)._agreed(CHAIN, reports_of(stage))
+    assert len(found) == 2
