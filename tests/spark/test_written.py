@@ -166,9 +166,8 @@ WINDOWS = {
 # -- what stands above ------------------------------------------------------------------------------
 
 
-@F.udf(T.StringType())
-def shout(text: str | None) -> str | None:
-    return None if text is None else text.upper()
+# without hints: PySpark takes a function that has some for an Arrow UDF, and warns that it is none
+shout = F.udf(lambda text: None if text is None else text.upper(), T.StringType())
 
 
 @F.pandas_udf(T.DoubleType())
