@@ -131,7 +131,7 @@ def _tests(minor: str, env: dict[str, str], file: str) -> Line:
 
 
 def _job(minor: str, env: dict[str, str], seconds: float, more: list[str]) -> Line:
-    command = [sys.executable, "-m", "headgate", *_JOB, "--duration", f"{seconds:g}s", *more]
+    command = [sys.executable, "-m", "headgate.cli", *_JOB, "--duration", f"{seconds:g}s", *more]
     found, took_s = _run([*command, "--scale-at", f"{seconds / 2:g}s=3"], env)
     what = "one checkpoint carried up" if more else "headgate run nexmark-q5"
     if found.returncode:

@@ -369,6 +369,7 @@ def test_what_a_users_function_raises_is_one_sentence(
     (tmp_path / "queries_of_theirs.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(SparkEngine, "session", lambda self: None)
+    monkeypatch.setattr("headgate.spark.cluster.shipping.ship", lambda spark, function: None)
     for name, says in (("raises", r"ZeroDivisionError: x\\ny"), ("leaves", "3"), ("number", "int")):
         with pytest.raises(ConfigError, match=says):
             explain_workload(f"queries_of_theirs:{name}", {})

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import SparkSession
-from pyspark.sql.conversion import ArrowBatchTransformer
 from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType
 
@@ -94,12 +93,22 @@ class Evaluation:
 
 def in_struct(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return batches with all columns in one, as ``mapInPandas`` is given them."""
-    return map(ArrowBatchTransformer.wrap_struct, batches)
+    return map(_wrapped, batches)
 
 
 def out_of_struct(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Undo `in_struct`."""
-    return map(ArrowBatchTransformer.flatten_struct, batches)
+    for batch in batches:
+        rows = batch.column(0)
+        yield pa.RecordBatch.from_arrays(rows.flatten(), schema=pa.schema(list(rows.type)))
+
+
+def _wrapped(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if batch.num_columns == 0:
+        rows = pa.array([{}] * batch.num_rows)
+    else:
+        rows = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+    return pa.RecordBatch.from_arrays([rows], ["_0"])
 
 
 def settings_of(spark: SparkSession) -> dict[str, str]:
