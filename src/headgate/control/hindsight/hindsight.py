@@ -117,7 +117,7 @@ class Hindsight:
         self._slow, self._fast = np.zeros(groups), np.zeros(groups)
         self._slow_s = self._fast_s = 0.0
         self._active_s: F64 = np.zeros(groups)
-        self._watched_s = 0.0
+        self._remembered_s = 0.0
         self._waiting_s: F64 = np.zeros((count, self._most))
         self._calm_s: F64 = np.zeros(count)
         self._come_s: F64 = np.zeros(self._most)
@@ -273,9 +273,9 @@ class Hindsight:
         """Return what the active key groups count: all groups the same over time."""
         kept = math.exp(-elapsed_s / _LONG_S)
         self._active_s *= kept
-        self._watched_s = self._watched_s * kept + elapsed_s
+        self._remembered_s = self._remembered_s * kept + elapsed_s
         self._active_s[active] += elapsed_s
-        found: F64 = elapsed_s * np.minimum(self._watched_s / self._active_s[active], _MOST)
+        found: F64 = elapsed_s * np.minimum(self._remembered_s / self._active_s[active], _MOST)
         return found
 
     def _learn_load(self, elapsed_s: float, records: F64) -> None:

@@ -275,8 +275,11 @@ class OperatorState:
 
     def _expected_rate(self, slot: int) -> float:
         """Return the rows per second that a slot is given work for: its own, else the other slots'."""
-        others = sorted(self.rate_per_s.values()) or [_PROBE_RATE_PER_S]
-        return self.rate_per_s.get(slot, others[len(others) // 2])
+        known = self.rate_per_s.get(slot)
+        if known is None:
+            others = sorted(self.rate_per_s.values()) or [_PROBE_RATE_PER_S]
+            known = others[len(others) // 2]
+        return known
 
     def _deal(self, group: int, shares_before: int) -> None:
         """Deal what waits of a key group to its shares anew, where their number has changed.

@@ -174,6 +174,8 @@ def _forget(kept: _Kept, mine: Sequence[Report]) -> None:
     if kept.window_us is None or not mine:
         return
     out_us = min(report.holds_us for report in mine)
-    for slices in kept.newest_ms.values():
+    for group, slices in list(kept.newest_ms.items()):
         for begin_us in [b for b in slices if b + kept.window_us < out_us]:
             del slices[begin_us]
+        if not slices:
+            del kept.newest_ms[group]

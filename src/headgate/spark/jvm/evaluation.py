@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType
 
 from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class
+from headgate.spark.jvm.older_workers import evaluate
 
 PLAIN = PythonEvalType.SQL_BATCHED_UDF
 MAP_IN_PANDAS = PythonEvalType.SQL_MAP_PANDAS_ITER_UDF
@@ -77,13 +78,16 @@ class Evaluation:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the results, a column for each function; called in a worker."""
         # Late and by name: a driver need not load what workers run.
+        kind = PythonEvalType.SQL_ARROW_BATCHED_UDF if self.kind == PLAIN else self.kind
         worker: Any = importlib.import_module("pyspark.worker")
-        message: Any = importlib.import_module("pyspark.worker_message")
+        try:
+            message: Any = importlib.import_module("pyspark.worker_message")
+        except ImportError:  # before Spark 4.3
+            return evaluate(kind, self.calls, self.settings, self.inputs, batches)
         infos = [
             message.UDFInfo([memoryview(call.command)], list(call.args), dict(call.kwargs), 0)
             for call in self.calls
         ]
-        kind = PythonEvalType.SQL_ARROW_BATCHED_UDF if self.kind == PLAIN else self.kind
         settings = worker.RunnerConf(self.settings)
         inputs = worker.EvalConf({"input_type": self.inputs})
         made = worker.read_udfs(worker.pickleSer, infos, kind, settings, inputs)

@@ -1,0 +1,107 @@
+"""How PySpark's workers before Spark 4.3 are told what to evaluate: over a stream, which here is memory.
+
+All that a slot is given of a micro-batch is in memory once more, as a stream of Arrow's, and so is what
+comes of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import itertools
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.util import PythonEvalType
+
+
+def evaluate(
+    kind: int,
+    calls: Sequence[Any],
+    settings: Mapping[str, str],
+    inputs: str,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Return the results, a column for each function; called in a worker of Spark 4.1 or 4.2.
+
+    Parameters
+    ----------
+    kind, calls, settings, inputs
+        As `headgate.spark.jvm.evaluation.Evaluation` has them; `kind` is one that takes Arrow.
+    batches : iterator of RecordBatch
+    """
+    worker: Any = importlib.import_module("pyspark.worker")
+    told = io.BytesIO()
+    if hasattr(worker, "EvalConf"):  # Spark 4.2
+        _tell_of_pairs(told, settings)
+        _tell_of_pairs(told, {"input_type": inputs} if inputs else {})
+        _tell_of_calls(told, calls, named=True, numbered=True)
+        told.seek(0)
+        settings_read, inputs_read = worker.RunnerConf(told), worker.EvalConf(told)
+        made = worker.read_udfs(worker.pickleSer, told, kind, settings_read, inputs_read)
+    else:
+        _tell_of_pairs(told, settings)
+        if kind == PythonEvalType.SQL_ARROW_BATCHED_UDF:
+            _tell_text(told, inputs.encode())
+        told.write(b"\0")  # no profiler
+        _tell_of_calls(told, calls, named=kind != PythonEvalType.SQL_MAP_PANDAS_ITER_UDF)
+        told.seek(0)
+        made = worker.read_udfs(worker.pickleSer, told, kind)
+    function, _, reader, writer = made
+    out = io.BytesIO()
+    writer.dump_stream(function(0, _read(reader, batches)), out)
+    if out.tell():
+        out.seek(4)  # past the mark that the JVM waits for
+        yield from pa.ipc.open_stream(out)
+
+
+def _read(reader: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+    first = next(batches, None)
+    if first is None:
+        return iter(())
+    given = io.BytesIO()
+    with pa.ipc.new_stream(given, first.schema) as stream:
+        for batch in itertools.chain([first], batches):
+            stream.write_batch(batch)
+    given.seek(0)
+    found: Iterator[Any] = reader.load_stream(given)
+    return found
+
+
+def _tell_of_pairs(told: io.BytesIO, pairs: Mapping[str, str]) -> None:
+    _tell(told, len(pairs))
+    for pair in pairs.items():
+        for text in pair:
+            _tell_text(told, text.encode())
+
+
+def _tell_of_calls(
+    told: io.BytesIO, calls: Sequence[Any], *, named: bool, numbered: bool = False
+) -> None:
+    """Write the functions: `named` if arguments may have names, `numbered` if results have numbers."""
+    _tell(told, len(calls))
+    for call in calls:
+        _tell(told, len(call.args) + len(call.kwargs))
+        for place in call.args:
+            _tell(told, place)
+            if named:
+                told.write(b"\0")
+        for name, place in call.kwargs.items():
+            _tell(told, place)
+            told.write(b"\1")
+            _tell_text(told, name.encode())
+        _tell(told, 1)  # no function is chained to it
+        _tell_text(told, call.command)
+        if numbered:
+            told.write(bytes(8))
+
+
+def _tell_text(told: io.BytesIO, text: bytes) -> None:
+    _tell(told, len(text))
+    told.write(text)
+
+
+def _tell(told: io.BytesIO, number: int) -> None:
+    told.write(struct.pack("!i", number))
