@@ -171,6 +171,30 @@ def test_bursts_that_come_again_and_again_are_waited_for() -> None:
 
 
 @pytest.mark.jit
+@pytest.mark.parametrize("stays_s", [20.0, 40.0])
+def test_groups_that_take_turns_in_being_hot_are_kept_apart(stays_s: float) -> None:
+    """Four groups of 32 bring 0.6 slots each, the others 0.8 together: 3.2 slots of work."""
+
+    def wandering(s: float) -> np.ndarray:
+        rates = np.full(32, 3.0)
+        rates[(5 * int(s // stays_s) + np.arange(4)) % 32] = 60.0
+        return rates
+
+    world = World(Unified(), wandering, slots=8).run(240.0)
+    assert world.mean_slots(120.0) <= 8.0
+    assert world.late_share(120.0) < 0.05
+
+
+def test_what_was_served_long_ago_asks_for_no_slots() -> None:
+    """Ten slots of work came for a minute, and a tenth of that for 15 s since."""
+    rules = Rules(8, 1.0, 1800.0, 0.1)
+    for cycle in range(750):
+        wanted, _ = rules.wanted(0.1 * cycle, 0.1, 1.0 if cycle < 600 else 0.1, 10.0)
+    names = [str(rule) for rule in rules.all]
+    assert wanted[names.index("what half the bound needs and 10% more")] < 1.5
+
+
+@pytest.mark.jit
 def test_what_waits_is_load() -> None:
     """28,898 records wait, 100/s come, a record takes 10 ms: slots are added until they are served."""
     policy = Unified()

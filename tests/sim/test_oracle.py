@@ -12,7 +12,7 @@ from headgate.control.policies.static import Static
 from headgate.loop.settings import OperatorSettings
 from headgate.sim import oracle_kernels
 from headgate.sim.model import OperatorModel, ServiceTime
-from headgate.sim.oracle import EPOCH_S, Constants, Load, Point, constant, oracle, slots_at
+from headgate.sim.oracle import EPOCH_S, Constants, Load, Point, constant, oracle, slots_at, whole
 from headgate.sim.result import RunResult
 from headgate.sim.score import score
 from headgate.sim.simulation import SimulatedJob, Simulation
@@ -98,6 +98,21 @@ def test_the_best_constant_is_the_fewest_that_do_as_well() -> None:
     assert Constants(given).best(1.1) == max(
         (constants.at(n) for n in range(1, 7)), key=lambda p: (p.success, -p.slots)
     )
+
+
+def test_whole_key_groups_lie_between_the_oracle_and_the_best_constant() -> None:
+    """Three of eight groups bring most: a constant deals them by number, and no slot two at once."""
+    given = load([2.4, 1.2, 2.4, 1.2], rate_per_s=60.0)
+    draw = np.random.default_rng(2)
+    shares = np.array([0.3, 0.3, 0.3, 0.02, 0.02, 0.02, 0.02, 0.02])
+    given = replace(given, groups=draw.choice(GROUPS, len(given.groups), p=shares))
+    found, constants = whole(given, 0.95), Constants(given)
+    assert found.success >= 0.95
+    assert slots_at(oracle(given), found.success) <= found.slots
+    assert found.slots < constants.best(0.95).slots - 0.5
+    never = whole(given, 1.1)
+    assert never.success < 1.1
+    assert never.success >= found.success
 
 
 def test_the_score_of_a_constant_is_that_constant() -> None:

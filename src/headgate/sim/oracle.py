@@ -2,7 +2,9 @@
 
 The *oracle* chooses the slots of each 10 s with all arrivals and service times before it, and its changes
 cost nothing. Its records wait in one queue for all slots, so it knows no key groups that are together
-on a slot: it is a bound from below. A *constant* has its key groups spread by number, as `Static` has.
+on a slot: it is a bound from below. `whole` knows the future too, and keeps key groups whole: what it
+needs more than the oracle no policy can save that moves key groups. A *constant* has its key groups
+spread by number, as `Static` has.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from headgate.control.hindsight.kernels import pack
 from headgate.control.success import Success, success_rates
 from headgate.core.assignment import spread
 from headgate.sim import oracle_kernels as kernels
@@ -32,6 +35,12 @@ _AHEAD = 8
 
 _SWEEPS = 12
 """Over all epochs, at the most, per weight."""
+
+_SHARES = (0.0, 0.15, 0.3, 0.6, 1.0, 1.5)
+"""What whole key groups are given beyond the slots that they keep busy, as a share of these."""
+
+_SILENT = 0.1
+"""What a key group counts at the least, as a share of the mean: silent ones are spread as well."""
 
 _NEVER = np.inf
 _ROUNDING = 1e-12
@@ -175,6 +184,50 @@ class Constants:
             if self.at(slots).success >= success - _ROUNDING:
                 return self.at(slots)
         return max(self.points.values(), key=lambda point: (point.success, -point.slots))
+
+
+def whole(load: Load, success: float) -> Point:
+    """Return the fewest slots found with which `success` is kept by whole key groups, the future known.
+
+    Each 10 s has a share of slots more than its work keeps busy, and some slots more, which is searched
+    over both; key groups are dealt to them by the work that they bring then, the heaviest first. Records
+    wait in the order of arrival at the slot that their key group had when they came. Where no number of
+    slots keeps `success`, the most successful is returned.
+    """
+    epochs = max(1, int(np.ceil(load.duration_s / EPOCH_S)))
+    most = min(load.slots_max, load.key_groups)
+    epoch = np.minimum((load.arrival_s / EPOCH_S).astype(np.int64), epochs - 1)
+    cells = epochs * load.key_groups
+    cell = epoch * load.key_groups + load.groups
+    work_s: F64 = np.bincount(cell, weights=load.demand_s, minlength=cells).astype(np.float64)
+    by_epoch = work_s.reshape(epochs, load.key_groups)
+    busy = by_epoch.sum(axis=1) / EPOCH_S
+    points = []
+    for share in _SHARES:
+        low, high = 0, most
+        while low <= high:  # the fewest of this share, by halving
+            more = (low + high) // 2
+            slots = np.clip(np.ceil(busy * (1.0 + share)) + more, 1, most).astype(np.int64)
+            points.append(_dealt(load, epoch, by_epoch, slots))
+            low, high = (low, more - 1) if points[-1].success >= success else (more + 1, high)
+    enough = [point for point in points if point.success >= success - _ROUNDING]
+    if enough:
+        return min(enough, key=lambda point: point.slots)
+    return max(points, key=lambda point: (point.success, -point.slots))
+
+
+def _dealt(load: Load, epoch: I64, by_epoch: F64, slots: I64) -> Point:
+    rows = np.zeros(by_epoch.shape, dtype=np.int64)
+    scratch = np.zeros(int(slots.max()))
+    for k, work_s in enumerate(by_epoch):
+        order = np.argsort(-work_s, kind="stable")
+        pack(order, work_s + work_s.mean() * _SILENT, int(slots[k]), rows[k], scratch)
+    done_s = np.empty(len(load.arrival_s))
+    kernels.serve_fixed(
+        load.arrival_s, load.demand_s, rows[epoch, load.groups], np.zeros(len(scratch)), done_s
+    )
+    found = load.success(done_s)
+    return Point(found.mean, found.worst, _mean_slots(load, slots))
 
 
 def oracle(load: Load, weights: Sequence[float] = WEIGHTS) -> list[Point]:

@@ -15,7 +15,7 @@ from headgate.control.registry import policy
 from headgate.core.errors import ConfigError
 from headgate.loop.settings import OperatorSettings
 from headgate.sim.model import OperatorModel, ServiceTime
-from headgate.sim.oracle import Constants, Load, Point, oracle
+from headgate.sim.oracle import Constants, Load, Point, oracle, whole
 from headgate.sim.parallel import run_all
 from headgate.sim.regret import regrets
 from headgate.sim.result import RunResult
@@ -105,16 +105,18 @@ def measure(
 def rows_of(work: LoadRuns) -> list[dict[str, Any]]:
     """Return one row per policy on one load."""
     named = _named(work)
-    points, constants = _reference(named, work.cache)
+    points, constants, together = _reference(named, work.cache)
     known = set(constants.points)
     rows = []
     for text in work.policies:
         result = run(named.load, text)
         rows.append(
-            {"load": named.name, "kind": named.kind} | _row(named, text, result, points, constants)
+            {"load": named.name, "kind": named.kind}
+            | _row(named, text, result, points, constants)
+            | {"whole": round(together.slots, 3), "whole_success": round(together.success, 5)}
         )
     if work.cache is not None and set(constants.points) != known:
-        _keep(work.cache, named, points, constants)
+        _keep(work.cache, named, points, constants, together)
     return rows
 
 
@@ -155,27 +157,36 @@ def _named(work: LoadRuns) -> NamedLoad:
     return traces(work.data)[work.number - COUNT]
 
 
-def _reference(named: NamedLoad, cache: Path | None) -> tuple[list[Point], Constants]:
-    """Return the oracle and the constants of a load, from the cache where they are kept."""
+def _reference(named: NamedLoad, cache: Path | None) -> tuple[list[Point], Constants, Point]:
+    """Return the oracle, the constants and whole key groups at 99 %, from the cache where they are."""
     path = None if cache is None else cache / f"{named.name}.json"
     if path is not None and path.is_file():
         kept = json.loads(path.read_text())
         if kept["of"] == _print_of(named.load):
             points = [Point(**point) for point in kept["oracle"]]
-            return points, Constants(named.load, [Point(**p) for p in kept["constants"]])
+            constants = Constants(named.load, [Point(**p) for p in kept["constants"]])
+            if "whole" in kept:
+                return points, constants, Point(**kept["whole"])
+            together = whole(named.load, 0.99)
+            _keep(path.parent, named, points, constants, together)
+            return points, constants, together
     points, constants = oracle(named.load), Constants(named.load)
     constants.best(0.99)
+    together = whole(named.load, 0.99)
     if cache is not None:
-        _keep(cache, named, points, constants)
-    return points, constants
+        _keep(cache, named, points, constants, together)
+    return points, constants, together
 
 
-def _keep(cache: Path, named: NamedLoad, points: list[Point], constants: Constants) -> None:
+def _keep(
+    cache: Path, named: NamedLoad, points: list[Point], constants: Constants, together: Point
+) -> None:
     cache.mkdir(parents=True, exist_ok=True)
     kept = {
         "of": _print_of(named.load),
         "oracle": [asdict(point) for point in points],
         "constants": [asdict(point) for point in constants.points.values()],
+        "whole": asdict(together),
     }
     # Whole or not at all: other processes read it.
     part = cache / f"{named.name}.{os.getpid()}"
@@ -223,6 +234,7 @@ def _summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
         return round(float(np.quantile([row[key] for row in mine], quantile)), 4)
 
     can = [row for row in mine if row["oracle_success"] >= 0.99]  # noqa: PLR2004
+    whole_can = [row for row in mine if row["whole_success"] >= 0.99]  # noqa: PLR2004
     no_worse = [
         row["to_constant"] <= 1.15 and row["success"] >= row["constant_success"] - 0.005  # noqa: PLR2004
         for row in mine
@@ -233,6 +245,14 @@ def _summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
         "success_median": of("success", 0.5),
         "success_worst_tenth": of("success", 0.1),
         "at_99": round(sum(r["success"] >= 0.99 for r in can) / max(len(can), 1), 3),  # noqa: PLR2004
+        "at_99_of_whole": round(
+            sum(r["success"] >= 0.99 for r in whole_can) / max(len(whole_can), 1),  # noqa: PLR2004
+            3,
+        ),
+        "to_whole_median": round(float(np.median([r["slots"] / r["whole"] for r in mine])), 4),
+        "to_whole_worst_tenth": round(
+            float(np.quantile([r["slots"] / r["whole"] for r in mine], 0.9)), 4
+        ),
         "worst_group_median": of("worst", 0.5),
         "slots_median": of("slots", 0.5),
         "slots_worst_tenth": of("slots", 0.9),

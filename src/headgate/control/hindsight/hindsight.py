@@ -37,6 +37,9 @@ _SURE = 2.0
 _AS_EXPECTED_S = 120.0
 """Seconds that count as having been as expected. Chosen."""
 
+_ROWS = 2
+"""Numbers of slots that key groups are dealt to anew in a cycle. Chosen."""
+
 _MOST = 1e3
 """The most that a silent key group counts, of one that has records all the time."""
 
@@ -284,10 +287,16 @@ class Hindsight:
         self._fast, self._fast_s = _decayed(self._fast, self._fast_s, _LEAP_S, elapsed_s, records)
         surely = self._fast - _SURE * np.sqrt(self._fast / max(self._fast_s, 1e-9))
         self.load = np.maximum(self._slow, surely)
-        self._next = self._next % self._most + 1
         load = self.load + self.load.mean() * 0.1
         order = np.argsort(-load, kind="stable")
-        pack(order, load, self._next, self._packing[self._next], self._come_s)
+        for _ in range(_ROWS):
+            self._next = self._used_after(self._next)
+            pack(order, load, self._next, self._packing[self._next], self._come_s)
+
+    def _used_after(self, slots: int) -> int:
+        """Return the next number of slots that some rule has."""
+        more = self.slots[self.slots > slots]
+        return int((more if len(more) else self.slots).min())
 
 
 def _decayed(

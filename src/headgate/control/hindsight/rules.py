@@ -186,8 +186,8 @@ class Rules:
         for mean in self._means.values():
             mean.add(elapsed_s, work_s, records)
         means = {window: mean.slots for window, mean in self._means.items()}
-        curve = max(means[w] * w / (w + _ROOM) for w in (*_WINDOWS, 10.0, 60.0))
-        lean = max(means[w] * w / (w + _LEAN_ROOM) for w in (*_WINDOWS, 10.0, 60.0))
+        curve = max(means[w] * w / (w + _ROOM) for w in _WINDOWS)
+        lean = max(means[w] * w / (w + _LEAN_ROOM) for w in _WINDOWS)
         self._quantiles.add(elapsed_s, curve)
         means[_CURVE] = curve
         signals = np.array(

@@ -197,7 +197,8 @@ class FollowsRules:
         if view.slots == 1 or time_s - self._moved_s < REST * view.bound_s:
             return None
         cost_s = self._hindsight.cost.mean_s
-        load = self._hindsight.load * cost_s
+        # What waits is load for two bounds: a group that has just become hot shows first by its queue.
+        load = (self._hindsight.load + view.backlog / (2.0 * view.bound_s)) * cost_s
         by_slot, waiting_s = view.by_slot(load), view.by_slot(view.backlog) * cost_s
         worst, mean = int(np.argmax(by_slot)), float(by_slot.mean())
         busiest = float(by_slot[worst])

@@ -278,7 +278,7 @@ class _Reader:
         return self._read(known, list(each(node.output())))
 
     def _pandas(self, node: Jvm) -> PandasMap:
-        call = PythonCall(command_of(node.functionExpr()), (), {})
+        call = PythonCall(command_of(node.functionExpr()), (0,), {})
         return PandasMap(Evaluation(MAP_IN_PANDAS, (call,), settings_of(self.spark)))
 
     def _calls(self, node: Jvm, below: _Part) -> _Part:
