@@ -43,6 +43,8 @@ def generate(seed: int) -> tuple[Query, list[str]]:
     name = draw.rng.choice([name for name in CORES for _ in range(_OFTEN.get(name, 1))])
     draw.used.append(f"core: {name}")
     query = CORES[name](draw)
+    if "(distinct " in query.text:
+        query = replace(query, batch=True)
     if name != "limit":
         query = above(draw, query)
     # a table in memory does not say what came last

@@ -20,6 +20,7 @@ from grammar_data import EVENTS, LAST, Given
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 # workers do not have this file
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -86,6 +87,8 @@ class Query:
         Whether no last digit and no order within a list is left to chance.
     stream : bool
         Whether the answer is defined by Spark's own stream, and not by its batch.
+    batch : bool
+        Whether only a batch of Spark's gives the answer: it refuses the stream.
     text : str
     """
 
@@ -96,6 +99,7 @@ class Query:
     due: bool = False
     exact: bool = True
     stream: bool = False
+    batch: bool = False
     text: str = ""
     sink: str = "foreachBatch"
 
@@ -159,10 +163,10 @@ READ: dict[str, Build] = {
 }
 
 
-shout = F.udf(lambda text: None if text is None else text.upper(), "string")
+shout = F.udf(lambda text: None if text is None else text.upper(), T.StringType())
 
 
-@F.pandas_udf("double")
+@F.pandas_udf(T.DoubleType())
 def halved(values: pd.Series) -> pd.Series:
     return values / 2
 

@@ -22,8 +22,7 @@ def above(draw: Draw, query: Query, *, most: int = 2) -> Query:
     """Return a query with something above it that Spark takes in its mode."""
     for _ in range(draw.rng.randint(0, most)):
         higher = _one_above(draw, query)
-        # plain Spark has no stream of what it refuses
-        if not (higher.stream and "(distinct " in query.text):
+        if not (higher.stream and query.batch):
             query = higher
     if query.mode == "complete" and query.exact and draw.often(0.4):
         query = _sorted(draw, query)

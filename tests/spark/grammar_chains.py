@@ -82,7 +82,10 @@ def _join_then_aggregate(draw: Draw) -> Query:
         )
 
     has = {"window": "window", "device": "text", "n": "number", "cost": "number"}
-    return Query(build, "append", has, due=True, text=f"{base.text} | aggregate")
+    keys = ["window", "device"]
+    return Query(
+        build, base.mode, has, keys, base.mode == "append", text=f"{base.text} | aggregate"
+    )
 
 
 def _join_of_aggregates(draw: Draw) -> Query:

@@ -132,10 +132,11 @@ class Given:
 
     @property
     def users(self) -> DataFrame:
-        """A table of users; one of them does nothing, and of one it knows nothing."""
+        """A table of users, and of other words that queries meet; of some it knows nothing."""
         return self.spark.sql(
             "SELECT * FROM VALUES ('ann', 'gold', 1), ('bob', 'silver', 2), ('cy', 'gold', 3), "
-            "('zed', 'iron', 4) AS t(name, tier, level)"
+            "('zed', 'iron', 4), ('d1', 'gold', 2), ('D2', 'silver', 1), ('buy', 'gold', 3), "
+            "('low', 'iron', 1), ('Rome', 'gold', 4) AS t(name, tier, level)"
         )
 
     @property

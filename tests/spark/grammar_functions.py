@@ -93,7 +93,9 @@ class Quiet(StatefulProcessor):
         self.alarm.update((at,))
         return iter([])
 
-    def handleExpiredTimer(self, key: Any, timers: Any, info: Any) -> Iterator[Any]:
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Any]:
         found = [v for (v,) in self.values.get()]
         self.values.clear()
         yield pd.DataFrame(
@@ -151,5 +153,11 @@ def by_function(draw: Draw) -> Query:
     has = {"device": "text", "n": "number", "sum": "number", "kinds": "number"}
     keys = ["device"] if mode == "update" else []
     return Query(
-        build_processor, mode, has, keys, what == "timer", text=f"{stream.text} | (distinct {what})"
+        build_processor,
+        mode,
+        has,
+        keys,
+        what == "timer",
+        text=f"{stream.text} | {what}",
+        batch=True,
     )

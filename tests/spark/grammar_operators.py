@@ -220,27 +220,37 @@ def grouping_sets(draw: Draw) -> Query:
 
 
 def pivot(draw: Draw) -> Query:
-    """Return a pivot over given values."""
-    timed = draw.often(0.6)
+    """Return a pivot over given values.
+
+    Of numbers Spark makes one aggregate over another, which it takes by windows in append mode only.
+    """
+    call, kind = draw.one("pivot", _PIVOTED)
+    timed = kind == "number" or draw.often(0.5)
     stream = events(draw, watermark=timed)
-    mode = draw.one("mode", ["append", "update", "complete"] if timed else ["update", "complete"])
-    call = draw.one(
-        "pivot", ["sum(value)", "count(*)", "count(distinct id)", "sort_array(collect_set(user))"]
-    )
+    modes = ["append", "update", "complete"] if timed else ["update", "complete"]
+    mode = "append" if kind == "number" else draw.one("mode", modes)
     by: list[Any] = [F.window("ts", "1 minute"), "device"] if timed else ["device"]
 
     def build(g: Given) -> DataFrame:
-        return (
-            stream.build(g).groupBy(*by).pivot("action", ["buy", "view", "never"]).agg(F.expr(call))
-        )
+        grouped = stream.build(g).groupBy(*by).pivot("action", ["buy", "view", "never"])
+        return grouped.agg(F.expr(call))
 
-    kind = "array" if "collect" in call else "number"
     has = {"window": "window"} if timed else {}
     keys = [*has, "device"]
     has |= {"device": "text"} | dict.fromkeys(["buy", "view", "never"], kind)
-    return Query(
-        build, mode, has, keys, mode == "append", text=f"{stream.text} | pivot {by} {call}"
-    )
+    text = f"{stream.text} | pivot {by} {call}"
+    return Query(build, mode, has, keys, mode == "append", text=text)
+
+
+_PIVOTED = {
+    "sum": ("sum(value)", "number"),
+    "count": ("count(*)", "number"),
+    "distinct": ("count(distinct id)", "number"),
+    "set": ("sort_array(collect_set(user))", "array"),
+    "text": ("max(user)", "text"),
+    "struct": ("max(struct(id, user))", "other"),
+}
+"""What is pivoted, and what it comes to."""
 
 
 def duplicates(draw: Draw, *, mode: str | None = None) -> Query:
@@ -342,4 +352,9 @@ def join(draw: Draw, *, how: str | None = None) -> Query:
         has |= {"click_id": "number", "ad": "number", "cost": "number"}
     due = how in ("left", "right", "full")
     text = f"{left.text} | {how} join {on} {reach}{more}"
-    return Query(build, "append", has, due=due, text=text)
+    mode = (
+        draw.one("mode", ["append", "append", "update"])
+        if how in ("inner", "left_semi")
+        else "append"
+    )
+    return Query(build, mode, has, due=due, text=text)

@@ -72,15 +72,15 @@ def elastic(
         batches.append(batch.collect())
         shapes.append(_shape(batch))
 
-    made = hg.writeStream(frame).outputMode(query.mode).slots(start=2)
+    made = hg.writeStream(frame).outputMode(query.mode).slots(start=2).keyGroups(16)
     made = made.trigger(availableNow=True)
     if query.sink == "memory":
         made = made.format("memory").queryName(f"grammar_{seed}")
     else:
         made = made.foreachBatch(keep)
     running = made.start()
-    if running.operators:
-        answers.change_at_random(running, random.Random(seed))
+    if running.assignment():
+        answers.change_at_random(running, random.Random(str(seed)), key_groups=16)
     running.awaitTermination()
     if query.sink == "memory":
         table = spark.table(f"grammar_{seed}")
