@@ -37,11 +37,12 @@ _OFTEN = {
 """How often people write what; all others once."""
 
 
-def generate(seed: int) -> tuple[Query, list[str]]:
-    """Return query `seed`, and the alternatives that it is made of."""
+def generate(seed: int) -> tuple[Query, Draw]:
+    """Return query `seed`, and what was drawn for it."""
     draw = Draw(seed)
     name = draw.rng.choice([name for name in CORES for _ in range(_OFTEN.get(name, 1))])
     draw.used.append(f"core: {name}")
+    draw.offered |= {f"core: {other}" for other in CORES}
     query = CORES[name](draw)
     if "(distinct " in query.text:
         query = replace(query, batch=True)
@@ -51,6 +52,4 @@ def generate(seed: int) -> tuple[Query, list[str]]:
     sink = draw.one(
         "sink", ["foreachBatch"] if query.mode == "update" else ["foreachBatch", "memory"]
     )
-    return replace(
-        query, sink=sink, text=f"{seed} {query.mode} into {sink}: {query.text}"
-    ), draw.used
+    return replace(query, sink=sink, text=f"{seed} {query.mode} into {sink}: {query.text}"), draw

@@ -43,17 +43,21 @@ class Draw:
     ----------
     used : list of str
         ``rule: alternative``, in the order in which they were drawn.
+    offered : set of str
+        All that could have been.
     """
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"grammar {seed}")
         self.used: list[str] = []
+        self.offered: set[str] = set()
 
     def one(self, rule: str, choices: Mapping[str, Any] | Sequence[str], *among: str) -> Any:
         """Return one of the choices; of a mapping its value. `among` narrows them by name."""
         names = [name for name in choices if not among or name in among]
         name = self.rng.choice(names)
         self.used.append(f"{rule}: {name}")
+        self.offered |= {f"{rule}: {other}" for other in choices}
         return choices[name] if isinstance(choices, Mapping) else name
 
     def some(self, rule: str, choices: Mapping[str, Any], least: int, most: int) -> list[Any]:
@@ -61,6 +65,7 @@ class Draw:
         number = min(self.rng.randint(least, most), len(choices))
         names = self.rng.sample(list(choices), number)
         self.used += [f"{rule}: {name}" for name in names]
+        self.offered |= {f"{rule}: {other}" for other in choices}
         return [choices[name] for name in names]
 
     def often(self, probability: float) -> bool:
@@ -171,6 +176,10 @@ def halved(values: pd.Series) -> pd.Series:
     return values / 2
 
 
+def same_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame
+
+
 def same_frames(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     yield from frames
 
@@ -204,6 +213,11 @@ BELOW: dict[str, Step] = {
     "anti static join": lambda f, g: f.join(
         g.users.where("level = 3"), f.user == F.col("name"), "left_anti"
     ),
+    "right static join": lambda f, g: g.users.join(f, F.col("user") == F.col("name"), "right"),
+    "static aggregate": lambda f, g: f.join(
+        g.users.groupBy("name").agg(F.max("level").alias("best")), f.user == F.col("name"), "left"
+    ),
+    "replace": lambda f, g: f.na.replace({"buy": "cart"}, subset=["action"]),
     "explode": lambda f, g: f.withColumn("tag", F.explode("tags")),
     "explode outer": lambda f, g: f.withColumn("tag", F.explode_outer("tags")),
     "udf": lambda f, g: f.withColumn("user", shout("user")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from grammar import Draw, Query, Step, halved, same_batches, same_frames, shout
+from grammar import Draw, Query, Step, halved, same_batches, same_frame, same_frames, shout
 from grammar_data import Given
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -57,6 +57,8 @@ def _one_above(draw: Draw, query: Query) -> Query:
         possible.append("to_json")
     if not set(query.has.values()) - {"number", "text"}:
         possible += ["mapInPandas", "mapInArrow"]
+        if query.mode == "complete" and texts:
+            possible.append("applyInPandas")
     what = draw.one("above", ABOVE, *possible)
     text = f"`{draw.rng.choice(texts)}`" if texts else ""
     return what(query, number, text, windows[0] if windows else "")
@@ -138,6 +140,13 @@ def _renamed(query: Query, number: Any, text: str, window: str) -> Query:
     )
 
 
+def _grouped(query: Query, number: Any, text: str, window: str) -> Query:
+    def step(frame: DataFrame, g: Given) -> DataFrame:
+        return frame.groupBy(text).applyInPandas(same_frame, frame.schema)
+
+    return query.then(step, "applyInPandas")
+
+
 def _same(step: Step, text: str) -> Callable[..., Query]:
     return lambda query, number, words, window: query.then(step, text)
 
@@ -169,5 +178,6 @@ ABOVE: dict[str, Callable[..., Query]] = {
     "coalesce": _same(lambda f, g: f.coalesce(1), "coalesce"),
     "observe": _same(lambda f, g: f.observe("out", F.count("*").alias("n")), "observe"),
     "mapInPandas": _same(lambda f, g: f.mapInPandas(same_frames, f.schema), "mapInPandas"),
+    "applyInPandas": _grouped,
     "mapInArrow": _same(lambda f, g: f.mapInArrow(same_batches, f.schema), "mapInArrow"),
 }

@@ -29,6 +29,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "day": ("to_date(ts)", "other"),
     "minute": ("date_trunc('minute', ts)", "time"),
     "without zone": ("cast(date_trunc('minute', ts) as timestamp_ntz)", "other"),
+    "map": ("attrs", "other"),
     "of a map": ("attrs['k']", "text"),
     "hash": ("abs(hash(user)) % 4", "number"),
 }
@@ -107,7 +108,7 @@ def _usable(table: Mapping[str, tuple[str, str]], columns: set[str]) -> dict[str
 def _keys(draw: Draw, stream: Stream, least: int, most: int) -> list[tuple[str, str, str]]:
     """Return grouping keys: name, expression, kind."""
     found = draw.some("key", _usable(KEYS, stream.columns), least, most)
-    plain = {"user", "device", "action", "ok", "born", "value", "amount", "place", "tags"}
+    plain = {"user", "device", "action", "ok", "born", "value", "amount", "place", "tags", "attrs"}
     return [(x if x in plain else f"k{i}", x, kind) for i, (x, kind) in enumerate(found)]
 
 

@@ -1,4 +1,4 @@
-"""The streaming queries of Spark's own guide and examples, written anew over the streams of `grammar_data`.
+"""The streaming queries of Spark's own guide and examples, over the streams of `grammar_data`.
 
 What a query does is that of the place it is named after; columns are those of the streams. Scala's and
 Java's are in PySpark's words.

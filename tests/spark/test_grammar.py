@@ -20,8 +20,11 @@ from written import counted
 import headgate as hg
 from headgate.core.errors import UnsupportedQuery
 
-SEEDS, AT_ONCE, QUICK = 2000, 20, 20
-"""Queries of the thorough run, of one of its tests, and of the test without ``--thorough``."""
+SEEDS, AT_ONCE = 2000, 20
+"""Queries of the thorough run, and of one of its tests."""
+
+QUICK, QUICK_AMONG = 12, 200
+"""Queries of the short run, and among how many they are chosen."""
 
 REFUSED: dict[str, str] = {}
 """What is refused of the generated queries: words of the message, and why."""
@@ -140,4 +143,43 @@ def outcome(spark: SparkSession, folder: Path, seed: int) -> str:
         )
     if shape != wanted_shape:
         return f"SCHEMA {query.text}\n    {shape}\n    wanted {wanted_shape}"
-    return "" if wanted else f"EMPTY {query.text}"
+    return ""
+
+
+ALTERNATIVES = 220
+"""So many the grammar has at least; the last count was 240."""
+
+
+@pytest.mark.usefixtures("session")
+def test_every_alternative_of_the_grammar_is_drawn() -> None:
+    drawn = [generate(seed)[1] for seed in range(SEEDS // 2)]
+    offered = set().union(*(draw.offered for draw in drawn))
+    assert not offered - {name for draw in drawn for name in draw.used}
+    assert len(offered) > ALTERNATIVES
+
+
+def short() -> list[int]:
+    """Return the seeds of the short run: each of the first ones that brings most that is new."""
+    known: set[str] = set()
+    chosen = []
+    drawn = {seed: set(generate(seed)[1].used) for seed in range(QUICK_AMONG)}
+    while len(chosen) < QUICK:
+        seed = max(drawn, key=lambda one: len(drawn[one] - known))
+        known |= drawn.pop(seed)
+        chosen.append(seed)
+    return chosen
+
+
+def test_generated_queries_answer_as_spark_does(session: SparkSession, folder: Path) -> None:
+    found = [outcome(session, folder, seed) for seed in short()]
+    assert not list(filter(None, found)), "\n\n".join(filter(None, found))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("part", range(SEEDS // AT_ONCE))
+def test_all_generated_queries_answer_as_spark_does(
+    session: SparkSession, folder: Path, part: int
+) -> None:
+    seeds = range(part * AT_ONCE, (part + 1) * AT_ONCE)
+    found = [outcome(session, folder, seed) for seed in seeds]
+    assert not list(filter(None, found)), "\n\n".join(filter(None, found))
