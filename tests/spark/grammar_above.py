@@ -35,17 +35,20 @@ def _sorted(draw: Draw, query: Query) -> Query:
     if len(names) < len(query.has):
         return query
     up = draw.often(0.5)
-    by = [F.col(n).asc() if up else F.col(n).desc() for n in names]
+
+    def ordered(frame: DataFrame, g: Given) -> DataFrame:
+        return frame.orderBy(*[F.col(n).asc() if up else F.col(n).desc() for n in names])
+
     if draw.one("above", ["sort", "sort and limit"]) == "sort":
-        return query.then(lambda f, g: f.orderBy(*by), f"sort {names}")
-    return query.then(lambda f, g: f.orderBy(*by).limit(4), f"sort {names} limit 4")
+        return query.then(ordered, f"sort {names}")
+    return query.then(lambda f, g: ordered(f, g).limit(4), f"sort {names} limit 4")
 
 
 def _one_above(draw: Draw, query: Query) -> Query:
     numbers, texts, windows = query.of("number"), query.of("text"), query.of("window")
-    number = F.col(f"`{draw.rng.choice(numbers)}`") if numbers else None
+    number = f"`{draw.rng.choice(numbers)}`" if numbers else ""
     possible = ["rename", "alias", "repartition", "coalesce", "observe", "literal"]
-    if number is not None:
+    if number:
         possible += ["having", "withColumn", "when", "explode", "round", "pandas udf"]
     if windows:
         possible += ["flat window"]
@@ -69,20 +72,22 @@ def _moves(query: Query, text: str) -> bool:
     return query.stream or (query.mode == "update" and text.strip("`") not in query.keys)
 
 
-def _having(query: Query, number: Any, text: str, window: str) -> Query:
+def _having(query: Query, number: str, text: str, window: str) -> Query:
     stream = query.stream or query.mode == "update"
-    return query.then(lambda f, g: f.where(number > 2), "having", stream=stream)
+    return query.then(lambda f, g: f.where(F.col(number) > 2), "having", stream=stream)
 
 
 def _with(name: str, kind: str, make: Callable[[Any, str], Any]) -> Callable[..., Query]:
-    def changed(query: Query, number: Any, text: str, window: str) -> Query:
+    def changed(query: Query, number: str, text: str, window: str) -> Query:
         has = {**query.has, name: kind}
-        return query.then(lambda f, g: f.withColumn(name, make(number, text)), name, has=has)
+        return query.then(
+            lambda f, g: f.withColumn(name, make(F.col(number or "0"), text)), name, has=has
+        )
 
     return changed
 
 
-def _flattened(query: Query, number: Any, text: str, window: str) -> Query:
+def _flattened(query: Query, number: str, text: str, window: str) -> Query:
     has = {"start": "time", "end": "time"} | {n: k for n, k in query.has.items() if n != window}
     keys = [*({"start"} if window in query.keys else ()), *(k for k in query.keys if k != window)]
     if {"start", "end"} & set(query.has):
@@ -90,16 +95,16 @@ def _flattened(query: Query, number: Any, text: str, window: str) -> Query:
     return query.then(lambda f, g: _flat(f, window), "flat window", has=has, keys=keys)
 
 
-def _exploded(query: Query, number: Any, text: str, window: str) -> Query:
+def _exploded(query: Query, number: str, text: str, window: str) -> Query:
     def step(frame: DataFrame, g: Given) -> DataFrame:
-        return frame.withColumn("part", F.explode(F.array(number, number + 1)))
+        return frame.withColumn("part", F.explode(F.expr(f"array({number}, {number} + 1)")))
 
     stream = query.stream or query.mode == "update"
     return query.then(step, "explode", has={**query.has, "part": "number"}, stream=stream)
 
 
 def _joined(how: str) -> Callable[..., Query]:
-    def changed(query: Query, number: Any, text: str, window: str) -> Query:
+    def changed(query: Query, number: str, text: str, window: str) -> Query:
         def step(frame: DataFrame, g: Given) -> DataFrame:
             return frame.join(g.users, F.col(text) == F.col("name"), how)
 
@@ -110,7 +115,7 @@ def _joined(how: str) -> Callable[..., Query]:
     return changed
 
 
-def _json(query: Query, number: Any, text: str, window: str) -> Query:
+def _json(query: Query, number: str, text: str, window: str) -> Query:
     def step(frame: DataFrame, g: Given) -> DataFrame:
         return frame.select(F.lit("k").alias("key"), F.to_json(F.struct("*")).alias("value"))
 
@@ -120,7 +125,7 @@ def _json(query: Query, number: Any, text: str, window: str) -> Query:
     )
 
 
-def _dropped(query: Query, number: Any, text: str, window: str) -> Query:
+def _dropped(query: Query, number: str, text: str, window: str) -> Query:
     name = text.strip("`")
     if len(query.has) < 2:
         return query
@@ -129,7 +134,7 @@ def _dropped(query: Query, number: Any, text: str, window: str) -> Query:
     return query.then(lambda f, g: f.drop(name), f"drop {name}", has=has, stream=stream)
 
 
-def _renamed(query: Query, number: Any, text: str, window: str) -> Query:
+def _renamed(query: Query, number: str, text: str, window: str) -> Query:
     name = next(iter(query.has))
     if "renamed" in query.has:
         return query
@@ -140,7 +145,7 @@ def _renamed(query: Query, number: Any, text: str, window: str) -> Query:
     )
 
 
-def _grouped(query: Query, number: Any, text: str, window: str) -> Query:
+def _grouped(query: Query, number: str, text: str, window: str) -> Query:
     def step(frame: DataFrame, g: Given) -> DataFrame:
         return frame.groupBy(text).applyInPandas(same_frame, frame.schema)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from grammar import Build, Draw, Query, Stream, events, needs
 from grammar_data import Given
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
 KEYS: dict[str, tuple[str, str]] = {
@@ -145,6 +145,22 @@ _SHORT: dict[str, Any] = {
 """Forms of aggregates that have no list of expressions."""
 
 
+def _time(draw: Draw, cut: str) -> tuple[Callable[[], list[Column]], str]:
+    """Return what makes the window to group by, if there is one, and what it is."""
+    if cut in ("window", "sliding"):
+        window, renamed = draw.one("window", WINDOWS), draw.often(0.2)
+
+        def made() -> list[Column]:
+            found = F.window("ts", *window)
+            return [found.alias("window") if renamed else found]
+
+        return made, f"window {window}"
+    if cut == "session":
+        gap = draw.one("gap", GAPS)
+        return lambda: [F.session_window("ts", gap())], "session"
+    return list, cut
+
+
 def aggregate(draw: Draw, mode: str | None = None) -> Query:
     """Return a grouping by keys and a window, or by one of them."""
     cut = draw.one("time", ["window", "window", "sliding", "session", "none", "event time"])
@@ -158,18 +174,14 @@ def aggregate(draw: Draw, mode: str | None = None) -> Query:
     keys = _keys(draw, stream, 0 if cut != "none" else 1, 2)
     if cut == "event time":
         keys = [("ts", "ts", "time"), *keys]
-    time: list[Column] = []
-    if cut in ("window", "sliding"):
-        window = draw.one("window", WINDOWS)
-        time = [
-            F.window("ts", *window).alias("window") if draw.often(0.2) else F.window("ts", *window)
-        ]
-    if cut == "session":
-        time = [F.session_window("ts", draw.one("gap", GAPS)())]
+    time, said = _time(draw, cut)
     named = {"window": "window", "sliding": "window", "session": "session_window"}.get(cut)
     has = {named: "window"} if named else {}
     has |= {name: kind for name, _, kind in keys}
-    grouped_by = [*time, *_grouping(keys)]
+
+    def grouped(g: Given) -> GroupedData:
+        return stream.build(g).groupBy(*time(), *_grouping(keys))
+
     form = draw.one("form", ["expressions", "expressions", *_SHORT])
     exact = True
     if form == "expressions":
@@ -178,7 +190,7 @@ def aggregate(draw: Draw, mode: str | None = None) -> Query:
 
         def build(g: Given) -> DataFrame:
             made = [F.expr(x).alias(name) for name, x, _ in calls]
-            return stream.build(g).groupBy(*grouped_by).agg(*made)
+            return grouped(g).agg(*made)
 
         text = f"{[x for _, x, _ in calls]}"
     else:
@@ -186,13 +198,13 @@ def aggregate(draw: Draw, mode: str | None = None) -> Query:
         has |= columns
 
         def build(g: Given) -> DataFrame:
-            found: DataFrame = short(stream.build(g).groupBy(*grouped_by))
+            found: DataFrame = short(grouped(g))
             return found
 
         text = form
-    said = f"{stream.text} | by {cut} {[str(t) for t in time]} {[x for _, x, _ in keys]}: {text}"
+    text = f"{stream.text} | by {said} {[x for _, x, _ in keys]}: {text}"
     key_names = [*([named] if named else []), *(name for name, _, _ in keys)]
-    return Query(build, mode, has, key_names, mode == "append", exact, text=said)
+    return Query(build, mode, has, key_names, mode == "append", exact, text=text)
 
 
 def grouping_sets(draw: Draw) -> Query:
@@ -230,16 +242,16 @@ def pivot(draw: Draw) -> Query:
     stream = events(draw, watermark=timed)
     modes = ["append", "update", "complete"] if timed else ["update", "complete"]
     mode = "append" if kind == "number" else draw.one("mode", modes)
-    by: list[Any] = [F.window("ts", "1 minute"), "device"] if timed else ["device"]
 
     def build(g: Given) -> DataFrame:
-        grouped = stream.build(g).groupBy(*by).pivot("action", ["buy", "view", "never"])
+        by = [F.window("ts", "1 minute")] if timed else []
+        grouped = stream.build(g).groupBy(*by, "device").pivot("action", ["buy", "view", "never"])
         return grouped.agg(F.expr(call))
 
     has = {"window": "window"} if timed else {}
     keys = [*has, "device"]
     has |= {"device": "text"} | dict.fromkeys(["buy", "view", "never"], kind)
-    text = f"{stream.text} | pivot {by} {call}"
+    text = f"{stream.text} | pivot {call} {timed=}"
     return Query(build, mode, has, keys, mode == "append", text=text)
 
 

@@ -150,7 +150,6 @@ ALTERNATIVES = 220
 """So many the grammar has at least; the last count was 240."""
 
 
-@pytest.mark.usefixtures("session")
 def test_every_alternative_of_the_grammar_is_drawn() -> None:
     drawn = [generate(seed)[1] for seed in range(SEEDS // 2)]
     offered = set().union(*(draw.offered for draw in drawn))

@@ -14,8 +14,8 @@ from test_grammar import elastic, expected, folder, session
 
 __all__ = ["folder", "session"]
 
-WIDE = 130
-"""More than two words of null bits."""
+WIDE = 70
+"""More than one word of null bits."""
 
 
 def many() -> list[Column]:
