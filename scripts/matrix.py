@@ -30,6 +30,7 @@ _SHORT = [
     "tests/spark/test_contract.py",
     "tests/spark/test_minors.py",
     "tests/spark/test_sinks.py",
+    "tests/spark/test_writer_surface.py",
 ]
 _LONG = [
     *_SHORT,

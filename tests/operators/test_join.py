@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headgate.core.errors import UnsupportedQuery
 from headgate.operators.join.match import SideRecords, bounds_of, ordered, pairs
-from headgate.operators.join.operator import JoinOperator
+from headgate.operators.join.operator import JoinOperator, join_layout
 from headgate.operators.join.spec import LEFT, RIGHT, Comparison, JoinKind, JoinSpec
 from headgate.operators.serve import serve
 from headgate.operators.spec import Kind, Leaf, TimeKey
@@ -239,9 +238,11 @@ def test_a_warm_join_serves_in_every_form():
     warm(replace(SPEC, keys=(), kind=JoinKind.INNER))
 
 
-def test_a_join_of_too_many_columns_is_refused():
-    with pytest.raises(UnsupportedQuery, match="64 columns"):
-        replace(SPEC, sides=((INTEGER,) * 64, (INTEGER,)))
+def test_null_bits_of_many_columns_have_words_of_their_own():
+    few = join_layout(replace(SPEC, sides=((INTEGER,) * 63, (INTEGER,))))
+    many = join_layout(replace(SPEC, sides=((INTEGER,) * 64, (INTEGER,))))
+    assert (few.expiry_at, few.matched_at, few.sides[LEFT].at[0]) == (1, 2, 3)
+    assert (many.expiry_at, many.matched_at, many.sides[LEFT].at[0]) == (2, 3, 4)
 
 
 @pytest.mark.parametrize("op", ["<", "<=", ">", ">="])

@@ -112,20 +112,10 @@ UNSUPPORTED: dict[str, tuple[Callable[[SparkSession], DataFrame], str, str]] = {
         "append",
         "(?i)left ?anti",
     ),
-    "outer join on more than comparisons": (
-        _joined(f"v = v2 and {_IN_TIME} and v + v2 > 3", "left_outer"),
-        "append",
-        r"left outer join on .*v2.* > .*3",
-    ),
     "outer join without an equality": (
         _joined(_IN_TIME, "left_outer"),
         "append",
         "(?i)equality|equi",
-    ),
-    "map key": (
-        lambda s: rate(s).groupBy(F.create_map("value", "value")).count(),
-        "complete",
-        "cannot group by .*map<bigint,bigint>",
     ),
     "collated key": (
         lambda s: rate(s).groupBy(F.expr("string(value) collate utf8_lcase")).count(),

@@ -456,6 +456,14 @@ JOINS = {
             )
         )
     ),
+    "outer on any condition": Written(
+        lambda g: plain_events(g).join(
+            clicks(g), F.expr(f"{_MATCH} AND (ad > id % 5 OR action = 'buy')"), "full_outer"
+        )
+    ),
+    "semi on any condition": Written(
+        lambda g: events(g).join(clicks(g), F.expr(f"{_MATCH} AND ad + id % 3 = 2"), "left_semi")
+    ),
     "join, then enriched": Written(
         lambda g: (
             plain_events(g)

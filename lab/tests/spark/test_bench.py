@@ -238,6 +238,8 @@ def test_without_flink_its_baseline_says_why(monkeypatch):
         (aggregate.run, {"row_per_batch": 1}, "rows_per_batch"),
         (aggregate.run, {"batches": 2}, "dropped_batches"),
         (aggregate.run, {"engines": ("spark-rocks",)}, "spark-rocksdb"),
+        (aggregate.run, {"function": "stdev"}, "stddev"),
+        (aggregate.run, {"function": "stddev", "engines": ("transformWithState",)}, "only"),
         (overhead.run, {"rounds": 0}, "rounds"),
         (overhead.run, {"sides": ("bear",)}, "sides"),
         (cluster_kill.run, {"victims": "driver,cat"}, "cat"),

@@ -35,9 +35,23 @@ def arriving_type(leaf: Leaf) -> pa.DataType:
     return pa.int64() if leaf.kind is Kind.REGISTERS else arrow_type(leaf)
 
 
+_NULL_BITS = 63
+"""Null bits in a word: the sign is left alone."""
+
+
+def null_words(leaves: int) -> int:
+    """Return how many words the null bits of so many leaves take; at least one."""
+    return max(1, -(-leaves // _NULL_BITS))
+
+
+def null_at(leaf: int) -> tuple[int, int]:
+    """Return the word and the bit in it that say whether a leaf is null."""
+    return divmod(leaf, _NULL_BITS)
+
+
 def positions(leaves: Sequence[Leaf]) -> tuple[tuple[int, ...], int]:
-    """Return the word of each leaf behind a word of null bits, and how many words that makes."""
-    at, found = 1, []
+    """Return the word of each leaf behind the words of null bits, and how many words that makes."""
+    at, found = null_words(len(leaves)), []
     for leaf in leaves:
         found.append(at)
         at += leaf.words
@@ -59,9 +73,9 @@ class Words:
     Attributes
     ----------
     matrix : int64[n, w]
-        Word 0 holds the null bits. BYTES leaves hold 0 until they are interned.
-    strings : tuple of (int, int, Strings, bool[n] or None)
-        Word, bit, the strings of that column, and which are null: to be interned per key group.
+        The first words hold the null bits (`null_at`). BYTES leaves hold 0 until they are interned.
+    strings : tuple of (int, Strings, bool[n] or None)
+        Word, the strings of that column, and which are null: to be interned per key group.
     """
 
     matrix: I64
@@ -85,11 +99,12 @@ def encode(
     count = len(columns[0]) if columns else 0
     matrix = np.zeros((count, width), dtype=np.int64)
     strings = []
-    for bit, (column, leaf, word) in enumerate(zip(columns, leaves, at, strict=True)):
+    for number, (column, leaf, word) in enumerate(zip(columns, leaves, at, strict=True)):
         null: Mask | None = None
         if column.null_count:
             null = column.is_null().to_numpy(zero_copy_only=False)
-            matrix[:, 0] |= null.astype(np.int64) << bit
+            null_word, bit = null_at(number)
+            matrix[:, null_word] |= null.astype(np.int64) << bit
         if leaf.kind is Kind.BYTES:
             strings.append((word, _strings(column), null))
         elif leaf.kind is Kind.REGISTERS:
@@ -168,15 +183,16 @@ def decode(
     Parameters
     ----------
     words : int64[n, w]
-        Word 0 holds the null bits.
+        The first words hold the null bits (`null_at`).
     leaves, at
         As for `encode`.
     strings : Strings
         The table's interned strings.
     """
     arrays = []
-    for bit, (leaf, word) in enumerate(zip(leaves, at, strict=True)):
-        null = ((words[:, 0] >> bit) & 1).astype(np.bool_)
+    for number, (leaf, word) in enumerate(zip(leaves, at, strict=True)):
+        null_word, bit = null_at(number)
+        null = ((words[:, null_word] >> bit) & 1).astype(np.bool_)
         arrays.append(_column(words, leaf, word, null, strings))
     return arrays
 

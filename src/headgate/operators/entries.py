@@ -21,11 +21,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.core.errors import UnsupportedQuery
 from headgate.operators import codec
 from headgate.operators.leaves import from_leaf, from_leaves, leaf_of, to_leaf
 from headgate.operators.processor import Variable
-from headgate.operators.spec import MAX_LEAVES, Kind, Leaf
+from headgate.operators.spec import Kind, Leaf
 from headgate.state.ports import Table, TableLayout
 
 I64 = npt.NDArray[np.int64]
@@ -88,13 +87,16 @@ class Columns:
         """
         schema = self.variable.schema
         columns = []
-        for bit, (column, leaf, word) in enumerate(zip(schema, self.leaves, self.at, strict=False)):
+        for number, (column, leaf, word) in enumerate(
+            zip(schema, self.leaves, self.at, strict=False)
+        ):
             if leaf.kind is Kind.BYTES:
                 place = np.arange(len(words)) * per_row + (word - texts_from)
                 found = texts.take(pa.array(place))
             else:
+                null_word, bit = codec.null_at(number)
                 bits = np.column_stack(
-                    [(words[:, 0] >> bit) & 1, words[:, word : word + leaf.words]]
+                    [(words[:, null_word] >> bit) & 1, words[:, word : word + leaf.words]]
                 )
                 (found,) = codec.decode(bits, (leaf,), (1,), _NO_TEXTS)
             columns.append(from_leaf(found, column.type))
@@ -150,30 +152,18 @@ class EntryLayout:
 
 
 def entry_layout(keys: tuple[Leaf, ...], variables: tuple[Variable, ...]) -> EntryLayout:
-    """Return where the entries of `variables` lie.
-
-    Raises
-    ------
-    UnsupportedQuery
-        A key or variable has more columns than a row has null bits.
-    """
-    key_at, at = [], 1
-    for leaf in keys:
-        key_at.append(at)
-        at += leaf.words
+    """Return where the entries of `variables` lie."""
+    key_at, at = codec.positions(keys)
     leaves = [_leaves(variable) for variable in variables]
-    for what, found in [("the key", keys), *zip([v.name for v in variables], leaves, strict=True)]:
-        if len(found) > MAX_LEAVES:
-            msg = f"{what} of this processor has more than {MAX_LEAVES} columns; split it."
-            raise UnsupportedQuery(msg)
     headed = [i for i, variable in enumerate(variables) if not variable.single]
     numbers = [sum(x.words for x in own if x.kind is not Kind.BYTES) for own in leaves]
     texts = [sum(1 for x in own if x.kind is Kind.BYTES) for own in leaves]
-    texts_from = 1 + max([2 * len(headed), *numbers])
+    first = max(map(codec.null_words, map(len, leaves)), default=1)
+    texts_from = max(1 + 2 * len(headed), first + max(numbers, default=0))
     words = texts_from + max(texts, default=0)
     columns = tuple(
         Columns(
-            variable, index, own, _places(own, texts_from),
+            variable, index, own, _places(own, first, texts_from),
             1 + 2 * headed.index(index) if index in headed else 0,
         )
         for index, (variable, own) in enumerate(zip(variables, leaves, strict=True))
@@ -190,8 +180,8 @@ def _leaves(variable: Variable) -> tuple[Leaf, ...]:
     return (*(leaf for leaf in leaves if leaf is not None), *ends)
 
 
-def _places(leaves: Sequence[Leaf], texts_from: int) -> tuple[int, ...]:
-    number, text, at = 1, texts_from, []
+def _places(leaves: Sequence[Leaf], first: int, texts_from: int) -> tuple[int, ...]:
+    number, text, at = first, texts_from, []
     for leaf in leaves:
         if leaf.kind is Kind.BYTES:
             at.append(text)

@@ -1,6 +1,7 @@
 """Where each leaf of an `AggregateSpec` lies in a row, as arrays for the kernels.
 
-A row is ``[meta | key nulls, key words ..., slice start | value nulls, value words ...]``. Where
+A row is ``[meta | key nulls, key words ..., slice start | value nulls, value words ...]``; nulls are as
+many words as their bits need (`codec.null_at`). Where
 values of records are kept themselves (`AggregateSpec.kept`) each has a row of its own: its key goes on
 with a tag (0 for the aggregates' own row, else which of the collections it belongs to), the place of its
 record where that counts, and the words of the values; its last value word says how many are alike.
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headgate.operators.codec import positions
+from headgate.operators.codec import null_at, null_words, positions
 from headgate.operators.spec import AggregateSpec, Kind, Leaf, Op
 from headgate.state.ports import TableLayout
 
@@ -28,14 +29,14 @@ class RowLayout:
     ----------
     table : TableLayout
     key_at : tuple of int
-        Word of each key leaf within the key part (word 0 there holds the null bits).
+        Word of each key leaf within the key part.
     time_at : int
         Word of the slice start within the key part, or -1.
     value_at : tuple of int
-        Word of each value leaf within the value part (word 0 there holds the null bits).
+        Word of each value leaf within the value part.
     value_leaves : tuple of Leaf
-    leaves : int64[L, 4]
-        Per value leaf: word, words, kind, null bit.
+    leaves : int64[L, 5]
+        Per value leaf: word, words, kind, null bit, word of the null bit.
     ops : int64[A, 6]
         Per aggregate: op, first leaf, leaves, first extra leaf, extra leaves, checked.
     string_words : tuple of int
@@ -86,12 +87,13 @@ def row_layout(spec: AggregateSpec) -> RowLayout:
     value_at, value_words = positions(value_leaves)
     leaves = np.array(
         [
-            (word, leaf.words, int(leaf.kind), bit)
-            for bit, (word, leaf) in enumerate(zip(value_at, value_leaves, strict=True))
+            (word, leaf.words, int(leaf.kind), *reversed(null_at(number)))
+            for number, (word, leaf) in enumerate(zip(value_at, value_leaves, strict=True))
         ],
         dtype=np.int64,
-    ).reshape(-1, 4)
-    ops, nulls = [], 0
+    ).reshape(-1, 5)
+    ops: list[list[int]] = []
+    nulls = [0] * null_words(len(value_leaves))
     begins: list[tuple[int, float | int | None]] = []
     first = 0
     for aggregate in spec.aggregates:
@@ -102,23 +104,24 @@ def row_layout(spec: AggregateSpec) -> RowLayout:
         ops.append([int(x) for x in row])
         for i in range(count + extra):
             if aggregate.program is None and not _starts_at_zero(aggregate.op, i):
-                nulls |= 1 << (first + i)
+                _set_null(nulls, first + i)
         first += count + extra
     count_at = -1
     if spec.kept:
         # an aggregate of its own that no column brings
         count_at, value_words = value_words, value_words + 1
-        leaves = np.vstack([leaves, [(count_at, 1, int(Kind.INTEGER), first)]])
+        # never null, so its bit is nobody's business
+        leaves = np.vstack([leaves, [(count_at, 1, int(Kind.INTEGER), 0, 0)]])
         ops.append([int(Op.COUNT), first, 1, first + 1, 0, 0])
-    words_of = [0] * (value_words - 1)
+    words_of = [0] * (value_words - len(nulls))
     for leaf, value in begins:
         if value is None:
-            nulls |= 1 << leaf
+            _set_null(nulls, leaf)
         else:
             is_float = value_leaves[leaf].kind is Kind.FLOAT
             kind = np.float64 if is_float else np.int64
-            words_of[value_at[leaf] - 1] = int(np.array(value, dtype=kind).view(np.int64))
-    fresh = (nulls, *words_of)
+            words_of[value_at[leaf] - len(nulls)] = int(np.array(value, dtype=kind).view(np.int64))
+    fresh = (*nulls, *words_of)
     strings = [1 + w for w, x in zip(key_at, spec.keys, strict=True) if x.kind is Kind.BYTES]
     for kept, words in zip(spec.kept, kept_at, strict=True):
         strings += [1 + w for w, x in zip(words, kept.leaves, strict=True) if x.kind is Kind.BYTES]
@@ -140,6 +143,11 @@ def row_layout(spec: AggregateSpec) -> RowLayout:
         kept_at=tuple(kept_at),
         count_at=count_at,
     )
+
+
+def _set_null(nulls: list[int], leaf: int) -> None:
+    word, bit = null_at(leaf)
+    nulls[word] |= 1 << bit
 
 
 def _starts_at_zero(op: Op, leaf_index: int) -> bool:

@@ -80,15 +80,14 @@ class Leaves:
 
     def _read(self, words: I64) -> list[Value]:
         found: list[Value] = []
-        for word, _, kind, bit in self.leaves.tolist():
+        for word, _, kind, bit, null_word in self.leaves.tolist():
             column = words[:, word].copy()
-            nulls = ((words[:, 0] >> bit) & 1).astype(np.bool_)
+            nulls = ((words[:, null_word] >> bit) & 1).astype(np.bool_)
             found.append((column.view(np.float64) if kind == Kind.FLOAT else column, nulls))
         return found
 
     def _write(self, rows: I64, index: I64, buffers: list[Value]) -> None:
-        masks = rows[index, 0]
-        for (word, _, kind, bit), (values, nulls) in zip(
+        for (word, _, kind, bit, null_word), (values, nulls) in zip(
             self.leaves.tolist(), buffers, strict=True
         ):
             if kind == Kind.FLOAT:
@@ -96,8 +95,8 @@ class Leaves:
             else:
                 words = np.asarray(values, dtype=np.int64)
             rows[index, word] = np.where(nulls, 0, words)
-            masks = (masks & ~(1 << bit)) | (nulls.astype(np.int64) << bit)
-        rows[index, 0] = masks
+            masks = rows[index, null_word] & ~(1 << bit)
+            rows[index, null_word] = masks | (nulls.astype(np.int64) << bit)
 
 
 def _taken(buffers: list[Value], which: npt.NDArray[Any]) -> list[Value]:

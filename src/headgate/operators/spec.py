@@ -33,8 +33,8 @@ BEFORE_ALL_US = -(2**61)
 NO_TIME_US = 2**62
 """Stands for a plain event time that is null: after every watermark, so its row is never closed."""
 
-MAX_LEAVES = 63
-"""Leaves per side (key, values) of a row: their null bits share one word."""
+MAX_KEPT = 63
+"""Leaves of keys and of values that are kept: their null bits share one word."""
 
 
 class Kind(IntEnum):
@@ -290,15 +290,13 @@ class AggregateSpec(OperatorSpec):
     kept: tuple[Kept, ...] = ()
 
     def __post_init__(self) -> None:
-        values = sum(len(a.all_leaves) for a in self.aggregates)
         keys = len(self.keys) + sum(len(kept.leaves) for kept in self.kept)
-        for what, count in (("key", keys), ("aggregates", values)):
-            if count > MAX_LEAVES:
-                msg = (
-                    f"the {what} of this operator needs {count} columns, more than {MAX_LEAVES}; "
-                    "split the query."
-                )
-                raise UnsupportedQuery(msg)
+        if self.kept and keys > MAX_KEPT:
+            msg = (
+                f"keys and values that are kept need {keys} columns here, more than {MAX_KEPT}; make "
+                "structs of some for collect_list and the like, or split the query."
+            )
+            raise UnsupportedQuery(msg)
 
     @property
     def merges(self) -> tuple[Aggregate, ...] | None:

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.spark.cluster.location import Place, check_seen
 from headgate.spark.jvm.lock import CheckpointLock
-from headgate.spark.jvm.logfiles import raw_local_files
+from headgate.spark.jvm.logfiles import limits, raw_local_files
 from headgate.spark.step.begin import begin
 from headgate.spark.step.machine import StepMachine
 from headgate.state.checkpoint import Checkpoint
@@ -65,7 +65,9 @@ def launched(
     intake = machine.work.intake
     writer = writer.foreachBatch(machine.process)
     undo.callback(machine.give_up)  # in case Spark has started the query all the same
-    with raw_local_files(machine.spark):
+    with ExitStack() as files:
+        if not limits(intake.stream):
+            files.enter_context(raw_local_files(machine.spark))
         inner = begin(writer.start, intake.stream, lambda: machine.batches_begun > 0)
     if not finite:
         intake.start_ticking()

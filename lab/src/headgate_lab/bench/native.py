@@ -11,6 +11,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,30 @@ def _installed(module: str) -> bool:
         return False
 
 
-def counts_and_sums(rows: DataFrame) -> DataFrame:
-    """Return the job as DataFrame calls; what headgate gets too, unchanged."""
-    return rows.groupBy("k").agg(F.count(F.lit(1)).alias("c"), F.sum("v").alias("s"))
+FUNCTIONS: Mapping[str, tuple[str, str]] = {
+    "": ("", ""),
+    "collect_list": ("collect_list(v)", "collect_list(v)"),
+    "approx_count_distinct": ("approx_count_distinct(v)", "approx_count_distinct(v)"),
+    "percentile_approx": ("percentile_approx(v, 0.5)", "percentile_approx(v, 0.5)"),
+    "stddev": ("stddev(v)", "stddev(v)"),
+    # plain Spark has none on a stream; this is what people write instead
+    "count_distinct": ("count(distinct v)", "size(collect_set(v))"),
+}
+"""A further aggregate of the job: what it is in headgate's query, and in Spark's."""
+
+
+def counts_and_sums(rows: DataFrame, further: str = "") -> DataFrame:
+    """Return the job as DataFrame calls; what headgate gets too, unchanged.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Of columns k and v.
+    further : str
+        SQL of an aggregate more; none if empty.
+    """
+    more = [F.expr(further).alias("x")] if further else []
+    return rows.groupBy("k").agg(F.count(F.lit(1)).alias("c"), F.sum("v").alias("s"), *more)
 
 
 def _in_pandas(rows: DataFrame) -> DataFrame:
@@ -202,8 +224,9 @@ PROCESSORS: Mapping[str, Callable[[DataFrame], DataFrame]] = {
     "headgate-arrow": _with_batches,
     "headgate-rows": _with_rows,
     "headgate-pandas": _with_frames,
+    "headgate-function": _in_pandas,
 }
-"""The job as a processor in headgate's slots: vectorised, and Spark's own two forms unchanged."""
+"""The job as a processor in headgate's slots: vectorised, and Spark's own three forms unchanged."""
 
 
 def source(spark: SparkSession, directory: Path) -> DataFrame:
@@ -212,9 +235,11 @@ def source(spark: SparkSession, directory: Path) -> DataFrame:
     return reader.parquet(str(directory))
 
 
-def native_writer(name: str, rows: DataFrame, checkpoint: Path) -> Any:
+def native_writer(name: str, rows: DataFrame, checkpoint: Path, function: str = "") -> Any:
     """Return the writer of a baseline's query: no sink chosen, stops after the last file."""
     frame = BASELINES[name].query(rows)
+    if function:
+        frame = counts_and_sums(rows, FUNCTIONS[function][1])
     writer = frame.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
     return writer.trigger(availableNow=True)
 
@@ -256,11 +281,13 @@ def consume(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _frozen = True
 
 
-def headgate_writer(rows: Any, checkpoint: Path, slots: int, engine: str = HEADGATE) -> Any:
+def headgate_writer(
+    rows: Any, checkpoint: Path, slots: int, engine: str = HEADGATE, function: str = ""
+) -> Any:
     """Return the writer of headgate's query, as `native.native_writer` does for the others."""
     # Late and by name: the package's front imports the engine, of which this is a part.
     hg = importlib.import_module("headgate")
-    query = PROCESSORS.get(engine, counts_and_sums)
+    query = PROCESSORS.get(engine, partial(counts_and_sums, further=FUNCTIONS[function][0]))
     writer = hg.writeStream(query(rows)).slots(start=slots).outputMode("update")
     return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
 
@@ -277,6 +304,7 @@ def measure(engine: str, request: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(BASELINES[engine].settings) if engine in BASELINES else {}
     ours = engine == HEADGATE or engine in PROCESSORS
     slots, work = int(request["slots"]), Path(request["directory"])
+    function = str(request.get("function", ""))
     shared: dict[str, str | int] = {
         "spark.sql.shuffle.partitions": slots,
         "spark.driver.memory": "4g",  # Spark's in-memory store of 1,000,000 keys does not fit in 1g
@@ -288,8 +316,8 @@ def measure(engine: str, request: Mapping[str, Any]) -> dict[str, Any]:
     def writer(directory: str, name: str) -> Any:
         rows = source(spark, Path(directory))
         if ours:
-            return headgate_writer(rows, work / name, slots, engine)
-        return native_writer(engine, rows, work / name)
+            return headgate_writer(rows, work / name, slots, engine, function)
+        return native_writer(engine, rows, work / name, function)
 
     answer_of(writer(request["check"], "check")).save(work / "answer.npz")
     query = writer(request["timed"], "timed").format("noop").start()

@@ -18,6 +18,7 @@ TARGETS: Mapping[tuple[str, str], float] = {
     ("headgate-arrow", "applyInPandasWithState"): 50.0,
     ("headgate-arrow", "transformWithState"): 25.0,
     ("headgate-rows", "transformWithState"): 3.0,
+    ("headgate-function", "applyInPandasWithState"): 3.0,
 }
 """(ours, Spark's) -> our rows/s over theirs, at least; design, figures to reach."""
 

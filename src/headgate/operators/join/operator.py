@@ -85,7 +85,8 @@ class JoinLayout:
 def join_layout(spec: JoinSpec) -> JoinLayout:
     """Return where everything in `spec` lies."""
     key_at, side_at = codec.positions(spec.keys)
-    first = 3
+    nulls = max(codec.null_words(len(leaves)) for leaves in spec.sides)
+    first = nulls + 2
     strings = max(sum(x.kind is Kind.BYTES for x in leaves) for leaves in spec.sides)
     sides, words = [], first + strings
     for leaves in spec.sides:
@@ -104,7 +105,8 @@ def join_layout(spec: JoinSpec) -> JoinLayout:
     of_sides = range(1 + key_words + first, 1 + key_words + first + strings)
     table = TableLayout(key_words, (0,) * words)
     left, right = sides
-    return JoinLayout(table, key_at, side_at, 1, 2, (left, right), (*of_key, *of_sides))
+    texts = (*of_key, *of_sides)
+    return JoinLayout(table, key_at, side_at, nulls, nulls + 1, (left, right), texts)
 
 
 @dataclass(frozen=True)

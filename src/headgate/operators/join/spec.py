@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from headgate.core.errors import UnsupportedQuery
-from headgate.operators.spec import MAX_LEAVES, Leaf, OperatorSpec, OutputMode, TimeKey
+from headgate.operators.spec import Leaf, OperatorSpec, OutputMode, TimeKey
 
 LEFT, RIGHT = 0, 1
 
@@ -84,15 +83,6 @@ class JoinSpec(OperatorSpec):
     time: TimeKey | None
     holds_us: int | None = 0
     mode: OutputMode = OutputMode.APPEND
-
-    def __post_init__(self) -> None:
-        for what, count in (("key", len(self.keys)), ("sides", max(map(len, self.sides)))):
-            if count > MAX_LEAVES:
-                msg = (
-                    f"the {what} of this join needs {count} columns, more than {MAX_LEAVES}; select "
-                    "fewer columns before it."
-                )
-                raise UnsupportedQuery(msg)
 
     @property
     def shared(self) -> bool:

@@ -65,9 +65,9 @@ def compare_leaf(
     a: Any, a_float: Any, i: int, b: Any, b_float: Any, j: int, leaf: Any, offsets: Any, data: Any
 ) -> int:
     """Return -1, 0 or 1 for one leaf of value rows a[i] and b[j]; null comes first, NaN last."""
-    word, kind, bit = leaf[0], leaf[2], leaf[3]
-    a_null = (a[i, 0] >> bit) & 1
-    b_null = (b[j, 0] >> bit) & 1
+    word, kind, bit, nulls = leaf[0], leaf[2], leaf[3], leaf[4]
+    a_null = (a[i, nulls] >> bit) & 1
+    b_null = (b[j, nulls] >> bit) & 1
     if a_null or b_null:
         return int(b_null - a_null)
     if kind == _KIND_FLOAT:
@@ -118,11 +118,11 @@ def _compare(
 @jit
 def _copy(to: Any, i: int, source: Any, j: int, leaves: Any, first: int, count: int) -> None:
     for k in range(first, first + count):
-        word, words, bit = leaves[k, 0], leaves[k, 1], leaves[k, 3]
+        word, words, bit, nulls = leaves[k, 0], leaves[k, 1], leaves[k, 3], leaves[k, 4]
         for w in range(words):
             to[i, word + w] = source[j, word + w]
-        null = (source[j, 0] >> bit) & 1
-        to[i, 0] = (to[i, 0] & ~(np.int64(1) << bit)) | (null << bit)
+        null = (source[j, nulls] >> bit) & 1
+        to[i, nulls] = (to[i, nulls] & ~(np.int64(1) << bit)) | (null << bit)
 
 
 @jit
@@ -140,13 +140,13 @@ def _greatest_registers(to: Any, i: int, source: Any, j: int, word: int, words: 
 
 @jit
 def _is_null(values: Any, i: int, leaves: Any, leaf: int) -> bool:
-    return bool(((values[i, 0] >> leaves[leaf, 3]) & 1) == 1)
+    return bool(((values[i, leaves[leaf, 4]] >> leaves[leaf, 3]) & 1) == 1)
 
 
 @jit
 def _sum_decimal(to: Any, i: int, source: Any, j: int, leaves: Any, first: int) -> None:
     """Add a 128-bit sum; null with a positive count means overflow, and stays null."""
-    word, bit = leaves[first, 0], leaves[first, 3]
+    word, bit, nulls = leaves[first, 0], leaves[first, 3], leaves[first, 4]
     count_word = leaves[first + 1, 0]
     arriving = source[j, count_word]
     if arriving == 0:
@@ -154,7 +154,7 @@ def _sum_decimal(to: Any, i: int, source: Any, j: int, leaves: Any, first: int) 
     had = to[i, count_word]
     to[i, count_word] = had + arriving
     if _is_null(source, j, leaves, first):
-        to[i, 0] |= np.int64(1) << bit
+        to[i, nulls] |= np.int64(1) << bit
         return
     if had == 0:
         _copy(to, i, source, j, leaves, first, 1)
@@ -174,7 +174,7 @@ def _sum_decimal(to: Any, i: int, source: Any, j: int, leaves: Any, first: int) 
     if high > _DECIMAL_MAX_HIGH or (
         high == _DECIMAL_MAX_HIGH and below_unsigned(_DECIMAL_MAX_LOW, low)
     ):
-        to[i, 0] |= np.int64(1) << bit
+        to[i, nulls] |= np.int64(1) << bit
 
 
 @jit
@@ -194,7 +194,7 @@ def merge(
     Parameters
     ----------
     rows : int64[capacity, v]
-        Value parts of a table's rows (word 0: null bits); a view with any row stride.
+        Value parts of a table's rows; a view with any row stride.
     rows_float : float64[capacity, v]
         The same memory.
     index : int64[n]
@@ -203,7 +203,7 @@ def merge(
     incoming_float : float64[n, v]
         The same memory.
     ops : int64[A, 6]
-    leaves : int64[L, 4]
+    leaves : int64[L, 5]
     offsets : int64[m + 1]
     data : uint8[]
         The table's strings.

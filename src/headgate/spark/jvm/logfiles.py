@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.spark.jvm.expressions import tree_patterns
+from headgate.spark.jvm.plans import analysed
 
 _RAW = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
@@ -17,6 +20,15 @@ _RAW = {
     "fs.file.impl.disable.cache": "true",
 }
 _CLASS = "fs.file.impl"
+
+
+def limits(stream: DataFrame) -> bool:
+    """Return whether Spark itself keeps state for a stream: how many rows of a limit have come.
+
+    Its RocksDB store takes local files through the class that writes checksums, and no other.
+    """
+    (limit,) = tree_patterns(stream.sparkSession, ["LIMIT"])
+    return bool(analysed(stream).containsPattern(limit))
 
 
 @contextmanager

@@ -91,6 +91,27 @@ def placeholder(spark: SparkSession, schema: StructType, attributes: Jvm) -> Jvm
     return leaf(spark, attributes, computed_rows(empty))
 
 
+def union(spark: SparkSession, plans: Iterable[Jvm]) -> Jvm:
+    """Return the rows of all plans, whose columns stand for each other by position."""
+    node = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Union")
+    return node(seq(spark, plans), False, False)
+
+
+def inner_join(spark: SparkSession, join: Jvm) -> Jvm:
+    """Return a join's inner one."""
+    return join_of(spark, join, (join.left(), join.right()), "Inner", join.condition().get())
+
+
+def join_of(
+    spark: SparkSession, join: Jvm, inputs: tuple[Jvm, Jvm], kind: str, condition: Jvm
+) -> Jvm:
+    """Return a logical Join of other inputs, kind (as Catalyst names its object) and condition."""
+    made = java_class(spark, f"org.apache.spark.sql.catalyst.plans.{kind}$.MODULE$")
+    some = java_class(spark, "scala.Some")(condition)
+    node = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Join")
+    return node(*inputs, made, some, join.hint())
+
+
 class Graft:
     """A plan whose leaf is replaced for every batch, with few calls into the JVM.
 

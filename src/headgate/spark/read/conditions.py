@@ -65,6 +65,10 @@ class ConditionReader:
         found = join.condition()
         self.whole: Jvm | None = _plain(spark, found.get()) if found.isDefined() else None
 
+    def conjuncts(self) -> list[Jvm]:
+        """Return the conjuncts as they stand."""
+        return list(_conjuncts(self.whole))
+
     def read(self) -> Condition:
         """Return the conjuncts."""
         condition = Condition()

@@ -27,6 +27,7 @@ from headgate.spark.jvm.analysis import (
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import analysed, without_watermarks
 from headgate.spark.read import aggregate, deduplicate, join, processor
+from headgate.spark.read.outer import with_any_condition
 from headgate.spark.read.passing import LIMIT_READER, passing
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.read.reading import NodeReader, Reading
@@ -65,6 +66,7 @@ def shown(df: DataFrame, mode: str) -> list[str]:
     """Return, a line each, where each part of the query behind `df` runs; for people."""
     spark = df.sparkSession
     plan = distinct(spark, without_cte(spark, analysed(df)), mode)
+    plan = with_any_condition(spark, plan)
 
     def limits(node: Jvm) -> bool:
         counts = class_name(node) == "GlobalLimit" and mode == "append"
@@ -101,11 +103,13 @@ def read(
         `arrival` is no timestamp column of what an operator reads, or one of `ordered` no column.
     """
     spark = df.sparkSession
-    plan = distinct(spark, without_cte(spark, analysed(df)), mode)
-    if not plan.isStreaming():
+    whole = analysed(df)
+    if not whole.isStreaming():
         msg = "this DataFrame is not streaming; read its source with spark.readStream."
         raise UnsupportedQuery(msg)
+    plan = distinct(spark, without_cte(spark, whole), mode)
     _check_with_spark(spark, plan, mode)
+    plan = with_any_condition(spark, plan)
     reader = _QueryReader(Reading(spark, plan, OutputMode[mode.upper()], arrival, ordered, 0))
     above = reader.above(plan)
     if reader.operators:

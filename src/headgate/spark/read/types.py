@@ -13,7 +13,6 @@ from headgate.operators.spec import Kind, Leaf
 from headgate.spark.jvm.expressions import known_not_null
 from headgate.spark.jvm.folding import as_bytes, from_bytes, reinterpreted
 from headgate.spark.jvm.folding import normalised as normalised_whole
-from headgate.spark.read.wording import WAY_OUT
 
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _AS_LONGS = (
@@ -117,24 +116,50 @@ def key_leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Le
     UnsupportedQuery
         There are none such.
     """
-    if _holds(data_type, T.MapType) or _collated(data_type):
+    if _collated(data_type):
         msg = (
-            f"cannot group by {what} of type {data_type.simpleString()}; group by map_entries of a "
-            f"map, and by lower(...) or collation_key of a collated string, {WAY_OUT}."
+            f"cannot group by {what} of type {data_type.simpleString()}, which plain Spark refuses on a "
+            "stream too; group by lower(...) or collation_key of it."
         )
         raise UnsupportedQuery(msg)
+    if _holds(data_type, T.MapType):
+        value = _with_sorted_maps(data_type, value)
     if not in_order(data_type):
         value = normalised_whole(value)
     found = any_leaves(data_type, value)
     return [(leaf, normalised(leaf, part)) for leaf, part in found]
 
 
+def _with_sorted_maps(data_type: T.DataType, value: Column) -> Column:
+    """Return a value whose maps have their entries in the order of their keys, as Spark groups them."""
+    if not _holds(data_type, T.MapType):
+        return value
+    if isinstance(data_type, T.MapType):
+        inner = data_type.valueType
+
+        def entry(key: Column) -> Column:
+            return F.struct(key, _with_sorted_maps(inner, value.getItem(key)))
+
+        return F.map_from_entries(F.transform(F.array_sort(F.map_keys(value)), entry))
+    if isinstance(data_type, T.ArrayType):
+        element = data_type.elementType
+        return F.transform(value, lambda x: _with_sorted_maps(element, x))
+    assert isinstance(data_type, T.StructType)
+    fields = [
+        _with_sorted_maps(f.dataType, value.getField(f.name)).alias(f.name)
+        for f in data_type.fields
+    ]
+    return F.when(value.isNotNull(), F.struct(*fields))
+
+
 def _holds(data_type: T.DataType, kind: type[T.DataType]) -> bool:
+    if isinstance(data_type, kind):
+        return True
     if isinstance(data_type, T.ArrayType):
         return _holds(data_type.elementType, kind)
     if isinstance(data_type, T.StructType):
         return any(_holds(field.dataType, kind) for field in data_type.fields)
-    return isinstance(data_type, kind)
+    return False
 
 
 def _collated(data_type: T.DataType) -> bool:

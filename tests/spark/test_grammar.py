@@ -1,0 +1,184 @@
+"""Whatever Spark lets through runs: generated queries answer as Spark does, while slots change."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import answers
+import grammar_data
+import pytest
+from generated import generate
+from grammar import Query
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from written import counted
+
+import headgate as hg
+from headgate.core.errors import UnsupportedQuery
+
+SEEDS, AT_ONCE = 2000, 20
+"""Queries of the thorough run, and of one of its tests."""
+
+QUICK, QUICK_AMONG = 12, 200
+"""Queries of the short run, and among how many they are chosen."""
+
+REFUSED: dict[str, str] = {}
+"""What is refused of the generated queries: words of the message, and why."""
+
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    # plain Spark's transformWithState needs it
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    before = {name: spark.conf.get(name, None) for name in _SETTINGS}
+    for name, value in _SETTINGS.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, old in before.items():
+        spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("grammar")
+    grammar_data.write(folder)
+    return folder
+
+
+Shape = list[tuple[str, str]]
+
+
+def _shape(frame: DataFrame) -> Shape:
+    return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
+
+
+def elastic(
+    spark: SparkSession, folder: Path, query: Query, seed: int
+) -> tuple[Counter[str], Shape]:
+    """Return what headgate puts out, and its schema."""
+    frame = query.build(grammar_data.Given(spark, folder))
+    batches: list[list[Any]] = []
+    shapes: list[Shape] = [_shape(frame)]
+
+    def keep(batch: DataFrame, batch_id: int) -> None:
+        batches.append(batch.collect())
+        shapes.append(_shape(batch))
+
+    made = hg.writeStream(frame).outputMode(query.mode).slots(start=2).keyGroups(16)
+    made = made.trigger(availableNow=True)
+    if query.sink == "memory":
+        made = made.format("memory").queryName(f"grammar_{seed}")
+    else:
+        made = made.foreachBatch(keep)
+    running = made.start()
+    if running.assignment():
+        answers.change_at_random(running, random.Random(str(seed)), key_groups=16)
+    running.awaitTermination()
+    if query.sink == "memory":
+        table = spark.table(f"grammar_{seed}")
+        batches, shapes = [table.collect()], [_shape(table)]
+        spark.catalog.dropTempView(f"grammar_{seed}")
+    return counted(spark, final(batches, query)), shapes[-1]
+
+
+def final(batches: list[list[Any]], query: Query) -> list[Any]:
+    if query.mode == "complete":
+        return batches[-1] if batches else []
+    rows = [row for batch in batches for row in batch]
+    if query.mode == "append" or query.stream or not query.keys:
+        return rows
+    return list({tuple(repr(row[key]) for key in query.keys): row for row in rows}.values())
+
+
+def expected(spark: SparkSession, folder: Path, query: Query) -> tuple[Counter[str], Shape]:
+    """Return Spark's answer: of a batch, or of its own stream where only that says it."""
+    if query.stream:
+        rows: list[Any] = []
+        frame = query.build(grammar_data.Given(spark, folder))
+
+        def keep(batch: DataFrame, batch_id: int) -> None:
+            if query.mode == "complete":
+                rows.clear()
+            rows.extend(batch.collect())
+
+        made = frame.writeStream.outputMode(query.mode).foreachBatch(keep)
+        made.trigger(availableNow=True).start().awaitTermination()
+        return counted(spark, rows), _shape(frame)
+    last = query.mode != "append" or not query.due
+    frame = query.build(grammar_data.Given(spark, folder, stream=False, last=last))
+    return counted(spark, frame.collect()), _shape(frame)
+
+
+def outcome(spark: SparkSession, folder: Path, seed: int) -> str:
+    """Return nothing where all is well, and what is wrong with a query otherwise."""
+    query, _ = generate(seed)
+    try:
+        got, shape = elastic(spark, folder, query, seed)
+    except UnsupportedQuery as error:
+        if any(words in str(error) for words in REFUSED):
+            return ""
+        return f"REFUSED {query.text}\n    {error}"
+    except Exception as error:
+        return f"FAILED {query.text}\n    {type(error).__name__}: {str(error)[:600]}"
+    try:
+        wanted, wanted_shape = expected(spark, folder, query)
+    except AnalysisException as error:
+        return f"UNJUDGED {query.text}\n    {str(error)[:300]}"
+    if got != wanted:
+        missing, extra = wanted - got, got - wanted
+        return (
+            f"WRONG {query.text}\n    missing {missing.total()} {list(missing)[:2]}\n"
+            f"    extra {extra.total()} {list(extra)[:2]}"
+        )
+    if shape != wanted_shape:
+        return f"SCHEMA {query.text}\n    {shape}\n    wanted {wanted_shape}"
+    return ""
+
+
+ALTERNATIVES = 220
+"""So many the grammar has at least; the last count was 240."""
+
+
+def test_every_alternative_of_the_grammar_is_drawn() -> None:
+    drawn = [generate(seed)[1] for seed in range(SEEDS // 2)]
+    offered = set().union(*(draw.offered for draw in drawn))
+    assert not offered - {name for draw in drawn for name in draw.used}
+    assert len(offered) > ALTERNATIVES
+
+
+def short() -> list[int]:
+    """Return the seeds of the short run: each of the first ones that brings most that is new."""
+    known: set[str] = set()
+    chosen = []
+    drawn = {seed: set(generate(seed)[1].used) for seed in range(QUICK_AMONG)}
+    while len(chosen) < QUICK:
+        seed = max(drawn, key=lambda one: len(drawn[one] - known))
+        known |= drawn.pop(seed)
+        chosen.append(seed)
+    return chosen
+
+
+def test_generated_queries_answer_as_spark_does(session: SparkSession, folder: Path) -> None:
+    found = [outcome(session, folder, seed) for seed in short()]
+    assert not list(filter(None, found)), "\n\n".join(filter(None, found))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("part", range(SEEDS // AT_ONCE))
+def test_all_generated_queries_answer_as_spark_does(
+    session: SparkSession, folder: Path, part: int
+) -> None:
+    seeds = range(part * AT_ONCE, (part + 1) * AT_ONCE)
+    found = [outcome(session, folder, seed) for seed in seeds]
+    assert not list(filter(None, found)), "\n\n".join(filter(None, found))
