@@ -299,7 +299,7 @@ def test_the_engine_is_called_as_agreed(tmp_path: Path, engine_calls: Recorder) 
         ("keyGroups", (128,)),
         ("outputMode", ("append",)),
         ("format", ("parquet",)),
-        ("option", ("path", f"file:{it.output}")),
+        ("options", ()),
         ("option", ("checkpointLocation", f"file:{it.checkpoint}")),
         ("queryName", ("nexmark-q5",)),
         ("option", ("headgate.workload", "nexmark-q5")),
@@ -308,6 +308,7 @@ def test_the_engine_is_called_as_agreed(tmp_path: Path, engine_calls: Recorder) 
         ("start", ()),
     ]
     assert engine_calls.calls[3][2] == {"max": "auto", "start": 3}
+    assert engine_calls.calls[7][2] == {"path": f"file:{it.output}"}
 
 
 def test_an_unknown_workload_is_refused_with_the_nearest_name(engine_calls: Recorder) -> None:
