@@ -28,6 +28,7 @@ class Benchmark(StrEnum):
     CPU_COST = "cpu-cost"
     OVERHEAD = "overhead"
     KILL = "kill"
+    KAFKA_KILL = "kafka-kill"
     STORM = "storm"
     ISOLATION = "isolation"
     REPLICAS = "replicas"
