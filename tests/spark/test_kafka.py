@@ -7,23 +7,40 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.core.errors import ConfigError
+from headgate.core.errors import ConfigError, HeadgateError
 from headgate.spark.step import kafka_writer
 from headgate.spark.workloads.broker import Broker
-from headgate.spark.workloads.topics import Read, committed, delete_topic, make_topic
-from headgate_lab.testing import kafka
+from headgate.spark.workloads.topics import TopicRecord, committed, delete_topic, make_topic, put
+from headgate_lab.testing.kafka import add_connector
+
+T = TypeVar("T")
+
+
+def or_skip(get: Callable[[], T]) -> T:
+    """Return what needs jars; skips the test where they cannot be had."""
+    try:
+        return get()
+    except HeadgateError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def connected(spark: SparkSession) -> SparkSession:
+    """The session, with Spark's Kafka connector."""
+    or_skip(lambda: add_connector(spark))
+    return spark
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with kafka.broker() as made:
+    with or_skip(Broker) as made:
         yield made
 
 
@@ -73,7 +90,7 @@ def finish(writer: Any) -> Any:
     return query
 
 
-def keys(records: list[Read]) -> Counter[bytes | None]:
+def keys(records: list[TopicRecord]) -> Counter[bytes | None]:
     return Counter(record.key for record in records)
 
 
@@ -108,11 +125,10 @@ def test_a_step_that_is_delivered_again_is_seen_once(
 
 
 def test_sparks_own_writer_is_had_by_an_option(
-    spark: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
+    connected: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    kafka.add_connector(spark)
     out = topic("out")
-    rows = windows(events(spark, tmp_path / "in"))
+    rows = windows(events(connected, tmp_path / "in"))
     options = {"headgate.delivery": "at-least-once"}
     query = finish(into(rows, broker, out, tmp_path / "checkpoint", **options))
     assert "Kafka" in query.lastProgress["sink"]["description"]
@@ -120,9 +136,8 @@ def test_sparks_own_writer_is_had_by_an_option(
 
 
 def test_a_record_is_as_sparks_own_sink_writes_it(
-    spark: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
+    connected: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    kafka.add_connector(spark)
     ours, theirs = topic("ours", 5), topic("theirs", 5)
     (tmp_path / "in").mkdir()
     lines = [json.dumps({"n": n}) for n in range(200)]
@@ -141,11 +156,11 @@ def test_a_record_is_as_sparks_own_sink_writes_it(
             F.when(F.col("n") % 7 == 0, F.lit(3)).alias("partition"),
         )
 
-    stream = spark.readStream.schema("n int").json(str(tmp_path / "in"))
+    stream = connected.readStream.schema("n int").json(str(tmp_path / "in"))
     writer = hg.writeStream(records(stream, ours)).format("kafka").trigger(availableNow=True)
     writer = writer.option("kafka.bootstrap.servers", broker.servers)
     finish(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
-    batch = records(spark.read.schema("n int").json(str(tmp_path / "in")), theirs)
+    batch = records(connected.read.schema("n int").json(str(tmp_path / "in")), theirs)
     batch.write.format("kafka").option("kafka.bootstrap.servers", broker.servers).save()
 
     def shown(name: str) -> Counter[Any]:
@@ -245,3 +260,119 @@ def test_a_topic_that_is_deleted_ends_the_query_in_one_sentence(
     make_topic(broker.servers, out, 3)
     finish(into(rows, broker, out, checkpoint))
     assert len(committed(broker.servers, [out])) == 1
+
+
+# -- what comes in -----------------------------------------------------------------------------------
+
+
+CLICK = "page string, at timestamp"
+
+
+@pytest.fixture
+def clicks(broker: Broker, topic: Callable[..., str]) -> Callable[[int, int], list[str]]:
+    """Puts clicks of `count` seconds from `first` on into two topics; returns their names."""
+    names: list[str] = []
+
+    def put_in(first: int, count: int) -> list[str]:
+        if not names:
+            names.extend([topic("left", 3), topic("right", 2)])
+        for place, name in enumerate(names):
+            records = (
+                {
+                    "value": json.dumps(
+                        {"page": f"p{n % 5}", "at": f"2026-01-01T00:{n // 60:02d}:{n % 60:02d}Z"}
+                    ),
+                    "key": str(n),
+                    "headers": [("trace", str(n).encode())] if n % 2 else None,
+                }
+                for n in range(first, first + count)
+                if n % 2 == place
+            )
+            put(
+                broker.servers,
+                name,
+                ({k: v for k, v in r.items() if v is not None} for r in records),
+            )
+        return names
+
+    return put_in
+
+
+def per_page(spark: SparkSession, servers: str, topics: list[str], **options: str) -> DataFrame:
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers)
+    records = reader.option("subscribe", ",".join(topics)).options(**options).load()
+    read = F.from_json(F.col("value").cast("string"), CLICK)
+    return (
+        records.select(read.alias("click"), F.size("headers").alias("heads"))
+        .select("click.*", "heads")
+        .withWatermark("at", "1 second")
+        .groupBy(F.window("at", "10 seconds"), "page")
+        .agg(F.count("*").alias("n"), F.sum(F.when(F.col("heads") > 0, 1)).alias("traced"))
+        .select("page", F.unix_seconds("window.start").alias("start"), "n", "traced")
+    )
+
+
+def test_kafka_in_small_batches_equals_the_batch_answer_from_where_the_job_began(
+    connected: SparkSession,
+    broker: Broker,
+    clicks: Callable[[int, int], list[str]],
+    tmp_path: Path,
+) -> None:
+    topics = clicks(0, 60)
+    # the job begins behind these, and reads what comes after it was started, up to a limit
+    options = {"includeHeaders": "true", "maxOffsetsPerTrigger": "40", "minPartitions": "7"}
+    frame = per_page(connected, broker.servers, topics, **options)
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+    writer = hg.writeStream(frame).slots(start=2).option("checkpointLocation", checkpoint)
+    writer = writer.format("parquet").option("path", out).trigger(processingTime="0 seconds")
+    query = writer.start()
+    query.processAllAvailable()
+    clicks(60, 240)
+    query.scale(3)
+    query.processAllAvailable()
+    behind = [p["headgate"]["lag"] for p in query.recentProgress if p["headgate"].get("lag")]
+    latency = [p["headgate"]["latency_ms"] for p in query.recentProgress if p["headgate"]]
+    query.stop()
+    clicks(300, 60)  # behind the job's end: not its business
+    found = hg.verify(
+        connected,
+        lambda session: per_page(session, broker.servers, topics, **options),
+        checkpoint=checkpoint,
+        output=connected.read.parquet(out),
+    )
+    assert (found["missing"], found["extra"]) == (0, 0)
+    assert found["rows_compared"] >= 5 * 20
+    # lag by partition, which shrinks to nothing
+    assert set(behind[-1]) == {f"{topics[0]}-{n}" for n in range(3)} | {
+        f"{topics[1]}-{n}" for n in range(2)
+    }
+    assert max(sum(one.values()) for one in behind) > 100
+    assert sum(behind[-1].values()) == 0
+    # records wait in the topic, and their latency says so
+    waited = [one["mean"] for one in latency if one]
+    assert waited
+    assert max(waited) > 0.0
+    journalled = [json.loads(line) for line in query.journal.read_text().splitlines()]
+    assert any(sum(one["lag"].values()) > 0 for one in journalled if one.get("lag"))
+
+
+def test_explain_says_whether_kafkas_timestamp_reaches_the_operator(
+    connected: SparkSession,
+) -> None:
+    reads = per_page(connected, "127.0.0.1:9092", ["t"], includeHeaders="true")
+    assert "arrival       of aggregate-0: Kafka's timestamp" in hg.explain(reads)
+    records = connected.readStream.format("kafka").option(
+        "kafka.bootstrap.servers", "127.0.0.1:9092"
+    )
+    rows = records.option("subscribe", "t").load()
+
+    def same(batches: Any) -> Any:
+        yield from batches
+
+    mapped = rows.select("value").mapInArrow(same, "value binary").groupBy("value").count()
+    assert "unknown, since Kafka's timestamp does not reach it" in hg.explain(mapped, "update")
+    exploded = rows.select(F.explode(F.split(F.col("value").cast("string"), " ")).alias("w"))
+    assert "of aggregate-0: Kafka's" in hg.explain(exploded.groupBy("w").count(), "update")
+    table = connected.range(5).withColumnRenamed("id", "n")
+    joined = rows.selectExpr("CAST(value AS int) AS n").join(table, "n").groupBy("n").count()
+    assert "of aggregate-0: Kafka's" in hg.explain(joined, "update")

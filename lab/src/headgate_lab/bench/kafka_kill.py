@@ -37,7 +37,14 @@ from headgate.spark.workloads.broker import Broker
 from headgate.spark.workloads.clicks import connector
 from headgate.spark.workloads.topics import committed, make_topic
 from headgate.state.checkpoint import Checkpoint
-from headgate_lab.bench.common import machine, parameters, progress, require, spark_env
+from headgate_lab.bench.common import (
+    machine,
+    parameters,
+    progress,
+    require,
+    spark_env,
+    terminate_as_exit,
+)
 
 DRIVER, WORKER, BROKER = "driver", "worker", "broker"
 VICTIMS = (DRIVER, WORKER, BROKER)
@@ -80,6 +87,9 @@ class KafkaKillParameters:
     moment_s_max: float = 2.0
     """A kill comes up to this long after both jobs have gone on since the one before; >= 0."""
 
+    limit_s: float = 3_600.0
+    """No kill is begun after so long; the result says how many there were; > 0."""
+
     life_s_max: float = 120.0
     """A job that makes no step for so long has failed; > 0."""
 
@@ -114,6 +124,7 @@ def run(**given: Any) -> dict[str, Any]:
     chosen = parameters(KafkaKillParameters, given)
     began = time.monotonic()
     with (
+        terminate_as_exit(),
         tempfile.TemporaryDirectory(
             prefix="headgate-kafka-kill-", ignore_cleanup_errors=True
         ) as at,
@@ -197,7 +208,10 @@ class _Run:
             make_topic(servers, topic, 3)
         feed = _Feed(servers, self._chosen.rate)
         try:
+            until = time.monotonic() + self._chosen.limit_s
             for number, victim in enumerate(_victims(self._chosen), 1):
+                if time.monotonic() > until:
+                    break
                 self._strike(number, victim)
             feed.end()
             self._finish()

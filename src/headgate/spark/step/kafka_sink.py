@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import ConfigError, EngineError
 from headgate.spark.settings.kafka import KafkaTarget, confluent, kafka_target
-from headgate.spark.step.kafka_writer import KafkaRecord, KafkaWriter
+from headgate.spark.step.kafka_writer import NO_TOPIC, KafkaRecord, KafkaWriter
 
 _HEADERS = T.ArrayType(
     T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
@@ -168,8 +168,7 @@ def _look(target: KafkaTarget) -> None:
         )
         raise ConfigError(msg) from error
     wrong = found.topics[target.topic].error if target.topic is not None else None
-    missing = (module.KafkaError.UNKNOWN_TOPIC_OR_PART, module.KafkaError._UNKNOWN_TOPIC)
-    if wrong is not None and wrong.code() in missing:
+    if wrong is not None and wrong.name() in NO_TOPIC:
         msg = (
             f'Kafka at {target.servers} has no topic "{target.topic}"; make it, or correct option '
             "topic."

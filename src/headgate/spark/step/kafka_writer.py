@@ -22,6 +22,20 @@ _CALL_S = 10.0
 _OF_PRODUCERS = ("transaction.timeout.ms", "partitioner")
 _POLL_S = 0.05
 
+_TIMED_OUT = -185
+"""What librdkafka calls so."""
+
+_FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
+NO_TOPIC = {"_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION"}
+_FINAL = _FENCED | {
+    "GROUP_AUTHORIZATION_FAILED",
+    "INVALID_TRANSACTION_TIMEOUT",
+    "MSG_SIZE_TOO_LARGE",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+}
+"""Errors of librdkafka, by their names, after which trying again helps nobody."""
+
 _LOG = logging.getLogger("headgate.kafka")
 _LOG.addHandler(logging.NullHandler())
 
@@ -153,7 +167,7 @@ class KafkaWriter:
             except BufferError:
                 self._producer.poll(_POLL_S)
                 if time.monotonic() > until_s:
-                    timed_out = self._client.KafkaError(self._client.KafkaError._TIMED_OUT)
+                    timed_out = self._client.KafkaError(_TIMED_OUT)
                     raise self._client.KafkaException(timed_out) from None
 
     def _call(self, call: Callable[[float], Any], until_s: float) -> None:
@@ -201,11 +215,7 @@ class KafkaWriter:
         asked = [self._client.TopicPartition(topic, 0) for topic in topics]
         notes = reader.committed(asked, timeout=limit_s)
         for note in notes:
-            missing = (
-                self._client.KafkaError.UNKNOWN_TOPIC_OR_PART,
-                self._client.KafkaError._UNKNOWN_TOPIC,
-            )
-            if note.error is not None and note.error.code() not in missing:
+            if note.error is not None and note.error.name() not in NO_TOPIC:
                 raise self._client.KafkaException(note.error)
         return max((note.offset - 1 for note in notes if note.offset > 0), default=None)
 
@@ -228,40 +238,29 @@ class KafkaWriter:
 
     def _is_final(self, error: Exception) -> bool:
         """Return whether another transaction would fail as well."""
-        known = self._client.KafkaError
-        return error.args[0].code() in (
-            known._FENCED,
-            known.PRODUCER_FENCED,
-            known.INVALID_PRODUCER_EPOCH,
-            known.MSG_SIZE_TOO_LARGE,
-            known.TOPIC_AUTHORIZATION_FAILED,
-            known.GROUP_AUTHORIZATION_FAILED,
-            known.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            known.INVALID_TRANSACTION_TIMEOUT,
-        )
+        return error.args[0].name() in _FINAL
 
     def _failed(self, error: Exception, what: str, *, overdue: bool = False) -> EngineError:
         """Return one sentence for what the client says."""
-        known = self._client.KafkaError
         found = error.args[0]
-        code, text = found.code(), str(found.str()).strip().rstrip(".")
-        if code == known.INVALID_TRANSACTION_TIMEOUT:
-            asked_ms = round(self._target.transaction_s * 1e3)
+        name, text = found.name(), str(found.str()).strip().rstrip(".")
+        limit = f"{PREFIX}transaction.timeout.ms={round(self._target.transaction_s * 1e3)}"
+        if name == "INVALID_TRANSACTION_TIMEOUT":
             msg = (
-                f"{self._where} allows no {PREFIX}transaction.timeout.ms of {asked_ms}; lower it, or "
-                "raise the broker's transaction.max.timeout.ms."
+                f"{self._where} does not allow {limit}; lower it, or raise the broker's "
+                "transaction.max.timeout.ms."
             )
         elif overdue:
             msg = (
-                f"{self._where} did not get all of a step within {PREFIX}transaction.timeout.ms="
-                f"{round(self._target.transaction_s * 1e3)} ({text}); raise it, or write less per batch."
+                f"{self._where} did not get all of a step within {limit} ({text}); raise it, or write "
+                "less per batch."
             )
-        elif code in (known._FENCED, known.PRODUCER_FENCED, known.INVALID_PRODUCER_EPOCH):
+        elif name in _FENCED:
             msg = (
                 f"another driver writes to {self._where} for this job since, so this one may not "
                 f"({text}); run a checkpoint, or a copy of it, once only."
             )
-        elif code in (known._UNKNOWN_TOPIC, known.UNKNOWN_TOPIC_OR_PART, known._UNKNOWN_PARTITION):
+        elif name in NO_TOPIC:
             msg = (
                 f"{self._where} has no such topic or partition as was to be written ({text}); make it, "
                 "and start the query again."

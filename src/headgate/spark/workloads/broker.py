@@ -162,7 +162,10 @@ class Broker:
     def _java(self) -> list[str]:
         home = os.environ.get("JAVA_HOME")
         java = f"{home}/bin/java" if home else "java"
+        # where the system knows how: it does not outlive who started it
+        guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         return [
+            *guard,
             java,
             f"-Xmx{self._memory}",
             "-XX:+UseSerialGC",

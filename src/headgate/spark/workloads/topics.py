@@ -14,7 +14,7 @@ _CALL_S = 30.0
 _QUIET_S = 0.2
 
 
-class Read(NamedTuple):
+class TopicRecord(NamedTuple):
     """A record as a reader sees it."""
 
     topic: str
@@ -86,7 +86,9 @@ def put(servers: str, topic: str, values: Iterable[dict[str, Any]]) -> None:
         raise EngineError(msg)
 
 
-def committed(servers: str, topics: Sequence[str], *, all_records: bool = False) -> list[Read]:
+def committed(
+    servers: str, topics: Sequence[str], *, all_records: bool = False
+) -> list[TopicRecord]:
     """Return what a reader sees of topics by now: of transactions, those that were committed.
 
     Parameters
@@ -119,7 +121,7 @@ def committed(servers: str, topics: Sequence[str], *, all_records: bool = False)
         reader.close()
 
 
-def _until_ends(reader: Any, open_ends: set[tuple[str, int]], module: Any) -> list[Read]:
+def _until_ends(reader: Any, open_ends: set[tuple[str, int]], module: Any) -> list[TopicRecord]:
     found = []
     deadline = time.monotonic() + 4 * _CALL_S
     while open_ends:
@@ -127,7 +129,7 @@ def _until_ends(reader: Any, open_ends: set[tuple[str, int]], module: Any) -> li
             error = message.error()
             if error is None:
                 found.append(
-                    Read(
+                    TopicRecord(
                         message.topic(),
                         message.partition(),
                         message.offset(),
@@ -136,7 +138,7 @@ def _until_ends(reader: Any, open_ends: set[tuple[str, int]], module: Any) -> li
                         message.headers(),
                     )
                 )
-            elif error.code() == module.KafkaError._PARTITION_EOF:
+            elif error.name() == "_PARTITION_EOF":
                 open_ends.discard((message.topic(), message.partition()))
             elif not error.retriable():
                 raise module.KafkaException(error)
