@@ -124,6 +124,7 @@ def test_a_step_that_is_delivered_again_is_seen_once(
     assert set(before.values()) == {1}
 
 
+@pytest.mark.thorough
 def test_sparks_own_writer_is_had_by_an_option(
     connected: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -245,6 +246,7 @@ def test_a_start_that_cannot_write_is_refused_in_one_sentence(
     assert 'column "partition" is a string' in refused(names, topic="out", **servers)
 
 
+@pytest.mark.thorough
 def test_a_topic_that_is_deleted_ends_the_query_in_one_sentence(
     spark: SparkSession, broker: Broker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -305,7 +307,7 @@ def per_page(spark: SparkSession, servers: str, topics: list[str], **options: st
     return (
         records.select(read.alias("click"), F.size("headers").alias("heads"))
         .select("click.*", "heads")
-        .withWatermark("at", "1 second")
+        .withWatermark("at", "1 minute")  # partitions are read at different paces
         .groupBy(F.window("at", "10 seconds"), "page")
         .agg(F.count("*").alias("n"), F.sum(F.when(F.col("heads") > 0, 1)).alias("traced"))
         .select("page", F.unix_seconds("window.start").alias("start"), "n", "traced")
@@ -340,8 +342,8 @@ def test_kafka_in_small_batches_equals_the_batch_answer_from_where_the_job_began
         checkpoint=checkpoint,
         output=connected.read.parquet(out),
     )
-    assert (found["missing"], found["extra"]) == (0, 0)
-    assert found["rows_compared"] >= 5 * 20
+    assert (found["missing"], found["extra"], found["dropped"]["late"]) == (0, 0, 0)
+    assert found["rows_compared"] >= 5 * 15
     # lag by partition, which shrinks to nothing
     assert set(behind[-1]) == {f"{topics[0]}-{n}" for n in range(3)} | {
         f"{topics[1]}-{n}" for n in range(2)
@@ -374,5 +376,10 @@ def test_explain_says_whether_kafkas_timestamp_reaches_the_operator(
     exploded = rows.select(F.explode(F.split(F.col("value").cast("string"), " ")).alias("w"))
     assert "of aggregate-0: Kafka's" in hg.explain(exploded.groupBy("w").count(), "update")
     table = connected.range(5).withColumnRenamed("id", "n")
-    joined = rows.selectExpr("CAST(value AS int) AS n").join(table, "n").groupBy("n").count()
+    joined = (
+        rows.selectExpr("CAST(CAST(value AS string) AS int) AS n")
+        .join(table, "n")
+        .groupBy("n")
+        .count()
+    )
     assert "of aggregate-0: Kafka's" in hg.explain(joined, "update")

@@ -250,6 +250,11 @@ class KafkaWriter:
                 f"{self._where} does not allow {limit}; lower it, or raise the broker's "
                 "transaction.max.timeout.ms."
             )
+        elif name in NO_TOPIC:
+            msg = (
+                f"{self._where} has no such topic or partition as was to be written ({text}); make it, "
+                "and start the query again."
+            )
         elif overdue:
             msg = (
                 f"{self._where} did not get all of a step within {limit} ({text}); raise it, or write "
@@ -259,11 +264,6 @@ class KafkaWriter:
             msg = (
                 f"another driver writes to {self._where} for this job since, so this one may not "
                 f"({text}); run a checkpoint, or a copy of it, once only."
-            )
-        elif name in NO_TOPIC:
-            msg = (
-                f"{self._where} has no such topic or partition as was to be written ({text}); make it, "
-                "and start the query again."
             )
         else:
             why = text if not self._said or self._said == text else f"{text}; last: {self._said}"
