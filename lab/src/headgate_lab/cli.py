@@ -53,6 +53,7 @@ _COUNTED = {
     Benchmark.CPU_COST: "seconds",
     Benchmark.OVERHEAD: "batches",
     Benchmark.KILL: "count",
+    Benchmark.KAFKA_KILL: "count",
     Benchmark.STORM: "count",
     Benchmark.ISOLATION: "count",
     Benchmark.REPLICAS: "seconds",
