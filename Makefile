@@ -21,7 +21,7 @@ MUTANTS := .venv/bin/python tests/mutants/run.py
 # Two processes with a session each; whole files, in the order in which they are collected.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup java run test check format unit spark laws mutants thorough bench matrix docs lock clean
+.PHONY: help setup java run kafka test check format unit spark laws mutants thorough bench matrix docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ java: ## find or install Java 17
 
 run: setup ## the demonstration: NEXMark Q5 scaled 2 -> 4 -> 3 while it runs, answers verified
 	@$(JAVA) $(HEADGATE) run nexmark-q5 --rate 20000 --duration 60s --slots 2 --scale-at 20s=4 --scale-at 40s=3 --verify $(ARGS)
+
+kafka: setup ## clicks from Kafka to Kafka exactly once, with a broker of its own, scaled 2 -> 4 -> 3, verified
+	@$(JAVA) $(HEADGATE) run kafka-clicks --rate 1000 --duration 60s --slots 2 --scale-at 20s=4 --scale-at 40s=3 --slo "mean < 5 s over 5 s" --policy static --verify $(ARGS)
 
 test: setup ## all tests, quick ones first, and a tenth of the mutants
 	@$(JAVA) $(PYTEST) -m "not spark and not slow" -n auto $(ARGS)

@@ -8,7 +8,7 @@ import stat
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fakes
 import pytest
@@ -287,6 +287,52 @@ def engine_calls(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return recorder
 
 
+class FakeBeside:
+    """Something that runs beside a query, and takes its results."""
+
+    sink_format = "kafka"
+    sink_options: ClassVar = {"topic": "counts"}
+    made: ClassVar[list[Any]] = []
+
+    def __init__(self, place: Path, options: dict[str, Any]) -> None:
+        self.options = {"servers": "here:1"}
+        self.did: list[str] = [place.name, str(options["rate"])]
+        self.made.append(self)
+
+    @staticmethod
+    def conf(given: dict[str, str]) -> dict[str, str]:
+        return {"spark.jars": "a.jar"}
+
+    def begin(self) -> None:
+        self.did.append("begin")
+
+    def output(self, spark: Any, schema: Any) -> str:
+        self.did.append("output")
+        return "what is in Kafka"
+
+    def close(self) -> None:
+        self.did.append("close")
+
+
+def test_what_runs_beside_a_query_is_there_before_it_and_closed_after_it(
+    tmp_path: Path, engine_calls: Recorder
+) -> None:
+    (workload,) = spark_side.engine_module("headgate.spark.workloads.queries").WORKLOADS.values()
+    workload.beside, workload.reference = FakeBeside, None
+    it = scenario(tmp_path, rate=5).placed()
+    engine = SparkEngine({"a": "b"})
+    engine.start(it)
+    calls = {name: kwargs for name, _, kwargs in engine_calls.calls}
+    assert calls["session"] == {"a": "b", "spark.jars": "a.jar"}
+    assert calls["options"] == {"topic": "counts"}
+    built = next(args for name, args, _ in engine_calls.calls if name == "writeStream")
+    assert built[0][1]["servers"] == "here:1"
+    engine._spark = None  # there is no JVM behind it
+    engine.close()
+    (beside,) = FakeBeside.made
+    assert beside.did == [f"{it.checkpoint.name}-beside", "5", "begin", "close"]
+
+
 def test_the_engine_is_called_as_agreed(tmp_path: Path, engine_calls: Recorder) -> None:
     it = scenario(tmp_path, budget="800 ms", rate=5, slots=3).placed()
     SparkEngine().start(it)
@@ -299,7 +345,7 @@ def test_the_engine_is_called_as_agreed(tmp_path: Path, engine_calls: Recorder) 
         ("keyGroups", (128,)),
         ("outputMode", ("append",)),
         ("format", ("parquet",)),
-        ("option", ("path", f"file:{it.output}")),
+        ("options", ()),
         ("option", ("checkpointLocation", f"file:{it.checkpoint}")),
         ("queryName", ("nexmark-q5",)),
         ("option", ("headgate.workload", "nexmark-q5")),
@@ -308,6 +354,7 @@ def test_the_engine_is_called_as_agreed(tmp_path: Path, engine_calls: Recorder) 
         ("start", ()),
     ]
     assert engine_calls.calls[3][2] == {"max": "auto", "start": 3}
+    assert engine_calls.calls[7][2] == {"path": f"file:{it.output}"}
 
 
 def test_an_unknown_workload_is_refused_with_the_nearest_name(engine_calls: Recorder) -> None:

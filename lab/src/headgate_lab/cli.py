@@ -28,6 +28,7 @@ class Benchmark(StrEnum):
     CPU_COST = "cpu-cost"
     OVERHEAD = "overhead"
     KILL = "kill"
+    KAFKA_KILL = "kafka-kill"
     STORM = "storm"
     ISOLATION = "isolation"
     REPLICAS = "replicas"
@@ -52,6 +53,7 @@ _COUNTED = {
     Benchmark.CPU_COST: "seconds",
     Benchmark.OVERHEAD: "batches",
     Benchmark.KILL: "count",
+    Benchmark.KAFKA_KILL: "count",
     Benchmark.STORM: "count",
     Benchmark.ISOLATION: "count",
     Benchmark.REPLICAS: "seconds",

@@ -323,6 +323,10 @@ class Batch:
     slo: SloState | None = None
     """How the job stands to its SLO, as known when the batch ended; null without one."""
 
+    lag: dict[str, int] = field(default_factory=dict)
+    """Records by topic and partition, as ``clicks-0``, that Kafka had and the job had not read, as Spark
+    told of the batch before; empty where no source says so."""
+
     at_ms: int = 0
     """Wall clock at the batch's end, ms since 1970; the writer fills it in when 0."""
 

@@ -103,6 +103,10 @@ def _rates(now: Now, last: Batch) -> Text:
     text.append("   backlog ", style="bold")
     style = "yellow" if last.backlog else ""
     text.append(f"{last.backlog:,} ({bytes_text(last.backlog_bytes)})", style=style)
+    if last.lag:
+        text.append("   lag ", style="bold")
+        behind = sum(last.lag.values())
+        text.append(f"{behind:,}", style="yellow" if behind else "")
     return _labelled("records", text)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headgate.core.input import shown
 from headgate.journal.reader import Tail
-from headgate.journal.schema import AssignmentChange, Event
+from headgate.journal.schema import AssignmentChange, Batch, Event
 from headgate.report.format import ms_text, since_text
 from headgate.report.live import event_text
 from headgate.report.now import health, now_of
@@ -31,8 +31,12 @@ def plain_line(run: Run, *, now_ms: int) -> str:
         f"{elapsed} {name} {status} batch {last.step} slots {last.slots} epoch {last.epoch} "
         f"in {now.in_per_s:.0f}/s out {now.out_per_s:.0f}/s "
         f"latency mean {ms_text(now.mean_ms)} p95 {ms_text(now.p95_ms)} "
-        f"p99 {ms_text(now.p99_ms)} ms backlog {last.backlog}{_split(run)}{_slo(run)}"
+        f"p99 {ms_text(now.p99_ms)} ms backlog {last.backlog}{_lag(last)}{_split(run)}{_slo(run)}"
     )
+
+
+def _lag(last: Batch) -> str:
+    return f" lag {sum(last.lag.values())}" if last.lag else ""
 
 
 def _split(run: Run) -> str:

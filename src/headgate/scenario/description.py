@@ -45,7 +45,7 @@ OUTPUT_MODES = ("append", "update", "complete")
 _FORMAT = re.compile(r"[A-Za-z_][\w.$-]{0,199}", re.ASCII)
 _SCHEME = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
 
-GENERATED = ("nexmark", "stock-exchange", "word-count")
+GENERATED = ("kafka-clicks", "nexmark", "stock-exchange", "word-count")
 """How the names of workloads begin whose records are made from a rate and a seed."""
 
 

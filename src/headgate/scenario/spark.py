@@ -33,6 +33,7 @@ class SparkEngine:
     def __init__(self, conf: Mapping[str, str] | None = None) -> None:
         self._spark: Any = None
         self._conf = dict(conf or {})
+        self._beside: Any = None
 
     def start(self, scenario: Scenario) -> ScenarioQuery:
         """Start the scenario's query."""
@@ -42,14 +43,16 @@ class SparkEngine:
     def _started(self, scenario: Scenario) -> ScenarioQuery:
         hg = engine_module("headgate")
         workload = self.workload(scenario.workload)
+        beside = self._begun_beside(workload, scenario)
         frame = self._built(workload, scenario)
+        sink_format, sink_options = _sink(beside, scenario)
         writer = (
             hg.writeStream(frame)
             .slots(max=scenario.slots_max or "auto", start=scenario.slots)
             .keyGroups(scenario.key_groups)
             .outputMode(scenario.output_mode or workload.output_mode)
-            .format(scenario.sink_format or "parquet")
-            .option("path", uri(_placed(scenario.output)))
+            .format(sink_format)
+            .options(**sink_options)
             .option("checkpointLocation", uri(_placed(scenario.checkpoint)))
             .queryName(query_name(scenario.workload))
             .option("headgate.workload", scenario.workload)
@@ -70,7 +73,19 @@ class SparkEngine:
         if arrival is not None:
             writer = writer.option("headgate.arrival", arrival)
         query: ScenarioQuery = writer.start()
+        if beside is not None:
+            beside.begin()
         return query
+
+    def _begun_beside(self, workload: Any, scenario: Scenario) -> Any:
+        """Return what runs beside the workload's query, started; None where there is nothing."""
+        make = getattr(workload, "beside", None)
+        if make is not None and self._beside is None:
+            options = _build_options(workload, scenario)
+            _check_arguments(scenario.workload, workload, options)
+            place = _placed(scenario.checkpoint)
+            self._beside = make(place.with_name(f"{place.name}-beside"), options)
+        return self._beside
 
     def verify(self, scenario: Scenario) -> Mapping[str, Any]:
         """Compare the output with Spark's batch answer.
@@ -83,6 +98,10 @@ class SparkEngine:
         if scenario.checkpoint is None or not is_directory(scenario.checkpoint):
             msg = f'there is no checkpoint at "{shown(scenario.checkpoint)}"; name the query\'s.'
             raise ConfigError(msg)
+        beside = getattr(self.workload(scenario.workload), "beside", None)
+        if beside is not None and _writes_beside(beside, scenario):
+            with _sparks_errors():
+                return self._verified(scenario)
         if scenario.output is None or not is_directory(scenario.output):
             msg = (
                 f'there is no output at "{shown(scenario.output)}"; name its directory with --out.'
@@ -94,18 +113,21 @@ class SparkEngine:
     def _verified(self, scenario: Scenario) -> Mapping[str, Any]:
         verify = engine_module("headgate.spark.verify").verify
         workload = self.workload(scenario.workload)
-        options = _build_options(workload, scenario)
+        beside = self._begun_beside(workload, scenario)
+        options = self._options(workload, scenario)
         # Read with the query's own schema: CSV and JSON have none, an empty output has no file.
         schema = self._built(workload, scenario).schema
         spark = self.session()
-        reader = spark.read.schema(schema)
+        if beside is not None and _writes_beside(beside, scenario):
+            output = beside.output(spark, schema)
+        else:
+            reader = spark.read.schema(schema).format(scenario.sink_format or "parquet")
+            output = reader.load(uri(_placed(scenario.output)))
         found: Mapping[str, Any] = verify(
             spark,
             workload.build,
             checkpoint=str(scenario.checkpoint),
-            output=reader.format(scenario.sink_format or "parquet").load(
-                uri(_placed(scenario.output))
-            ),
+            output=output,
             options=options,
             mode=scenario.output_mode or workload.output_mode,
             reference=workload.reference,
@@ -135,8 +157,10 @@ class SparkEngine:
 
     def _built(self, workload: Any, scenario: Scenario) -> Any:
         """Return the workload's query; what it does not take is refused before Spark starts."""
-        options = _build_options(workload, scenario)
+        options = self._options(workload, scenario)
         _check_arguments(scenario.workload, workload, options)
+        if getattr(workload, "beside", None) is not None:
+            self._conf = {**workload.beside.conf(self._conf), **self._conf}
         frame = call_user(scenario.workload, lambda: workload.build(self.session(), **options))
         a_frame = hasattr(frame, "schema") and hasattr(frame, "isStreaming")
         if isinstance(workload, UserWorkload) and not a_frame:
@@ -147,8 +171,21 @@ class SparkEngine:
             raise ConfigError(msg)
         return frame
 
+    def _options(self, workload: Any, scenario: Scenario) -> dict[str, Any]:
+        """Return the workload's arguments, with what is known once that runs which stands beside it."""
+        return _build_options(workload, scenario) | (self._beside.options if self._beside else {})
+
     def close(self) -> None:
-        """Stop the Spark session; nothing is left to stop where its JVM is gone."""
+        """Stop the Spark session, and what ran beside it."""
+        try:
+            self._stop_session()
+        finally:
+            beside, self._beside = self._beside, None
+            if beside is not None:
+                beside.close()
+
+    def _stop_session(self) -> None:
+        """Stop the session; nothing is left to stop where its JVM is gone."""
         spark, self._spark = self._spark, None
         if spark is None:
             return
@@ -178,6 +215,18 @@ class SparkEngine:
             msg = f'unknown workload "{shown(name, 80)}"{hint}, or module:function for your own.'
             raise ConfigError(msg)
         return known[name]
+
+
+def _writes_beside(beside: Any, scenario: Scenario) -> bool:
+    """Return whether results go to what runs beside the query, and not into a directory."""
+    return scenario.sink_format in (None, beside.sink_format)
+
+
+def _sink(beside: Any, scenario: Scenario) -> tuple[str, dict[str, str]]:
+    """Return format and options of the scenario's sink."""
+    if beside is not None and _writes_beside(beside, scenario):
+        return beside.sink_format, dict(beside.sink_options)
+    return scenario.sink_format or "parquet", {"path": uri(_placed(scenario.output))}
 
 
 def _placed(path: Path | None) -> Path:

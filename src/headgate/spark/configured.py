@@ -132,6 +132,7 @@ def sink(
         checkpoint=where.path,
         row_function=settings.row_function,
         cluster_by=list(settings.cluster_by),
+        exactly_once=own.DELIVERY.of(settings.options) == own.EXACTLY_ONCE,
     )
     return sinks.sink_of(spark, target, plan.plan)
 

@@ -8,6 +8,7 @@ from headgate.control.groupings import GROUPINGS, Groupings
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.build import row_bytes
 from headgate.spark.jvm.gateway import require_classic
+from headgate.spark.read.arrival import reads_kafka
 from headgate.spark.read.logical import ModeRefused, read, shown
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.read.stages import NoPythonStage, read_pipeline
@@ -85,12 +86,29 @@ def _stages(df: DataFrame, chosen: Groupings) -> list[str]:
     ]
 
 
+def _arrivals(query: PlannedQuery) -> list[str]:
+    """Return whether latency counts from when Kafka got a record, where one is read from there."""
+    found = []
+    for first in (chain[0] for chain in query.sources):
+        if not reads_kafka(first.input_plan):
+            continue
+        if first.arrival is not None:
+            found.append(f"arrival       of {first.id}: Kafka's timestamp")
+        else:
+            found.append(
+                f"arrival       of {first.id}: unknown, since Kafka's timestamp does not reach it; name "
+                f'a column by .option("{own.ARRIVAL.key}", ...)'
+            )
+    return found
+
+
 def _lines(query: PlannedQuery) -> list[str]:
     lines = [
         f"elastic       {op.what}; about {row_bytes(op.spec)} B per entry" for op in query.operators
     ]
     if not query.operators:
         lines.append("elastic       nothing: the query is stateless, Catalyst runs all of it")
+    lines += _arrivals(query)
     above = ", ".join(query.notes) or "nothing"
     lines.append(f"catalyst      all below the first operator; above: {above} (unchanged)")
     if any(op.parents for op in query.operators):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +34,27 @@ class BatchSession:
     ----------
     spark : SparkSession
     until : list of (str or None)
-        End offset (JSON) of each source that takes an ``until`` option, in the order of the query.
+        End offset (JSON) of each source, in the order of the query: of headgate's own, which take it as
+        option ``until``, and of Kafka.
+    since : list of (str or None), optional
+        Offset at which each source began, where it keeps that.
     """
 
-    def __init__(self, spark: SparkSession, until: list[str | None]) -> None:
+    def __init__(
+        self, spark: SparkSession, until: list[str | None], since: Sequence[str | None] = ()
+    ) -> None:
         self._spark = spark
         self._until = list(until)
+        self._since = list(since)
 
     @property
     def readStream(self) -> Any:
         """A batch reader in place of the streaming reader; the next one is of the next source."""
-        until = self._until[0] if self._until else None
-        if len(self._until) > 1:
-            self._until.pop(0)
-        return _BatchReader(self._spark, until)
+        until, since = (known[0] if known else None for known in (self._until, self._since))
+        for known in (self._until, self._since):
+            if len(known) > 1:
+                known.pop(0)
+        return _BatchReader(self._spark, until, since)
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the session's."""
@@ -54,9 +62,10 @@ class BatchSession:
 
 
 class _BatchReader:
-    def __init__(self, spark: SparkSession, until: str | None) -> None:
+    def __init__(self, spark: SparkSession, until: str | None, since: str | None) -> None:
         self._reader = spark.read
         self._until = until
+        self._since = since
         self._source = "parquet"
 
     def format(self, source: str) -> _BatchReader:
@@ -64,6 +73,27 @@ class _BatchReader:
         if source in BUILT_IN and self._until is not None:
             self._reader = self._reader.option("until", self._until)
         return self
+
+    def option(self, key: str, value: Any) -> _BatchReader:
+        if key.lower() not in _WHERE_KAFKA_BEGINS:
+            self._reader = self._reader.option(key, value)
+        return self
+
+    def options(self, **options: Any) -> _BatchReader:
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def load(self, path: Any = None, format: str | None = None, **more: Any) -> DataFrame:
+        if format is not None:
+            self.format(format)
+        self.options(**more)
+        if self._source == "kafka" and self._until is not None:
+            since, until = kafka_range(self._since, self._until)
+            self._reader = self._reader.option("startingOffsets", since)
+            self._reader = self._reader.option("endingOffsets", until)
+        loaded: DataFrame = self.__getattr__("load")(*([] if path is None else [path]))
+        return loaded
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._reader, name)
@@ -85,6 +115,38 @@ class _BatchReader:
             return self
 
         return call
+
+
+_WHERE_KAFKA_BEGINS = (
+    "startingoffsets",
+    "startingoffsetsbytimestamp",
+    "startingtimestamp",
+    "maxoffsetspertrigger",
+    "minoffsetspertrigger",
+    "maxtriggerdelay",
+)
+"""Options of Kafka's streaming source that say what its batches cover: the job's own log knows that."""
+
+_EARLIEST = -2
+
+
+def kafka_range(since: str | None, until: str) -> tuple[str, str]:
+    """Return the options ``startingOffsets`` and ``endingOffsets`` for what a job has read of Kafka.
+
+    Parameters
+    ----------
+    since : str or None
+        Where its source began; a partition that it does not name was made later.
+    until : str
+        Up to where it came.
+    """
+    began = {} if since is None else json.loads(since)
+    ends = json.loads(until)
+    starts = {
+        topic: {number: began.get(topic, {}).get(number, _EARLIEST) for number in partitions}
+        for topic, partitions in ends.items()
+    }
+    return json.dumps(starts), until
 
 
 def verify(
@@ -132,7 +194,8 @@ def verify(
         raise CheckpointError(msg)
     # a stateless query has no manifest; what it wrote is what its journal says
     until = last_batch if latest is None else latest.spark_batch
-    session = BatchSession(spark, end_offsets(Path(checkpoint), until))
+    ends = end_offsets(Path(checkpoint), until)
+    session = BatchSession(spark, ends, start_offsets(Path(checkpoint), len(ends)))
     expected = (reference or build)(session, **dict(options or {}))
     if mode == "append" and latest is not None:
         query = read(build(spark, **dict(options or {})), mode)
@@ -148,6 +211,18 @@ def end_offsets(location: Path, batch: int) -> list[str | None]:
     # the format's version, Spark's metadata, then one line per source
     _, _, *sources = path.read_text().splitlines()
     return [None if source == "-" else source for source in sources]
+
+
+def start_offsets(location: Path, count: int) -> list[str | None]:
+    """Return the offset at which each source began, as JSON; None of those that do not keep it."""
+    found: list[str | None] = []
+    for number in range(count):
+        path = location / "sources" / str(number) / "0"
+        text = path.read_text("utf-8") if path.is_file() else ""
+        # a byte of padding and the format's version come before it
+        _, brace, rest = text.partition("{")
+        found.append(brace + rest if brace else None)
+    return found
 
 
 def _journalled(journal: Path) -> tuple[int, int | None]:

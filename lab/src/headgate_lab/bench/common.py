@@ -277,7 +277,7 @@ def child(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> d
     ------
     EngineError    It failed or took longer than `timeout_s`; with the end of what it said.
     """
-    with tempfile.TemporaryFile() as said, _terminate_as_exit(), _progress_fd() as told:
+    with tempfile.TemporaryFile() as said, terminate_as_exit(), _progress_fd() as told:
         process = subprocess.Popen(
             command,
             env={**env, _PROGRESS_FD: str(told)},
@@ -315,7 +315,7 @@ def _progress_fd() -> Iterator[int]:
 
 
 @contextmanager
-def _terminate_as_exit() -> Iterator[None]:
+def terminate_as_exit() -> Iterator[None]:
     """Turn SIGTERM into an exit that unwinds: a child's process group does not hear ours."""
     if threading.current_thread() is not threading.main_thread():
         yield

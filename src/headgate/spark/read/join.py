@@ -89,6 +89,7 @@ class _JoinReader:
         for expression in self.condition.rest:
             used |= {a.exprId().toString() for a in each(expression.references().toSeq())}
         self.sides = [self._side(node.left(), LEFT, used), self._side(node.right(), RIGHT, used)]
+        self._inputs = reading.arrivals([side.plan for side in self.sides])
 
     def _kind(self) -> JoinKind:
         name = self.node.joinType().sql()
@@ -272,10 +273,10 @@ class _JoinReader:
             time = side.event_time
             time_us = F.lit(NO_TIME_US) if time is None else event_time_us(self.spark, time)
             columns.append(time_us.alias("t"))
-        arrived = self.reading.arrived(each(side.plan.output()))
+        plan, arrived = self._inputs[at]
         if arrived is not None:
             columns.append(arrived.alias("arrival"))
-        frame = of_rows(self.spark, side.plan)
+        frame = of_rows(self.spark, plan)
         if at not in self.kind.padded:
             frame = frame.where(may)
         return frame.select(*columns)

@@ -6,8 +6,8 @@ walker knows it by a line in its registry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import types as T
@@ -16,7 +16,8 @@ from headgate.core.errors import ConfigError, nearest
 from headgate.operators.build import Spec
 from headgate.operators.spec import OutputMode
 from headgate.spark.jvm.expressions import column, data_type
-from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.jvm.gateway import Jvm, each
+from headgate.spark.read.arrival import kafka_arrival
 from headgate.spark.read.plan import InitialState, Passed, PlannedOperator, Routed
 from headgate.spark.settings.options import ARRIVAL
 
@@ -99,6 +100,25 @@ class Reading:
             raise ConfigError(msg)
         return column(self.spark, found[self.arrival])
 
+    def arrivals(self, plans: Sequence[Jvm]) -> list[tuple[Jvm, Column | None]]:
+        """Return the streams that one operator reads, each with when its records arrived; as `arrived`.
+
+        Kafka tells of all of them, or it is not known of any.
+        """
+        if self.arrival is None and not self.feeds:
+            found = [kafka_arrival(self.spark, plan) for plan in plans]
+            carried = [(one[0], column(self.spark, one[1])) for one in found if one is not None]
+            if len(carried) == len(plans):
+                return list(carried)
+        return [(plan, self.arrived(each(plan.output()))) for plan in plans]
+
+    def _by_kafka(self, taken: Taken) -> Taken:
+        """Return what an operator takes in with when Kafka got a record, where it comes from there."""
+        found = kafka_arrival(self.spark, taken.plan)
+        if found is None:
+            return taken
+        return replace(taken, plan=found[0], arrival=column(self.spark, found[1]))
+
     def operator(
         self,
         kind: str,
@@ -124,6 +144,8 @@ class Reading:
             What it reads from; None for the source.
         """
         parents = self.feeds if upstream is None else (upstream,)
+        if self.arrival is None and taken.arrival is None and not parents:
+            taken = self._by_kafka(taken)
         return PlannedOperator(
             id=f"{kind}-{self.number}",
             what=what,

@@ -117,6 +117,8 @@ def _zero_or_more_s(text: str) -> float:
     return parse_duration_s(text, zero=True)
 
 
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
+
 _DURATION = 'a number above 0 with its unit, such as "30 s"'
 
 ARRIVAL: Option[str | None] = Option(
@@ -231,6 +233,13 @@ SLOT_RATE: Option[float | None] = Option(
     "a number above 0",
     "experiment: records that a slot serves per second of wall time",
 )
+DELIVERY = Option(
+    "headgate.delivery",
+    _one_of(EXACTLY_ONCE, AT_LEAST_ONCE),
+    EXACTLY_ONCE,
+    f'"{EXACTLY_ONCE}" or "{AT_LEAST_ONCE}"',
+    "format kafka: whether a step that comes again is skipped, or written again by Spark's own writer",
+)
 FLOOR: Option[float | None] = Option(
     "headgate.floor",
     _zero_or_more_s,
@@ -257,6 +266,7 @@ _ALL: tuple[Option[Any], ...] = (
     GROUPING,
     EXECUTORS,
     SLOT_RATE,
+    DELIVERY,
     FLOOR,
 )
 OPTIONS: Mapping[str, Option[Any]] = {option.key: option for option in _ALL}

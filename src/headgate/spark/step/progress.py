@@ -93,6 +93,7 @@ class Progress:
         self._done: deque[_Done] = deque(maxlen=100)
         self._sources = 0
         self._observed: dict[int, Any] = {}
+        self._lag: tuple[int, dict[str, int]] = (-1, {})
 
     def observe(self, batch: int, counts: Any) -> None:
         """Take note of what ``observe()`` counted above the operators in a batch; None of nothing."""
@@ -144,10 +145,18 @@ class Progress:
             return _Done(batch, (), _NOTHING_DONE, None)
         return before[-1] if before[-1].batch == batch else before[-1].quiet(batch)
 
+    @property
+    def lag(self) -> dict[str, int]:
+        """Records by topic and partition that Kafka had and the newest batch told of did not read."""
+        return self._lag[1]
+
     def own(self, batch: int) -> dict[str, Any]:
         """Return headgate's own figures of a batch; empty before there was any."""
         own = self._of(batch).own
-        return dataclasses.asdict(own) if own.step >= 0 else {}
+        if own.step < 0:
+            return {}
+        told_of, lag = self._lag
+        return dataclasses.asdict(own) | ({"lag": lag} if told_of == batch else {})
 
     def filled(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Return a progress with what its batch did, and without the tick, which is the last source.
@@ -159,6 +168,8 @@ class Progress:
         """
         done = self._of(found["batchId"])
         sources = list(found["sources"])
+        if found["batchId"] >= self._lag[0]:
+            self._lag = (found["batchId"], lag_of(sources))
         # all of a query's progress lists all of its sources, until it is completed
         self._sources = max(self._sources, len(sources))
         if len(sources) == self._sources:
@@ -174,3 +185,26 @@ class Progress:
         rest = {key: value for key, value in found.items() if key not in _TOTALS}
         operators = [dict(one) for one in done.operators]
         return {**rest, **totals, "stateOperators": operators, "sources": sources, "sink": sink}
+
+
+def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many records Kafka has that were not read, by topic and partition.
+
+    Parameters
+    ----------
+    sources : sequence of mapping
+        As a progress has them: of each the end of the batch, and what was newest when it was planned.
+        Other sources, which have no offsets by topic and partition, are left out.
+    """
+    found: dict[str, int] = {}
+    for source in sources:
+        newest, read = source.get("latestOffset"), source.get("endOffset")
+        if not (isinstance(newest, Mapping) and isinstance(read, Mapping)):
+            continue
+        for topic, partitions in newest.items():
+            ends = read.get(topic)
+            if not (isinstance(partitions, Mapping) and isinstance(ends, Mapping)):
+                continue
+            for number, offset in partitions.items():
+                found[f"{topic}-{number}"] = max(0, int(offset) - int(ends.get(number, offset)))
+    return found

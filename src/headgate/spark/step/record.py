@@ -199,6 +199,7 @@ class Recorder(StepRecorder):
             attempts=outcome.attempts,
             watermark_holder=_holder(entering, manifest.watermarks["evict_us"]),
             slo=slo,
+            lag=self.progress.lag,
         )
         self.late_records += event.late
         self.progress.add(event, self.operators(states, reports), emitted=event.emitted)
@@ -221,6 +222,7 @@ class Recorder(StepRecorder):
             null_keys=0,
             backlog=0,
             backlog_bytes=0,
+            lag=self.progress.lag,
         )
         self.progress.add(event, [], emitted=None)
         self.write(event)

@@ -31,6 +31,7 @@ from headgate.spark.jvm.formats import (
 )
 from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.jvm.plans import of_rows
+from headgate.spark.step.kafka_sink import KafkaSink
 
 
 class Sink(Protocol):
@@ -65,6 +66,8 @@ class Target:
         The query's.
     row_function : callable, object or None
         For ``foreach``.
+    exactly_once : bool
+        Whether a format that headgate writes exactly once itself is not left to Spark.
     """
 
     file_format: str | None
@@ -77,6 +80,7 @@ class Target:
     checkpoint: Path
     row_function: Any = None
     cluster_by: list[str] = field(default_factory=list)
+    exactly_once: bool = True
 
 
 def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
@@ -117,6 +121,9 @@ def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
             msg = 'format "memory" needs a table name; add .queryName(...).'
             raise ConfigError(msg)
         return sparksinks.MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
+    if name == "kafka" and target.exactly_once:
+        _refuse_partitions(target, "kafka")
+        return KafkaSink(target.options, of_rows(spark, plan).schema, target.checkpoint)
     return _format_sink(spark, target, plan)
 
 

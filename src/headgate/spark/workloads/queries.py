@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate.core.errors import ConfigError
+from headgate.spark.workloads.clicks import ClicksBesides, kafka_clicks
 from headgate.spark.workloads.matcher import TRADES, Matcher
 from headgate.spark.workloads.sellers import AVERAGES, LastAuctions
 from headgate.workloads import order_book
@@ -302,8 +303,9 @@ class Workload:
     output_mode: str = "append"
     """Spark's output mode."""
 
-    arrival: str = "scheduled"
-    """Column of the source with the time each record was due: the arrival for latency."""
+    arrival: str | None = "scheduled"
+    """Column of the source with the time each record was due: the arrival for latency; None where the
+    engine finds it, as Kafka's own."""
 
     source: str = "nexmark"
     """Format of the source."""
@@ -314,6 +316,9 @@ class Workload:
 
     stateful: bool = True
     """Whether there is an operator to scale."""
+
+    beside: type[ClicksBesides] | None = None
+    """What must run beside the query, and takes its results; None where it reads and writes by itself."""
 
 
 _NEXMARK_OPTIONS = {"rate": "20000"}
@@ -352,6 +357,15 @@ _ALL = (
         {"rate": "2000"},
         source="stock_exchange",
         reference=stock_exchange_reference,
+    ),
+    Workload(
+        "kafka-clicks",
+        kafka_clicks,
+        "clicks per page and 5 s from Kafka to Kafka, with a broker of its own",
+        {"rate": "2000"},
+        source="kafka",
+        arrival=None,
+        beside=ClicksBesides,
     ),
 )
 

@@ -1,0 +1,456 @@
+"""Two jobs from Kafka to Kafka, killed together: one writes exactly once, the other as Spark does.
+
+Both count the same clicks in the same driver, and change their slots as they go. The driver dies (at
+random, alone or with its JVM, or exactly between sink and Spark's commit), Python workers die, and the
+broker dies and comes back on its data. At the end a ``read_committed`` reader looks what is in their
+topics: which windows are missing, and which are there how often.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate.core.errors import EngineError
+from headgate.spark.cluster.session import session
+from headgate.spark.job.faults import CRASH
+from headgate.spark.settings.kafka import SERVERS, confluent
+from headgate.spark.workloads.broker import Broker
+from headgate.spark.workloads.clicks import connector
+from headgate.spark.workloads.topics import committed, make_topic
+from headgate.state.checkpoint import Checkpoint
+from headgate_lab.bench.common import (
+    machine,
+    parameters,
+    progress,
+    require,
+    spark_env,
+    terminate_as_exit,
+)
+
+DRIVER, WORKER, BROKER = "driver", "worker", "broker"
+VICTIMS = (DRIVER, WORKER, BROKER)
+
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
+_OUT = {EXACTLY_ONCE: "once", AT_LEAST_ONCE: "plain"}
+"""Topics of the two jobs, by their delivery."""
+
+_IN = "in"
+_PARTITIONS = 6
+_KEYS = 20
+_EVENT_MS = 10
+"""Event time between two records: windows of 10 s have 1,000 of them."""
+
+_BASE_S = 1_700_000_000
+_READY = "ready"
+_POLL_S = 0.02
+_SLOTS_MAX = 4
+
+
+@dataclass(frozen=True)
+class KafkaKillParameters:
+    """What `run` takes."""
+
+    count: int = 10
+    """Kills; >= 1."""
+
+    brokers: float = 0.3
+    """Share of them that are the broker's; 0 to 1."""
+
+    workers: float = 0.2
+    """Share of them that are a Python worker's; 0 to 1, with `brokers` at most 1."""
+
+    seed: int = 0
+    """Chooses whom each kill hits, and when; >= 0."""
+
+    rate: int = 2_000
+    """Records per second into the topic; > 0."""
+
+    moment_s_max: float = 2.0
+    """A kill comes up to this long after both jobs have gone on since the one before; >= 0."""
+
+    limit_s: float = 3_600.0
+    """No kill is begun after so long; the result says how many there were; > 0."""
+
+    life_s_max: float = 120.0
+    """A job that makes no step for so long has failed; > 0."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.count >= 1, f"count={self.count} of kafka-kill is out of range; use 1 or more."
+        )
+        shares = self.brokers + self.workers
+        require(
+            0 <= self.brokers and 0 <= self.workers and shares <= 1,
+            f"brokers={self.brokers} and workers={self.workers} of kafka-kill are no shares of 1.",
+        )
+        require(self.rate > 0, f"rate={self.rate} of kafka-kill is out of range; use 1 or more.")
+
+
+def run(**given: Any) -> dict[str, Any]:
+    """Kill the two jobs `count` times, let them finish, and look what is in their topics.
+
+    Parameters
+    ----------
+    **given
+        Fields of `KafkaKillParameters`.
+
+    Returns
+    -------
+    dict
+        ``kills`` by victim, ``windows`` (that must be there), ``exactly-once`` and ``at-least-once``
+        (each with ``lost``, ``doubled`` and ``wrong``: windows that are missing, that are there more
+        than once, and whose count is another), ``changes`` (of slots), ``ended`` (lives that ended of
+        themselves, with the last line of each), ``duration_s``, ``parameters``, ``machine``.
+    """
+    chosen = parameters(KafkaKillParameters, given)
+    began = time.monotonic()
+    with (
+        terminate_as_exit(),
+        tempfile.TemporaryDirectory(
+            prefix="headgate-kafka-kill-", ignore_cleanup_errors=True
+        ) as at,
+        Broker() as broker,
+    ):
+        result = _Run(chosen, Path(at), broker).result()
+    result["duration_s"] = round(time.monotonic() - began, 1)
+    return result | {"parameters": asdict(chosen), "machine": machine()}
+
+
+def _victims(chosen: KafkaKillParameters) -> list[str]:
+    """Return whom each kill hits, in an order that the seed chooses."""
+    brokers, workers = (round(chosen.count * share) for share in (chosen.brokers, chosen.workers))
+    some = [BROKER] * brokers + [WORKER] * workers
+    found = (some + [DRIVER] * chosen.count)[: chosen.count]
+    random.Random(chosen.seed).shuffle(found)
+    return found
+
+
+class _Feed:
+    """Puts records into the topic, evenly over its partitions, until it is told to end."""
+
+    def __init__(self, servers: str, rate: int) -> None:
+        self._rate = rate
+        self._over = threading.Event()
+        # a record that the client gives up would only be one that no job sees
+        self._producer = confluent().Producer(
+            {
+                "bootstrap.servers": servers,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "log_level": 0,
+            }
+        )
+        self._number = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._over.wait(_POLL_S):
+            due = int((time.monotonic() - began) * self._rate)
+            with contextlib.suppress(BufferError):
+                while self._number < due:
+                    self._put(self._number, self._number)
+                    self._number += 1
+            self._producer.poll(0)
+
+    def _put(self, number: int, at: int) -> None:
+        at_ms = _BASE_S * 1000 + at * _EVENT_MS
+        value = json.dumps({"k": number % _KEYS, "at": at_ms}).encode()
+        self._producer.produce(_IN, value, partition=number % _PARTITIONS)
+
+    def end(self) -> None:
+        """Close all windows, and wait until all is there."""
+        self._over.set()
+        self._thread.join()
+        for number in range(_PARTITIONS):
+            self._put(number, self._number + 1_000_000)
+        if self._producer.flush(60):
+            msg = "the input could not be written; look at the broker."
+            raise EngineError(msg)
+
+
+class _Run:
+    """The lives of the two jobs."""
+
+    def __init__(self, chosen: KafkaKillParameters, work: Path, broker: Broker) -> None:
+        self._chosen = chosen
+        self._work = work
+        self._broker = broker
+        self._random = random.Random(chosen.seed + 1)
+        self._kills: Counter[str] = Counter()
+        self._ended: list[str] = []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def result(self) -> dict[str, Any]:
+        servers = self._broker.servers
+        make_topic(servers, _IN, _PARTITIONS)
+        for topic in _OUT.values():
+            make_topic(servers, topic, 3)
+        feed = _Feed(servers, self._chosen.rate)
+        try:
+            until = time.monotonic() + self._chosen.limit_s
+            for number, victim in enumerate(_victims(self._chosen), 1):
+                if time.monotonic() > until:
+                    break
+                self._strike(number, victim)
+            feed.end()
+            self._finish()
+        finally:
+            self._end()
+        return self._found()
+
+    # -- lives ----------------------------------------------------------------------------------------
+
+    def _start(self, what: str, crash: str | None = None) -> None:
+        request = {"directory": str(self._work), "servers": self._broker.servers}
+        env = spark_env() | ({} if crash is None else {CRASH: crash})
+        with open(self._work / "said", "wb") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headgate_lab.bench.kafka_kill", what, json.dumps(request)],
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                start_new_session=True,
+            )
+
+    def _strike(self, number: int, victim: str) -> None:
+        """Wait until both jobs have gone on, and kill."""
+        exactly = victim == DRIVER and self._random.random() < 0.5  # noqa: PLR2004 (half of them)
+        if exactly:
+            # another process: it dies where a step is in Kafka and Spark does not know it
+            self._end()
+            point = self._random.choice(("after-sink", "after-sink", "after-manifest"))
+            whom = self._random.choice(("driver", "group"))
+            step = max(self._steps().values()) + self._random.randint(3, 6)
+            self._start("live", f"{point}:{step}:{whom}")
+            self._await_end()
+            self._kill_group()
+            what = f"driver {point}"
+        else:
+            self._await_steps()
+            time.sleep(self._random.uniform(0.0, self._chosen.moment_s_max))
+            what = self._kill(victim)
+        self._kills[victim] += 1
+        progress(f"kill {number} of {self._chosen.count}: {what}; steps {self._steps()}")
+
+    def _kill(self, victim: str) -> str:
+        assert self._process is not None
+        if victim == BROKER:
+            self._broker.kill()
+            time.sleep(self._random.uniform(0.0, 2.0))
+            self._broker.start()
+            return "broker"
+        if victim == WORKER:
+            workers = _python_workers(self._process.pid)
+            for pid in self._random.sample(workers, min(1, len(workers))):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return f"one of {len(workers)} workers"
+        whole = self._random.random() < 0.5  # noqa: PLR2004 (half of them)
+        if whole:
+            self._kill_group()
+        else:
+            self._process.kill()
+            self._process.wait()
+            time.sleep(self._random.uniform(0.0, 1.0))  # its JVM lives on for a while
+            self._kill_group()
+        return "driver and JVM" if whole else "driver"
+
+    def _kill_group(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _end(self) -> None:
+        self._kill_group()
+
+    def _await_steps(self) -> None:
+        """Wait until both jobs have made two steps more; start them where they are not."""
+        before, restarts = self._steps(), 0
+        deadline = time.monotonic() + self._chosen.life_s_max
+        while any(now < before[job] + 2 for job, now in self._steps().items()):
+            if self._process is None or self._process.poll() is not None:
+                restarts += self._process is not None
+                self._note_end()
+                self._start("live")
+            if time.monotonic() > deadline or restarts > 3:  # noqa: PLR2004 (it ends again and again)
+                raise EngineError(f"the jobs do not go on: {self._last_line()}.")
+            time.sleep(_POLL_S * 5)
+
+    def _await_end(self) -> None:
+        assert self._process is not None
+        try:
+            self._process.wait(self._chosen.life_s_max)
+        except subprocess.TimeoutExpired:
+            self._ended.append("a planned crash never came")
+        self._note_end()
+
+    def _note_end(self) -> None:
+        """Take note of a life that ended of itself."""
+        if self._process is not None and self._process.poll() not in (None, -signal.SIGKILL):
+            self._ended.append(self._last_line())
+        self._kill_group()
+
+    def _last_line(self) -> str:
+        said = (self._work / "said").read_text(errors="replace").strip().splitlines()
+        told = [line for line in said if "Error" in line or "Exception" in line]
+        return (told or said or ["nothing was said"])[-1][:300]
+
+    def _finish(self) -> None:
+        for _ in range(3):
+            self._kill_group()
+            self._start("finish")
+            assert self._process is not None
+            try:
+                code = self._process.wait(self._chosen.life_s_max)
+            except subprocess.TimeoutExpired:
+                code = -1
+            if code == 0:
+                return
+            self._ended.append(self._last_line())
+        msg = f"the jobs do not finish: {self._last_line()}."
+        raise EngineError(msg)
+
+    def _steps(self) -> dict[str, int]:
+        """Return the newest committed step of each job, -1 for none."""
+        stores = {job: Checkpoint(self._work / job) for job in _OUT}
+        return {
+            job: max(store.steps(), default=-1) if (store.root / "manifests").is_dir() else -1
+            for job, store in stores.items()
+        }
+
+    # -- what came of it ------------------------------------------------------------------------------
+
+    def _found(self) -> dict[str, Any]:
+        expected: Counter[str] = Counter()
+        last = 0
+        for record in committed(self._broker.servers, [_IN]):
+            one = json.loads(record.value or b"")
+            last = max(last, one["at"])
+            expected[f"{one['k']}-{one['at'] // 10_000 * 10}"] += 1
+        closed = last - 60_000
+        expected = Counter(
+            {key: n for key, n in expected.items() if int(key.split("-")[1]) * 1000 <= closed}
+        )
+        result: dict[str, Any] = {
+            "kills": {victim: self._kills[victim] for victim in VICTIMS},
+            "windows": len(expected),
+        }
+        for job, topic in _OUT.items():
+            got: dict[str, list[int]] = {}
+            for record in committed(self._broker.servers, [topic]):
+                got.setdefault((record.key or b"").decode(), []).append(int(record.value or b"0"))
+            result[job] = {
+                "lost": sum(key not in got for key in expected),
+                "doubled": sum(len(counts) > 1 for counts in got.values()),
+                "wrong": sum(set(counts) != {expected[key]} for key, counts in got.items()),
+            }
+        result["changes"] = sum(self._changes(job) for job in _OUT)
+        return result | {"ended": self._ended}
+
+    def _changes(self, job: str) -> int:
+        lines = (Checkpoint(self._work / job).root / "journal.jsonl").read_text().splitlines()
+        return sum(
+            '"event": "assignment"' in line or '"event":"assignment"' in line for line in lines
+        )
+
+
+def _python_workers(group: int) -> list[int]:
+    """Return the Python workers of a driver's process group: those that a daemon has forked."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            _, _, rest = (entry / "stat").read_text().rpartition(")")
+            parent, its_group = (int(text) for text in rest.split()[1:3])
+            command = (entry / "cmdline").read_bytes()
+            above = (Path("/proc") / str(parent) / "cmdline").read_bytes()
+            of_daemon = b"worker.daemon" in command and b"worker.daemon" in above
+            if of_daemon and its_group == group:
+                found.append(int(entry.name))
+    return found
+
+
+# --- in the child --------------------------------------------------------------------------------
+
+
+def counts(spark: SparkSession, servers: str) -> DataFrame:
+    """Return records per key in windows of 10 s."""
+    reader = spark.readStream.format("kafka").option(SERVERS, servers).option("subscribe", _IN)
+    records = reader.option("startingOffsets", "earliest").load()
+    read = F.from_json(F.col("value").cast("string"), "k int, at long")
+    events = records.select(read.alias("r")).select("r.k", F.timestamp_millis("r.at").alias("at"))
+    windows = events.withWatermark("at", "40 seconds").groupBy(F.window("at", "10 seconds"), "k")
+    key = F.concat_ws("-", "k", F.unix_seconds("window.start"))
+    return windows.agg(F.count("*").alias("n")).select(
+        key.alias("key"), F.col("n").cast("string").alias("value")
+    )
+
+
+def _writers(spark: SparkSession, work: Path, servers: str) -> Iterator[Any]:
+    # Late and by name: the package's front imports the engine, of which this is a part.
+    hg = importlib.import_module("headgate")
+    for delivery, topic in _OUT.items():
+        yield (
+            hg.writeStream(counts(spark, servers))
+            .slots(start=2)
+            .keyGroups(32)
+            .queryName(topic)
+            .format("kafka")
+            .option(SERVERS, servers)
+            .option("topic", topic)
+            .option("headgate.delivery", delivery)
+            .option("checkpointLocation", str(work / delivery))
+        )
+
+
+def _child(what: str, request: dict[str, str]) -> None:
+    work, servers = Path(request["directory"]), request["servers"]
+    found = ",".join(str(jar) for jar in connector())
+    settings = {"spark.jars": found, "spark.local.dir": str(work / "local")}
+    spark = session(master="local[2]", name="bench-kafka-kill", **settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    if what == "finish":
+        queries = [w.trigger(availableNow=True).start() for w in _writers(spark, work, servers)]
+        for query in queries:
+            query.awaitTermination()
+        spark.stop()
+        return
+    often = {"processingTime": "300 milliseconds"}
+    queries = [w.trigger(**often).start() for w in _writers(spark, work, servers)]
+    print(_READY, flush=True)
+    chance = random.Random()
+    while not any(query.awaitTermination(0.5) for query in queries):
+        for query in queries:
+            query.scale(1 + chance.randrange(_SLOTS_MAX))
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description="A life of the killed jobs.")
+    arguments.add_argument("what", choices=["live", "finish"])
+    arguments.add_argument("request")
+    told = arguments.parse_args()
+    _child(told.what, json.loads(told.request))

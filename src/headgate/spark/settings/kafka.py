@@ -1,0 +1,190 @@
+"""What Spark's options for Kafka are to librdkafka, which writes for the exactly-once sink.
+
+Spark hands every ``kafka.NAME`` to Java's client as NAME. librdkafka has most of these names with the
+same meaning, some under another name, and some not at all: those are refused, never left out silently.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.core.errors import ConfigError
+
+PREFIX = "kafka."
+SERVERS = "kafka.bootstrap.servers"
+PLAIN_WAY = '.option("headgate.delivery", "at-least-once")'
+"""What leaves writing to Spark's own writer."""
+
+_RENAMED = {
+    "max.request.size": "message.max.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+}
+"""Names of librdkafka for settings of Java's client; others are the same, or aliases that it knows."""
+
+_OWN = ("transactional.id", "enable.idempotence", "acks")
+"""What makes a write exactly once, and is therefore not to be chosen."""
+
+_HARMLESS = {"enable.idempotence": ("true",), "acks": ("all", "-1")}
+
+_JAAS = re.compile(
+    r"\s*\S*security\.(?:plain\.PlainLoginModule|scram\.ScramLoginModule)\s+required\b(?P<rest>.*)",
+    re.DOTALL,
+)
+_PAIR = re.compile(r'(\w+)\s*=\s*"([^"]*)"')
+
+TRANSACTION_MS = 60_000
+"""How long a transaction may stay open: as Java's client and librdkafka have it."""
+
+PATIENCE_MS = 60_000
+"""How long a broker may be away before a write gives up: ``max.block.ms`` of Java's client."""
+
+
+@dataclass(frozen=True)
+class KafkaTarget:
+    """Where and how records are written.
+
+    Attributes
+    ----------
+    servers : str
+        As ``bootstrap.servers`` has it.
+    topic : str or None
+        Of all records; None where each says its own.
+    client : mapping
+        For librdkafka, ``bootstrap.servers`` among it.
+    transaction_s : float
+        How long a transaction may stay open.
+    patience_s : float
+        How long a broker may be away.
+    """
+
+    servers: str
+    topic: str | None
+    client: Mapping[str, Any]
+    transaction_s: float
+    patience_s: float
+
+
+def confluent() -> Any:
+    """Return the module of the client.
+
+    Raises
+    ------
+    ConfigError
+        It is not installed.
+    """
+    try:
+        importlib.import_module("confluent_kafka.admin")
+        return importlib.import_module("confluent_kafka")
+    except ImportError as error:
+        msg = (
+            'format "kafka" writes exactly once by confluent-kafka, which is not installed; install '
+            f'"headgate[kafka]", or add {PLAIN_WAY} for Spark\'s own writer.'
+        )
+        raise ConfigError(msg) from error
+
+
+def kafka_target(options: Mapping[str, str]) -> KafkaTarget:
+    """Return what a writer's options say of Kafka.
+
+    Parameters
+    ----------
+    options : mapping of str to str
+        As the writer has them; case does not matter, as in Spark.
+
+    Raises
+    ------
+    ConfigError
+        The client is not installed, no broker is named, or an option has no counterpart.
+    """
+    module = confluent()
+    given = {key.lower(): value for key, value in options.items()}
+    servers = given.get(SERVERS)
+    if not servers:
+        msg = f'format "kafka" needs a broker; add .option("{SERVERS}", "host:9092").'
+        raise ConfigError(msg)
+    java = {k.removeprefix(PREFIX): v for k, v in given.items() if k.startswith(PREFIX)}
+    transaction_ms = _milliseconds(java, "transaction.timeout.ms", TRANSACTION_MS)
+    patience_ms = _milliseconds(java, "max.block.ms", PATIENCE_MS)
+    client = _translated(java)
+    # as Java's client, so that a key stays in its partition whoever writes it
+    client.setdefault("partitioner", "murmur2_random")
+    client["transaction.timeout.ms"] = transaction_ms
+    _check(module, client)
+    return KafkaTarget(servers, given.get("topic"), client, transaction_ms / 1e3, patience_ms / 1e3)
+
+
+def _milliseconds(java: dict[str, str], name: str, default: int) -> int:
+    text = java.pop(name, str(default))
+    if not text.strip().isdecimal() or int(text) < 1:
+        msg = (
+            f"option {PREFIX}{name}={text} is no number of milliseconds; use one such as {default}."
+        )
+        raise ConfigError(msg)
+    return int(text)
+
+
+def _translated(java: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of librdkafka for those of Java's client."""
+    client: dict[str, Any] = {}
+    for name, value in java.items():
+        if name in _OWN:
+            if value.lower() not in _HARMLESS.get(name, ()):
+                msg = (
+                    f"option {PREFIX}{name}={value} is headgate's to choose where it writes exactly "
+                    f"once; leave it out, or add {PLAIN_WAY}."
+                )
+                raise ConfigError(msg)
+        elif name == "sasl.jaas.config":
+            client |= _login(value)
+        elif name == "buffer.memory":
+            client["queue.buffering.max.kbytes"] = max(1, int(value) // 1024)
+        elif name == "ssl.endpoint.identification.algorithm":
+            client[name] = value or "none"
+        else:
+            client[_RENAMED.get(name, name)] = value
+    return client
+
+
+def _login(jaas: str) -> dict[str, str]:
+    """Return name and password of a JAAS line for PLAIN or SCRAM."""
+    found = _JAAS.match(jaas)
+    pairs = dict(_PAIR.findall(found["rest"])) if found else {}
+    if {"username", "password"} <= pairs.keys():
+        return {"sasl.username": pairs["username"], "sasl.password": pairs["password"]}
+    msg = (
+        f"option {PREFIX}sasl.jaas.config names a login that librdkafka has no counterpart for; use "
+        f"{PREFIX}sasl.username and {PREFIX}sasl.password, or add {PLAIN_WAY}."
+    )
+    raise ConfigError(msg)
+
+
+def _check(module: Any, client: Mapping[str, Any]) -> None:
+    """Refuse what librdkafka does not know or take; connects to nobody."""
+    found = _against(module, client)
+    if found is None:
+        return
+    # the setting by itself, where it is one that stands in the way
+    alone = [name for name in client if _against(module, {name: client[name]}) == found]
+    spark = {new: old for old, new in _RENAMED.items()}
+    what = f"option {PREFIX}{spark.get(alone[0], alone[0])}" if alone else "an option"
+    msg = (
+        f"{what} is nothing that librdkafka takes, which writes exactly once ({found}); change it or "
+        f"leave it out, or add {PLAIN_WAY}."
+    )
+    raise ConfigError(msg)
+
+
+def _against(module: Any, client: Mapping[str, Any]) -> str | None:
+    """Return what librdkafka has against settings; None where it takes them."""
+    try:
+        module.Producer({**client, "bootstrap.servers": "", "log_level": 0})
+    except (module.KafkaException, ValueError, TypeError) as error:
+        first = error.args[0] if error.args else error
+        text = str(first.str() if hasattr(first, "str") else first)
+        return text.partition(". See http")[0].strip().rstrip(".")
+    return None

@@ -1,0 +1,57 @@
+"""What is made of Kafka's offsets: where a job began and came to, and how far it is behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from headgate.spark.step.progress import Progress, lag_of
+from headgate.spark.verify import kafka_range, start_offsets
+
+
+def test_a_partition_that_was_made_later_is_read_from_its_beginning() -> None:
+    until = json.dumps({"a": {"0": 70, "1": 9}, "b": {"0": 4}})
+    since, ends = kafka_range(json.dumps({"a": {"0": 50}}), until)
+    assert json.loads(since) == {"a": {"0": 50, "1": -2}, "b": {"0": -2}}
+    assert ends == until
+
+
+def test_without_a_note_of_its_beginning_a_topic_is_read_whole() -> None:
+    since, _ = kafka_range(None, json.dumps({"a": {"0": 70}}))
+    assert json.loads(since) == {"a": {"0": -2}}
+
+
+def test_where_a_source_began_is_read_as_spark_writes_it(tmp_path: Path) -> None:
+    place = tmp_path / "sources" / "1"
+    place.mkdir(parents=True)
+    (place / "0").write_bytes(b'\0v1\n{"a":{"0":50}}')
+    assert start_offsets(tmp_path, 3) == [None, '{"a":{"0":50}}', None]
+
+
+def test_lag_is_what_kafka_has_and_the_batch_did_not_read() -> None:
+    kafka = {
+        "endOffset": {"a": {"0": 10, "1": 20}},
+        "latestOffset": {"a": {"0": 15, "1": 20, "2": 7}, "new": {"0": 3}},
+    }
+    others: list[dict[str, Any]] = [
+        {"endOffset": 5, "latestOffset": 9},
+        {"endOffset": {"event": 5}, "latestOffset": {"event": 9}},
+        {"endOffset": None, "latestOffset": None},
+    ]
+    # of a partition that no batch has read from, nobody knows where it begins
+    assert lag_of([*others, kafka]) == {"a-0": 5, "a-1": 0, "a-2": 0}
+
+
+def test_the_lag_is_that_of_the_newest_batch_told_of() -> None:
+    progress = Progress()
+
+    def told(batch: int, behind: int) -> None:
+        source = {"endOffset": {"a": {"0": 1}}, "latestOffset": {"a": {"0": 1 + behind}}}
+        found = {"batchId": batch, "sources": [source, {}], "sink": {}, "stateOperators": []}
+        progress.filled(found)
+
+    told(4, 7)
+    told(5, 3)
+    told(4, 7)
+    assert progress.lag == {"a-0": 3}

@@ -1,0 +1,289 @@
+"""What the exactly-once writer does when its client says this and that; the client is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headgate.core.errors import CheckpointError, ConfigError, EngineError
+from headgate.spark.settings import kafka as settings
+from headgate.spark.settings.kafka import KafkaTarget, kafka_target
+from headgate.spark.step import kafka_writer
+from headgate.spark.step.kafka_writer import KafkaRecord, KafkaWriter
+
+TARGET = KafkaTarget("here:9092", "out", {"bootstrap.servers": "here:9092"}, 60.0, 0.5)
+
+
+class FakeError:
+    def __init__(self, name: str, *, retriable: bool = False) -> None:
+        self._name, self._retriable = name, retriable
+
+    def name(self) -> str:
+        return self._name
+
+    def retriable(self) -> bool:
+        return self._retriable
+
+    def str(self) -> str:
+        return f"error {self._name}."
+
+
+class FakeException(Exception):
+    pass
+
+
+class FakeKafka:
+    """A broker with one topic that readers see, and transactions that may fail."""
+
+    KafkaError, KafkaException = FakeError, FakeException
+
+    def __init__(self) -> None:
+        self.seen: list[bytes | None] = []
+        self.note: int | None = None
+        self.open: list[bytes | None] | None = None
+        self.noting: int | None = None
+        self.opened = 0
+        self.wrong: dict[str, list[Any]] = {}
+        self.commits_first = False
+
+    def fails(self, call: str, name: str, *, retriable: bool = False) -> None:
+        error = FakeException(FakeError(name, retriable=retriable))
+        self.wrong.setdefault(call, []).append(error)
+
+    def _may_fail(self, call: str) -> None:
+        if self.wrong.get(call):
+            raise self.wrong[call].pop(0)
+
+    def Producer(self, *_: Any, **__: Any) -> FakeKafka:
+        return self
+
+    Consumer = Producer
+
+    def TopicPartition(self, topic: str, partition: int, offset: int = -1001) -> Any:
+        return SimpleNamespace(topic=topic, partition=partition, offset=offset, error=None)
+
+    def consumer_group_metadata(self) -> str:
+        return "group"
+
+    def close(self) -> None:
+        pass
+
+    def purge(self, blocking: bool) -> None:
+        pass
+
+    def init_transactions(self, timeout: float) -> None:
+        self._may_fail("init")
+        self.opened += 1
+        self.open = None
+
+    def committed(self, asked: list[Any], timeout: float) -> list[Any]:
+        self._may_fail("look")
+        asked[0].offset = -1001 if self.note is None else self.note
+        return asked
+
+    def begin_transaction(self) -> None:
+        self.open = []
+
+    def produce(self, topic: str, value: bytes | None, key: bytes | None, **_: Any) -> None:
+        self._may_fail("produce")
+        assert self.open is not None
+        self.open.append(value)
+
+    def poll(self, timeout: float) -> None:
+        pass
+
+    def send_offsets_to_transaction(self, notes: list[Any], group: str, timeout: float) -> None:
+        self._may_fail("note")
+        self.noting = notes[0].offset
+
+    def commit_transaction(self, timeout: float) -> None:
+        if not self.commits_first:
+            self._may_fail("commit")
+        assert self.open is not None
+        self.seen += self.open
+        self.note, self.open = self.noting, None
+        self._may_fail("commit")
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
+    made = FakeKafka()
+    monkeypatch.setattr(kafka_writer, "confluent", lambda: made)
+    return made
+
+
+def rows(*values: bytes) -> Any:
+    def made() -> Iterator[KafkaRecord]:
+        return (KafkaRecord("out", None, value, None, None) for value in values)
+
+    return made
+
+
+def test_a_step_that_was_written_is_skipped_also_by_the_next_driver(kafka: FakeKafka) -> None:
+    first = KafkaWriter(TARGET, "job")
+    assert first.open() is None
+    assert first.write(0, rows(b"a"))
+    assert not first.write(0, rows(b"a"))
+    second = KafkaWriter(TARGET, "job")
+    assert second.open() == 0
+    assert not second.write(0, rows(b"a"))
+    assert second.write(1, rows(b"b"))
+    assert kafka.seen == [b"a", b"b"]
+
+
+def test_records_and_note_are_of_one_transaction(kafka: FakeKafka) -> None:
+    kafka.fails("note", "MSG_SIZE_TOO_LARGE")
+    writer = KafkaWriter(TARGET, "job")
+    with pytest.raises(EngineError, match="could not write step 0"):
+        writer.write(0, rows(b"a"))
+    assert (kafka.seen, kafka.note) == ([], None)
+    assert writer.write(0, rows(b"a"))
+    assert (kafka.seen, kafka.note) == ([b"a"], 1)
+
+
+def test_a_transaction_that_failed_is_begun_anew(kafka: FakeKafka) -> None:
+    kafka.fails("commit", "REQUEST_TIMED_OUT")
+    assert KafkaWriter(TARGET, "job").write(0, rows(b"a", b"b"))
+    assert kafka.seen == [b"a", b"b"]
+    assert kafka.opened == 2
+
+
+def test_a_commit_whose_answer_was_lost_is_not_done_twice(kafka: FakeKafka) -> None:
+    kafka.commits_first = True
+    kafka.fails("commit", "REQUEST_TIMED_OUT")
+    assert not KafkaWriter(TARGET, "job").write(0, rows(b"a"))
+    assert kafka.seen == [b"a"]
+
+
+def test_what_may_be_called_again_is(kafka: FakeKafka) -> None:
+    kafka.fails("commit", "_TIMED_OUT", retriable=True)
+    assert KafkaWriter(TARGET, "job").write(0, rows(b"a"))
+    assert kafka.opened == 1
+
+
+def test_a_coordinator_that_loads_is_asked_again(kafka: FakeKafka) -> None:
+    kafka.note = 8
+    kafka.fails("look", "COORDINATOR_LOAD_IN_PROGRESS")
+    assert KafkaWriter(TARGET, "job").open() == 7
+
+
+def test_a_driver_that_was_fenced_does_not_fence_back(kafka: FakeKafka) -> None:
+    kafka.fails("commit", "_FENCED")
+    with pytest.raises(
+        EngineError, match="another driver writes to Kafka at here:9092 for this job"
+    ):
+        KafkaWriter(TARGET, "job").write(0, rows(b"a"))
+    assert kafka.opened == 1
+    assert kafka.seen == []
+
+
+def test_a_checkpoint_that_was_put_back_is_refused(kafka: FakeKafka) -> None:
+    kafka.note = 6
+    writer = KafkaWriter(TARGET, "job")
+    assert not writer.write(5, rows(b"a"))
+    with pytest.raises(
+        CheckpointError, match="has step 5 of this job, and the checkpoint goes on with step 3"
+    ):
+        writer.write(3, rows(b"a"))
+
+
+def test_a_step_without_a_note_before_it_is_written(kafka: FakeKafka) -> None:
+    # a job that has written at least once until now
+    assert KafkaWriter(TARGET, "job").write(41, rows(b"a"))
+
+
+def test_a_time_limit_that_the_broker_does_not_allow_is_named(kafka: FakeKafka) -> None:
+    kafka.fails("init", "INVALID_TRANSACTION_TIMEOUT")
+    with pytest.raises(
+        EngineError, match=r"does not allow kafka\.transaction\.timeout\.ms=60000; lower"
+    ):
+        KafkaWriter(TARGET, "job").open()
+
+
+# -- options --------------------------------------------------------------------------------------
+
+SERVERS = {"kafka.bootstrap.servers": "here:9092"}
+
+
+def test_options_are_translated() -> None:
+    found = kafka_target(
+        {
+            "KAFKA.bootstrap.servers": "here:9092",
+            "Topic": "out",
+            "kafka.max.request.size": "2000000",
+            "kafka.buffer.memory": "33554432",
+            "kafka.linger.ms": "20",
+            "kafka.acks": "all",
+            "kafka.max.block.ms": "5000",
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            'username="me" password="a=b;c";',
+        }
+    )
+    assert (found.servers, found.topic) == ("here:9092", "out")
+    assert (found.transaction_s, found.patience_s) == (60.0, 5.0)
+    assert dict(found.client) == {
+        "bootstrap.servers": "here:9092",
+        "message.max.bytes": "2000000",
+        "queue.buffering.max.kbytes": 32768,
+        "linger.ms": "20",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "me",
+        "sasl.password": "a=b;c",
+        "partitioner": "murmur2_random",
+        "transaction.timeout.ms": 60_000,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("kafka.interceptor.classes", "a.B", "option kafka.interceptor.classes is nothing that"),
+        ("kafka.linger.ms", "soon", "Invalid value"),
+        (
+            "kafka.transactional.id",
+            "mine",
+            "option kafka.transactional.id=mine is headgate's to choose",
+        ),
+        ("kafka.acks", "1", "option kafka.acks=1 is headgate's to choose"),
+        ("kafka.transaction.timeout.ms", "1m", "timeout.ms=1m is no number of milliseconds"),
+        (
+            "kafka.ssl.truststore.location",
+            "/a.jks",
+            "option kafka.ssl.truststore.location is nothing",
+        ),
+        (
+            "kafka.sasl.jaas.config",
+            "Krb5LoginModule required;",
+            "names a login that librdkafka has no",
+        ),
+    ],
+)
+def test_an_option_without_a_counterpart_is_refused_by_name(
+    name: str, value: str, says: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        kafka_target({**SERVERS, name: value})
+    assert says in str(refused.value)
+    assert str(refused.value).endswith(".")
+
+
+def test_a_broker_must_be_named() -> None:
+    with pytest.raises(ConfigError, match=r'add \.option\("kafka\.bootstrap\.servers"'):
+        kafka_target({"topic": "out"})
+
+
+def test_without_the_client_one_sentence_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(settings.importlib, "import_module", gone)
+    with pytest.raises(ConfigError, match=r'install "headgate\[kafka\]", or add'):
+        kafka_target(SERVERS)
