@@ -45,7 +45,7 @@ from headgate_lab.bench.common import (
     require,
     spark_env,
 )
-from headgate_lab.bench.kill_sinks import sink
+from headgate_lab.bench.kill_sinks import server_of, sink
 from headgate_lab.testing import faults
 
 BETWEEN = "between manifest and sink"
@@ -157,7 +157,10 @@ def run(**given: Any) -> dict[str, Any]:
     """
     chosen = parameters(KillParameters, given)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="headgate-kill-", ignore_cleanup_errors=True) as work:
+    with (
+        tempfile.TemporaryDirectory(prefix="headgate-kill-", ignore_cleanup_errors=True) as work,
+        server_of(chosen.sink),
+    ):
         result = _Run(chosen, Path(work)).result()
     result["duration_s"] = round(time.monotonic() - began, 1)
     return result | {"parameters": asdict(chosen), "machine": machine()}

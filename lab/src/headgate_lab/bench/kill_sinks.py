@@ -5,15 +5,15 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.errors import ConfigError, nearest
-from headgate_lab.testing import connectors
+from headgate_lab.testing import connectors, postgres
 
 TABLE = "kills"
 COLUMNS = "start timestamp, end timestamp, auction bigint, bids bigint, total bigint"
@@ -122,12 +122,13 @@ class _Merged(Files):
     """A table merged into; each row counts how often it was."""
 
     table: str
+    quote = "`"
 
     def merge(self) -> Any:
         """Return the merge."""
         hg = importlib.import_module("headgate")
         names = [column.split()[0] for column in COLUMNS.split(", ")]
-        fresh = {name: f"source.{name}" for name in names} | {_SEEN: "1"}
+        fresh = {name: f"source.{self.quote}{name}{self.quote}" for name in names} | {_SEEN: "1"}
         made = hg.merge(self.table, on=["start", "auction"], **self.connection())
         again = {_SEEN: f"target.{_SEEN} + 1"}
         return made.whenMatchedUpdate(set=again).whenNotMatchedInsert(values=fresh)
@@ -192,6 +193,7 @@ class MergedPostgres(_Merged):
     """A table of PostgreSQL merged into; the environment says where its server is."""
 
     table = TABLE
+    quote = '"'
     ADDRESS = "HEADGATE_KILL_POSTGRES"
     """Variable with the JDBC URL."""
 
@@ -221,6 +223,19 @@ class MergedPostgres(_Merged):
         return -1
 
 
+@contextmanager
+def server_of(name: str) -> Iterator[None]:
+    """Run the server that the sink of that name needs, if it needs one."""
+    if SINKS[name] is not MergedPostgres:
+        yield
+        return
+    columns = COLUMNS.replace("timestamp", "timestamptz").replace("end ", '"end" ')
+    with postgres.server() as url:
+        postgres.run(url, f"CREATE TABLE {TABLE} ({columns}, {_SEEN} int, UNIQUE (start, auction))")
+        os.environ[MergedPostgres.ADDRESS] = url
+        yield
+
+
 SINKS: Mapping[str, type[KillSink]] = {
     "files": Files,
     "delta": Delta,
@@ -244,18 +259,6 @@ def sink(name: str) -> KillSink:
         msg = f'sink "{name}" of kill is unknown{nearest(name, SINKS) or "; use " + ", ".join(SINKS)}.'
         raise ConfigError(msg)
     return SINKS[name]()
-
-
-def dying(function: Any, flag: Path) -> Any:
-    """Return a ``foreachBatch`` function that dies once it has written, while `flag` says a batch."""
-
-    def write(frame: DataFrame, batch: int) -> None:
-        function(frame, batch)
-        if flag.exists() and batch >= int(flag.read_text()):
-            flag.unlink()
-            os.killpg(os.getpgrp(), signal.SIGKILL)
-
-    return write
 
 
 def _newest_transaction(table: Path) -> int:

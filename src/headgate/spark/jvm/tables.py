@@ -83,13 +83,16 @@ def last_merge(spark: SparkSession, name: str, writer: str, keys: tuple[str, str
     return last_commit(NamedTable(spark, name).loaded(), writer, keys)
 
 
-def names_commits(spark: SparkSession) -> bool:
-    """Return whether this Iceberg writes properties of a session into the commits of its SQL."""
+def commit_setting(spark: SparkSession) -> str | None:
+    """Return what settings begin with that Iceberg writes into the commits of a session's SQL.
+
+    None of an Iceberg that does not, so that a ``MERGE INTO`` bears no mark of ours.
+    """
     try:
         prefix = jvm(spark).org.apache.iceberg.spark.SparkSQLProperties.SNAPSHOT_PROPERTY_PREFIX
     except Py4JError:
-        return False
-    return str(prefix) == "spark.sql.iceberg.snapshot-property"
+        return None
+    return str(prefix).removesuffix(".") + "."
 
 
 def last_transaction(spark: SparkSession, path: str, writer: str) -> LastCommit:

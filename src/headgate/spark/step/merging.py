@@ -15,7 +15,7 @@ from headgate.core.errors import ConfigError, HeadgateError
 from headgate.spark.jvm import sparksinks
 from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.jvm.sessions import clone_of
-from headgate.spark.jvm.tables import kind_of_name, last_merge, names_commits
+from headgate.spark.jvm.tables import commit_setting, kind_of_name, last_merge
 from headgate.spark.step.jdbc_merge import JdbcMerge
 from headgate.spark.step.merge_rows import ahead, failing, one_row_per_key
 from headgate.spark.step.merge_statement import SPARK, Columns, MergeSpec
@@ -193,12 +193,14 @@ class _IcebergMerge(_TableMerge):
     def __init__(self, session: SparkSession, spec: MergeSpec) -> None:
         super().__init__(session, spec)
         self._asked = False
-        if not names_commits(session):
+        setting = commit_setting(session)
+        if setting is None:
             msg = (
                 "hg.merge needs an Iceberg that writes a session's snapshot properties into the commits "
                 "of its SQL, so that no step is merged twice; use Iceberg 1.11 or newer."
             )
             raise ConfigError(msg)
+        self._setting = setting
 
     def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool) -> None:
         """Merge a step's rows, unless the table has them."""
@@ -210,5 +212,5 @@ class _IcebergMerge(_TableMerge):
                 raise ahead(self._spec.table, batch)
             self._asked = True
         for key, value in zip(_ICEBERG, (writer, str(batch)), strict=True):
-            self._session.conf.set(f"spark.sql.iceberg.snapshot-property.{key}", value)
+            self._session.conf.set(f"{self._setting}{key}", value)
         self._merge(frame)
