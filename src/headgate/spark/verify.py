@@ -19,7 +19,7 @@ from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.read.logical import read
 from headgate.spark.read.plan import PlannedQuery
-from headgate.spark.table_offsets import rows_until
+from headgate.spark.read.table_offsets import rows_until
 from headgate.spark.workloads.sources import BUILT_IN
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest

@@ -64,7 +64,7 @@ def merging_of(spark: SparkSession, spec: MergeSpec) -> Merging:
     if kind == "delta":
         return _DeltaMerge(session, spec)
     if kind == "iceberg":
-        return _IcebergMerge(session, spec)
+        return _IcebergMerge(session, spec, spark)
     msg = (
         f"table {spec.table} is neither of Delta nor of Iceberg, so nothing is merged into it; use one "
         "of them, or url= for PostgreSQL."
@@ -190,8 +190,9 @@ class _DeltaMerge(_TableMerge):
 class _IcebergMerge(_TableMerge):
     """Iceberg does not; the snapshots are asked where it matters, at the first write."""
 
-    def __init__(self, session: SparkSession, spec: MergeSpec) -> None:
+    def __init__(self, session: SparkSession, spec: MergeSpec, home: SparkSession) -> None:
         super().__init__(session, spec)
+        self._home = home
         self._asked = False
         setting = commit_setting(session)
         if setting is None:
@@ -214,3 +215,5 @@ class _IcebergMerge(_TableMerge):
         for key, value in zip(_ICEBERG, (writer, str(batch)), strict=True):
             self._session.conf.set(f"{self._setting}{key}", value)
         self._merge(frame)
+        # Iceberg keeps tables for each session, for half a minute
+        self._home.catalog.refreshTable(self._spec.table)
