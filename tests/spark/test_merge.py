@@ -7,14 +7,14 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.errors import ConfigError
-from headgate.spark.step.merge_statement import SPARK, Columns, Dialect
+from headgate.spark.step.merge_statement import SPARK, Dialect, MergedColumns
 
 POSTGRES = Dialect('"', "=")
 
 
 def said(merge, there=("k", "n"), rows=("k", "n"), into=SPARK):
     """Return the SQL of a merge into a table with columns `there`."""
-    return merge.spec.statement(into, "t", "rows", Columns("t", tuple(there), tuple(rows)))
+    return merge.spec.statement(into, "t", "rows", MergedColumns("t", tuple(there), tuple(rows)))
 
 
 def test_without_clauses_rows_are_updated_or_inserted():

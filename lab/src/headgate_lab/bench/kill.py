@@ -94,6 +94,9 @@ class KillParameters:
     life_s_max: float = 180.0
     """A life that was not killed by then has failed; > 0."""
 
+    steps_max: int = 5
+    """A kill at a point of a step comes up to so many steps after the newest; >= 2."""
+
     sink: str = "files"
     """files, or a table: delta, iceberg, merge-delta, merge-iceberg, merge-postgres."""
 
@@ -188,7 +191,7 @@ def _plans(chosen: KillParameters) -> list[Plan]:
         elif where == STARTING:
             after = rng.uniform(1.0, 6.0)
         else:
-            after = float(rng.randint(2, 5))
+            after = float(rng.randint(2, max(2, chosen.steps_max)))
         plans.append(Plan(where, after, whom))
     return plans
 

@@ -43,7 +43,7 @@ class KillSink(Protocol):
         """Return the number of the newest output in the sink, -1 for none, without Spark."""
 
 
-class Files:
+class IntoFiles:
     """Spark's own file sink."""
 
     def settings(self, work: Path) -> dict[str, str]:
@@ -72,7 +72,7 @@ class Files:
         return max(map(int, found), default=-1)
 
 
-class Delta(Files):
+class IntoDelta(IntoFiles):
     """A Delta table in a directory."""
 
     def settings(self, work: Path) -> dict[str, str]:
@@ -92,7 +92,7 @@ class Delta(Files):
         return _newest_transaction(work / "output")
 
 
-class Iceberg(Files):
+class IntoIceberg(IntoFiles):
     """An Iceberg table."""
 
     _name = f"{connectors.CATALOG}.db.{TABLE}"
@@ -118,7 +118,7 @@ class Iceberg(Files):
         return _newest_snapshot(work, "spark.sql.streaming.epochId")
 
 
-class _Merged(Files):
+class _Merged(IntoFiles):
     """A table merged into; each row counts how often it was."""
 
     table: str
@@ -237,9 +237,9 @@ def server_of(name: str) -> Iterator[None]:
 
 
 SINKS: Mapping[str, type[KillSink]] = {
-    "files": Files,
-    "delta": Delta,
-    "iceberg": Iceberg,
+    "files": IntoFiles,
+    "delta": IntoDelta,
+    "iceberg": IntoIceberg,
     "merge-delta": MergedDelta,
     "merge-iceberg": MergedIceberg,
     "merge-postgres": MergedPostgres,

@@ -20,6 +20,23 @@ POSTGRESQL = "org.postgresql:postgresql:42.7.4"
 CATALOG = "lake"
 """The name of the Iceberg catalog that `settings` makes."""
 
+_SPARKS = (
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.apache.parquet:parquet-hadoop",
+    "org.apache.logging.log4j:log4j-api",
+    "org.apache.logging.log4j:log4j-core",
+    "org.apache.logging.log4j:log4j-slf4j2-impl",
+    "org.slf4j:slf4j-api",
+    "com.fasterxml.jackson.core:jackson-databind",
+    "com.fasterxml.jackson.core:jackson-annotations",
+    "com.fasterxml.jackson.core:jackson-core",
+    "com.fasterxml.jackson.datatype:jackson-datatype-jdk8",
+    "com.google.code.findbugs:jsr305",
+    "org.roaringbitmap:RoaringBitmap",
+)
+"""What Delta asks for and Spark has: not fetched, and never two versions of it at once."""
+
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _ICEBERG_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
@@ -57,6 +74,7 @@ def settings(kinds: Iterable[str], warehouse: Path) -> dict[str, str]:
     wanted = list(kinds)
     made = {
         "spark.jars.packages": ",".join(coordinate(kind) for kind in wanted),
+        "spark.jars.excludes": ",".join(_SPARKS),
         "spark.sql.warehouse.dir": str(warehouse),
     }
     extensions = []

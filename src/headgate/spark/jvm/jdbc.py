@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from headgate.spark.jvm.gateway import Jvm, jvm, scala_map
 
 
-class Transaction:
+class JdbcTransaction:
     """A connection to a database and what is done on it, all or nothing."""
 
     def __init__(self, connection: Jvm) -> None:
@@ -56,7 +56,7 @@ class Transaction:
 @contextmanager
 def transaction(
     spark: SparkSession, url: str, table: str, properties: Mapping[str, str]
-) -> Iterator[Transaction]:
+) -> Iterator[JdbcTransaction]:
     """Connect to a database; what is done on it is committed at the end, or undone by an exception.
 
     Parameters
@@ -75,7 +75,7 @@ def transaction(
     try:
         connection.setAutoCommit(False)
         try:
-            yield Transaction(connection)
+            yield JdbcTransaction(connection)
         except BaseException:
             connection.rollback()
             raise

@@ -63,7 +63,7 @@ class V1Sink:
     def __init__(self, spark: SparkSession, sink: Jvm, checkpoint: Path, table: str | None) -> None:
         self._spark = spark
         self._sink = sink
-        self._stream = Stream(spark, checkpoint)
+        self._stream = WrittenStream(spark, checkpoint)
         self._table = table
         self.description = "" if sink is None else str(sink.toString())
 
@@ -137,7 +137,7 @@ class V2Sink:
         self._spark = spark
         self._mode = output_mode(spark, mode)
         self._options = scala_map(spark, options)
-        self._stream = Stream(spark, checkpoint)
+        self._stream = WrittenStream(spark, checkpoint)
         self.description = str(table.toString())
         some = jvm(spark).scala.Option.apply
         catalog, identifier = named or (None, None)
@@ -194,7 +194,7 @@ class MemorySink:
         self._sink.write(batch, self._complete, frame._jdf.collect())
 
 
-class Stream:
+class WrittenStream:
     """What sinks are told of the query that writes, also where no batch of Spark's puts out rows.
 
     Parameters

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.errors import ConfigError
 from headgate.spark.jvm.errors import JavaError
-from headgate.spark.jvm.jdbc import Transaction, transaction
+from headgate.spark.jvm.jdbc import JdbcTransaction, transaction
 from headgate.spark.step.merge_rows import ahead, failing, one_row_per_key
-from headgate.spark.step.merge_statement import Columns, Dialect, MergeSpec
+from headgate.spark.step.merge_statement import Dialect, MergedColumns, MergeSpec
 from headgate.spark.worker.failure import told
 
 STEPS = "headgate_steps"
@@ -57,7 +57,7 @@ class JdbcMerge:
             )
             raise ConfigError(msg)
         self._spec.statement(
-            _EQUAL, self._spec.table, "rows", Columns(self._spec.table, there, rows)
+            _EQUAL, self._spec.table, "rows", MergedColumns(self._spec.table, there, rows)
         )
 
     def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool) -> None:
@@ -77,7 +77,7 @@ class JdbcMerge:
             with self._transaction() as open_:
                 self._merge(open_, writer, batch, staged)
 
-    def _prepare(self, open_: Transaction, prefix: str) -> None:
+    def _prepare(self, open_: JdbcTransaction, prefix: str) -> None:
         """Make the table of steps, and drop what drivers that were killed have left of rows."""
         if self._swept:
             return
@@ -96,12 +96,12 @@ class JdbcMerge:
             open_.run(f"DROP TABLE {self._schema}{name}")
         self._swept = True
 
-    def _newest(self, open_: Transaction, writer: str) -> int | None:
+    def _newest(self, open_: JdbcTransaction, writer: str) -> int | None:
         # locked until the end of the transaction: two drivers of one query do not both go on
         found = open_.rows(f"SELECT step FROM {self._steps} WHERE writer = ? FOR UPDATE", writer)
         return int(found[0][0]) if found else None
 
-    def _merge(self, open_: Transaction, writer: str, batch: int, staged: str) -> None:
+    def _merge(self, open_: JdbcTransaction, writer: str, batch: int, staged: str) -> None:
         spec = self._spec
         noted = open_.run(
             f"INSERT INTO {self._steps} AS known VALUES (?, ?) ON CONFLICT (writer) "
@@ -112,7 +112,7 @@ class JdbcMerge:
         if noted:
             there = open_.columns(f"SELECT * FROM {spec.table} WHERE false")
             rows = open_.columns(f"SELECT * FROM {staged} WHERE false")
-            columns = Columns(spec.table, there, rows)
+            columns = MergedColumns(spec.table, there, rows)
             keys = [_EQUAL.quoted(columns.of_rows(key, "on")) for key in spec.on]
             nulls = " OR ".join(f"{key} IS NULL" for key in keys)
             ((some,),) = open_.rows(
@@ -129,7 +129,7 @@ class JdbcMerge:
         return self._url.partition("?")[0]
 
     @contextmanager
-    def _transaction(self) -> Iterator[Transaction]:
+    def _transaction(self) -> Iterator[JdbcTransaction]:
         spec = self._spec
         with transaction(self._spark, self._url, spec.table, spec.properties) as open_:
             yield open_

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.window import Window
 
 from headgate.core.errors import CheckpointError, EngineError
 from headgate.spark.jvm.errors import JavaError

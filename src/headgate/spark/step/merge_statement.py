@@ -49,7 +49,7 @@ class MergeSpec:
     ----------
     table : str
     on : tuple of str
-        Columns that are a row's key.
+        MergedColumns that are a row's key.
     latest, name, url : str or None
     properties : mapping of str to str
     clauses : tuple of Clause
@@ -69,7 +69,7 @@ class MergeSpec:
         """The clauses, or those of an upsert."""
         return self.clauses or _UPSERT
 
-    def statement(self, into: Dialect, table: str, rows: str, columns: Columns) -> str:
+    def statement(self, into: Dialect, table: str, rows: str, columns: MergedColumns) -> str:
         """Return the SQL of a step.
 
         Parameters
@@ -77,7 +77,7 @@ class MergeSpec:
         into : Dialect
         table, rows : str
             As SQL names them.
-        columns : Columns
+        columns : MergedColumns
 
         Raises
         ------
@@ -127,7 +127,7 @@ SPARK = Dialect("`", "<=>")
 
 
 @dataclass(frozen=True)
-class Columns:
+class MergedColumns:
     """The columns of a table and of the rows that are merged into it; of any case.
 
     Attributes
@@ -184,7 +184,7 @@ def _spelt(name: str, known: Sequence[str], what: str, where: str) -> str:
 
 
 def _when(
-    clause: Clause, into: Dialect, columns: Columns, both: Mapping[str, str], keys: set[str]
+    clause: Clause, into: Dialect, columns: MergedColumns, both: Mapping[str, str], keys: set[str]
 ) -> str:
     said = "WHEN MATCHED" if clause.matched else "WHEN NOT MATCHED"
     if clause.condition is not None:

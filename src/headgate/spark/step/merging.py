@@ -18,7 +18,7 @@ from headgate.spark.jvm.sessions import clone_of
 from headgate.spark.jvm.tables import commit_setting, kind_of_name, last_merge
 from headgate.spark.step.jdbc_merge import JdbcMerge
 from headgate.spark.step.merge_rows import ahead, failing, one_row_per_key
-from headgate.spark.step.merge_statement import SPARK, Columns, MergeSpec
+from headgate.spark.step.merge_statement import SPARK, MergedColumns, MergeSpec
 from headgate.spark.step.table_sinks import last_output
 
 _ROWS = "headgate_merged_rows"
@@ -93,7 +93,7 @@ class MergeSink:
         self.description = f"Merge[{spec.table}]"
         self._merging = merging_of(spark, spec)
         self._merging.check(columns)
-        self._stream = sparksinks.Stream(spark, checkpoint)
+        self._stream = sparksinks.WrittenStream(spark, checkpoint)
         self._checkpoint = checkpoint
         self._name = spec.name
         self._known: int | None = None
@@ -165,7 +165,7 @@ class _TableMerge:
     def _statement(self, rows: tuple[str, ...]) -> str:
         with sparksinks.refused(f"table {self._spec.table}"):
             there = tuple(self._session.table(self._spec.table).columns)
-        columns = Columns(self._spec.table, there, rows)
+        columns = MergedColumns(self._spec.table, there, rows)
         return self._spec.statement(SPARK, self._spec.table, _ROWS, columns)
 
     def _merge(self, frame: DataFrame) -> bool:

@@ -108,7 +108,7 @@ def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
         if isinstance(target.function, Merge):
             columns = tuple(plan.schema().fieldNames())
             return MergeSink(spark, target.function.spec, columns, target.checkpoint)
-        return FunctionSink(target.function, sparksinks.Stream(spark, target.checkpoint))
+        return FunctionSink(target.function, sparksinks.WrittenStream(spark, target.checkpoint))
     if target.row_function is not None:
         _refuse_partitions(target, "foreach")
         table = sparksinks.row_table(spark, target.row_function, plan.schema())
@@ -334,7 +334,7 @@ class FunctionSink:
     description = "ForeachBatchSink"
 
     def __init__(
-        self, function: Callable[[DataFrame, int], None], stream: sparksinks.Stream
+        self, function: Callable[[DataFrame, int], None], stream: sparksinks.WrittenStream
     ) -> None:
         self._function = function
         self._stream = stream

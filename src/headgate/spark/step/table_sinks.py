@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.spark.jvm.files import HadoopPath
 from headgate.spark.jvm.gateway import Jvm
-from headgate.spark.jvm.sparksinks import Stream
+from headgate.spark.jvm.sparksinks import WrittenStream
 from headgate.spark.jvm.tables import (
     STREAM,
     LastCommit,
@@ -32,7 +32,7 @@ from headgate.state.checkpoint import Checkpoint
 _EVOLVES = ("mergeschema", "merge-schema", "overwriteschema", "check-ordering")
 
 
-class Inner(Protocol):
+class SparksTableSink(Protocol):
     """Spark's own sink of a table."""
 
     description: str
@@ -44,7 +44,7 @@ class Inner(Protocol):
         """Write one step's rows."""
 
 
-class Aim(Protocol):
+class TableTarget(Protocol):
     """What a query says of where its results go."""
 
     @property
@@ -64,7 +64,9 @@ class Aim(Protocol):
         """The query's."""
 
 
-def iceberg(spark: SparkSession, inner: Inner, table: Jvm, aim: Aim, plan: Jvm) -> TableSink | None:
+def iceberg(
+    spark: SparkSession, inner: SparksTableSink, table: Jvm, aim: TableTarget, plan: Jvm
+) -> TableSink | None:
     """Return the sink of an Iceberg table, None of any other.
 
     Raises
@@ -81,7 +83,9 @@ def iceberg(spark: SparkSession, inner: Inner, table: Jvm, aim: Aim, plan: Jvm) 
     return TableSink(inner, spark, name, aim.checkpoint, look)
 
 
-def delta(spark: SparkSession, inner: Inner, aim: Aim, plan: Jvm) -> TableSink | None:
+def delta(
+    spark: SparkSession, inner: SparksTableSink, aim: TableTarget, plan: Jvm
+) -> TableSink | None:
     """Return the sink of a Delta table, None of any other.
 
     Raises
@@ -108,7 +112,7 @@ class TableSink:
 
     Parameters
     ----------
-    inner : Inner
+    inner : SparksTableSink
     spark : SparkSession
     name : str
         Of the table, for messages.
@@ -122,7 +126,7 @@ class TableSink:
 
     def __init__(
         self,
-        inner: Inner,
+        inner: SparksTableSink,
         spark: SparkSession,
         name: str,
         checkpoint: Path,
@@ -132,7 +136,7 @@ class TableSink:
         self._inner = inner
         self._name = name
         self._checkpoint = checkpoint
-        self._stream = Stream(spark, checkpoint)
+        self._stream = WrittenStream(spark, checkpoint)
         self._look = look
         self._looked = False
         self._known: int | None = None
