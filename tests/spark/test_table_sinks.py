@@ -41,7 +41,7 @@ def table(tmp_path, monkeypatch):
             asked.append(query_id)
             return LastCommit(has, complete)
 
-        sink = TableSink(FakeInner(), None, "t", tmp_path, look)
+        sink = TableSink(FakeInner(), None, "t", tmp_path, look, (tmp_path / "metadata").exists)
         sink.begin()
         return sink, asked
 
@@ -88,6 +88,15 @@ def test_what_a_table_has_forgotten_is_not_guessed(table):
     sink, _ = table(3, None, complete=False)
     sink.write(4, "rows")  # it cannot be there
     assert sink._inner.written == [4]
+
+
+def test_a_table_that_goes_while_the_query_runs_is_not_made_anew(table, tmp_path):
+    sink, _ = table(None, None)
+    sink.write(0, "rows")
+    (tmp_path / "metadata").unlink()
+    with pytest.raises(CheckpointError, match="table t is not there, and this query has put 1"):
+        sink.write(1, "rows")
+    assert sink._inner.written == [0]
 
 
 def test_what_fails_is_one_sentence(table):

@@ -9,7 +9,10 @@ import pyspark
 
 from headgate.core.errors import EngineError
 
-DELTA: Mapping[str, str] = {"4.1": "io.delta:delta-spark_4.1_2.13:4.4.0"}
+DELTA: Mapping[str, str] = {
+    "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
+    "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
+}
 """By minor release of Spark."""
 
 ICEBERG: Mapping[str, str] = {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"}

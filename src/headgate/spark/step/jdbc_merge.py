@@ -60,7 +60,7 @@ class JdbcMerge:
             _EQUAL, self._spec.table, "rows", MergedColumns(self._spec.table, there, rows)
         )
 
-    def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool) -> None:
+    def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool | None) -> None:
         """Merge a step's rows, unless the table has them."""
         spec, prefix = self._spec, _prefix(writer)
         with failing(spec.table, spec.on):
@@ -68,9 +68,9 @@ class JdbcMerge:
                 self._prepare(open_, prefix)
                 newest = self._newest(open_, writer)
             if newest is not None and newest >= batch:
-                if again:
-                    return
-                raise ahead(spec.table, batch)
+                if again is False:
+                    raise ahead(spec.table, batch)
+                return
             staged = f"{self._schema}{prefix}{uuid.uuid4().hex[:8]}"
             rows = one_row_per_key(frame, spec)
             rows.write.jdbc(self._url, staged, "overwrite", dict(spec.properties))

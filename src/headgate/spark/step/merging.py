@@ -19,7 +19,7 @@ from headgate.spark.jvm.tables import commit_setting, kind_of_name, last_merge
 from headgate.spark.step.jdbc_merge import JdbcMerge
 from headgate.spark.step.merge_rows import ahead, failing, one_row_per_key
 from headgate.spark.step.merge_statement import SPARK, MergedColumns, MergeSpec
-from headgate.spark.step.table_sinks import last_output
+from headgate.spark.step.table_sinks import comes_again, last_output, wanted
 
 _ROWS = "headgate_merged_rows"
 _ICEBERG = ("headgate-merge", "headgate-step")
@@ -33,7 +33,7 @@ class Merging(Protocol):
     def check(self, rows: tuple[str, ...]) -> None:
         """Refuse what can be known to be wrong before anything has run; `rows` are their columns."""
 
-    def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool) -> None:
+    def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool | None) -> None:
         """Merge a step's rows, unless the table has them.
 
         Parameters
@@ -43,8 +43,8 @@ class Merging(Protocol):
         batch : int
             The step's number, greater with each.
         frame : DataFrame
-        again : bool
-            Whether the step may have been merged before.
+        again : bool or None
+            Whether the step may have been merged before, None where that is not known.
         """
 
 
@@ -104,8 +104,7 @@ class MergeSink:
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Merge the step, unless the table has it."""
-        # without a manifest, of a query without state, Spark may give any batch again
-        again = self._known is None or batch <= self._known
+        again = comes_again(self._known, batch)
         with self._stream.numbered(batch):
             writer = writer_of(self._stream.query_id, self._name)
             self._merging.write(writer, batch, frame, again=again)
@@ -148,7 +147,7 @@ def merge_of_thread(spec: MergeSpec, frame: DataFrame, batch: int) -> None:
             f"two merges of one query go into table {spec.table}; give each a name=... of its own."
         )
         raise ConfigError(msg)
-    merging.write(writer_of(query_id, spec.name), batch, frame, again=True)
+    merging.write(writer_of(query_id, spec.name), batch, frame, again=None)
 
 
 class _TableMerge:
@@ -179,11 +178,11 @@ class _TableMerge:
 class _DeltaMerge(_TableMerge):
     """Delta skips by itself what it has of a transaction's name and number."""
 
-    def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool) -> None:
+    def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool | None) -> None:
         """Merge a step's rows, unless the table has them."""
         self._session.conf.set("spark.databricks.delta.write.txnAppId", writer)
         self._session.conf.set("spark.databricks.delta.write.txnVersion", str(batch))
-        if not self._merge(frame) and not again:
+        if not self._merge(frame) and again is False:
             raise ahead(self._spec.table, batch)
 
 
@@ -203,14 +202,12 @@ class _IcebergMerge(_TableMerge):
             raise ConfigError(msg)
         self._setting = setting
 
-    def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool) -> None:
+    def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool | None) -> None:
         """Merge a step's rows, unless the table has them."""
         if not self._asked:
             last = last_merge(self._session, self._spec.table, writer, _ICEBERG)
-            if last.number is not None and last.number >= batch:
-                if again:
-                    return
-                raise ahead(self._spec.table, batch)
+            if not wanted(self._spec.table, last, batch, again):
+                return
             self._asked = True
         for key, value in zip(_ICEBERG, (writer, str(batch)), strict=True):
             self._session.conf.set(f"{self._setting}{key}", value)

@@ -29,7 +29,8 @@ from headgate.spark.jvm.tables import (
 from headgate.spark.step.merge_rows import ahead, failing
 from headgate.state.checkpoint import Checkpoint
 
-_EVOLVES = ("mergeschema", "merge-schema", "overwriteschema", "check-ordering")
+_EVOLVES = ("mergeschema", "merge-schema", "overwriteschema")
+_EVOLVES_ALWAYS = "spark.databricks.delta.schema.autoMerge.enabled"
 
 
 class SparksTableSink(Protocol):
@@ -99,12 +100,15 @@ def delta(
     if (aim.file_format or "").lower() != "delta" or path is None:
         return None
     name = aim.table or path
-    if HadoopPath(spark, path, "_delta_log").exists():
-        there = delta_columns(spark, path)
-        _check_columns(name, there, list(plan.schema().fieldNames()), aim.options)
+    log = HadoopPath(spark, path, "_delta_log")
+    if log.exists():
+        may = {_EVOLVES[0]: str(spark.conf.get(_EVOLVES_ALWAYS, "false"))}
+        rows = list(plan.schema().fieldNames())
+        _check_columns(name, delta_columns(spark, path), rows, may | dict(aim.options))
     else:
         check_there(name, aim.checkpoint)
-    return TableSink(inner, spark, name, aim.checkpoint, partial(last_transaction, spark, path))
+    look = partial(last_transaction, spark, path)
+    return TableSink(inner, spark, name, aim.checkpoint, look, log.exists)
 
 
 class TableSink:
@@ -120,6 +124,8 @@ class TableSink:
         The query's.
     look : callable
         From the id of Spark's query to what the table knows of it.
+    there : callable, optional
+        Whether the table still is, where writing to it would make it anew.
     """
 
     inside = False
@@ -131,6 +137,7 @@ class TableSink:
         name: str,
         checkpoint: Path,
         look: Callable[[str], LastCommit],
+        there: Callable[[], bool] = lambda: True,
     ) -> None:
         self.description = inner.description
         self._inner = inner
@@ -138,7 +145,8 @@ class TableSink:
         self._checkpoint = checkpoint
         self._stream = WrittenStream(spark, checkpoint)
         self._look = look
-        self._looked = False
+        self._there = there
+        self._written = False
         self._known: int | None = None
 
     def begin(self) -> None:
@@ -152,36 +160,54 @@ class TableSink:
         Raises
         ------
         CheckpointError
-            The table has a step that the checkpoint does not know of, or cannot tell whether it has one.
+            The table is gone, has a step that the checkpoint does not know of, or cannot tell.
         EngineError
             Spark or the table refused.
         """
         with failing(self._name):
-            if self._looked or self._wanted(batch):
+            if self._written and not self._there():
+                raise _gone(self._name, batch)
+            if self._written or self._wanted(batch):
                 self._inner.write(batch, frame)
-                self._looked = True
+                self._written = True
 
     def _wanted(self, batch: int) -> bool:
-        # without a manifest, of a query without state, Spark may give any batch again
-        again = self._known is None or batch <= self._known
         last = self._look(self._stream.query_id)
-        if last.number is not None and last.number >= batch:
-            if not again:
-                raise ahead(self._name, batch)
-            return False
-        if (
-            last.number is None
-            and not last.complete
-            and again
-            and self._known is not None
-            and batch > 0
-        ):
-            msg = (
-                f"table {self._name} keeps no snapshot of what this query wrote last, so it cannot be "
-                f"told whether output {batch} is in it; look, and begin with a new checkpoint."
-            )
-            raise CheckpointError(msg)
-        return True
+        return wanted(self._name, last, batch, comes_again(self._known, batch))
+
+
+def comes_again(known: int | None, batch: int) -> bool | None:
+    """Return whether an output may have been delivered before; None where that is not known.
+
+    Parameters
+    ----------
+    known : int or None
+        The last output of the checkpoint when the query started. Without a manifest, of a query without
+        state, Spark may give any batch again.
+    batch : int
+    """
+    return None if known is None else batch <= known
+
+
+def wanted(name: str, last: LastCommit, batch: int, again: bool | None) -> bool:
+    """Return whether an output is to be written to a table.
+
+    Raises
+    ------
+    CheckpointError
+        The table has it, and it never came before; or the table cannot tell whether it has it.
+    """
+    if last.number is not None and last.number >= batch:
+        if again is False:
+            raise ahead(name, batch)
+        return False
+    if last.number is None and not last.complete and again and batch > 0:
+        msg = (
+            f"table {name} keeps no snapshot of what this query wrote last, so it cannot be told whether "
+            f"output {batch} is in it; look, and begin with a new checkpoint."
+        )
+        raise CheckpointError(msg)
+    return True
 
 
 def last_output(checkpoint: Path) -> int | None:
@@ -200,11 +226,15 @@ def check_there(name: str, checkpoint: Path) -> None:
     """
     last = last_output(checkpoint)
     if last is not None and last >= 0:
-        msg = (
-            f"table {name} is not there, and this query has put {last + 1} outputs into it; restore the "
-            "table, or begin with a new checkpoint."
-        )
-        raise CheckpointError(msg)
+        raise _gone(name, last + 1)
+
+
+def _gone(name: str, outputs: int) -> CheckpointError:
+    msg = (
+        f"table {name} is not there, and this query has put {outputs} outputs into it; restore the "
+        "table, or begin with a new checkpoint."
+    )
+    return CheckpointError(msg)
 
 
 def _check_columns(
