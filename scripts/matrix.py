@@ -43,6 +43,8 @@ _LONG = [
     "tests/spark/test_refusals.py",
     "tests/spark/test_plain_session.py",
     "tests/spark/test_old_checkpoints.py",
+    "tests/spark/test_tables.py",
+    "tests/spark/test_jdbc_merge.py",
     "tests/spark/test_faults.py",
     "tests/spark/test_migration.py",
 ]

@@ -34,6 +34,7 @@ _WHERE = {
     "doctor": "headgate.spark.cluster.doctor",
     "explain": "headgate.spark.explain",
     "inspect": "headgate.scenario.inspection",
+    "merge": "headgate.spark.step.merge",
     "session": "headgate.spark.cluster.session",
     "stateful": "headgate.spark.operator_plus",
     "verify": "headgate.spark.verify",
@@ -56,6 +57,7 @@ __all__ = [
     "doctor",
     "explain",
     "inspect",
+    "merge",
     "session",
     "stateful",
     "verify",
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from headgate.spark.fleet.fleet import Fleet
     from headgate.spark.operator_plus import stateful
     from headgate.spark.query import Query
+    from headgate.spark.step.merge import merge
     from headgate.spark.verify import verify
     from headgate.spark.worker.arrow_processor import ArrowProcessor
     from headgate.spark.writer import Writer, writeStream

@@ -56,6 +56,8 @@ NOT_CALLED = {
     "org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend",
     "org.apache.spark.sql.types.BinaryType",
     "org.apache.spark.sql.types.LongType",
+    # of Delta, which puts its classes below Spark's names; another jar, with versions of its own
+    "org.apache.spark.sql.delta.DeltaLog",
     # what we are for the JVM, which calls us
     "org.apache.spark.sql.streaming.PythonStreamingQueryListener",
     "org.apache.spark.sql.streaming.StreamingQueryProgress",

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import headgate as hg
 from headgate.core.errors import HeadgateError
-from headgate.spark.cluster.session import advice
+from headgate.spark.cluster.session import advice, partitions_wanted
 from headgate.spark.verify import BatchSession
 
 PROGRAM = """
@@ -76,3 +76,15 @@ def test_a_source_that_cannot_be_read_again_is_named(spark: SparkSession) -> Non
     session = BatchSession(spark, [None])
     with pytest.raises(HeadgateError, match='source "rate" cannot be read a second time'):
         session.readStream.format("rate").load()
+
+
+def test_a_number_of_shuffle_partitions_that_somebody_chose_is_explained(
+    spark: SparkSession,
+) -> None:
+    other = spark.newSession()
+    for number, said in (("200", False), ("4", False), ("16", True)):
+        other.conf.set("spark.sql.shuffle.partitions", number)
+        found = partitions_wanted(other)
+        assert (found is not None) == said
+    assert found is not None
+    assert "not for slots; their number is .slots(start=16), and query.scale(16)" in found

@@ -35,6 +35,7 @@ PUBLIC = {
     "explain",
     "export",
     "inspect",
+    "merge",
     "policies",
     "session",
     "simulate",

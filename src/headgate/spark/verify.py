@@ -20,6 +20,7 @@ from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.read.logical import read
 from headgate.spark.read.plan import PlannedQuery
+from headgate.spark.read.table_offsets import rows_until
 from headgate.spark.workloads.sources import BUILT_IN
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
@@ -67,6 +68,8 @@ class _BatchReader:
         self._until = until
         self._since = since
         self._source = "parquet"
+        self._spark = spark
+        self._options: dict[str, str] = {}
 
     def format(self, source: str) -> _BatchReader:
         self._reader, self._source = self._reader.format(source), source
@@ -100,7 +103,8 @@ class _BatchReader:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
-                result = found(*args, **kwargs)
+                result = self._rows_until(name, args)
+                result = found(*args, **kwargs) if result is None else result
             except AnalysisException as error:
                 if "is not a valid Spark SQL Data Source" not in str(error):
                     raise
@@ -112,9 +116,20 @@ class _BatchReader:
             if isinstance(result, DataFrame):
                 return result
             self._reader = result
+            if name == "option":
+                self._options[args[0]] = str(args[1])
+            self._options |= {key: str(value) for key, value in kwargs.items()}
             return self
 
         return call
+
+    def _rows_until(self, name: str, args: tuple[Any, ...]) -> DataFrame | None:
+        """Return what the job had read of a table; None of any other source."""
+        if name not in ("table", "load") or not args:
+            return None
+        return rows_until(
+            self._spark, self._until, args[0], path=name == "load", options=self._options
+        )
 
 
 _WHERE_KAFKA_BEGINS = (

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from headgate_lab.bench.common import (
     require,
     spark_env,
 )
+from headgate_lab.bench.kill_sinks import server_of, sink
 from headgate_lab.testing import faults
 
 BETWEEN = "between manifest and sink"
@@ -93,6 +94,12 @@ class KillParameters:
     life_s_max: float = 180.0
     """A life that was not killed by then has failed; > 0."""
 
+    steps_max: int = 5
+    """A kill at a point of a step comes up to so many steps after the newest; >= 2."""
+
+    sink: str = "files"
+    """files, or a table: delta, iceberg, merge-delta, merge-iceberg, merge-postgres."""
+
     def __post_init__(self) -> None:
         require(self.count >= 1, f"count={self.count} of kill is out of range; use 1 or more.")
         require(self.seed >= 0, f"seed={self.seed} of kill is out of range; use 0 or more.")
@@ -101,6 +108,7 @@ class KillParameters:
             self.batch_rows > 0,
             f"batch_rows={self.batch_rows} of kill is out of range; use 1 or more.",
         )
+        sink(self.sink)
 
     @property
     def all_events(self) -> int:
@@ -152,32 +160,38 @@ def run(**given: Any) -> dict[str, Any]:
     """
     chosen = parameters(KillParameters, given)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="headgate-kill-", ignore_cleanup_errors=True) as work:
+    with (
+        tempfile.TemporaryDirectory(prefix="headgate-kill-", ignore_cleanup_errors=True) as work,
+        server_of(chosen.sink),
+    ):
         result = _Run(chosen, Path(work)).result()
     result["duration_s"] = round(time.monotonic() - began, 1)
     return result | {"parameters": asdict(chosen), "machine": machine()}
 
 
+_OTHERS = "others"
+_TO_FILES = ("after-manifest", AT_RANDOM, AT_RANDOM, "after-manifest", _OTHERS, STARTING)
+_TO_TABLES = ("after-sink", AT_RANDOM, "after-sink", "after-manifest", _OTHERS, STARTING)
+"""Between a table's own commit and Spark's it is the table that has to know of the step."""
+
+
 def _plans(chosen: KillParameters) -> list[Plan]:
-    """Return how each life ends: in turns a third between manifest and sink, and the rest elsewhere."""
+    """Return how each life ends: in turns a third at one point, and the rest elsewhere."""
     rng = random.Random(chosen.seed)
     plans = []
     for index in range(chosen.count):
         whom = ("driver", "group")[(index + index // 6) % 2]
-        where = (
-            "after-manifest",
-            AT_RANDOM,
-            AT_RANDOM,
-            "after-manifest",
-            ("before-manifest", "after-sink", "after-intent")[index // 6 % 3],
-            STARTING if index // 6 % 2 else AT_RANDOM,
-        )[index % 6]
+        where = (_TO_FILES if chosen.sink == "files" else _TO_TABLES)[index % 6]
+        if where == _OTHERS:
+            where = ("before-manifest", "after-sink", "after-intent")[index // 6 % 3]
+        elif where == STARTING and index // 6 % 2 == 0:
+            where = AT_RANDOM
         if where == AT_RANDOM:
             after = rng.uniform(0.0, chosen.moment_s_max)
         elif where == STARTING:
             after = rng.uniform(1.0, 6.0)
         else:
-            after = float(rng.randint(2, 5))
+            after = float(rng.randint(2, max(2, chosen.steps_max)))
         plans.append(Plan(where, after, whom))
     return plans
 
@@ -222,6 +236,7 @@ class _Run:
             "steps": found["steps"],
             "verified": found["verified"],
             "rows_compared": found["rows_compared"],
+            "doubled": found["doubled"],
             "missing": found["missing"],
             "extra": found["extra"],
             "late": found["dropped"]["late"],
@@ -304,8 +319,7 @@ class _Run:
             return
         if latest.step != before + int(plan.after):
             self._failed.append(f"{plan.kind}: died after step {latest.step}")
-        written = self._work / "output" / "_spark_metadata" / str(facts["sink_batch"])
-        if facts["outputs"] and not written.exists():
+        if facts["outputs"] and sink(self._chosen.sink).newest(self._work) < facts["sink_batch"]:
             self._undelivered += 1
 
     def _step(self) -> int:
@@ -354,6 +368,16 @@ def bids_per_auction(spark: SparkSession, **options: str) -> DataFrame:
     )
 
 
+def flat_windows(spark: SparkSession, **options: str) -> DataFrame:
+    """Return the same with the window's ends as columns, as tables have them."""
+    counts = bids_per_auction(spark, **options)
+    return counts.selectExpr("window.start", "window.end", "auction", "bids", "total")
+
+
+def _build(chosen: KillParameters) -> Callable[..., DataFrame]:
+    return bids_per_auction if chosen.sink == "files" else flat_windows
+
+
 def _options(chosen: KillParameters) -> dict[str, str]:
     return {
         "seed": str(chosen.seed),
@@ -370,11 +394,9 @@ def _writer(
     # Late and by name: the package's front imports the engine, of which this is a part.
     hg = importlib.import_module("headgate")
     return (
-        hg.writeStream(bids_per_auction(spark, **options))
+        hg.writeStream(_build(chosen)(spark, **options))
         .slots(start=2)
         .keyGroups(32)
-        .format("parquet")
-        .option("path", str(work / "output"))
         .option("checkpointLocation", str(work / "checkpoint"))
         .option("headgate.keepLate", "true")
         .option("headgate.snapshotEvery", "8")
@@ -387,7 +409,7 @@ def _live(spark: SparkSession, chosen: KillParameters, work: Path) -> None:
     options = _options(chosen) | {"batch_rows": str(chosen.batch_rows)}
     writer = _writer(spark, chosen, work, options).budget(chosen.budget)
     faults.inject(writer, faults.slow(0, chosen.us_per_row))
-    query = writer.trigger(processingTime="0 seconds").start()
+    query = sink(chosen.sink).start(writer.trigger(processingTime="0 seconds"), work)
     print(_READY, flush=True)
     store = Checkpoint(work / "checkpoint")
     changed = -1
@@ -400,20 +422,22 @@ def _live(spark: SparkSession, chosen: KillParameters, work: Path) -> None:
 
 def _finish(spark: SparkSession, chosen: KillParameters, work: Path) -> dict[str, Any]:
     """Serve the rest without budget and compare."""
-    query = _writer(spark, chosen, work, _options(chosen)).trigger(availableNow=True).start()
-    query.awaitTermination()
+    into = sink(chosen.sink)
+    writer = _writer(spark, chosen, work, _options(chosen)).trigger(availableNow=True)
+    into.start(writer, work).awaitTermination()
     latest = Checkpoint(work / "checkpoint").latest()
     assert latest is not None
-    events = list(_events(query.journal))
+    events = list(_events(work / "checkpoint" / "headgate" / "journal.jsonl"))
     offsets = latest.engine["sources"]
     found = verify(
         spark,
-        bids_per_auction,
+        _build(chosen),
         checkpoint=str(work / "checkpoint"),
-        output=spark.read.parquet(str(work / "output")),
+        output=into.read(spark, work),
         options=_options(chosen),
     )
     return found | {
+        "doubled": into.doubled(spark, work),
         "events": json.loads(offsets[0])["event"],
         "steps": latest.step + 1,
         "changes": sum(1 for e in events if e.get("event") == "assignment"),
@@ -429,10 +453,11 @@ def _events(journal: Path) -> Iterator[dict[str, Any]]:
 
 def _child(what: str, request: Mapping[str, Any]) -> None:
     chosen, work = KillParameters(**request["parameters"]), Path(request["directory"])
-    spark = session(
-        master="local[2]", name="bench-kill", **{"spark.local.dir": str(work / "local")}
-    )
+    into = sink(chosen.sink)
+    settings = {"spark.local.dir": str(work / "local"), **into.settings(work)}
+    spark = session(master="local[2]", name="bench-kill", **settings)
     sources.register(spark)
+    into.prepare(spark)
     if what == "finish":
         print(json.dumps(_finish(spark, chosen, work)))
     else:

@@ -86,10 +86,12 @@ SETTINGS = (
     ),
 )
 
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_SPARKS_PARTITIONS = "200"
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "4",
+    _PARTITIONS: "4",
     # For the jobs of a fleet, each in a pool of its own; without pools it is first in, first out.
     "spark.scheduler.mode": "FAIR",
 }
@@ -273,6 +275,21 @@ def check(spark: SparkSession, location: str) -> None:
     if said is not None and "advice" not in _told:
         _told.add("advice")
         warnings.warn(said, stacklevel=6)
+    wanted = partitions_wanted(spark)
+    if wanted is not None and "partitions" not in _told:
+        _told.add("partitions")
+        warnings.warn(wanted, stacklevel=6)
+
+
+def partitions_wanted(spark: SparkSession) -> str | None:
+    """Return what a number of shuffle partitions that somebody chose does here, None of a default."""
+    chosen = str(spark.conf.get(_PARTITIONS))
+    if chosen in (_SPARKS_PARTITIONS, _DEFAULTS[_PARTITIONS]):
+        return None
+    return (
+        f"{_PARTITIONS}={chosen} counts for what Spark itself computes, not for slots; their number is "
+        f".slots(start={chosen}), and query.scale({chosen}) while the query runs."
+    )
 
 
 def advice(spark: SparkSession, location: str) -> str | None:

@@ -31,6 +31,8 @@ _WRITE = "org.apache.spark.sql.connector.write"
 _UPDATES = "org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend"
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties in which sinks, and tasks of theirs, look for what they write."""
+_RUN_ID = "spark.jobGroup.id"
+"""What Spark calls the jobs of a query's run."""
 _LOG = "_spark_metadata"
 """Where Spark's file sink keeps which files are whole."""
 
@@ -61,7 +63,7 @@ class V1Sink:
     def __init__(self, spark: SparkSession, sink: Jvm, checkpoint: Path, table: str | None) -> None:
         self._spark = spark
         self._sink = sink
-        self._query = _QueryId(checkpoint)
+        self._stream = WrittenStream(spark, checkpoint)
         self._table = table
         self.description = "" if sink is None else str(sink.toString())
 
@@ -70,7 +72,7 @@ class V1Sink:
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step; one that is in the sink's log already is skipped."""
-        with _as_a_stream(self._spark, self._query, batch):
+        with self._stream.numbered(batch):
             self._sink.addBatch(batch, frame._jdf)
         if self._table is not None:
             self._spark.catalog.refreshTable(self._table)
@@ -135,7 +137,7 @@ class V2Sink:
         self._spark = spark
         self._mode = output_mode(spark, mode)
         self._options = scala_map(spark, options)
-        self._query = _QueryId(checkpoint)
+        self._stream = WrittenStream(spark, checkpoint)
         self.description = str(table.toString())
         some = jvm(spark).scala.Option.apply
         catalog, identifier = named or (None, None)
@@ -157,13 +159,13 @@ class V2Sink:
             node,
             self._relation,
             analysed(frame),
-            self._query.text,
+            self._stream.query_id,
             self._options,
             self._mode,
             java_class(self._spark, "scala.None$.MODULE$"),
         )
         plan = plan.withNewBatchId(batch)
-        with _as_a_stream(self._spark, self._query, batch):
+        with self._stream.numbered(batch):
             of_rows(frame.sparkSession, plan)._jdf.collect()
 
 
@@ -192,32 +194,46 @@ class MemorySink:
         self._sink.write(batch, self._complete, frame._jdf.collect())
 
 
-@contextmanager
-def _as_a_stream(spark: SparkSession, query: _QueryId, batch: int) -> Iterator[None]:
-    """Say which output of which query is written, also where no batch of Spark's puts it out."""
-    context = spark.sparkContext
-    before = {key: context.getLocalProperty(key) for key in (_QUERY_ID, _BATCH_ID)}
-    context.setLocalProperty(_QUERY_ID, before[_QUERY_ID] or query.text)
-    context.setLocalProperty(_BATCH_ID, str(batch))
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            context.setLocalProperty(key, value)  # type: ignore[arg-type]
+class WrittenStream:
+    """What sinks are told of the query that writes, also where no batch of Spark's puts out rows.
 
+    Parameters
+    ----------
+    spark : SparkSession
+    checkpoint : Path
+        The query's.
+    """
 
-class _QueryId:
-    """The id that Spark gave the query: in its checkpoint, from the first batch on."""
-
-    def __init__(self, checkpoint: Path) -> None:
+    def __init__(self, spark: SparkSession, checkpoint: Path) -> None:
+        self._spark = spark
         self._checkpoint = checkpoint
-        self._text = ""
+        self._query_id = ""
 
     @property
-    def text(self) -> str:
-        if not self._text:
-            self._text = json.loads((self._checkpoint / "metadata").read_text("utf-8"))["id"]
-        return self._text
+    def query_id(self) -> str:
+        """The id that Spark gave the query: in its checkpoint, from the first batch on."""
+        if not self._query_id:
+            self._query_id = json.loads((self._checkpoint / "metadata").read_text("utf-8"))["id"]
+        return self._query_id
+
+    @contextmanager
+    def numbered(self, batch: int) -> Iterator[None]:
+        """Say in this thread that output `batch` of the query is written."""
+        context = self._spark.sparkContext
+        before = {key: context.getLocalProperty(key) for key in (_QUERY_ID, _BATCH_ID)}
+        context.setLocalProperty(_QUERY_ID, before[_QUERY_ID] or self.query_id)
+        context.setLocalProperty(_BATCH_ID, str(batch))
+        try:
+            yield
+        finally:
+            for key, value in before.items():
+                context.setLocalProperty(key, value)  # type: ignore[arg-type]
+
+
+def query_of_thread(spark: SparkSession) -> tuple[str | None, str | None]:
+    """Return the ids of the query that this thread writes for and of its run, as far as there is one."""
+    context = spark.sparkContext
+    return context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_RUN_ID)
 
 
 def check_mode(

@@ -31,7 +31,10 @@ from headgate.spark.jvm.formats import (
 )
 from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.jvm.plans import of_rows
+from headgate.spark.step import table_sinks
 from headgate.spark.step.kafka_sink import KafkaSink
+from headgate.spark.step.merge import Merge
+from headgate.spark.step.merging import MergeSink
 
 
 class Sink(Protocol):
@@ -106,7 +109,10 @@ def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
         return _TableFinder(spark, target, plan).sink()
     if target.function is not None:
         _refuse_partitions(target, "foreachBatch")
-        return FunctionSink(target.function)
+        if isinstance(target.function, Merge):
+            columns = tuple(plan.schema().fieldNames())
+            return MergeSink(spark, target.function.spec, columns, target.checkpoint)
+        return FunctionSink(target.function, sparksinks.WrittenStream(spark, target.checkpoint))
     if target.row_function is not None:
         _refuse_partitions(target, "foreach")
         table = sparksinks.row_table(spark, target.row_function, plan.schema())
@@ -180,8 +186,8 @@ def _format_sink(
     if table is not None and (found.older or found.is_files):
         return sparksinks.FileTableSink(spark, made_v1, target.checkpoint, *table)
     with sparksinks.refused(what):
-        sink = made_v1()
-    return sparksinks.V1Sink(spark, sink, target.checkpoint, table[0] if table else None)
+        sink = sparksinks.V1Sink(spark, made_v1(), target.checkpoint, table[0] if table else None)
+    return table_sinks.delta(spark, sink, target, plan) or sink
 
 
 def _table_sink(
@@ -192,7 +198,8 @@ def _table_sink(
     named: tuple[Jvm, Jvm] | None = None,
 ) -> Sink:
     sparksinks.check_mode(spark, table, target.mode, target.options, plan.schema())
-    return sparksinks.V2Sink(spark, table, target.mode, target.options, target.checkpoint, named)
+    sink = sparksinks.V2Sink(spark, table, target.mode, target.options, target.checkpoint, named)
+    return table_sinks.iceberg(spark, sink, table, target, plan) or sink
 
 
 def _batch_sink(found: Format, table: Jvm | None, target: Target) -> Sink:
@@ -231,6 +238,7 @@ class _TableFinder:
                 msg = f"table {self._name} is a temporary view; name a table."
                 raise ConfigError(msg)
             if not named.exists:
+                table_sinks.check_there(self._name, self._target.checkpoint)
                 spark.sql(self._create(quoted))
             table = named.loaded()
         if writes_streams(spark, table):
@@ -332,15 +340,19 @@ class FunctionSink:
     inside = False
     description = "ForeachBatchSink"
 
-    def __init__(self, function: Callable[[DataFrame, int], None]) -> None:
+    def __init__(
+        self, function: Callable[[DataFrame, int], None], stream: sparksinks.WrittenStream
+    ) -> None:
         self._function = function
+        self._stream = stream
 
     def begin(self) -> None:
         """Nothing to make ready."""
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Call the function with the step's rows; a step that comes again has the same id."""
-        self._function(frame, batch)
+        with self._stream.numbered(batch):
+            self._function(frame, batch)
 
 
 class WriterSink:

@@ -1,0 +1,96 @@
+"""What a stream had read of a table of Delta or Iceberg, as a batch: by the offset in Spark's log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.core.errors import HeadgateError
+
+_ELSEWHERE = (
+    "startingversion",
+    "startingtimestamp",
+    "readchangefeed",
+    "readchangedata",
+    "skipchangecommits",
+    "ignorechanges",
+    "ignoredeletes",
+    "stream-from-timestamp",
+    "streaming-skip-delete-snapshots",
+    "streaming-skip-overwrite-snapshots",
+)
+"""Options by which a stream reads something else than the table's rows."""
+
+
+def rows_until(
+    spark: SparkSession, offset: str | None, table: str, *, path: bool, options: Mapping[str, str]
+) -> DataFrame | None:
+    """Return a table's rows up to an offset; None where the offset is not that of a table.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    offset : str or None
+        As Spark's log has it.
+    table : str
+        A name, or with `path` what ``load`` was given.
+    path : bool
+    options : mapping of str to str
+        The stream reader's.
+
+    Raises
+    ------
+    HeadgateError
+        The stream did not read the table as it is at some version.
+    """
+    found = _parsed(offset)
+    delta, iceberg = "reservoirVersion" in found, "snapshot_id" in found
+    if not delta and not iceberg:
+        return None
+    elsewhere = [key for key in options if key.lower() in _ELSEWHERE]
+    if elsewhere:
+        msg = (
+            f"table {table} was read with {', '.join(elsewhere)}, for which there is no batch to compare "
+            "with; compare with rows of your own."
+        )
+        raise HeadgateError(msg)
+    if delta:
+        version = _delta_version(table, found)
+        if path:
+            return spark.read.format("delta").option("versionAsOf", version).load(table)
+        return spark.sql(f"SELECT * FROM {table} VERSION AS OF {version}")
+    _check_whole_snapshot(spark, table, found)
+    return spark.sql(f"SELECT * FROM {table} VERSION AS OF {found['snapshot_id']}")
+
+
+def _parsed(offset: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(offset or "")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _delta_version(table: str, offset: Mapping[str, Any]) -> int:
+    """Return the last version of which an offset has all files."""
+    if int(offset["index"]) >= 0:
+        raise _within(table)
+    return int(offset["reservoirVersion"]) - 1
+
+
+def _check_whole_snapshot(spark: SparkSession, table: str, offset: Mapping[str, Any]) -> None:
+    files = "total-data-files" if offset.get("scan_all_files") else "added-data-files"
+    snapshots = spark.table(f"{table}.snapshots").where(f"snapshot_id = {offset['snapshot_id']}")
+    (row,) = snapshots.selectExpr(f"summary['{files}'] AS files").collect()
+    if int(row.files or 0) != int(offset["position"]):
+        raise _within(table)
+
+
+def _within(table: str) -> HeadgateError:
+    return HeadgateError(
+        f"the job stopped within a version of table {table}, which no batch can read; let it go on with "
+        "availableNow, and verify then."
+    )

@@ -1,0 +1,205 @@
+"""The SQL of a merge: what is done with the rows of a step, in the words of a database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from headgate.core.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True)
+class Clause:
+    """What is done with some of the rows.
+
+    Attributes
+    ----------
+    matched : bool
+        Whether it is for rows whose key the table has.
+    action : str
+        update, insert or delete.
+    condition : str or None
+        In SQL, over ``source`` and ``target``.
+    values : mapping of str to str, or None
+        SQL by column of the table; None for all columns that both have.
+    """
+
+    matched: bool
+    action: str
+    condition: str | None = None
+    values: Mapping[str, str] | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """All the SQL in it."""
+        given = [] if self.condition is None else [self.condition]
+        return [*given, *(self.values or {}).values()]
+
+
+_UPSERT = (Clause(matched=True, action="update"), Clause(matched=False, action="insert"))
+
+
+@dataclass(frozen=True)
+class MergeSpec:
+    """Which rows of a table a step's rows change, and how.
+
+    Attributes
+    ----------
+    table : str
+    on : tuple of str
+        MergedColumns that are a row's key.
+    latest, name, url : str or None
+    properties : mapping of str to str
+    clauses : tuple of Clause
+        The first whose condition holds counts; none stand for an upsert.
+    """
+
+    table: str
+    on: tuple[str, ...]
+    latest: str | None = None
+    name: str | None = None
+    url: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    clauses: tuple[Clause, ...] = ()
+
+    @property
+    def all_clauses(self) -> tuple[Clause, ...]:
+        """The clauses, or those of an upsert."""
+        return self.clauses or _UPSERT
+
+    def statement(self, into: Dialect, table: str, rows: str, columns: MergedColumns) -> str:
+        """Return the SQL of a step.
+
+        Parameters
+        ----------
+        into : Dialect
+        table, rows : str
+            As SQL names them.
+        columns : MergedColumns
+
+        Raises
+        ------
+        ConfigError
+            A column is missing.
+        """
+        keys = [(columns.of_table(key, "on"), columns.of_rows(key, "on")) for key in self.on]
+        known = set(self.on)
+        for clause in self.all_clauses:
+            known |= {name for name in columns.rows if _mentions(clause.texts, name)}
+        both = columns.both(known)
+        on = " AND ".join(
+            into.same(f"target.{into.quoted(t)}", f"source.{into.quoted(r)}") for t, r in keys
+        )
+        said = [
+            _when(clause, into, columns, both, {t for t, _ in keys}) for clause in self.all_clauses
+        ]
+        lines = [f"MERGE INTO {table} AS target USING {rows} AS source ON {on}", *said]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a database writes it.
+
+    Attributes
+    ----------
+    quote : str
+        Around a name.
+    equals : str
+        Between two keys, of which both may be null.
+    """
+
+    quote: str
+    equals: str
+
+    def quoted(self, name: str) -> str:
+        """Return a name as SQL takes it, whatever is in it."""
+        return self.quote + name.replace(self.quote, self.quote * 2) + self.quote
+
+    def same(self, one: str, other: str) -> str:
+        """Return the condition that two keys are the same."""
+        return f"{one} {self.equals} {other}"
+
+
+SPARK = Dialect("`", "<=>")
+
+
+@dataclass(frozen=True)
+class MergedColumns:
+    """The columns of a table and of the rows that are merged into it; of any case.
+
+    Attributes
+    ----------
+    table : str
+        Its name, for messages.
+    there, rows : tuple of str
+    """
+
+    table: str
+    there: tuple[str, ...]
+    rows: tuple[str, ...]
+
+    def of_table(self, name: str, what: str) -> str:
+        """Return a column as the table spells it."""
+        return _spelt(name, self.there, what, f"table {self.table}")
+
+    def of_rows(self, name: str, what: str) -> str:
+        """Return a column as the rows spell it."""
+        return _spelt(name, self.rows, what, "the result")
+
+    def both(self, known: set[str]) -> dict[str, str]:
+        """Return the rows' columns by the table's, but for those that clauses speak of.
+
+        Raises
+        ------
+        ConfigError
+            The table lacks a column of which no clause speaks, so its values would be lost.
+        """
+        there = {name.lower(): name for name in self.there}
+        for name in self.rows:
+            if name.lower() not in there and name not in known:
+                msg = (
+                    f"table {self.table} has no column {name}, which the result has; add it to the table "
+                    "with ALTER TABLE, or drop it from the result."
+                )
+                raise ConfigError(msg)
+        return {there[name.lower()]: name for name in self.rows if name.lower() in there}
+
+
+def _mentions(texts: Sequence[str], name: str) -> bool:
+    said = re.compile(rf"source\s*\.\s*[`\"]?{re.escape(name)}\b", re.IGNORECASE)
+    return any(said.search(text) for text in texts)
+
+
+def _spelt(name: str, known: Sequence[str], what: str, where: str) -> str:
+    found = [one for one in known if one == name] or [
+        one for one in known if one.lower() == name.lower()
+    ]
+    if not found:
+        msg = f'{what} names column "{name}", which {where} does not have{nearest(name, known) or "."}'
+        raise ConfigError(msg)
+    return found[0]
+
+
+def _when(
+    clause: Clause, into: Dialect, columns: MergedColumns, both: Mapping[str, str], keys: set[str]
+) -> str:
+    said = "WHEN MATCHED" if clause.matched else "WHEN NOT MATCHED"
+    if clause.condition is not None:
+        said += f" AND ({clause.condition})"
+    if clause.action == "delete":
+        return f"{said} THEN DELETE"
+    if clause.values is None:
+        values = {name: f"source.{into.quoted(row)}" for name, row in both.items()}
+    else:
+        spelt: Callable[[str], str] = partial(columns.of_table, what=clause.action)
+        values = {spelt(name): text for name, text in clause.values.items()}
+    names = [into.quoted(name) for name in values]
+    if clause.action == "insert":
+        return f"{said} THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values.values())})"
+    if clause.values is None:  # a key is the same already; one that is its own would say nothing
+        values = {name: text for name, text in values.items() if name not in keys} or values
+    changed = ", ".join(f"{into.quoted(name)} = {text}" for name, text in values.items())
+    return f"{said} THEN UPDATE SET {changed}"

@@ -1,0 +1,258 @@
+"""Delta and Iceberg tables as sinks: which steps they have, and what is wrong with them in one sentence.
+
+Both keep the id of Spark's query and the number of the output in the commit that holds its rows, and skip
+what they have; Delta for ever, Iceberg as long as it keeps the snapshot. What they cannot know is looked
+up here before the first write of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.core.errors import CheckpointError, ConfigError
+from headgate.spark.jvm.files import HadoopPath
+from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.jvm.sparksinks import WrittenStream
+from headgate.spark.jvm.tables import (
+    STREAM,
+    LastCommit,
+    delta_columns,
+    kind,
+    last_commit,
+    last_transaction,
+)
+from headgate.spark.step.merge_rows import ahead, failing
+from headgate.state.checkpoint import Checkpoint
+
+_EVOLVES = ("mergeschema", "merge-schema", "overwriteschema")
+_EVOLVES_ALWAYS = "spark.databricks.delta.schema.autoMerge.enabled"
+
+
+class SparksTableSink(Protocol):
+    """Spark's own sink of a table."""
+
+    description: str
+
+    def begin(self) -> None:
+        """Make ready."""
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Write one step's rows."""
+
+
+class TableTarget(Protocol):
+    """What a query says of where its results go."""
+
+    @property
+    def table(self) -> str | None:
+        """The table's name."""
+
+    @property
+    def file_format(self) -> str | None:
+        """The format."""
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The sink's."""
+
+    @property
+    def checkpoint(self) -> Path:
+        """The query's."""
+
+
+def iceberg(
+    spark: SparkSession, inner: SparksTableSink, table: Jvm, aim: TableTarget, plan: Jvm
+) -> TableSink | None:
+    """Return the sink of an Iceberg table, None of any other.
+
+    Raises
+    ------
+    ConfigError
+        The result has a column that the table lacks.
+    """
+    if kind(table) != "iceberg":
+        return None
+    name = aim.table or str(table.name())
+    there = list(table.schema().fieldNames())
+    _check_columns(name, there, list(plan.schema().fieldNames()), aim.options)
+    look = partial(last_commit, table, keys=STREAM)
+    return TableSink(inner, spark, name, aim.checkpoint, look)
+
+
+def delta(
+    spark: SparkSession, inner: SparksTableSink, aim: TableTarget, plan: Jvm
+) -> TableSink | None:
+    """Return the sink of a Delta table, None of any other.
+
+    Raises
+    ------
+    ConfigError
+        The result has a column that the table lacks.
+    CheckpointError
+        The table is gone.
+    """
+    path = {key.lower(): value for key, value in aim.options.items()}.get("path")
+    if (aim.file_format or "").lower() != "delta" or path is None:
+        return None
+    name = aim.table or path
+    log = HadoopPath(spark, path, "_delta_log")
+    if log.exists():
+        may = {_EVOLVES[0]: str(spark.conf.get(_EVOLVES_ALWAYS, "false"))}
+        rows = list(plan.schema().fieldNames())
+        _check_columns(name, delta_columns(spark, path), rows, may | dict(aim.options))
+    else:
+        check_there(name, aim.checkpoint)
+    look = partial(last_transaction, spark, path)
+    return TableSink(inner, spark, name, aim.checkpoint, look, log.exists)
+
+
+class TableSink:
+    """A table that knows which outputs of a query it has.
+
+    Parameters
+    ----------
+    inner : SparksTableSink
+    spark : SparkSession
+    name : str
+        Of the table, for messages.
+    checkpoint : Path
+        The query's.
+    look : callable
+        From the id of Spark's query to what the table knows of it.
+    there : callable, optional
+        Whether the table still is, where writing to it would make it anew.
+    """
+
+    inside = False
+
+    def __init__(
+        self,
+        inner: SparksTableSink,
+        spark: SparkSession,
+        name: str,
+        checkpoint: Path,
+        look: Callable[[str], LastCommit],
+        there: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.description = inner.description
+        self._inner = inner
+        self._name = name
+        self._checkpoint = checkpoint
+        self._stream = WrittenStream(spark, checkpoint)
+        self._look = look
+        self._there = there
+        self._written = False
+        self._known: int | None = None
+
+    def begin(self) -> None:
+        """Look up which output was committed last: it alone may be in the table already."""
+        self._known = last_output(self._checkpoint)
+        self._inner.begin()
+
+    def write(self, batch: int, frame: DataFrame) -> None:
+        """Write the step, unless the table has it.
+
+        Raises
+        ------
+        CheckpointError
+            The table is gone, has a step that the checkpoint does not know of, or cannot tell.
+        EngineError
+            Spark or the table refused.
+        """
+        with failing(self._name):
+            if self._written and not self._there():
+                raise _gone(self._name, batch)
+            if self._written or self._wanted(batch):
+                self._inner.write(batch, frame)
+                self._written = True
+
+    def _wanted(self, batch: int) -> bool:
+        last = self._look(self._stream.query_id)
+        return wanted(self._name, last, batch, comes_again(self._known, batch))
+
+
+def comes_again(known: int | None, batch: int) -> bool | None:
+    """Return whether an output may have been delivered before; None where that is not known.
+
+    Parameters
+    ----------
+    known : int or None
+        The last output of the checkpoint when the query started. Without a manifest, of a query without
+        state, Spark may give any batch again.
+    batch : int
+    """
+    return None if known is None else batch <= known
+
+
+def wanted(name: str, last: LastCommit, batch: int, again: bool | None) -> bool:
+    """Return whether an output is to be written to a table.
+
+    Raises
+    ------
+    CheckpointError
+        The table has it, and it never came before; or the table cannot tell whether it has it.
+    """
+    if last.number is not None and last.number >= batch:
+        if again is False:
+            raise ahead(name, batch)
+        return False
+    if last.number is None and not last.complete and again and batch > 0:
+        msg = (
+            f"table {name} keeps no snapshot of what this query wrote last, so it cannot be told whether "
+            f"output {batch} is in it; look, and begin with a new checkpoint."
+        )
+        raise CheckpointError(msg)
+    return True
+
+
+def last_output(checkpoint: Path) -> int | None:
+    """Return the number of the last output that a checkpoint knows of; None without a manifest."""
+    store = Checkpoint(checkpoint)
+    latest = store.latest() if (store.root / "manifests").is_dir() else None
+    return None if latest is None else int(latest.engine["sink_batch"])
+
+
+def check_there(name: str, checkpoint: Path) -> None:
+    """Refuse a table that is gone although the query has written to it; else it would be made anew.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    last = last_output(checkpoint)
+    if last is not None and last >= 0:
+        raise _gone(name, last + 1)
+
+
+def _gone(name: str, outputs: int) -> CheckpointError:
+    msg = (
+        f"table {name} is not there, and this query has put {outputs} outputs into it; restore the "
+        "table, or begin with a new checkpoint."
+    )
+    return CheckpointError(msg)
+
+
+def _check_columns(
+    name: str, there: Sequence[str], rows: Sequence[str], options: Mapping[str, str]
+) -> None:
+    """Refuse a result with columns that the table lacks, unless the query may change the table.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if any(key.lower() in _EVOLVES and value == "true" for key, value in options.items()):
+        return
+    known = {column.lower() for column in there}
+    new = [column for column in rows if column.lower() not in known]
+    if new:
+        msg = (
+            f"table {name} has no column {', '.join(new)}, which the result has; add it to the table "
+            "with ALTER TABLE, or drop it from the result."
+        )
+        raise ConfigError(msg)

@@ -1,0 +1,116 @@
+"""What `hg.merge` says in SQL, and what it refuses; tables of their own are in `test_tables`."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import functions as F
+
+import headgate as hg
+from headgate.core.errors import ConfigError
+from headgate.spark.step.merge_statement import SPARK, Dialect, MergedColumns
+
+POSTGRES = Dialect('"', "=")
+
+
+def said(merge, there=("k", "n"), rows=("k", "n"), into=SPARK):
+    """Return the SQL of a merge into a table with columns `there`."""
+    return merge.spec.statement(into, "t", "rows", MergedColumns("t", tuple(there), tuple(rows)))
+
+
+def test_without_clauses_rows_are_updated_or_inserted():
+    assert said(hg.merge("t", on="k")) == (
+        "MERGE INTO t AS target USING rows AS source ON target.`k` <=> source.`k`\n"
+        "WHEN MATCHED THEN UPDATE SET `n` = source.`n`\n"
+        "WHEN NOT MATCHED THEN INSERT (`k`, `n`) VALUES (source.`k`, source.`n`)"
+    )
+
+
+def test_clauses_come_in_their_order_with_their_conditions():
+    merge = (
+        hg.merge("t", on=["k"])
+        .whenMatchedDelete("source.gone")
+        .whenMatchedUpdate("source.n > target.n", set={"n": "target.n + source.n"})
+        .whenNotMatchedInsert("not source.gone", values={"k": "source.k"})
+    )
+    assert said(merge, rows=("k", "n", "gone"), into=POSTGRES).splitlines()[1:] == [
+        "WHEN MATCHED AND (source.gone) THEN DELETE",
+        'WHEN MATCHED AND (source.n > target.n) THEN UPDATE SET "n" = target.n + source.n',
+        'WHEN NOT MATCHED AND (not source.gone) THEN INSERT ("k") VALUES (source.k)',
+    ]
+
+
+def test_a_merge_is_a_value_that_its_methods_leave_alone():
+    plain = hg.merge("t", on="k")
+    plain.whenMatchedDelete()
+    assert plain == hg.merge("t", on=["k"])
+    assert "password" not in repr(
+        hg.merge("t", on="k", url="jdbc:postgresql://h/d", properties={"password": "p"})
+    )
+
+
+def test_names_are_matched_in_any_case_and_quoted_as_the_table_spells_them():
+    text = said(hg.merge("t", on="K"), there=("k", "Per `Cent`"), rows=("k", "per `cent`"))
+    assert "SET `Per ``Cent``` = source.`per ``cent```" in text
+
+
+def test_a_column_of_the_result_that_the_table_lacks_is_refused_unless_a_clause_reads_it():
+    merge = hg.merge("t", on="k")
+    with pytest.raises(ConfigError, match="table t has no column m, which the result has; add it"):
+        said(merge, rows=("k", "n", "m"))
+    assert "`m`" not in said(merge.whenMatchedDelete("source.m > 3"), rows=("k", "n", "m"))
+    with pytest.raises(ConfigError, match="no column m"):  # m is not what source.mm is
+        said(merge.whenMatchedDelete("source.mm > 3"), rows=("k", "n", "m"))
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: hg.merge("", on="k"), "table='' of hg.merge"),
+        (lambda: hg.merge("t", on=[]), r"on=\[\] of hg.merge"),
+        (lambda: hg.merge("t", on=[F.lit(1)]), "use names of columns"),
+        (lambda: hg.merge("t", on="k", latest=3), "latest=3 of hg.merge"),
+        (lambda: hg.merge("t", on="k", properties={"user": "u"}), "go with a url"),
+        (lambda: hg.merge("t", on="k", url="jdbc:mysql://h/d?password=p"), "is not of PostgreSQL"),
+        (lambda: hg.merge("t", on="k").whenMatchedUpdate("a"), "set=None of a merge"),
+        (
+            lambda: hg.merge("t", on="k").whenMatchedDelete(F.lit(True)),
+            "is a Column; write it in SQL",
+        ),
+        (lambda: hg.merge("t", on="k").whenMatchedUpdate(set={"n": 3}), "set of n=3 of a merge"),
+        (lambda: said(hg.merge("t", on="nn")), 'on names column "nn", .* did you mean "n"'),
+        (
+            lambda: said(hg.merge("t", on="k").whenMatchedUpdate(set={"m": "1"})),
+            'update names column "m", which table t does not have',
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(make, why):
+    with pytest.raises(ConfigError, match=why) as refused:
+        make()
+    assert "\n" not in str(refused.value)
+    assert "password" not in str(refused.value)
+
+
+def test_a_merge_outside_of_a_query_is_refused(spark):
+    with pytest.raises(hg.HeadgateError, match="give it to foreachBatch"):
+        hg.merge("t", on="id")(spark.range(1), 0)
+
+
+def test_a_table_that_cannot_take_merges_is_refused_before_there_is_a_checkpoint(spark, tmp_path):
+    ticks = spark.readStream.format("rate").load().groupBy("value").count()
+    for table, why in (
+        ("nosuch", "TABLE_OR_VIEW_NOT_FOUND|not found"),
+        ("plain_files", "neither of Delta nor of Iceberg"),
+    ):
+        if table == "plain_files":
+            spark.sql(f"create table {table} (value bigint) using json location '{tmp_path}/t'")
+        writer = (
+            hg.writeStream(ticks).outputMode("update").foreachBatch(hg.merge(table, on="value"))
+        )
+        try:
+            with pytest.raises(ConfigError, match=why) as refused:
+                writer.option("checkpointLocation", str(tmp_path / "ck")).start()
+        finally:
+            spark.sql(f"drop table if exists {table}")
+        assert "\n" not in str(refused.value)
+    assert not (tmp_path / "ck").exists()

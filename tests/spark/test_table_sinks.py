@@ -1,0 +1,124 @@
+"""What a table is asked before the first write of a run, and what follows from its answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from headgate.core.errors import CheckpointError, ConfigError, EngineError
+from headgate.spark.jvm.tables import LastCommit
+from headgate.spark.step import table_sinks
+from headgate.spark.step.table_sinks import TableSink, check_there
+
+
+class FakeInner:
+    description = "a table"
+
+    def __init__(self):
+        self.written = []
+
+    def begin(self):
+        self.begun = True
+
+    def write(self, batch, frame):
+        if frame == "bad":
+            raise AnalysisException("no such\ncolumn")
+        self.written.append(batch)
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """From what the checkpoint knows, and what the table has, to its sink."""
+    (tmp_path / "metadata").write_text(json.dumps({"id": "q"}))
+
+    def made(known, has, complete=True):
+        monkeypatch.setattr(table_sinks, "last_output", lambda _: known)
+        asked = []
+
+        def look(query_id):
+            asked.append(query_id)
+            return LastCommit(has, complete)
+
+        sink = TableSink(FakeInner(), None, "t", tmp_path, look, (tmp_path / "metadata").exists)
+        sink.begin()
+        return sink, asked
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("known", "has", "batch", "written"),
+    [
+        (3, 3, 3, []),  # killed after the table's commit
+        (3, 2, 3, [3]),  # killed before it
+        (3, 3, 4, [4]),  # stopped in between
+        (None, None, 0, [0]),  # the first of all
+        (None, 7, 7, []),  # without state nobody knows but the table
+        (3, None, 4, [4]),  # another table than before: from now on
+    ],
+)
+def test_an_output_is_written_unless_the_table_has_it(table, known, has, batch, written):
+    sink, asked = table(known, has)
+    sink.write(batch, "rows")
+    assert sink._inner.written == written
+    assert asked == ["q"]
+
+
+def test_the_table_is_asked_until_something_was_written(table):
+    sink, asked = table(3, 3)
+    for batch in (3, 4, 5, 6):
+        sink.write(batch, "rows")
+    assert sink._inner.written == [4, 5, 6]
+    assert len(asked) == 2
+
+
+def test_a_table_that_is_ahead_of_the_checkpoint_is_refused(table):
+    sink, _ = table(3, 9)
+    with pytest.raises(CheckpointError, match="table t has output 4 of this query already"):
+        sink.write(4, "rows")
+    assert sink._inner.written == []
+
+
+def test_what_a_table_has_forgotten_is_not_guessed(table):
+    sink, _ = table(3, None, complete=False)
+    with pytest.raises(CheckpointError, match="cannot be told whether output 3 is in it"):
+        sink.write(3, "rows")
+    sink, _ = table(3, None, complete=False)
+    sink.write(4, "rows")  # it cannot be there
+    assert sink._inner.written == [4]
+
+
+def test_a_table_that_goes_while_the_query_runs_is_not_made_anew(table, tmp_path):
+    sink, _ = table(None, None)
+    sink.write(0, "rows")
+    (tmp_path / "metadata").unlink()
+    with pytest.raises(CheckpointError, match="table t is not there, and this query has put 1"):
+        sink.write(1, "rows")
+    assert sink._inner.written == [0]
+
+
+def test_what_fails_is_one_sentence(table):
+    sink, _ = table(None, None)
+    with pytest.raises(
+        EngineError, match=r"writing to table t failed \(no such\), and the step is"
+    ):
+        sink.write(0, "bad")
+
+
+def test_a_table_that_is_gone_is_refused_once_something_was_written(monkeypatch, tmp_path):
+    for known in (None, -1):
+        monkeypatch.setattr(table_sinks, "last_output", lambda _, known=known: known)
+        check_there("t", tmp_path)
+    monkeypatch.setattr(table_sinks, "last_output", lambda _: 4)
+    with pytest.raises(CheckpointError, match="has put 5 outputs into it"):
+        check_there("t", tmp_path)
+
+
+def test_a_column_more_is_refused_unless_the_table_may_change():
+    check = table_sinks._check_columns
+    check("t", ["K", "n"], ["k", "N"], {})
+    check("t", ["k"], ["k", "n"], {"mergeSchema": "true"})
+    with pytest.raises(ConfigError, match="table t has no column n, m, which the result has"):
+        check("t", ["k"], ["k", "n", "m"], {"mergeSchema": "false"})
