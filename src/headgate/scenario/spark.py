@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 from headgate.core.errors import ConfigError, EngineError, HeadgateError, nearest
 from headgate.core.input import is_directory, shown
 from headgate.core.location import uri
+from headgate.core.stores import store_url
+from headgate.scenario.places import to_spark, written
 
 if TYPE_CHECKING:
     from headgate.scenario.description import Scenario
@@ -50,7 +52,7 @@ class SparkEngine:
             .outputMode(scenario.output_mode or workload.output_mode)
             .format(scenario.sink_format or "parquet")
             .option("path", uri(_placed(scenario.output)))
-            .option("checkpointLocation", uri(_placed(scenario.checkpoint)))
+            .option("checkpointLocation", to_spark(_given(scenario.checkpoint)))
             .queryName(query_name(scenario.workload))
             .option("headgate.workload", scenario.workload)
         )
@@ -80,7 +82,7 @@ class SparkEngine:
         ConfigError
             There is no output.
         """
-        if scenario.checkpoint is None or not is_directory(scenario.checkpoint):
+        if scenario.checkpoint is None or not _may_be(scenario.checkpoint):
             msg = f'there is no checkpoint at "{shown(scenario.checkpoint)}"; name the query\'s.'
             raise ConfigError(msg)
         if scenario.output is None or not is_directory(scenario.output):
@@ -102,7 +104,7 @@ class SparkEngine:
         found: Mapping[str, Any] = verify(
             spark,
             workload.build,
-            checkpoint=str(scenario.checkpoint),
+            checkpoint=written(_given(scenario.checkpoint)),
             output=reader.format(scenario.sink_format or "parquet").load(
                 uri(_placed(scenario.output))
             ),
@@ -180,9 +182,18 @@ class SparkEngine:
         return known[name]
 
 
-def _placed(path: Path | None) -> Path:
+def _given(path: Path | None) -> Path:
     assert path is not None, "placed() comes first"
-    return path.absolute()
+    return path
+
+
+def _placed(path: Path | None) -> Path:
+    return _given(path).absolute()
+
+
+def _may_be(checkpoint: Path) -> bool:
+    """Return whether a checkpoint may be there; what is not on a store is found out by reading it."""
+    return store_url(checkpoint) is not None or is_directory(checkpoint)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from headgate.spark.job.phases import Beside, Phases
 from headgate.spark.job.ports import Ports
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.step.begun import Begun
+from headgate.spark.step.carried import CarriedLog
 from headgate.spark.step.intake import Intake
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs
@@ -150,7 +151,8 @@ class StepMachine(Generic[R]):
         self.sink = sink
         self._commands = ports.commands
         if latest is None and work.has_steps:
-            check_has_state(checkpoint.path)
+            check_has_state(checkpoint.location, checkpoint.path)
+        self._carried = CarriedLog(checkpoint) if checkpoint.files.shared else None
         self.log = SparkLog(spark)
         self.stopping = threading.Event()
         self.idle = threading.Event()
@@ -197,7 +199,7 @@ class StepMachine(Generic[R]):
         watermark_us, sources = log.watermark_us, log.offsets
         self._read_ms = log.begun_ms
         if self.latest is None:
-            check_begins(self.checkpoint.path, batch_id)
+            check_begins(self.checkpoint.location, batch_id)
         elif self._recovering:
             self._recovering = False
             if self._delivered_again(self.latest, batch, batch_id, sources):
@@ -219,7 +221,7 @@ class StepMachine(Generic[R]):
         self, latest: Manifest, batch: DataFrame, batch_id: int, sources: list[str]
     ) -> bool:
         """After a restart: deliver what was committed, its output perhaps not; the same bytes."""
-        path = self.checkpoint.path
+        path = self.checkpoint.location
         if latest.spark_batch != batch_id:
             check_continues(path, latest, batch_id, self.log)
             return False
@@ -262,6 +264,8 @@ class StepMachine(Generic[R]):
         """Finish what goes on beside the batches; there will be none any more."""
         self.work.intake.close()
         self._intents.close()
+        if self._carried is not None:
+            self._carried.note_commit(self.latest)
         self._garbage.close()
 
     def redeliver_drained(self) -> None:
@@ -289,14 +293,17 @@ class StepMachine(Generic[R]):
         more = self.work.prepare(begun)
         clock = Phases()
         intent = {"step": step, "spark_batch": batch_id, **more}
-        self._intents.do(lambda: self.checkpoint.write_intent(step, intent))
+        self._intents.do(lambda: self._begin_on_store(step, intent))
         crash_point("after-intent", step)
         clock.lap("plan")
         reports, attempts = self._attempts(batch, begun, clock)
         clock.lap("slots")
         crash_point("before-manifest", step)
         self._intents.wait()
-        manifest = self.latest = self.checkpoint.commit(self.work.manifest(begun, reports))
+        manifest = self.work.manifest(begun, reports)
+        if self._carried is not None:
+            manifest = self._carried.into(manifest)
+        manifest = self.latest = self.checkpoint.commit(manifest)
         self.work.committed(step)
         crash_point("after-manifest", step)
         clock.lap("manifest")
@@ -308,6 +315,12 @@ class StepMachine(Generic[R]):
         clock.lap("sink")
         self.work.done(Outcome(manifest, reports, clock.phases_ms, attempts, emitted), begun)
         self._garbage.do(lambda: self.checkpoint.collect_garbage(manifest))
+
+    def _begin_on_store(self, step: int, intent: dict[str, Any]) -> None:
+        """Write, while the slots work, what must be there before the manifest is."""
+        self.checkpoint.write_intent(step, intent)
+        if self._carried is not None:
+            self._carried.take(intent["spark_batch"])
 
     def _begun(self, batch_id: int, watermark_us: int, *, started_ms: float, drain: bool) -> Begun:
         latest = self.latest
