@@ -28,6 +28,7 @@ class Benchmark(StrEnum):
     CPU_COST = "cpu-cost"
     OVERHEAD = "overhead"
     KILL = "kill"
+    TWO_DRIVERS = "two-drivers"
     STORM = "storm"
     ISOLATION = "isolation"
     REPLICAS = "replicas"

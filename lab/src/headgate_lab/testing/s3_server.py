@@ -88,6 +88,16 @@ class FaultyS3:
             "region": "us-east-1",
         }
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables that say the same."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": "nobody",
+            "AWS_SECRET_ACCESS_KEY": "nothing",
+            "AWS_REGION": "us-east-1",
+        }
+
     def put(self, key: str, data: bytes, *, new: bool) -> bool:
         """Write an object; return whether that was done."""
         with self.lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import tempfile
 import uuid
@@ -55,7 +56,14 @@ class Place:
         return uri(self.path)
 
     def leave(self, *, failed: bool) -> None:
-        """Give a temporary directory up; kept where the query failed, as Spark keeps its own."""
+        """Give a temporary directory up; kept where the query failed, as Spark keeps its own.
+
+        The journal of a checkpoint on a store can be read here as long as the process lives.
+        """
+        if self.url is not None:
+            for kind in ("offsets", "commits", "sources"):
+                shutil.rmtree(self.path / kind, ignore_errors=True)
+            return
         if self.temporary and (self.forced or not failed):
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -96,7 +104,8 @@ def place(
     if url is not None:
         beside = Path(tempfile.mkdtemp(prefix="headgate-driver-")).resolve()
         (beside / "headgate").mkdir(mode=0o700)
-        return Place(beside, temporary=True, forced=True, url=url, options=of_store)
+        atexit.register(shutil.rmtree, beside, ignore_errors=True)
+        return Place(beside, temporary=True, url=url, options=of_store)
     if given is not None:
         return Place(resolved(spark, given))
     if root is not None:
