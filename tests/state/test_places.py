@@ -151,6 +151,29 @@ def test_of_two_drivers_the_second_learns_who_was_first(store: FaultyS3) -> None
     assert other.latest() == mine.latest()
 
 
+@pytest.mark.parametrize("on_store", [False, True], ids=["posix", "s3"])
+def test_a_driver_that_wakes_late_finds_the_step_taken_though_it_is_garbage(
+    store: FaultyS3, tmp_path: Path, on_store: bool
+) -> None:
+    where = f"s3://{BUCKET}/ck" if on_store else str(tmp_path / "ck")
+    sleeper, other, third = (Checkpoint(where, store.options) for _ in range(3))
+    job = sleeper.open({"keys": 1})
+    began = sleeper.commit(manifest(job, 0, None))
+    latest = other.latest()
+    assert latest is not None
+    for driver, steps in ((other, range(1, 9)), (third, range(9, 20))):
+        driver.latest()
+        for step in steps:
+            latest = driver.commit(manifest(job, step, latest.digest))
+            driver.collect_garbage(latest)
+    assert third.steps() == [0, 1, 9, 18, 19]
+    with pytest.raises(CheckpointError, match=r"step 1 from another driver already \(host"):
+        sleeper.commit(manifest(job, 1, began.digest, batch=7))
+    with pytest.raises(CheckpointError, match=r"step 1 from another driver"):
+        sleeper.refuse_after_another(0)
+    assert not problems(Checkpoint(where, store.options))
+
+
 def test_a_commit_whose_answer_is_lost_is_a_commit(store: FaultyS3) -> None:
     checkpoint = Checkpoint(f"s3://{BUCKET}/ck", store.options)
     job = checkpoint.open({"keys": 1})

@@ -34,6 +34,7 @@ from headgate.state.drivers import Driver
 from headgate.state.files import checked_file_name
 from headgate.state.garbage import Garbage
 from headgate.state.manifest import (
+    FIRST_STEPS,
     FORMAT,
     KINDS,
     NO_STEP,
@@ -57,6 +58,9 @@ Value = TypeVar("Value")
 _DIRECTORIES = ("intents", "manifests", *KINDS)
 _IDENTITY = "identity.json"
 _STEP_DIGITS = 12
+_FIRST_STEPS_KEPT = 256
+"""First steps of drivers whose manifests stay. Chosen: some 100 kB each at most; a driver that sleeps
+while 256 others come and go would not be noticed."""
 _CACHE_BYTES = 64 << 20
 """Bytes of manifests and of blobs kept after reading. Walking the chains of a slot's key groups meets
 each of the last 33 manifests once per group: with room for all of them 94 in 100 reads are of what is
@@ -122,6 +126,8 @@ class Checkpoint:
         self.options = dict(options or {})
         self.files = files_at(path, "headgate", self.options)
         self._driver = Driver.here()
+        self._first_steps: list[int] = []
+        self._has_committed = False
         self._job: str | None = None
         self._manifests: _Recent[Manifest] = _Recent(_CACHE_BYTES)
         self._blobs: _Recent[Blob] = _Recent(_CACHE_BYTES)
@@ -228,6 +234,7 @@ class Checkpoint:
         before = manifest.step - 1
         if before in steps and self.read(before).digest != manifest.previous:
             raise damaged(self._file(manifest.step), f"it does not follow step {before}")
+        self._first_steps = list(manifest.engine.get(FIRST_STEPS, ()))
         return manifest
 
     def _look_ahead(self, steps: list[int]) -> None:
@@ -268,11 +275,16 @@ class Checkpoint:
     def commit(self, manifest: Manifest) -> Manifest:
         """Make a step final; return the manifest with its digest.
 
+        The first step of each driver stays when all others go: an older driver that wakes again would
+        write that very one, and must find it there (docs/design/0131).
+
         Raises
         ------
         CheckpointError    The step is committed already: another driver is at work.
         """
-        engine = {**manifest.engine, "driver": self._driver.to_json()}
+        first = self._first_steps if self._has_committed else [*self._first_steps, manifest.step]
+        own = {"driver": self._driver.to_json(), FIRST_STEPS: first[-_FIRST_STEPS_KEPT:]}
+        engine = {**manifest.engine, **own}
         manifest = replace(manifest, engine=engine)
         raw, digest = encode_manifest(manifest)
         try:
@@ -281,8 +293,20 @@ class Checkpoint:
             other = self._other(manifest.step)
             msg = _two_drivers(self.location, f"step {manifest.step}", other)
             raise CheckpointError(msg) from error
+        self._first_steps, self._has_committed = first, True
         # not kept: who commits has it, and what a chain is read from is read elsewhere
         return replace(manifest, digest=digest)
+
+    def refuse_after_another(self, step: int) -> None:
+        """Refuse to go on behind a step that another driver has gone on from.
+
+        Raises
+        ------
+        CheckpointError    There is a step after it.
+        """
+        after = step + 1
+        if self.files.exists(_manifest_name(after)):
+            raise CheckpointError(_two_drivers(self.location, f"step {after}", self._other(after)))
 
     def _other(self, step: int) -> Driver | None:
         """Return who has committed a step; None where its manifest does not say, or cannot be read."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
-from headgate.state.manifest import NO_STEP, SOURCES, Manifest, file_name
+from headgate.state.manifest import FIRST_STEPS, NO_STEP, SOURCES, Manifest, file_name
 from headgate.state.place import Files
 
 _SWEEP_EVERY = 64
@@ -74,7 +74,7 @@ class Garbage:
         needed = self._users.keys() | {manifest.step for manifest in self._recent}
         # The others' files are found by the sweep; reading old manifests for them would cost more.
         self._blobs = {step: _names(self._read(step)) for step in needed}
-        old = [step for step in there - needed if step < latest.step]
+        old = [step for step in there - needed - _firsts(latest) if step < latest.step]
         self._files.remove(f"manifests/{file_name(step)}" for step in old)
 
     def _walk(self, base: Manifest) -> Need:
@@ -116,12 +116,13 @@ class Garbage:
         return self._files.remove(sorted(dropped))
 
     def _remove_unneeded(self, latest_step: int) -> int:
-        gone = [f"intents/{file_name(latest_step - 2)}"]
+        gone, first = [f"intents/{file_name(latest_step - 2)}"], _firsts(self._recent[-1])
         for step in [step for step in self._blobs if step < latest_step - 1]:
             if self._users[step] > 0:
                 continue
             gone += [f"changelog/{name}" for name in self._blobs.pop(step)]
-            gone.append(f"manifests/{file_name(step)}")
+            if step not in first:
+                gone.append(f"manifests/{file_name(step)}")
             del self._users[step]
         return self._files.remove(gone)
 
@@ -135,7 +136,8 @@ class Garbage:
             named.add(("intents", file_name(manifest.step)))
             # of each operator; a manifest names the newest only, so that there is an end to them
             named |= {("late", name) for _, name in manifest.engine.get("late", ())}
-        named |= {("manifests", file_name(step)) for step in self._blobs}
+        kept = self._blobs.keys() | _firsts(self._recent[-1])
+        named |= {("manifests", file_name(step)) for step in kept}
         unnamed = set()
         kinds = ("changelog", "output", "backlog", "late", "intents", "manifests")
         for kind in (*kinds, SOURCES) if self._files.shared else kinds:
@@ -145,6 +147,11 @@ class Garbage:
         seen_twice = unnamed & self._suspects
         self._suspects = unnamed
         return self._files.remove(f"{kind}/{name}" for kind, name in sorted(seen_twice))
+
+
+def _firsts(latest: Manifest) -> set[int]:
+    """Return the steps whose manifests stay, so that a driver that wakes again finds them."""
+    return set(latest.engine.get(FIRST_STEPS, ()))
 
 
 def _names(manifest: Manifest) -> list[str]:

@@ -20,6 +20,8 @@ READABLE = (1, FORMAT)
 NO_STEP = -1
 KINDS = ("changelog", "output", "backlog", "late")
 """Directories whose files a manifest may name; those of ``late`` stay for ever, for `headgate verify`."""
+FIRST_STEPS = "first_steps"
+"""The field of `Manifest.engine` with the steps that drivers began with, the newest last."""
 SOURCES = "sources"
 """Where a checkpoint on a store has the larger files that Spark's sources keep in its log."""
 _TRAILER = b"\nsha256 "

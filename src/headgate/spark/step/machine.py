@@ -359,7 +359,12 @@ class StepMachine(Generic[R]):
         """Give a committed step's output to the sink; return its rows before the user's filters."""
         outputs = Outputs.read(manifest)
         if outputs.rows:
-            self.sink.write(manifest.engine["sink_batch"], self.work.result(outputs))
+            try:
+                self.sink.write(manifest.engine["sink_batch"], self.work.result(outputs))
+            except Exception:
+                # perhaps another driver has gone on meanwhile and written there: then that is why
+                self.checkpoint.refuse_after_another(manifest.step)
+                raise
         return outputs.rows
 
     def _pass_on(self, batch: DataFrame, batch_id: int) -> None:
