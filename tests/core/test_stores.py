@@ -39,7 +39,7 @@ def test_names_of_options_are_checked_and_values_never_shown() -> None:
     key, text = store_option("headgate.store.SECRETACCESSKEY", "open sesame")
     assert (key, text) == ("headgate.store.secretAccessKey", "open sesame")
     assert "sesame" not in repr({key: text})
-    with pytest.raises(ConfigError, match='did you mean "headgate.store.region"') as refused:
+    with pytest.raises(ConfigError, match=r'did you mean "headgate\.store\.region"') as refused:
         store_option("headgate.store.regoin", "open sesame")
     assert "sesame" not in str(refused.value)
 

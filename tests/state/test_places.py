@@ -15,7 +15,7 @@ from headgate.state.place import Files, PosixFiles, files_at
 from headgate.state.verify import problems
 from headgate_lab.testing import s3_server
 from headgate_lab.testing.files import FilesContract
-from headgate_lab.testing.s3_server import BUCKET, Fault, FaultyS3
+from headgate_lab.testing.s3_server import BUCKET, FaultyS3, S3Fault
 
 pytest.importorskip("obstore", reason="needs headgate[store]")
 
@@ -78,7 +78,7 @@ def test_a_write_that_goes_wrong_is_made_once_and_known_as_ones_own(
     store: FaultyS3, kind: str
 ) -> None:
     files = at(store)
-    store.faults.append(Fault(kind, part="manifests"))
+    store.faults.append(S3Fault(kind, part="manifests"))
     files.put_new("manifests/0", b"mine")
     assert not store.faults, "the fault happened"
     assert store.deliver() == [False] * (kind == s3_server.LATE), "what comes late comes too late"
@@ -91,7 +91,7 @@ def test_a_write_that_goes_wrong_does_not_take_anothers_success_for_its_own(
 ) -> None:
     files = at(store)
     files.put_new("manifests/0", b"another's")
-    store.faults.append(Fault(kind, part="manifests"))
+    store.faults.append(S3Fault(kind, part="manifests"))
     with pytest.raises(FileExistsError):
         files.put_new("manifests/0", b"mine")
     store.deliver()
@@ -102,9 +102,9 @@ def test_a_write_that_goes_wrong_does_not_take_anothers_success_for_its_own(
     ("break_it", "said"),
     [
         (lambda s: setattr(s, "conditional", False), "ignores If-None-Match"),
-        (lambda s: s.faults.append(Fault(s3_server.FORBIDDEN)), "refuses to write .403 Access"),
-        (lambda s: s.faults.append(Fault(s3_server.FORBIDDEN, "GET")), "refuses to read .403"),
-        (lambda s: s.faults.append(Fault(s3_server.FORBIDDEN, "POST")), "refuses to remove .403"),
+        (lambda s: s.faults.append(S3Fault(s3_server.FORBIDDEN)), "refuses to write .403 Access"),
+        (lambda s: s.faults.append(S3Fault(s3_server.FORBIDDEN, "GET")), "refuses to read .403"),
+        (lambda s: s.faults.append(S3Fault(s3_server.FORBIDDEN, "POST")), "refuses to remove .403"),
     ],
 )
 def test_a_store_that_cannot_hold_a_checkpoint_is_refused_at_the_start(
@@ -177,7 +177,7 @@ def test_a_driver_that_wakes_late_finds_the_step_taken_though_it_is_garbage(
 def test_a_commit_whose_answer_is_lost_is_a_commit(store: FaultyS3) -> None:
     checkpoint = Checkpoint(f"s3://{BUCKET}/ck", store.options)
     job = checkpoint.open({"keys": 1})
-    store.faults.append(Fault(s3_server.LOST, part="manifests"))
+    store.faults.append(S3Fault(s3_server.LOST, part="manifests"))
     checkpoint.commit(manifest(job, 0, None))
     assert checkpoint.steps() == [0]
 

@@ -323,6 +323,10 @@ class Batch:
     slo: SloState | None = None
     """How the job stands to its SLO, as known when the batch ended; null without one."""
 
+    store_requests: int | None = None
+    """Requests that the driver made to the checkpoint's object store since the batch before, repeated
+    ones counted once; null where the checkpoint is a directory."""
+
     at_ms: int = 0
     """Wall clock at the batch's end, ms since 1970; the writer fills it in when 0."""
 

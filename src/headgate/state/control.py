@@ -32,6 +32,8 @@ _DIRECTORY = "control"
 _FROZEN = "frozen"
 _NAME = re.compile(r"(\d{13}-[0-9a-f]{8})\.(json|done)")
 _REQUEST_BYTES_MAX = 1 << 16
+_LIST_EVERY_S = 2.0
+"""How often somebody is looked for who asks through a store. Chosen."""
 _KEPT_S = 24 * 3600.0
 """How long an answer is kept for whoever asked."""
 _LATEST_S = 250_000_000_000.0
@@ -90,6 +92,8 @@ class ControlFiles:
 
     def __init__(self, files: Files | Path) -> None:
         self._files = PosixFiles(files) if isinstance(files, Path) else files
+        self._look_s = float("-inf")
+        self._seen: list[Asked] = []
 
     # who asks
 
@@ -134,7 +138,20 @@ class ControlFiles:
     # who is asked
 
     def pending(self) -> list[Asked]:
-        """Return the requests without an answer, oldest first."""
+        """Return the requests without an answer, oldest first.
+
+        On a store, where looking is a request, as they were a moment ago: among them such that were
+        answered since.
+        """
+        now_s = time.monotonic()
+        if now_s < self._look_s:
+            return self._seen
+        if self._files.shared:
+            self._look_s = now_s + _LIST_EVERY_S
+        self._seen = self._listed()
+        return self._seen
+
+    def _listed(self) -> list[Asked]:
         try:
             names = sorted(self._files.names(_DIRECTORY))
         except OSError:  # mostly since nobody has ever asked

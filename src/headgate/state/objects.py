@@ -278,6 +278,10 @@ class ObjectFiles:
         self.remove([name])
         return aside.rpartition("/")[2]
 
+    def request_count(self) -> int | None:
+        """Return how many requests were made."""
+        return self.requests.total()
+
     def _call(self, act: str, name: str, do: Callable[[], Result], length: int = 0) -> Result:
         path = Path(name)
         called(act, path.parent, path.name, length)

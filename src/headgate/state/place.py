@@ -117,6 +117,9 @@ class Files(Protocol):
     def set_aside(self, name: str) -> str:
         """Rename a file that cannot be read, for whoever wonders; return its new name, or ``""``."""
 
+    def request_count(self) -> int | None:
+        """Return how many requests this object has made; None where none of them costs anything."""
+
 
 class PosixFiles:
     """Files in a directory that driver and executors open themselves.
@@ -213,6 +216,10 @@ class PosixFiles:
         except OSError:  # a directory in its way, or no right to: it stays
             return ""
         return aside.rpartition("/")[2]
+
+    def request_count(self) -> int | None:
+        """Return None: files are not requested."""
+        return None
 
     def _split(self, name: str) -> tuple[Path, str]:
         directory, _, file = name.rpartition("/")

@@ -32,7 +32,7 @@ LOST, REFUSED_THOUGH_DONE, CONFLICT, BUSY, TORN, LATE, FORBIDDEN = (
 
 
 @dataclass
-class Fault:
+class S3Fault:
     """What happens to the next requests of a kind.
 
     Attributes
@@ -60,7 +60,7 @@ class FaultyS3:
     endpoint : str
     objects : dict
         By key, without the bucket.
-    faults : list of Fault
+    faults : list of S3Fault
         What is still to happen.
     listed : dict or None
         What a list shows instead of what is there.
@@ -71,7 +71,7 @@ class FaultyS3:
 
     endpoint: str = ""
     objects: dict[str, bytes] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[S3Fault] = field(default_factory=list)
     listed: dict[str, bytes] | None = None
     conditional: bool = True
     requests: list[tuple[str, str]] = field(default_factory=list)

@@ -165,6 +165,7 @@ class StepMachine(Generic[R]):
         self._sources: list[str] | None = None
         self._read_ms = time.time() * 1e3
         self._timestamp_ms = 0
+        self._requests = 0
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -313,8 +314,18 @@ class StepMachine(Generic[R]):
             self.checkpoint.write_intent(step, {"step": step, "delivered": True})
         crash_point("after-sink", step)
         clock.lap("sink")
-        self.work.done(Outcome(manifest, reports, clock.phases_ms, attempts, emitted), begun)
+        requests = self._requests_made()
+        outcome = Outcome(manifest, reports, clock.phases_ms, attempts, emitted, requests)
+        self.work.done(outcome, begun)
         self._garbage.do(lambda: self.checkpoint.collect_garbage(manifest))
+
+    def _requests_made(self) -> int | None:
+        """Return how many requests went to the checkpoint's store since the last call."""
+        now = self.checkpoint.files.request_count()
+        if now is None:
+            return None
+        made, self._requests = now - self._requests, now
+        return made
 
     def _begin_on_store(self, step: int, intent: dict[str, Any]) -> None:
         """Write, while the slots work, what must be there before the manifest is."""

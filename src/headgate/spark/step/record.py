@@ -199,6 +199,7 @@ class Recorder(StepRecorder):
             attempts=outcome.attempts,
             watermark_holder=_holder(entering, manifest.watermarks["evict_us"]),
             slo=slo,
+            store_requests=outcome.store_requests,
         )
         self.late_records += event.late
         self.progress.add(event, self.operators(states, reports), emitted=event.emitted)
