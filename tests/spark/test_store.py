@@ -19,7 +19,7 @@ from headgate.state.checkpoint import Checkpoint
 from headgate.state.shipping import journal_at
 from headgate_lab.bench import kill, two_drivers
 from headgate_lab.testing import faults, s3_server
-from headgate_lab.testing.s3_server import BUCKET, FaultyS3
+from headgate_lab.testing.s3_server import BUCKET, FaultyS3, S3Fault
 
 pytest.importorskip("obstore", reason="needs headgate[store]")
 
@@ -143,6 +143,31 @@ def test_a_store_has_the_log_of_a_file_source_and_what_was_delivered(
     assert delivered == [(0, 40), (1, 41), (1, 41)]
     run(2)
     assert delivered[3:] == [(2, 43)]
+
+
+def test_rights_that_are_lost_in_the_middle_lose_nothing(
+    spark: SparkSession, store: FaultyS3, numbers: Callable[[int], DataFrame]
+) -> None:
+    delivered: list[list[int]] = []
+
+    def run(files: int) -> None:
+        counts = (
+            numbers(files).groupBy("k").agg({"n": "count"}).withColumnRenamed("count(n)", "files")
+        )
+        writer = hg.writeStream(counts).outputMode("update")
+        writer = writer.foreachBatch(
+            lambda f, _: delivered.append([r["files"] for r in f.collect()])
+        )
+        on_store(writer, store, "rights").trigger(availableNow=True).start().awaitTermination()
+
+    run(1)
+    store.faults.append(S3Fault(s3_server.FORBIDDEN, part="manifests", times=1000))
+    with pytest.raises(Exception, match=r"the store refuses to write .403 AccessDenied.*right"):
+        run(1)
+    store.faults.clear()
+    run(1)
+    assert delivered[0] == [1] * 10
+    assert delivered[-1] == [3] * 10
 
 
 def test_a_store_that_cannot_be_used_is_refused_before_anything_starts(

@@ -347,7 +347,7 @@ class Checkpoint:
         """
         path = _named(kind, name)
         try:
-            self.files.put_new(path, data)
+            self.files.put_unique(path, data)
         except FileExistsError as error:
             msg = f"{self.files.at(path)} is there already: name files by a fresh token"
             raise CheckpointError(msg) from error

@@ -165,6 +165,13 @@ class ObjectFiles:
         msg = f"{self.at(name)} cannot be written: each try was refused, and nothing is there."
         raise failure or CheckpointError(msg)
 
+    def put_unique(self, name: str, data: bytes) -> None:
+        """Create an object, a large one in parts; those cannot be refused because there is one."""
+        if len(data) < _PARTS_BYTES:
+            self.put_new(name, data)
+        else:
+            self.put(name, data)
+
     def _create(self, name: str, data: bytes) -> None:
         exceptions = _library("obstore.exceptions")
         exists = (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileExistsError)

@@ -82,6 +82,9 @@ class Files(Protocol):
         CheckpointError    It cannot be written.
         """
 
+    def put_unique(self, name: str, data: bytes) -> None:
+        """Write a file, perhaps large, of a name that nobody else chooses; raises as `put_new`."""
+
     def get(self, name: str) -> bytes:
         """Return a file's bytes.
 
@@ -169,6 +172,10 @@ class PosixFiles:
             # over a network the answer to a link may be lost, and the client asks again
             if read_bytes(directory, file) != data:
                 raise
+
+    def put_unique(self, name: str, data: bytes) -> None:
+        """Write a file as `put_new` does: what is there is never overwritten."""
+        self.put_new(name, data)
 
     def get(self, name: str) -> bytes:
         """Return a regular file's bytes; no symbolic link is followed."""

@@ -96,13 +96,15 @@ class JournalShipper:
 
     def _begin(self, data: bytes) -> None:
         """Write the first form of the next piece, under a number that no other driver has."""
-        if self._number < 0:
+        number = self._number
+        if number < 0:
             known = [int(n) for n in self._files.names(DIRECTORY) if n.isdecimal()]
-            self._number = max(known, default=-1)
+            number = max(known, default=-1)
         while True:
-            self._number += 1
+            number += 1
             with contextlib.suppress(FileExistsError):
-                self._files.put_new(piece(self._number), data)
+                self._files.put_new(piece(number), data)
+                self._number = number  # not before: readers end at a number that is left out
                 return
 
 
