@@ -10,7 +10,7 @@ import pytest
 from headgate.core.errors import CheckpointError
 from headgate.state import shipping
 from headgate.state.place import Files, files_at
-from headgate.state.shipping import JournalCopy, JournalShipper
+from headgate.state.shipping import JournalCopy, JournalShipper, resumed
 from headgate_lab.testing import s3_server
 from headgate_lab.testing.s3_server import BUCKET, FaultyS3, S3Fault
 
@@ -60,6 +60,22 @@ def test_whole_lines_of_every_driver_are_read_in_their_order(files: Files, tmp_p
     JournalCopy(files, tmp_path / "whole").refresh()
     assert (tmp_path / "whole").read_text() == expected
     assert len(files.names("journal")) > 10
+
+
+def test_a_driver_that_starts_elsewhere_has_the_journal_and_ships_what_it_adds(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for driver in range(3):
+        path = tmp_path / f"journal-{driver}"
+        if driver == 2:
+            monkeypatch.setattr(shipping, "_BROUGHT_BYTES", 10)
+        shipper = resumed(files, path)
+        add(path, f"driver {driver}\n")
+        shipper.close()
+    assert (tmp_path / "journal-1").read_text() == "driver 0\ndriver 1\n"
+    assert (tmp_path / "journal-2").read_text() == "driver 2\n", "it is long, and stays where it is"
+    JournalCopy(files, tmp_path / "copy").refresh()
+    assert (tmp_path / "copy").read_text() == "driver 0\ndriver 1\ndriver 2\n"
 
 
 def test_a_store_that_was_away_gets_all_of_it(

@@ -18,7 +18,7 @@ from headgate.spark.step.begin import begin
 from headgate.spark.step.carried import CarriedLog
 from headgate.spark.step.machine import StepMachine
 from headgate.state.checkpoint import Checkpoint
-from headgate.state.shipping import JournalShipper
+from headgate.state.shipping import resumed
 
 R = TypeVar("R")
 
@@ -54,7 +54,7 @@ def opened(
         latest = checkpoint.latest()
         if latest is not None:
             CarriedLog(checkpoint).restore(latest)
-        journal = JournalShipper(checkpoint.files, journal_of(where))
+        journal = resumed(checkpoint.files, journal_of(where))
         undo.callback(journal.close)
         return checkpoint, uuid, journal.close
     checkpoint = Checkpoint(where.path)

@@ -24,6 +24,9 @@ _EVERY_S = 2.0
 _PIECE_BYTES = 512 << 10
 """From here on the next piece begins. Chosen."""
 
+_BROUGHT_BYTES = 64 << 20
+"""Up to here a driver has the whole journal on its disk, as beside a checkpoint there. Chosen."""
+
 _END_WAIT_S = 30.0
 """What the end of a query waits for the journal's last piece."""
 
@@ -43,13 +46,15 @@ class JournalShipper:
     files : Files
     path : Path
         The journal on this disk; need not be there yet.
+    at : int
+        Bytes of it that the store has already.
     """
 
-    def __init__(self, files: Files, path: Path) -> None:
+    def __init__(self, files: Files, path: Path, at: int = 0) -> None:
         self._files = files
         self._path = path
         self._number = -1
-        self._at = 0
+        self._at = at
         self._held = b""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headgate-journal", daemon=True)
@@ -106,6 +111,18 @@ class JournalShipper:
                 self._files.put_new(piece(number), data)
                 self._number = number  # not before: readers end at a number that is left out
                 return
+
+
+def resumed(files: Files, path: Path) -> JournalShipper:
+    """Bring what there is of a journal from a store to `path`, and take there what is added to it.
+
+    A long one is left where it is: only a rollback to an assignment of long ago looks into it.
+    """
+    at = 0
+    if sum(files.sizes(DIRECTORY).values()) <= _BROUGHT_BYTES:
+        JournalCopy(files, path).refresh()
+        at = path.stat().st_size
+    return JournalShipper(files, path, at)
 
 
 class JournalCopy:
