@@ -34,7 +34,7 @@ _POLL_S = 0.1
 _FIRST_STEPS = 3
 """Steps of the first driver before it may be stopped."""
 
-_WAKE_S = 60.0
+_WAKE_S = 120.0
 """What a driver that wakes may take to end."""
 
 
