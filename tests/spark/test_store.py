@@ -179,6 +179,11 @@ def test_a_store_that_cannot_be_used_is_refused_before_anything_starts(
     with pytest.raises(CheckpointError, match="ignores If-None-Match"):
         on_store(writer, store, "ck").start()
     assert store.objects == {}
+    store.conditional = True
+    stateless = hg.writeStream(numbers(1)).format("noop")
+    with pytest.raises(CheckpointError, match="would hold nothing: a query without stateful"):
+        on_store(stateless, store, "ck").start()
+    assert store.objects == {}
     assert not [q for q in spark.streams.active if q.name == "refused"]
 
 

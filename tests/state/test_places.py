@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.core.errors import CheckpointError
+from headgate.core.stores import OPTIONS, kind_of
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest, file_name
 from headgate.state.place import Files, PosixFiles, files_at
@@ -133,6 +134,30 @@ def test_a_store_without_credentials_says_so(
     files = files_at(f"s3://{BUCKET}/ck", "", {"endpoint": store.endpoint})
     with pytest.raises(CheckpointError, match="no credentials"):
         files.get("x")
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        (url, name)
+        for url in ("s3://b/k", "gs://b/k", "abfss://c@account.dfs.core.windows.net/k")
+        for name in OPTIONS[kind_of(url)]
+    ],
+)
+def test_every_option_is_one_that_the_library_knows(url: str, name: str) -> None:
+    values = {
+        **dict.fromkeys(("useAzureCli", "skipSignature", "requestPayer", "s3Express"), "false"),
+        **dict.fromkeys(("virtualHostedStyleRequest", "disableBulkDelete"), "false"),
+        **dict.fromkeys(("endpoint", "baseUrl"), "https://localhost"),
+        "serverSideEncryption": "AES256",
+        "sasKey": "a=b",
+        "timeout": "5s",
+    }
+    files = files_at(url, "", {name: values.get(name, "YWJj")})
+    try:
+        assert str(files._store).startswith(("S3Store", "GCSStore", "AzureStore"))  # type: ignore[attr-defined]
+    except CheckpointError as error:
+        assert "no credentials" in str(error), "half of a pair of keys, or a file that is not there"
 
 
 def manifest(job: str, step: int, previous: str | None, batch: int = 0) -> Manifest:

@@ -25,6 +25,7 @@ _EVERY = ("timeout",)
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "s3": (
         "accessKeyId",
+        "disableBulkDelete",
         "endpoint",
         "region",
         "requestPayer",

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from headgate.control.replicas import ReplicaPolicy
-from headgate.core.errors import ConfigError, UnsupportedQuery
+from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
 from headgate.operators.spec import OutputMode
 from headgate.spark import configured
 from headgate.spark.cluster.allocation import follow_slots
@@ -153,6 +153,12 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
     with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
         where = configured.checkpoint_place(spark, settings)
         undo.callback(where.leave, failed=False)
+        if where.url is not None and not plan.operators:
+            msg = (
+                f"checkpoint {where.url} would hold nothing: a query without stateful operators has no "
+                "steps of headgate's, with which Spark's log goes to a store; give it a directory."
+            )
+            raise CheckpointError(msg)
         sink = configured.sink(spark, settings, plan, where)
         checkpoint, uuid, unlock = opened(spark, where, _identity(plan, config), undo)
         root = arena_root()
