@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,9 +156,10 @@ def test_every_option_is_one_that_the_library_knows(url: str, name: str) -> None
     }
     files = files_at(url, "", {name: values.get(name, "YWJj")})
     try:
-        assert str(files._store).startswith(("S3Store", "GCSStore", "AzureStore"))  # type: ignore[attr-defined]
-    except CheckpointError as error:
-        assert "no credentials" in str(error), "half of a pair of keys, or a file that is not there"
+        found = str(files._store)  # type: ignore[attr-defined]
+    except CheckpointError as error:  # half of a pair of keys, or a file that is not there
+        found = str(error)
+    assert re.search(r"^(S3|GCS|Azure)Store|has no credentials", found), found
 
 
 def manifest(job: str, step: int, previous: str | None, batch: int = 0) -> Manifest:
