@@ -8,12 +8,14 @@ ends the query.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
+from headgate.core.errors import CheckpointError
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.phases import Beside, Phases
 from headgate.spark.job.ports import Ports
@@ -266,7 +268,8 @@ class StepMachine(Generic[R]):
         self.work.intake.close()
         self._intents.close()
         if self._carried is not None:
-            self._carried.note_commit(self.latest)
+            with contextlib.suppress(CheckpointError):  # then the last output is delivered again
+                self._carried.note_commit(self.latest)
         self._garbage.close()
 
     def redeliver_drained(self) -> None:
