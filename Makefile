@@ -88,6 +88,7 @@ lock: ## write the lock files again (needs uv; UPGRADE=--upgrade takes newer ver
 	@$(COMPILE) pyproject.toml --extra dev --extra plot --extra kafka --extra store -o requirements/dev.lock
 	@$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/run.lock
 	@$(COMPILE) requirements/build.in -c requirements/dev.lock -o requirements/build.lock
+	@$(COMPILE) requirements/servers.in -o requirements/servers.lock
 	@for minor in 4.1 4.2; do $(COMPILE) --no-deps requirements/spark-$$minor.in -o requirements/spark-$$minor.lock; done
 
 clean: ## remove .venv and what the tools leave behind

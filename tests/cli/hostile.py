@@ -317,7 +317,7 @@ class Files:
         """Return paths that are no file of ours."""
         return (
             str(self.root / "missing"), "/etc/passwd", "/dev/zero", "/dev/null", str(self.fifo),
-            str(self.root), "a" * 300, "a/" * 3000, "x\0y", "\x1b]0;x\x07", "s3://b/c", "hdfs:/x",
+            str(self.root), "a" * 300, "a/" * 3000, "x\0y", "\x1b]0;x\x07", "s3://b", "hdfs:/x",
             "", "/proc/self/mem", "\udcff", "-", "/proc/1/fd/1", "x.svg/y.svg", "/nope/x.svg",
             "/dev/full", str(self.root / "\x1b[2J"), "file:///nope", "/",
         )  # fmt: skip

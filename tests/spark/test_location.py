@@ -85,7 +85,7 @@ def test_a_file_uri_works_whatever_the_default_file_system_is(
     assert hg.inspect(f"file:{odd}/ck")["sound"]
 
 
-@pytest.mark.parametrize("text", ["hdfs:/ck", "dbfs:/", "s3a:/b/ck", "s3a://b/ck", "file://h/ck"])
+@pytest.mark.parametrize("text", ["hdfs:/ck", "dbfs:/", "s3a:/b/ck", "s3a://b", "file://h/ck"])
 def test_a_path_of_another_file_system_is_refused_and_makes_no_directory(
     spark: SparkSession,
     numbers: Callable[[SparkSession], DataFrame],

@@ -379,7 +379,7 @@ def test_a_name_that_leaves_the_checkpoint_is_refused(stopped: Path, name: str) 
 def test_a_remote_checkpoint_is_refused(spark: SparkSession) -> None:
     with pytest.raises(CheckpointError, match="only POSIX paths"):
         writer(by_key(rate(spark)), Path("x")).option(
-            "checkpointLocation", "s3a://bucket/checkpoint"
+            "checkpointLocation", "wasb://bucket/checkpoint"
         ).start()
 
 

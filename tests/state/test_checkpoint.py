@@ -247,7 +247,7 @@ def test_places_that_cannot_be_written_are_named(tmp_path: Path):
     with pytest.raises(CheckpointError, match="cannot be used"):
         Checkpoint(tmp_path / "file" / "x").open(IDENTITY)
     with pytest.raises(CheckpointError, match="POSIX"):
-        Checkpoint("s3://bucket/x")
+        Checkpoint("dbfs:/bucket/x")
     with pytest.raises(CheckpointError, match="not a checkpoint"):
         Checkpoint(tmp_path).latest()
     assert Checkpoint(f"file://{tmp_path}").path == tmp_path

@@ -16,6 +16,8 @@ from headgate.spark.jvm.minors import MINORS
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ["build.lock", "run.lock", "dev.lock"]
+SERVERS = "servers.lock"
+"""What a real S3 for tests is made of, in an environment of its own."""
 OTHER_SPARKS = sorted(path.name for path in (ROOT / "requirements").glob("spark-*.lock"))
 """A lock file with nothing but PySpark for each minor besides the newest."""
 CORE = {"pyspark", "pyarrow", "numpy", "numba", "pandas", "typer", "rich"}
@@ -24,6 +26,7 @@ BROUGHT = {"py4j": "pyspark"}
 OPTIONAL = {
     "src/headgate/report/plot.py": {"matplotlib"},
     "lab/src/headgate_lab/testing/stores.py": {"hypothesis", "pytest"},
+    "lab/src/headgate_lab/testing/files.py": {"pytest"},
 }
 """What a module imports that only an extra brings."""
 
@@ -63,14 +66,14 @@ def locked(lock: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("lock", LOCKS + OTHER_SPARKS)
+@pytest.mark.parametrize("lock", [*LOCKS, *OTHER_SPARKS, SERVERS])
 def test_every_locked_package_has_a_hash(lock: str) -> None:
     assert entries(lock)
     unhashed = [e for e in entries(lock) if not re.search(r"--hash=sha256:[0-9a-f]{64}", e)]
     assert unhashed == []
 
 
-@pytest.mark.parametrize("lock", LOCKS + OTHER_SPARKS)
+@pytest.mark.parametrize("lock", [*LOCKS, *OTHER_SPARKS, SERVERS])
 def test_no_lock_file_names_an_address(lock: str) -> None:
     text = (ROOT / "requirements" / lock).read_text(encoding="utf-8")
     assert re.findall(r"https?:|://|@ |--(?:extra-)?index-url|--find-links|--trusted", text) == []
@@ -160,4 +163,4 @@ def test_every_dependency_has_a_reason_a_licence_and_its_upkeep() -> None:
 def test_every_locked_package_is_named_with_its_licence() -> None:
     text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     named = {canonicalize_name(word) for word in re.findall(r"[A-Za-z0-9_.-]+", text)}
-    assert set(locked("dev.lock")) - named == set()
+    assert (set(locked("dev.lock")) | set(locked(SERVERS))) - named == set()

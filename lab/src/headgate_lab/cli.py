@@ -29,6 +29,7 @@ class Benchmark(StrEnum):
     OVERHEAD = "overhead"
     KILL = "kill"
     KAFKA_KILL = "kafka-kill"
+    TWO_DRIVERS = "two-drivers"
     STORM = "storm"
     ISOLATION = "isolation"
     REPLICAS = "replicas"

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.input import directory
+from headgate.cli.input import checkpoint_place
 from headgate.cli.output import json_only, quiet_stderr
 from headgate.core.errors import EngineError, HeadgateError, NotReady, ProtocolError, StateError
 from headgate.core.input import escaped, shown
@@ -37,7 +37,10 @@ EXIT_CODES = """Exit codes: 0 ok, and verified where that was asked for; 1 the r
 Checkpoint = Annotated[
     Path,
     typer.Argument(
-        help="The query's checkpoint.", show_default=False, parser=directory, metavar="CHECKPOINT"
+        help="The query's checkpoint.",
+        show_default=False,
+        parser=checkpoint_place,
+        metavar="CHECKPOINT",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

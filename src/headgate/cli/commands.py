@@ -13,9 +13,15 @@ from headgate import __version__
 from headgate import scenario as scenarios
 from headgate.cli.answer import EXIT_CODES, Checkpoint, Debug, Json, answer, error_code, exit_code
 from headgate.cli.gate import GatedTyper
-from headgate.cli.input import directory, number_or_text, parse_conf, parse_options, parse_scale_at
+from headgate.cli.input import (
+    checkpoint_place,
+    directory,
+    number_or_text,
+    parse_conf,
+    parse_options,
+    parse_scale_at,
+)
 from headgate.core.duration import parse_duration_s
-from headgate.journal import locate
 from headgate.journal.writer import wall_clock_ms
 from headgate.report.display import Display
 from headgate.report.finish import finish_lines, inspection_lines, verified_text
@@ -114,7 +120,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
         Path | None,
         typer.Option(
             help="Checkpoint; default: a new temporary directory.",
-            parser=directory,
+            parser=checkpoint_place,
             metavar="PATH",
         ),
     ] = None,
@@ -207,10 +213,10 @@ def status(
     """Show a query, running or dead, from its journal alone."""
 
     def work() -> dict[str, Any]:
-        journal = locate(checkpoint)
+        journal = scenarios.journal_at(checkpoint)
         if svg is not None:
             write_picture(svg, render_svg(journal))
-        return {**summary(journal), "checkpoint": str(checkpoint)}
+        return {**summary(journal), "checkpoint": scenarios.written(checkpoint)}
 
     def show(result: dict[str, Any]) -> list[str]:
         # A file or pipe has no width of its own; the picture's is as good as any.

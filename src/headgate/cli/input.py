@@ -13,6 +13,7 @@ from headgate.core.duration import parse_duration_s
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX, finite, read_json, shown, whole
 from headgate.core.location import local_path
+from headgate.core.stores import store_url
 
 
 def directory(text: str) -> Path:
@@ -25,6 +26,20 @@ def directory(text: str) -> Path:
     """
     try:
         return local_path(text, "path")
+    except CheckpointError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def checkpoint_place(text: str) -> Path:
+    """Return a checkpoint's place: a `directory`, or one on an object store.
+
+    Raises
+    ------
+    typer.BadParameter
+        It is on another file system, or names no key of a store.
+    """
+    try:
+        return directory(text) if store_url(text) is None else Path(text)
     except CheckpointError as error:
         raise typer.BadParameter(str(error)) from error
 

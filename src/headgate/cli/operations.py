@@ -15,7 +15,7 @@ from headgate.cli.commands import app
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
 from headgate.core.input import KEY_GROUPS_MAX
-from headgate.journal import locate, read
+from headgate.journal import read
 from headgate.report.run import Run
 from headgate.report.top import top as hottest
 from headgate.report.top import top_lines
@@ -45,7 +45,7 @@ def why(
         if last and at is not None:
             msg = f'--last and --at "{at}" exclude each other; give one.'
             raise ConfigError(msg)
-        return explained(read(locate(checkpoint)), at)
+        return explained(read(scenarios.journal_at(checkpoint)), at)
 
     answer(work, why_lines, as_json=as_json, debug=debug)
 
@@ -53,7 +53,11 @@ def why(
 @app.command(epilog=EXIT_CODES)
 def top(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) -> None:
     """Show the hottest key groups and the busiest slots, and whether moving can help."""
-    answer(lambda: hottest(Run.read(locate(checkpoint))), top_lines, as_json=as_json, debug=debug)
+
+    def work() -> dict[str, Any]:
+        return hottest(Run.read(scenarios.journal_at(checkpoint)))
+
+    answer(work, top_lines, as_json=as_json, debug=debug)
 
 
 @app.command(epilog=EXIT_CODES)

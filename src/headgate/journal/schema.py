@@ -327,6 +327,10 @@ class Batch:
     """Records by topic and partition, as ``clicks-0``, that Kafka had and the job had not read, as Spark
     told of the batch before; empty where no source says so."""
 
+    store_requests: int | None = None
+    """Requests that the driver made to the checkpoint's object store since the batch before, repeated
+    ones counted once; null where the checkpoint is a directory."""
+
     at_ms: int = 0
     """Wall clock at the batch's end, ms since 1970; the writer fills it in when 0."""
 

@@ -12,6 +12,7 @@ from headgate.scenario.control import ask
 from headgate.scenario.description import Scenario, recorded, to_verify
 from headgate.scenario.fleet import check_fleet, run_fleet_file
 from headgate.scenario.inspection import inspect
+from headgate.scenario.places import journal_at, written
 from headgate.scenario.run import explain_workload, run_scenario, verify_scenario
 
 __all__ = [
@@ -20,9 +21,11 @@ __all__ = [
     "check_fleet",
     "explain_workload",
     "inspect",
+    "journal_at",
     "recorded",
     "run_fleet_file",
     "run_scenario",
     "to_verify",
     "verify_scenario",
+    "written",
 ]

@@ -60,7 +60,7 @@ def ask(
             f"a wait of {wait_s:g} s is out of range; use a day at most, the request stays anyway."
         )
         raise ConfigError(msg)
-    files = ControlFiles(Checkpoint(checkpoint).root)
+    files = ControlFiles(Checkpoint(checkpoint).files)
     by = f"{getpass.getuser()}@{socket.gethostname()}"
     command = Command(act, by, reason, arguments or {})
     request = files.ask(command)

@@ -15,7 +15,7 @@ from typing import Any
 from headgate.control.registry import is_replica_policy, policy
 from headgate.core.assignment import check_slots
 from headgate.core.duration import LONGEST_S, parse_duration_s
-from headgate.core.errors import ConfigError
+from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.input import (
     KEY_GROUPS_MAX,
     RATE_MAX,
@@ -27,7 +27,10 @@ from headgate.core.input import (
     shown,
 )
 from headgate.core.slo import parse_slo
+from headgate.core.stores import store_url
 from headgate.migration.registry import strategy
+from headgate.scenario.places import absolute, written
+from headgate.state.place import files_at
 from headgate.workloads.rates import parse_rate
 
 RECORD = "scenario.json"
@@ -221,9 +224,16 @@ class Scenario:
         if checkpoint is None:
             name = re.sub(r"[^A-Za-z0-9_.-]", "-", self.workload)[:64]
             checkpoint = Path(tempfile.mkdtemp(prefix=f"headgate-{name}-")) / "checkpoint"
-        checkpoint = checkpoint.absolute()
+        on_store = store_url(checkpoint) is not None
+        checkpoint = absolute(checkpoint)
         if not checkpoint.name:
             msg = f'"{checkpoint}" cannot be a checkpoint; name a directory of its own.'
+            raise ConfigError(msg)
+        if on_store and self.output is None:
+            msg = (
+                f"checkpoint {written(checkpoint)} has no directory beside it for the output; name one "
+                "with --out."
+            )
             raise ConfigError(msg)
         output = self.output or checkpoint.with_name(f"{checkpoint.name}-output")
         return dataclasses.replace(self, checkpoint=checkpoint, output=output.absolute())
@@ -237,16 +247,24 @@ class Scenario:
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         plain |= {"options": dict(self.options), "conf": dict(self.conf)}
         text = json.dumps({k: str(v) if isinstance(v, Path) else v for k, v in plain.items()})
+        if store_url(self.checkpoint) is not None:
+            files_at(self.checkpoint).put(RECORD, f"{text}\n".encode())
+            return
         file = self.checkpoint / RECORD
         file.touch(mode=0o600)
         file.write_text(text + "\n", encoding="utf-8")
 
 
-def check_place(place: Path | None) -> None:
-    """Refuse a directory that could not be made: before Spark starts, not after."""
+def check_place(place: Path | None, *, or_store: bool = False) -> None:
+    """Refuse a directory that could not be made: before Spark starts, not after.
+
+    With `or_store` it may also be on an object store, which is tried when the query starts.
+    """
     if place is None:
         return
     checked_path(place)
+    if or_store and store_url(place) is not None:
+        return
     if _SCHEME.match(str(place)):
         msg = f'"{shown(place)}" is not a local path; only POSIX paths work in this version.'
         raise ConfigError(msg)
@@ -270,13 +288,17 @@ def recorded(checkpoint: Path) -> Scenario:
         Nothing is recorded there, or by another release.
     """
     try:
-        kept = read_json(read_file(checkpoint / RECORD, "the record"), "the record")
+        if store_url(checkpoint) is None:
+            raw = read_file(checkpoint / RECORD, "the record")
+        else:
+            raw = files_at(checkpoint).get(RECORD)
+        kept = read_json(raw, "the record")
         _check_kinds(kept)
         kept["scale_at"] = tuple((s, n) for s, n in kept["scale_at"])
         kept["output"] = Path(kept["output"])
         kept["slo"] = tuple(kept.get("slo", ()))
-        return Scenario(**{**kept, "checkpoint": checkpoint.absolute()})
-    except (ConfigError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return Scenario(**{**kept, "checkpoint": absolute(checkpoint)})
+    except (ConfigError, CheckpointError, ValueError, TypeError, KeyError, AttributeError) as error:
         msg = f"checkpoint {shown(checkpoint)} records no workload; name it, and its output with --out."
         raise ConfigError(msg) from error
 
@@ -319,5 +341,5 @@ def to_verify(
         return dataclasses.replace(
             base, options=merged, output=output or base.output, conf=settings
         )
-    where = checkpoint.absolute()
+    where = absolute(checkpoint)
     return Scenario(workload, options=options, checkpoint=where, output=output, conf=conf)

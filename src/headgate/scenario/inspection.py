@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.core.input import is_directory, shown
+from headgate.state.carried import committed_by_spark
 from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import KINDS, NO_STEP, Manifest, SectionEntry
+from headgate.state.manifest import KINDS, NO_STEP, SOURCES, Manifest, SectionEntry
 from headgate.state.verify import problems as problems_in
 
 _PLACES = ("intents", "manifests", *KINDS)
@@ -45,21 +45,24 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
         There is no checkpoint of headgate, so there is nothing to say.
     """
     store = Checkpoint(checkpoint)
-    if not is_directory(store.root):
-        state = "is not a checkpoint of headgate" if is_directory(store.path) else "does not exist"
-        msg = f"checkpoint {shown(store.path)} {state}; give the checkpointLocation of a headgate query."
+    if not store.files.is_there():
+        here = not store.files.shared and is_directory(store.path)
+        state = "is not a checkpoint of headgate" if here else "does not exist"
+        where = shown(store.location)
+        msg = f"checkpoint {where} {state}; give the checkpointLocation of a headgate query."
         raise CheckpointError(msg)
     problems: list[str] = []
-    found: dict[str, Any] = {"checkpoint": str(store.path)}
+    found: dict[str, Any] = {"checkpoint": store.location}
     latest = _latest(store, found, problems)
     if latest is not None:
         found |= _described(latest)
         found["restart"] = _restart(store, latest, problems)
     else:
         found["restart"] = _NOTHING
-    counted = {place: _counted(store.root / place) for place in _PLACES}
-    found["files"] = {place: count for place, (count, _) in counted.items()}
-    found["bytes"] = {place: size for place, (_, size) in counted.items()}
+    places = (*_PLACES, SOURCES) if store.files.shared else _PLACES
+    counted = {place: store.files.sizes(place) for place in places}
+    found["files"] = {place: len(sizes) for place, sizes in counted.items()}
+    found["bytes"] = {place: sum(sizes.values()) for place, sizes in counted.items()}
     if verify:
         problems += [text for text in problems_in(store) if text not in problems]
     return {**found, "problems": problems, "sound": not problems, "checked": verify}
@@ -146,7 +149,7 @@ def _restart(store: Checkpoint, latest: Manifest, problems: list[str]) -> dict[s
             except HeadgateError as error:
                 problems.append(f"{name}, key group {group}: {error}")
     does = f"go on after step {latest.step}"
-    if _not_in_sparks_log(store.path, latest.spark_batch):
+    if _not_in_sparks_log(store, latest):
         does = f"deliver the output of step {latest.step} again, then {does}"
     if store.read_intent(latest.step + 1) is not None:
         does += f"; step {latest.step + 1} was begun and runs again"
@@ -170,22 +173,8 @@ def _chain(
         step = entry.previous_step
 
 
-def _not_in_sparks_log(checkpoint: Path, spark_batch: int) -> bool:
+def _not_in_sparks_log(store: Checkpoint, latest: Manifest) -> bool:
     """Return whether Spark has not committed a batch, so that its output may not be out."""
-    return not (checkpoint / "commits" / str(spark_batch)).exists()
-
-
-def _counted(directory: Path) -> tuple[int, int]:
-    """Return how many files there are and their size, in bytes."""
-    count = size = 0
-    try:
-        entries = list(os.scandir(directory))
-    except OSError:
-        return 0, 0
-    for entry in entries:
-        try:
-            size += entry.stat(follow_symlinks=False).st_size
-        except FileNotFoundError:  # collected between the two calls
-            continue
-        count += 1
-    return count, size
+    if store.files.shared:
+        return not committed_by_spark(store, latest)
+    return not (store.path / "commits" / str(latest.spark_batch)).exists()

@@ -15,8 +15,9 @@ import numpy.typing as npt
 from headgate.core.duration import LONGEST_S
 from headgate.core.errors import ConfigError
 from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX, shown
-from headgate.journal import locate, read
+from headgate.journal import read
 from headgate.journal.schema import Batch, Decided, Start
+from headgate.scenario.places import journal_at
 from headgate.sim.model import MicroBatch
 from headgate.workloads.traces import Trace
 
@@ -98,7 +99,7 @@ class Recorded:
         start: Start | None = None
         batches: list[Batch] = []
         decided: list[Decided] = []
-        for event in read(locate(checkpoint)):
+        for event in read(journal_at(checkpoint)):
             if isinstance(event, Start):
                 start, batches, decided = event, [], []
             elif isinstance(event, Batch):

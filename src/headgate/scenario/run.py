@@ -17,6 +17,7 @@ from headgate.journal.schema import Batch, Start
 from headgate.report.summary import summary
 from headgate.scenario.description import Scenario, check_place
 from headgate.scenario.engine import Engine, ScenarioQuery
+from headgate.scenario.places import written
 from headgate.scenario.spark import SparkEngine
 
 PROGRESS_S = 0.25
@@ -64,8 +65,9 @@ def run_scenario(
     EngineError
         The query failed before its time.
     """
-    for place in (scenario.checkpoint, scenario.output):
-        check_place(place)  # as it was written: the absolute path hides a scheme
+    # as they were written: the absolute path hides a scheme
+    check_place(scenario.checkpoint, or_store=True)
+    check_place(scenario.output)
     placed = scenario.placed()
     check_place(placed.output)
     used = engine or SparkEngine(scenario.conf)
@@ -163,7 +165,7 @@ def _result(
     """Return the journal's numbers with what only the scenario knows."""
     result = summary(journal)
     result["workload"] = scenario.workload
-    result["checkpoint"] = str(scenario.checkpoint)
+    result["checkpoint"] = None if scenario.checkpoint is None else written(scenario.checkpoint)
     if scenario.require_slo:
         result["slo_met"] = bool(result["slo"] and result["slo"]["met"])
     if verification is not None:

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 from headgate.core.errors import ConfigError, EngineError, HeadgateError, nearest
 from headgate.core.input import is_directory, shown
 from headgate.core.location import uri
+from headgate.core.stores import store_url
+from headgate.scenario.places import to_spark, written
 
 if TYPE_CHECKING:
     from headgate.scenario.description import Scenario
@@ -53,7 +55,7 @@ class SparkEngine:
             .outputMode(scenario.output_mode or workload.output_mode)
             .format(sink_format)
             .options(**sink_options)
-            .option("checkpointLocation", uri(_placed(scenario.checkpoint)))
+            .option("checkpointLocation", to_spark(_given(scenario.checkpoint)))
             .queryName(query_name(scenario.workload))
             .option("headgate.workload", scenario.workload)
         )
@@ -95,7 +97,7 @@ class SparkEngine:
         ConfigError
             There is no output.
         """
-        if scenario.checkpoint is None or not is_directory(scenario.checkpoint):
+        if scenario.checkpoint is None or not _may_be(scenario.checkpoint):
             msg = f'there is no checkpoint at "{shown(scenario.checkpoint)}"; name the query\'s.'
             raise ConfigError(msg)
         beside = getattr(self.workload(scenario.workload), "beside", None)
@@ -126,7 +128,7 @@ class SparkEngine:
         found: Mapping[str, Any] = verify(
             spark,
             workload.build,
-            checkpoint=str(scenario.checkpoint),
+            checkpoint=written(_given(scenario.checkpoint)),
             output=output,
             options=options,
             mode=scenario.output_mode or workload.output_mode,
@@ -229,9 +231,18 @@ def _sink(beside: Any, scenario: Scenario) -> tuple[str, dict[str, str]]:
     return scenario.sink_format or "parquet", {"path": uri(_placed(scenario.output))}
 
 
-def _placed(path: Path | None) -> Path:
+def _given(path: Path | None) -> Path:
     assert path is not None, "placed() comes first"
-    return path.absolute()
+    return path
+
+
+def _placed(path: Path | None) -> Path:
+    return _given(path).absolute()
+
+
+def _may_be(checkpoint: Path) -> bool:
+    """Return whether a checkpoint may be there; what is not on a store is found out by reading it."""
+    return store_url(checkpoint) is not None or is_directory(checkpoint)
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def checkpoint_place(spark: SparkSession, settings: QuerySettings) -> Place:
     asked = options.get("checkpointlocation")
     calls = settings.function is not None or settings.row_function is not None
     one_time = calls or (settings.format or "").lower() in formats.ONE_TIME
-    found = place(spark, asked, settings.name, one_time=one_time)
+    found = place(spark, asked, settings.name, one_time=one_time, options=settings.options)
     sessions.check(spark, str(found.path))
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
@@ -14,16 +15,23 @@ from headgate.spark.cluster.location import Place, check_seen
 from headgate.spark.jvm.lock import CheckpointLock
 from headgate.spark.jvm.logfiles import limits, raw_local_files
 from headgate.spark.step.begin import begin
+from headgate.spark.step.carried import CarriedLog
 from headgate.spark.step.machine import StepMachine
 from headgate.state.checkpoint import Checkpoint
+from headgate.state.shipping import resumed
 
 R = TypeVar("R")
 
 
+def journal_of(where: Place) -> Path:
+    """Return where a driver writes its journal."""
+    return where.path / "headgate" / "journal.jsonl"
+
+
 def opened(
     spark: SparkSession, where: Place, identity: Mapping[str, Any], undo: ExitStack
-) -> tuple[Checkpoint, str, CheckpointLock]:
-    """Return a checkpoint, its uuid, and its lock, which this driver holds from now on.
+) -> tuple[Checkpoint, str, Callable[[], None]]:
+    """Return a checkpoint, its uuid, and what gives up its lock, which this driver holds from now on.
 
     Parameters
     ----------
@@ -39,12 +47,22 @@ def opened(
     CheckpointError
         It belongs to something else, is held, or is damaged.
     """
+    if where.url is not None:
+        # no lock: whose manifest is there first goes on, and the other stops
+        checkpoint = Checkpoint(where.url, where.options, where.path)
+        uuid = checkpoint.open(identity)
+        latest = checkpoint.latest()
+        if latest is not None:
+            CarriedLog(checkpoint).restore(latest)
+        journal = resumed(checkpoint.files, journal_of(where))
+        undo.callback(journal.close)
+        return checkpoint, uuid, journal.close
     checkpoint = Checkpoint(where.path)
     uuid = checkpoint.open(identity)
     check_seen(spark, checkpoint.root / "identity.json")
     lock = CheckpointLock(spark, checkpoint.root)
     undo.callback(lock.release)
-    return checkpoint, uuid, lock
+    return checkpoint, uuid, lock.release
 
 
 def launched(

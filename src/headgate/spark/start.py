@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from headgate.control.replicas import ReplicaPolicy
-from headgate.core.errors import ConfigError, UnsupportedQuery
+from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
 from headgate.operators.spec import OutputMode
 from headgate.spark import configured
 from headgate.spark.cluster.allocation import follow_slots
@@ -23,7 +23,7 @@ from headgate.spark.job.ports import (
     PoolObserver,
     Ports,
 )
-from headgate.spark.launch import giving_back, launched, opened
+from headgate.spark.launch import giving_back, journal_of, launched, opened
 from headgate.spark.pool_query import PoolQuery
 from headgate.spark.query import Query
 from headgate.spark.read.logical import read
@@ -120,10 +120,10 @@ def _start_pools(
         where = configured.checkpoint_place(spark, settings)
         undo.callback(where.leave, failed=False)
         sink = configured.sink(spark, settings, plan, where)
-        checkpoint, uuid, lock = opened(spark, where, identity, undo)
+        checkpoint, uuid, unlock = opened(spark, where, identity, undo)
         sink.begin()
         latest = checkpoint.latest()
-        recorder = PoolRecorder(checkpoint.root / "journal.jsonl", policy.name)
+        recorder = PoolRecorder(journal_of(where), policy.name)
         parents = {stage.id: stage.parents for stage in pipeline.stages}
         loop = PoolLoop(list(parents), config, policy, latest, recorder, parents)
         recorder.begin_with([stage.id for stage in pipeline.sources], pipeline.last)
@@ -141,7 +141,7 @@ def _start_pools(
         finite = "availableNow" in settings.trigger
         inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
-    release = giving_back(inner, where, lock.release, machine.close)
+    release = giving_back(inner, where, unlock, machine.close)
     return PoolQuery(inner, machine, work, finite=finite, release=release)
 
 
@@ -153,15 +153,21 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
     with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
         where = configured.checkpoint_place(spark, settings)
         undo.callback(where.leave, failed=False)
+        if where.url is not None and not plan.operators:
+            msg = (
+                f"checkpoint {where.url} would hold nothing: a query without stateful operators has no "
+                "steps of headgate's, with which Spark's log goes to a store; give it a directory."
+            )
+            raise CheckpointError(msg)
         sink = configured.sink(spark, settings, plan, where)
-        checkpoint, uuid, lock = opened(spark, where, _identity(plan, config), undo)
+        checkpoint, uuid, unlock = opened(spark, where, _identity(plan, config), undo)
         root = arena_root()
         sweep(root)
         run = open_run(root)
         undo.callback(run.close)
         sink.begin()
         latest = checkpoint.latest()
-        recorder = Recorder(checkpoint.root / "journal.jsonl", plan)
+        recorder = Recorder(journal_of(where), plan)
         specs = [op.spec for op in plan.operators]
         choice = own.EXECUTORS.of(settings.options)
         executors = follow_slots(spark, specs, run.run_id, recorder.write, choice)
@@ -169,7 +175,7 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         job = LiveJob.begin(plan, config, latest, executors, recorder)
         controller = _controller(settings, job, executors, configured.machine_cores(spark))
         commands = Commands(
-            ControlFiles(checkpoint.root),
+            ControlFiles(checkpoint.files),
             job.changes,
             controller,
             recorder.write,
@@ -197,9 +203,7 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         finite = "availableNow" in settings.trigger
         inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
-    release = giving_back(
-        inner, where, run.close, run.end, executors.leave, lock.release, machine.close
-    )
+    release = giving_back(inner, where, run.close, run.end, executors.leave, unlock, machine.close)
     return Query(inner, machine, work, controller, commands, finite=finite, release=release)
 
 

@@ -22,8 +22,10 @@ from headgate.spark.read.logical import read
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.read.table_offsets import rows_until
 from headgate.spark.workloads.sources import BUILT_IN
+from headgate.state.carried import offsets_text
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
+from headgate.state.shipping import journal_at
 
 
 class BatchSession:
@@ -203,14 +205,19 @@ def verify(
     """
     store = Checkpoint(checkpoint)
     latest = store.latest()
-    late, last_batch = _journalled(store.root / "journal.jsonl")
+    with journal_at(store) as journal:
+        late, last_batch = _journalled(journal)
     if last_batch is None:
         msg = f"checkpoint {checkpoint} holds no batch yet; let the job run first."
         raise CheckpointError(msg)
     # a stateless query has no manifest; what it wrote is what its journal says
     until = last_batch if latest is None else latest.spark_batch
-    ends = end_offsets(Path(checkpoint), until)
-    session = BatchSession(spark, ends, start_offsets(Path(checkpoint), len(ends)))
+    if store.files.shared:
+        offsets, starts = carried_offsets(latest, until), None
+    else:
+        offsets = end_offsets(store.path, until)
+        starts = start_offsets(store.path, len(offsets))
+    session = BatchSession(spark, offsets, starts)
     expected = (reference or build)(session, **dict(options or {}))
     if mode == "append" and latest is not None:
         query = read(build(spark, **dict(options or {})), mode)
@@ -221,10 +228,12 @@ def verify(
 def end_offsets(location: Path, batch: int) -> list[str | None]:
     """Return the end offsets of a Spark batch, as JSON, by source."""
     path = location / "offsets" / str(batch)
-    if not path.exists():
-        return [None]
+    return _offsets(path.read_text()) if path.exists() else [None]
+
+
+def _offsets(text: str) -> list[str | None]:
     # the format's version, Spark's metadata, then one line per source
-    _, _, *sources = path.read_text().splitlines()
+    _, _, *sources = text.splitlines()
     return [None if source == "-" else source for source in sources]
 
 
@@ -238,6 +247,10 @@ def start_offsets(location: Path, count: int) -> list[str | None]:
         _, brace, rest = text.partition("{")
         found.append(brace + rest if brace else None)
     return found
+def carried_offsets(latest: Manifest | None, batch: int) -> list[str | None]:
+    """Return the end offsets of a Spark batch as `end_offsets` does, from a manifest that has them."""
+    text = None if latest is None else offsets_text(latest, batch)
+    return [None] if text is None else _offsets(text)
 
 
 def _journalled(journal: Path) -> tuple[int, int | None]:

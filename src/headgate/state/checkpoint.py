@@ -28,22 +28,18 @@ from typing import Any, Generic, TypeVar
 from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
 from headgate.core.location import local_path
+from headgate.core.stores import store_url
 from headgate.state.changelog import Blob, decode, open_blob
-from headgate.state.files import (
-    checked_file_name,
-    make_directory,
-    map_bytes,
-    names_in,
-    read_bytes,
-    unwritable,
-    write_bytes,
-)
+from headgate.state.drivers import Driver
+from headgate.state.files import checked_file_name
 from headgate.state.garbage import Garbage
 from headgate.state.manifest import (
+    FIRST_STEPS,
     FORMAT,
     KINDS,
     NO_STEP,
     READABLE,
+    SOURCES,
     BlobEntry,
     Manifest,
     damaged,
@@ -54,12 +50,17 @@ from headgate.state.manifest import (
 )
 from headgate.state.manifest import decode as decode_manifest
 from headgate.state.manifest import encode as encode_manifest
+from headgate.state.place import files_at
 from headgate.state.ports import Chain, Section
 
 Value = TypeVar("Value")
 
 _DIRECTORIES = ("intents", "manifests", *KINDS)
+_IDENTITY = "identity.json"
 _STEP_DIGITS = 12
+_FIRST_STEPS_KEPT = 256
+"""First steps of drivers whose manifests stay. Chosen: some 100 kB each at most; a driver that sleeps
+while 256 others come and go would not be noticed."""
 _CACHE_BYTES = 64 << 20
 """Bytes of manifests and of blobs kept after reading. Walking the chains of a slot's key groups meets
 each of the last 33 manifests once per group: with room for all of them 94 in 100 reads are of what is
@@ -93,21 +94,63 @@ class Checkpoint:
 
     Parameters
     ----------
-    path : str or path    Spark's ``checkpointLocation``; a POSIX path or a ``file:`` URI.
+    path : str or path
+        Spark's ``checkpointLocation``: a POSIX path, a ``file:`` URI, or a `store_url`.
+    options : mapping, optional
+        Of the store, see `headgate.core.stores`.
+    log : Path, optional
+        Where Spark keeps its own log of a checkpoint on a store; nobody but its driver asks.
+
+    Attributes
+    ----------
+    location : str
+        The path or the address, as executors are told it.
+    files : Files
+        Those below ``headgate/``.
 
     Raises
     ------
-    CheckpointError    It names another file system.
+    CheckpointError
+        It names another file system.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = local_path(path)
-        self.root = self.path / "headgate"
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        options: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> None:
+        url = store_url(path)
+        self._log = local_path(path) if url is None else log
+        self.location = str(self._log) if url is None else url
+        self.options = dict(options or {})
+        self.files = files_at(path, "headgate", self.options)
+        self._driver = Driver.here()
+        self._first_steps: list[int] = []
+        self._has_committed = False
         self._job: str | None = None
         self._manifests: _Recent[Manifest] = _Recent(_CACHE_BYTES)
         self._blobs: _Recent[Blob] = _Recent(_CACHE_BYTES)
         self._read_s = time.monotonic()
-        self._garbage = Garbage(self.root, self.read)
+        self._garbage = Garbage(self.files, self.read)
+
+    @property
+    def path(self) -> Path:
+        """The directory that Spark's own log is in: the checkpoint's, where that is a directory.
+
+        Raises
+        ------
+        CheckpointError    The checkpoint lies on a store, and this is not its driver.
+        """
+        if self._log is None:
+            msg = f"checkpoint {self.location} is no directory; it lies on a store."
+            raise CheckpointError(msg)
+        return self._log
+
+    @property
+    def root(self) -> Path:
+        """What of the checkpoint is headgate's, where that is a directory; beside Spark's log else."""
+        return self.path / "headgate"
 
     # Opening.
 
@@ -124,15 +167,12 @@ class Checkpoint:
         ------
         CheckpointError    It belongs to another query, to plain Spark, or cannot be written.
         """
-        if not self.root.exists():
+        self.files.check()
+        known = self.files.exists(_IDENTITY)
+        if not known and not self.files.is_there():
             self._refuse_plain_spark()
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise unwritable(self.path, error.strerror) from error
-        for directory in (self.root, *(self.root / name for name in _DIRECTORIES)):
-            make_directory(directory)
-        if not (self.root / "identity.json").exists():
+        self.files.prepare(_DIRECTORIES)
+        if not known:
             self._create_identity(identity)
         found = self.identity()
         _compare(found["query"], json.loads(json_line(identity)), "")
@@ -141,8 +181,8 @@ class Checkpoint:
 
     def identity(self) -> dict[str, Any]:
         """Return what ``identity.json`` holds: ``format``, ``job``, ``query``."""
-        name = str(self.root / "identity.json")
-        content, _ = unsealed(read_bytes(self.root, "identity.json"), name)
+        name = self.files.at(_IDENTITY)
+        content, _ = unsealed(self.files.get(_IDENTITY), name)
         try:
             found: dict[str, Any] = json.loads(content)
         except (ValueError, RecursionError) as error:
@@ -158,19 +198,20 @@ class Checkpoint:
         return found
 
     def _create_identity(self, identity: Mapping[str, Any]) -> None:
-        if names_in(self.root / "manifests"):
-            msg = f"{self.root} has manifests but no identity.json: restore it from a copy"
+        if self.files.names("manifests"):
+            msg = f"{self.files.at('')} has manifests but no identity.json: restore it from a copy"
             raise CheckpointError(msg)
         content = {"format": FORMAT, "job": str(uuid.uuid4()), "query": identity}
         try:
-            write_bytes(self.root, "identity.json", sealed(json_line(content))[0])
+            self.files.put_new(_IDENTITY, sealed(json_line(content))[0])
         except FileExistsError as error:
-            raise CheckpointError(_two_drivers(self.path, "its identity")) from error
+            raise CheckpointError(_two_drivers(self.location, "its identity", None)) from error
 
     def _refuse_plain_spark(self) -> None:
-        if (self.path / "offsets").exists() or (self.path / "metadata").exists():
+        beside = files_at(self.location, "", self.options)
+        if beside.exists("metadata") or beside.exists("offsets"):
             msg = (
-                f"checkpoint {self.path} belongs to a plain Spark query: "
+                f"checkpoint {self.location} belongs to a plain Spark query: "
                 "use a new checkpointLocation for headgate"
             )
             raise CheckpointError(msg)
@@ -185,20 +226,30 @@ class Checkpoint:
         CheckpointError    It is damaged, or of another job or history.
         """
         steps = self.steps()
+        if self.files.shared:
+            self._look_ahead(steps)
         if not steps:
             return None
         manifest = self.read(steps[-1])
         before = manifest.step - 1
         if before in steps and self.read(before).digest != manifest.previous:
-            raise damaged(str(self._file(manifest.step)), f"it does not follow step {before}")
+            raise damaged(self._file(manifest.step), f"it does not follow step {before}")
+        self._first_steps = list(manifest.engine.get(FIRST_STEPS, ()))
         return manifest
+
+    def _look_ahead(self, steps: list[int]) -> None:
+        """Add the steps behind the newest that a list has: a store's list may lack what is new."""
+        after = steps[-1] + 1 if steps else 0
+        while self.files.exists(_manifest_name(after)):
+            steps.append(after)
+            after += 1
 
     def steps(self) -> list[int]:
         """Return the steps that have a manifest, ascending."""
         try:
-            names = names_in(self.root / "manifests")
+            names = self.files.names("manifests")
         except OSError as error:
-            msg = f"{self.path} is not a checkpoint of headgate ({error.strerror}): check the path"
+            msg = f"{self.location} is not a checkpoint of headgate ({error.strerror}): check the path"
             raise CheckpointError(msg) from error
         return sorted(int(name) for name in names if len(name) == _STEP_DIGITS and name.isdecimal())
 
@@ -213,8 +264,8 @@ class Checkpoint:
         manifest = self._manifests.get(step)
         if manifest is not None:
             return manifest
-        name = str(self._file(step))
-        raw = read_bytes(self.root / "manifests", file_name(step))
+        name = self._file(step)
+        raw = self.files.get(_manifest_name(step))
         manifest = decode_manifest(raw, name)
         if manifest.step != step or self._job not in (None, manifest.job):
             raise damaged(name, f"it is step {manifest.step} of job {manifest.job}")
@@ -224,18 +275,45 @@ class Checkpoint:
     def commit(self, manifest: Manifest) -> Manifest:
         """Make a step final; return the manifest with its digest.
 
+        The first step of each driver stays when all others go: an older driver that wakes again would
+        write that very one, and must find it there (docs/design/0131).
+
         Raises
         ------
         CheckpointError    The step is committed already: another driver is at work.
         """
+        first = self._first_steps if self._has_committed else [*self._first_steps, manifest.step]
+        own = {"driver": self._driver.to_json(), FIRST_STEPS: first[-_FIRST_STEPS_KEPT:]}
+        engine = {**manifest.engine, **own}
+        manifest = replace(manifest, engine=engine)
         raw, digest = encode_manifest(manifest)
         try:
-            write_bytes(self.root / "manifests", file_name(manifest.step), raw)
+            self.files.put_new(_manifest_name(manifest.step), raw)
         except FileExistsError as error:
-            msg = _two_drivers(self.path, f"step {manifest.step}")
+            other = self._other(manifest.step)
+            msg = _two_drivers(self.location, f"step {manifest.step}", other)
             raise CheckpointError(msg) from error
+        self._first_steps, self._has_committed = first, True
         # not kept: who commits has it, and what a chain is read from is read elsewhere
         return replace(manifest, digest=digest)
+
+    def refuse_after_another(self, step: int) -> None:
+        """Refuse to go on behind a step that another driver has gone on from.
+
+        Raises
+        ------
+        CheckpointError    There is a step after it.
+        """
+        after = step + 1
+        if self.files.exists(_manifest_name(after)):
+            raise CheckpointError(_two_drivers(self.location, f"step {after}", self._other(after)))
+
+    def _other(self, step: int) -> Driver | None:
+        """Return who has committed a step; None where its manifest does not say, or cannot be read."""
+        try:
+            return Driver.of_json(self.read(step).engine.get("driver"))
+        except CheckpointError:
+            return None
 
     def write_intent(self, step: int, intent: Mapping[str, Any]) -> None:
         """Write down what a step is about to do; a retry may replace it.
@@ -244,20 +322,19 @@ class Checkpoint:
         committed, and loses nothing.
         """
         raw, _ = sealed(json_line(intent))
-        directory = self.root / "intents"
-        write_bytes(directory, file_name(step), raw, replace=True, durable=False)
+        self.files.put(f"intents/{file_name(step)}", raw, durable=False)
 
     def read_intent(self, step: int) -> dict[str, Any] | None:
         """Return the intent of a step, None if there is none."""
-        directory, name = self.root / "intents", file_name(step)
-        if not os.path.lexists(directory / name):
+        name = f"intents/{file_name(step)}"
+        if not self.files.exists(name):
             return None
-        content, _ = unsealed(read_bytes(directory, name), str(directory / name))
+        content, _ = unsealed(self.files.get(name), self.files.at(name))
         found: dict[str, Any] = json.loads(content)
         return found
 
-    def _file(self, step: int) -> Path:
-        return self.root / "manifests" / file_name(step)
+    def _file(self, step: int) -> str:
+        return self.files.at(_manifest_name(step))
 
     # Other files.
 
@@ -268,17 +345,18 @@ class Checkpoint:
         ------
         CheckpointError    The name is taken or no name, or the directory cannot be written.
         """
+        path = _named(kind, name)
         try:
-            write_bytes(self._kind(kind), checked_file_name(name), data)
+            self.files.put_unique(path, data)
         except FileExistsError as error:
-            msg = f"{self._kind(kind) / name} is there already: name files by a fresh token"
+            msg = f"{self.files.at(path)} is there already: name files by a fresh token"
             raise CheckpointError(msg) from error
 
     def read_file(
         self, kind: str, name: str, *, length: int | None = None, crc32: int | None = None
     ) -> bytes:
         """Return a file's bytes, compared with `length` and `crc32` where given."""
-        data = read_bytes(self._kind(kind), checked_file_name(name))
+        data = self.files.get(_named(kind, name))
         self._compare_file(data, kind, name, length, crc32)
         return data
 
@@ -292,11 +370,7 @@ class Checkpoint:
     ) -> None:
         wrong_length = length is not None and len(data) != length
         if wrong_length or (crc32 is not None and zlib.crc32(data) != crc32):
-            raise damaged(str(self._kind(kind) / name), "its checksum does not match")
-
-    def _kind(self, kind: str) -> Path:
-        assert kind in KINDS, kind
-        return self.root / kind
+            raise damaged(self.files.at(f"{kind}/{name}"), "its checksum does not match")
 
     def blob(self, manifest: Manifest, index: int) -> Blob:
         """Return one of a manifest's changelog blobs, verified and opened."""
@@ -312,13 +386,13 @@ class Checkpoint:
 
     def _blob_bytes(self, manifest: Manifest, entry: BlobEntry) -> bytes | mmap.mmap:
         if entry.name is not None:
-            data = map_bytes(self._kind("changelog"), checked_file_name(entry.name))
+            data = self.files.get_large(_named("changelog", entry.name))
             self._compare_file(data, "changelog", entry.name, entry.length, entry.crc32)
             return data
         assert entry.inline is not None, "decode checked it"
         data = manifest.payloads[entry.inline]
         if len(data) != entry.length or zlib.crc32(data) != entry.crc32:
-            raise damaged(str(self._file(manifest.step)), f"payload {entry.inline}")
+            raise damaged(self._file(manifest.step), f"payload {entry.inline}")
         return data
 
     # Chains.
@@ -340,7 +414,7 @@ class Checkpoint:
                 manifest = self.read(step)
                 entry = manifest.sections.get(operator, {}).get(group)
                 if entry is None or entry.previous_step >= step:
-                    name = str(self._file(step))
+                    name = self._file(step)
                     raise damaged(name, f"it lacks the section of {operator}, key group {group}")
                 if entry.ref.token == token:
                     break
@@ -436,5 +510,16 @@ def _shown(field: str, value: object) -> str:
     return f"{field} {value}"
 
 
-def _two_drivers(path: Path, what: str) -> str:
-    return f"checkpoint {path} has {what} from another driver already: stop one of the two drivers"
+def _two_drivers(location: str, what: str, other: Driver | None) -> str:
+    who = "" if other is None else f" ({other})"
+    has = f"checkpoint {location} has {what} from another driver already{who}"
+    return f"{has}: stop one of the two drivers"
+
+
+def _manifest_name(step: int) -> str:
+    return f"manifests/{file_name(step)}"
+
+
+def _named(kind: str, name: str) -> str:
+    assert kind in (*KINDS, SOURCES), kind
+    return f"{kind}/{checked_file_name(name)}"

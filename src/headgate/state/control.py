@@ -14,7 +14,6 @@ is code, and what cannot be read or makes no sense is refused and set aside: it 
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 import time
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import CheckpointError, ConfigError
-from headgate.core.input import finite, is_directory, read_json, shown
-from headgate.state.files import make_directory, names_in, read_bytes, remove, write_bytes
+from headgate.core.input import finite, read_json, shown
+from headgate.state.place import Files, PosixFiles
 
 ACTS = ("freeze", "thaw", "scale", "rollback")
 
@@ -33,6 +32,8 @@ _DIRECTORY = "control"
 _FROZEN = "frozen"
 _NAME = re.compile(r"(\d{13}-[0-9a-f]{8})\.(json|done)")
 _REQUEST_BYTES_MAX = 1 << 16
+_LIST_EVERY_S = 2.0
+"""How often somebody is looked for who asks through a store. Chosen."""
 _KEPT_S = 24 * 3600.0
 """How long an answer is kept for whoever asked."""
 _LATEST_S = 250_000_000_000.0
@@ -85,12 +86,14 @@ class ControlFiles:
 
     Parameters
     ----------
-    root : path
-        The checkpoint's ``headgate`` directory.
+    files : Files or path
+        The checkpoint's; a path is that of its ``headgate`` directory.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._path = root / _DIRECTORY
+    def __init__(self, files: Files | Path) -> None:
+        self._files = PosixFiles(files) if isinstance(files, Path) else files
+        self._look_s = float("-inf")
+        self._seen: list[Asked] = []
 
     # who asks
 
@@ -102,12 +105,13 @@ class ControlFiles:
         CheckpointError
             There is no checkpoint, or it cannot be written.
         """
-        if not is_directory(self._path.parent):
-            msg = f"{shown(self._path.parent)} does not exist; give the checkpoint of a headgate query."
+        if not self._files.is_there():
+            where = shown(self._files.at("")).removesuffix("/")
+            msg = f"{where} does not exist; give the checkpoint of a headgate query."
             raise CheckpointError(msg)
-        make_directory(self._path)
+        self._files.prepare([_DIRECTORY])
         name = f"{time.time_ns() // 1_000_000:013d}-{secrets.token_hex(4)}"
-        write_bytes(self._path, f"{name}.json", json.dumps(asdict(command)).encode())
+        self._files.put_new(_in(f"{name}.json"), json.dumps(asdict(command)).encode())
         return name
 
     def answer(self, request: str) -> dict[str, Any] | None:
@@ -119,9 +123,9 @@ class ControlFiles:
             The answer cannot be read.
         """
         name = f"{request}.done"
-        if not (self._path / name).exists():
+        if not self._files.exists(_in(name)):
             return None
-        found = read_json(read_bytes(self._path, name), f"the answer {name}")
+        found = read_json(self._files.get(_in(name)), f"the answer {name}")
         if not isinstance(found, dict):
             found = {}
         refused = found.get("refused", "the answer is damaged; ask again.")
@@ -134,9 +138,22 @@ class ControlFiles:
     # who is asked
 
     def pending(self) -> list[Asked]:
-        """Return the requests without an answer, oldest first."""
+        """Return the requests without an answer, oldest first.
+
+        On a store, where looking is a request, as they were a moment ago: among them such that were
+        answered since.
+        """
+        now_s = time.monotonic()
+        if now_s < self._look_s:
+            return self._seen
+        if self._files.shared:
+            self._look_s = now_s + _LIST_EVERY_S
+        self._seen = self._listed()
+        return self._seen
+
+    def _listed(self) -> list[Asked]:
         try:
-            names = sorted(names_in(self._path))
+            names = sorted(self._files.names(_DIRECTORY))
         except OSError:  # mostly since nobody has ever asked
             return []
         found = []
@@ -153,21 +170,13 @@ class ControlFiles:
     def done(self, request: str, refused: str | None) -> None:
         """Answer a request: carried out, or why not."""
         answer = {"refused": refused, "at_ms": time.time_ns() // 1_000_000}
-        write_bytes(self._path, f"{request}.done", json.dumps(answer).encode(), replace=True)
-        remove(self._path, f"{request}.json")
+        self._files.put(_in(f"{request}.done"), json.dumps(answer).encode())
+        self._files.remove([_in(f"{request}.json")])
 
     def refuse(self, request: str, why: str) -> None:
         """Answer a request that cannot be read, and set it aside for whoever wonders."""
-        self._set_aside(f"{request}.json")
+        self._files.set_aside(_in(f"{request}.json"))
         self.done(request, why)
-
-    def _set_aside(self, name: str) -> str:
-        aside = f"{name}.damaged"
-        try:
-            os.replace(self._path / name, self._path / aside)
-        except OSError:  # a directory in its way, or no right to: it stays, and stays refused
-            return ""
-        return aside
 
     def freeze(self, until_s: float | None) -> None:
         """Note until when assignments may not change, seconds since 1970; None: for good.
@@ -178,12 +187,12 @@ class ControlFiles:
             It is no time.
         """
         until_s = checked_until_s(until_s)
-        make_directory(self._path)
-        write_bytes(self._path, _FROZEN, json.dumps({"until_s": until_s}).encode(), replace=True)
+        self._files.prepare([_DIRECTORY])
+        self._files.put(_in(_FROZEN), json.dumps({"until_s": until_s}).encode())
 
     def thaw(self) -> None:
         """Note that assignments may change."""
-        remove(self._path, _FROZEN)
+        self._files.remove([_in(_FROZEN)])
 
     def frozen_until_s(self) -> float | None:
         """Return until when assignments may not change, infinity for good; None where they may.
@@ -193,24 +202,24 @@ class ControlFiles:
         CheckpointError
             The file is damaged, or holds no time; see `set_frozen_aside`.
         """
-        if not (self._path / _FROZEN).exists():
+        if not self._files.exists(_in(_FROZEN)):
             return None
         try:
-            found = read_json(read_bytes(self._path, _FROZEN), "it")
+            found = read_json(self._files.get(_in(_FROZEN)), "it")
             until_s = checked_until_s(found["until_s"])
         except (CheckpointError, ConfigError, TypeError, KeyError) as error:
             why = shown(str(error).removesuffix("."))
-            msg = f"{self._path / _FROZEN} cannot be read: {why}; freeze again if need be."
+            msg = f"{self._files.at(_in(_FROZEN))} cannot be read: {why}; freeze again if need be."
             raise CheckpointError(msg) from error
         return float("inf") if until_s is None else until_s
 
     def set_frozen_aside(self) -> str:
         """Rename a note of freezing that cannot be read; return its new name, or ``""``."""
-        return self._set_aside(_FROZEN)
+        return self._files.set_aside(_in(_FROZEN))
 
     def _read(self, request: str) -> Asked:
         try:
-            raw = read_bytes(self._path, f"{request}.json")
+            raw = self._files.get(_in(f"{request}.json"))
             if len(raw) > _REQUEST_BYTES_MAX:
                 msg = f"it is larger than {_REQUEST_BYTES_MAX:,} bytes"
                 raise ConfigError(msg)
@@ -221,7 +230,11 @@ class ControlFiles:
 
     def _forget(self, name: str) -> None:
         if time.time() - int(name[:13]) / 1e3 > _KEPT_S:
-            remove(self._path, name)
+            self._files.remove([_in(name)])
+
+
+def _in(name: str) -> str:
+    return f"{_DIRECTORY}/{name}"
 
 
 def checked_until_s(value: object) -> float | None:

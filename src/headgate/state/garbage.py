@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from pathlib import Path
 
-from headgate.state.files import names_in, remove
-from headgate.state.manifest import NO_STEP, Manifest, file_name
+from headgate.state.manifest import FIRST_STEPS, NO_STEP, SOURCES, Manifest, file_name
+from headgate.state.place import Files
 
 _SWEEP_EVERY = 64
 """Steps between two looks into the directories for files no manifest names (chosen, not tuned)."""
@@ -24,7 +23,7 @@ class Garbage:
 
     Parameters
     ----------
-    root : Path                     The checkpoint's headgate directory.
+    files : Files                   The checkpoint's.
     read : callable, step -> Manifest
 
     Attributes
@@ -36,8 +35,8 @@ class Garbage:
     _suspects : unnamed files seen at the last look; still there at the next one, they go
     """
 
-    def __init__(self, root: Path, read: Callable[[int], Manifest]) -> None:
-        self._root = root
+    def __init__(self, files: Files, read: Callable[[int], Manifest]) -> None:
+        self._files = files
         self._read = read
         self._chains: Need = {}
         self._users: Counter[int] = Counter()
@@ -61,7 +60,7 @@ class Garbage:
 
     def _load(self, latest: Manifest) -> None:
         """Walk all chains once, reading each manifest they go through once."""
-        names = names_in(self._root / "manifests")
+        names = self._files.names("manifests")
         there = {int(name) for name in names if name.isdecimal()}
         self._recent = [latest]
         base = latest
@@ -75,9 +74,8 @@ class Garbage:
         needed = self._users.keys() | {manifest.step for manifest in self._recent}
         # The others' files are found by the sweep; reading old manifests for them would cost more.
         self._blobs = {step: _names(self._read(step)) for step in needed}
-        for step in there - needed:
-            if step < latest.step:
-                remove(self._root / "manifests", file_name(step))
+        old = [step for step in there - needed - _firsts(latest) if step < latest.step]
+        self._files.remove(f"manifests/{file_name(step)}" for step in old)
 
     def _walk(self, base: Manifest) -> Need:
         chains: Need = {}
@@ -115,18 +113,18 @@ class Garbage:
         named = {file.name for manifest in (base, latest) for file in manifest.files}
         dropped = {file.name for file in self._recent[0].files} - named
         self._recent = [base, latest]
-        return sum(remove(self._root, name) for name in dropped)
+        return self._files.remove(sorted(dropped))
 
     def _remove_unneeded(self, latest_step: int) -> int:
-        removed = int(remove(self._root / "intents", file_name(latest_step - 2)))
+        gone, first = [f"intents/{file_name(latest_step - 2)}"], _firsts(self._recent[-1])
         for step in [step for step in self._blobs if step < latest_step - 1]:
             if self._users[step] > 0:
                 continue
-            for name in self._blobs.pop(step):
-                removed += remove(self._root / "changelog", name)
-            removed += remove(self._root / "manifests", file_name(step))
+            gone += [f"changelog/{name}" for name in self._blobs.pop(step)]
+            if step not in first:
+                gone.append(f"manifests/{file_name(step)}")
             del self._users[step]
-        return removed
+        return self._files.remove(gone)
 
     def _sweep(self) -> int:
         """Remove unnamed files seen twice: a running attempt's is not unnamed for that long."""
@@ -138,15 +136,22 @@ class Garbage:
             named.add(("intents", file_name(manifest.step)))
             # of each operator; a manifest names the newest only, so that there is an end to them
             named |= {("late", name) for _, name in manifest.engine.get("late", ())}
-        named |= {("manifests", file_name(step)) for step in self._blobs}
+        kept = self._blobs.keys() | _firsts(self._recent[-1])
+        named |= {("manifests", file_name(step)) for step in kept}
         unnamed = set()
-        for kind in ("changelog", "output", "backlog", "late", "intents", "manifests"):
-            unnamed |= {(kind, name) for name in names_in(self._root / kind)} - named
+        kinds = ("changelog", "output", "backlog", "late", "intents", "manifests")
+        for kind in (*kinds, SOURCES) if self._files.shared else kinds:
+            unnamed |= {(kind, name) for name in self._files.names(kind)} - named
         newest = file_name(self._recent[-1].step)
         unnamed = {(k, n) for k, n in unnamed if k not in ("intents", "manifests") or n < newest}
-        gone = [one for one in unnamed & self._suspects if remove(self._root / one[0], one[1])]
-        self._suspects = unnamed - set(gone)
-        return len(gone)
+        seen_twice = unnamed & self._suspects
+        self._suspects = unnamed
+        return self._files.remove(f"{kind}/{name}" for kind, name in sorted(seen_twice))
+
+
+def _firsts(latest: Manifest) -> set[int]:
+    """Return the steps whose manifests stay, so that a driver that wakes again finds them."""
+    return set(latest.engine.get(FIRST_STEPS, ()))
 
 
 def _names(manifest: Manifest) -> list[str]:

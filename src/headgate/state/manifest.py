@@ -20,6 +20,10 @@ READABLE = (1, FORMAT)
 NO_STEP = -1
 KINDS = ("changelog", "output", "backlog", "late")
 """Directories whose files a manifest may name; those of ``late`` stay for ever, for `headgate verify`."""
+FIRST_STEPS = "first_steps"
+"""The field of `Manifest.engine` with the steps that drivers began with, the newest last."""
+SOURCES = "sources"
+"""Where a checkpoint on a store has the larger files that Spark's sources keep in its log."""
 _TRAILER = b"\nsha256 "
 _TRAILER_BYTES = len(_TRAILER) + 64 + 1
 _REF_FIELDS = tuple(entry.name for entry in fields(SectionRef))
@@ -218,7 +222,7 @@ def _manifest(head: dict[str, Any], body: bytes, digest: str) -> Manifest:
 def _check_path(path: str) -> None:
     """Refuse what garbage collection must never be led to."""
     kind, _, name = path.partition("/")
-    if kind not in KINDS:
+    if kind not in (*KINDS, SOURCES):
         msg = f"{path!r} is not in one of {', '.join(KINDS)}: a manifest cannot name it"
         raise CheckpointError(msg)
     checked_file_name(name)

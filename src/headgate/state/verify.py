@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from headgate.core.errors import HeadgateError
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.lineage import leads
-from headgate.state.manifest import Manifest
+from headgate.state.manifest import FIRST_STEPS, Manifest
 from headgate.state.ports import EMPTY_TOKEN
 
 
@@ -26,8 +26,11 @@ def problems(checkpoint: Checkpoint) -> list[str]:
             manifests.append(checkpoint.read(step))
         except HeadgateError as error:
             found.append(str(error))
+    # of a driver's first step the manifest stays and its files go; what is needed is seen by the chains
+    firsts = set(manifests[-1].engine.get(FIRST_STEPS, ())) if manifests else set()
     for manifest in manifests:
-        found += _bad_blobs(checkpoint, manifest)
+        if manifest.step not in firsts:
+            found += _bad_blobs(checkpoint, manifest)
     for before, after in itertools.pairwise(manifests):
         if after.step == before.step + 1 and after.previous != before.digest:
             found.append(f"step {after.step} does not follow step {before.step}")

@@ -22,7 +22,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from headgate.spark.verify import verify
 from headgate.spark.workloads import sources
 from headgate.spark.workloads.queries import WATERMARK_BIDS
 from headgate.state.checkpoint import Checkpoint
+from headgate.state.shipping import journal_at
 from headgate_lab.bench.common import (
     child,
     machine,
@@ -47,6 +49,7 @@ from headgate_lab.bench.common import (
 )
 from headgate_lab.bench.kill_sinks import server_of, sink
 from headgate_lab.testing import faults
+from headgate_lab.testing.s3_server import BUCKET, serving
 
 BETWEEN = "between manifest and sink"
 AT_RANDOM = "at random"
@@ -99,6 +102,9 @@ class KillParameters:
 
     sink: str = "files"
     """files, or a table: delta, iceberg, merge-delta, merge-iceberg, merge-postgres."""
+    location: str | None = None
+    """Where the checkpoint lies: ``s3`` for a small server of the laboratory's own, ``s3://bucket/key``
+    for a key below that one, by the environment's credentials; None for a directory."""
 
     def __post_init__(self) -> None:
         require(self.count >= 1, f"count={self.count} of kill is out of range; use 1 or more.")
@@ -160,11 +166,9 @@ def run(**given: Any) -> dict[str, Any]:
     """
     chosen = parameters(KillParameters, given)
     began = time.monotonic()
-    with (
-        tempfile.TemporaryDirectory(prefix="headgate-kill-", ignore_cleanup_errors=True) as work,
-        server_of(chosen.sink),
-    ):
-        result = _Run(chosen, Path(work)).result()
+    made = tempfile.TemporaryDirectory(prefix="headgate-kill-", ignore_cleanup_errors=True)
+    with made as work, server_of(chosen.sink), located(chosen.location) as location:
+        result = _Run(replace(chosen, location=location), Path(work)).result()
     result["duration_s"] = round(time.monotonic() - began, 1)
     return result | {"parameters": asdict(chosen), "machine": machine()}
 
@@ -173,6 +177,32 @@ _OTHERS = "others"
 _TO_FILES = ("after-manifest", AT_RANDOM, AT_RANDOM, "after-manifest", _OTHERS, STARTING)
 _TO_TABLES = ("after-sink", AT_RANDOM, "after-sink", "after-manifest", _OTHERS, STARTING)
 """Between a table's own commit and Spark's it is the table that has to know of the step."""
+
+
+def _poll_s(chosen: KillParameters) -> float:
+    """Return how often to look for steps: on a store each look is a request."""
+    return _POLL_S if chosen.location is None else 10 * _POLL_S
+
+
+def place(chosen: KillParameters, work: Path) -> str:
+    """Return where the checkpoint of the run in `work` lies."""
+    return str(work / "checkpoint") if chosen.location is None else f"{chosen.location}/{work.name}"
+
+
+@contextmanager
+def located(location: str | None) -> Iterator[str | None]:
+    """Yield a location as parameters have it, with a server for it where ``s3`` was asked for."""
+    if location != "s3":
+        yield location
+        return
+    with serving() as store:
+        before = dict(os.environ)
+        os.environ.update(store.environment)
+        try:
+            yield f"s3://{BUCKET}/kill"
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 def _plans(chosen: KillParameters) -> list[Plan]:
@@ -202,7 +232,7 @@ class _Run:
     def __init__(self, chosen: KillParameters, work: Path) -> None:
         self._chosen = chosen
         self._work = work
-        self._store = Checkpoint(work / "checkpoint")
+        self._store = Checkpoint(place(chosen, work))
         self._at: Counter[str] = Counter()
         self._whom: Counter[str] = Counter()
         self._undelivered = 0
@@ -302,7 +332,7 @@ class _Run:
             if at_random or (plan.where == STARTING and now >= started + plan.after):
                 _end(process, plan.whom)
                 return True
-            time.sleep(_POLL_S)
+            time.sleep(_poll_s(self._chosen))
         return False
 
     def _look(self, plan: Plan, before: int) -> None:
@@ -310,7 +340,7 @@ class _Run:
         if self._step() < 0:
             return
         # a copy of its own, without the memory of earlier looks
-        latest = Checkpoint(self._store.path).latest()
+        latest = Checkpoint(self._store.location).latest()
         assert latest is not None
         facts = latest.engine
         if any(state["backlog"] for state in facts["operators"].values()):
@@ -324,7 +354,7 @@ class _Run:
 
     def _step(self) -> int:
         """Return the newest committed step, -1 for none."""
-        if not (self._store.root / "manifests").is_dir():
+        if not self._store.files.is_there():
             return -1
         return max(self._store.steps(), default=-1)
 
@@ -397,47 +427,57 @@ def _writer(
         hg.writeStream(_build(chosen)(spark, **options))
         .slots(start=2)
         .keyGroups(32)
-        .option("checkpointLocation", str(work / "checkpoint"))
+        .option("checkpointLocation", place(chosen, work))
         .option("headgate.keepLate", "true")
         .option("headgate.snapshotEvery", "8")
         .option("headgate.preaggregate", "off")
     )
 
 
-def _live(spark: SparkSession, chosen: KillParameters, work: Path) -> None:
+def live(spark: SparkSession, chosen: KillParameters, work: Path) -> None:
     """Run until killed."""
     options = _options(chosen) | {"batch_rows": str(chosen.batch_rows)}
     writer = _writer(spark, chosen, work, options).budget(chosen.budget)
     faults.inject(writer, faults.slow(0, chosen.us_per_row))
     query = sink(chosen.sink).start(writer.trigger(processingTime="0 seconds"), work)
     print(_READY, flush=True)
-    store = Checkpoint(work / "checkpoint")
+    store = Checkpoint(place(chosen, work))
     changed = -1
-    while not query.awaitTermination(_POLL_S):
+    while not query.awaitTermination(_poll_s(chosen)):
         step = max(store.steps(), default=0)
         if step % _SCALE_EVERY == 0 and step != changed:
             changed = step
             query.scale(1 + random.Random(chosen.seed * 1_000_003 + step).randrange(_SLOTS_MAX))
 
 
-def _finish(spark: SparkSession, chosen: KillParameters, work: Path) -> dict[str, Any]:
-    """Serve the rest without budget and compare."""
-    into = sink(chosen.sink)
+def serve_rest(spark: SparkSession, chosen: KillParameters, work: Path) -> None:
+    """Serve the rest without budget."""
     writer = _writer(spark, chosen, work, _options(chosen)).trigger(availableNow=True)
-    into.start(writer, work).awaitTermination()
-    latest = Checkpoint(work / "checkpoint").latest()
-    assert latest is not None
-    events = list(_events(work / "checkpoint" / "headgate" / "journal.jsonl"))
-    offsets = latest.engine["sources"]
-    found = verify(
+    sink(chosen.sink).start(writer, work).awaitTermination()
+
+
+def compared(spark: SparkSession, chosen: KillParameters, work: Path) -> dict[str, Any]:
+    """Compare the output with Spark's batch answer."""
+    return verify(
         spark,
         _build(chosen),
-        checkpoint=str(work / "checkpoint"),
-        output=into.read(spark, work),
+        checkpoint=place(chosen, work),
+        output=sink(chosen.sink).read(spark, work),
         options=_options(chosen),
     )
-    return found | {
-        "doubled": into.doubled(spark, work),
+
+
+def _finish(spark: SparkSession, chosen: KillParameters, work: Path) -> dict[str, Any]:
+    """Serve the rest without budget and compare."""
+    serve_rest(spark, chosen, work)
+    store = Checkpoint(place(chosen, work))
+    latest = store.latest()
+    assert latest is not None
+    with journal_at(store) as journal:
+        events = list(_events(journal))
+    offsets = latest.engine["sources"]
+    return compared(spark, chosen, work) | {
+        "doubled": sink(chosen.sink).doubled(spark, work),
         "events": json.loads(offsets[0])["event"],
         "steps": latest.step + 1,
         "changes": sum(1 for e in events if e.get("event") == "assignment"),
@@ -461,7 +501,7 @@ def _child(what: str, request: Mapping[str, Any]) -> None:
     if what == "finish":
         print(json.dumps(_finish(spark, chosen, work)))
     else:
-        _live(spark, chosen, work)
+        live(spark, chosen, work)
     spark.stop()
 
 

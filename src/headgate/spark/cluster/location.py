@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import tempfile
 import uuid
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -14,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.location import LOCAL, not_local, uri
+from headgate.core.stores import options_for, store_url
 from headgate.spark.jvm.errors import JavaError, JvmError
 from headgate.spark.jvm.files import HadoopPath, default_file_system
 
@@ -29,16 +32,23 @@ class Place:
     Attributes
     ----------
     path : Path
-        The directory, absolute.
+        The directory, absolute. Of a checkpoint on an object store the one on the driver's disk where
+        Spark's own log and the journal are written, and from where they are taken to the store.
     temporary : bool
         Whether nobody asked for it, so that it goes when the query has ended well.
     forced : bool
         Whether it goes after a failure, too.
+    url : str or None
+        Of a checkpoint on an object store.
+    options : mapping
+        Of that store, see `headgate.core.stores`.
     """
 
     path: Path
     temporary: bool = False
     forced: bool = False
+    url: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def uri(self) -> str:
@@ -46,12 +56,26 @@ class Place:
         return uri(self.path)
 
     def leave(self, *, failed: bool) -> None:
-        """Give a temporary directory up; kept where the query failed, as Spark keeps its own."""
+        """Give a temporary directory up; kept where the query failed, as Spark keeps its own.
+
+        The journal of a checkpoint on a store can be read here as long as the process lives.
+        """
+        if self.url is not None:
+            for kind in ("offsets", "commits", "sources"):
+                shutil.rmtree(self.path / kind, ignore_errors=True)
+            return
         if self.temporary and (self.forced or not failed):
             shutil.rmtree(self.path, ignore_errors=True)
 
 
-def place(spark: SparkSession, given: str | None, name: str | None, *, one_time: bool) -> Place:
+def place(
+    spark: SparkSession,
+    given: str | None,
+    name: str | None,
+    *,
+    one_time: bool,
+    options: Mapping[str, str] | None = None,
+) -> Place:
     """Return where a query's checkpoint lies, chosen as Spark chooses it.
 
     Parameters
@@ -63,6 +87,8 @@ def place(spark: SparkSession, given: str | None, name: str | None, *, one_time:
         The query's; its directory below ``spark.sql.streaming.checkpointLocation``.
     one_time : bool
         Whether the sink is one that Spark runs without a checkpoint, in a temporary directory.
+    options : mapping, optional
+        The writer's, among them those of a store.
 
     Raises
     ------
@@ -71,11 +97,19 @@ def place(spark: SparkSession, given: str | None, name: str | None, *, one_time:
     CheckpointError
         It is no path, or lies on another file system than the local one.
     """
+    root = spark.conf.get(_DEFAULT, None) if given is None else None
+    last = name or str(uuid.uuid4())
+    url = store_url(given or (f"{root}/{last}" if root else "-"))
+    of_store = options_for(url, options or {})
+    if url is not None:
+        beside = Path(tempfile.mkdtemp(prefix="headgate-driver-")).resolve()
+        (beside / "headgate").mkdir(mode=0o700)
+        atexit.register(shutil.rmtree, beside, ignore_errors=True)
+        return Place(beside, temporary=True, url=url, options=of_store)
     if given is not None:
         return Place(resolved(spark, given))
-    root = spark.conf.get(_DEFAULT, None)
     if root is not None:
-        return Place(resolved(spark, root) / (name or str(uuid.uuid4())))
+        return Place(resolved(spark, root) / last)
     if not one_time:
         msg = (
             'a query needs a place for its state; add .option("checkpointLocation", ...), or set '

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -103,16 +103,23 @@ class Errands:
         ``arena_root``, ``run_id`` and ``checkpoint``, as slot tasks get them.
     name : str
         Of the query, for the Spark UI.
+    store : mapping of str to str, optional
+        Options of the checkpoint's store.
     """
 
     def __init__(
-        self, spark: SparkSession, specs: dict[str, Spec], facts: dict[str, Any], name: str
+        self,
+        spark: SparkSession,
+        specs: dict[str, Spec],
+        facts: dict[str, Any],
+        name: str,
+        store: Mapping[str, str] | None = None,
     ) -> None:
         self._spark = spark
         self._facts = facts
         self._name = name
         schema = T.StructType([T.StructField("answer", T.StringType())])
-        self._map = ArrowMap(_Errand(specs), schema)
+        self._map = ArrowMap(_Errand(specs, store or {}), schema)
         self._frames: dict[tuple[str, ...], DataFrame] = {}
 
     def run(self, work: dict[str, Sequence[Order]], slice_s: float) -> list[Answer]:
@@ -162,6 +169,7 @@ class _Errand:
     """The function that `mapInArrow` runs: one row in, one answer out."""
 
     specs: dict[str, Spec]
+    store: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -177,7 +185,7 @@ class _Errand:
         run = run_named(facts["arena_root"], facts["run_id"])
         if host != wished:
             return Answer(wished, host, run.arena)
-        checkpoint = checkpoint_at(facts["checkpoint"], facts["run_id"])
+        checkpoint = checkpoint_at(facts["checkpoint"], facts["run_id"], self.store)
         until, done = time.monotonic() + facts["slice_s"], []
         for asked in facts["work"][host]:
             order = Order(**asked)

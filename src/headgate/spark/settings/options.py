@@ -15,6 +15,7 @@ from headgate.control.groupings import GROUPINGS, Groupings
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.size import parse_bytes
+from headgate.core.stores import is_store_option, store_option
 
 Value = TypeVar("Value")
 
@@ -295,6 +296,8 @@ def taken(key: str, value: object) -> tuple[str, str]:
     ConfigError
         There is no such option, or it may not be that.
     """
+    if is_store_option(key):
+        return store_option(key, str(value).lower() if isinstance(value, bool) else str(value))
     option = _BY_LOWER.get(key.lower())
     if option is None:
         msg = f'unknown option "{key}"{nearest(key, OPTIONS)}.'

@@ -8,17 +8,20 @@ ends the query.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
+from headgate.core.errors import CheckpointError
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.phases import Beside, Phases
 from headgate.spark.job.ports import Ports
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.step.begun import Begun
+from headgate.spark.step.carried import CarriedLog
 from headgate.spark.step.intake import Intake
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs
@@ -150,7 +153,8 @@ class StepMachine(Generic[R]):
         self.sink = sink
         self._commands = ports.commands
         if latest is None and work.has_steps:
-            check_has_state(checkpoint.path)
+            check_has_state(checkpoint.location, checkpoint.path)
+        self._carried = CarriedLog(checkpoint) if checkpoint.files.shared else None
         self.log = SparkLog(spark)
         self.stopping = threading.Event()
         self.idle = threading.Event()
@@ -163,6 +167,7 @@ class StepMachine(Generic[R]):
         self._sources: list[str] | None = None
         self._read_ms = time.time() * 1e3
         self._timestamp_ms = 0
+        self._requests = 0
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -197,7 +202,7 @@ class StepMachine(Generic[R]):
         watermark_us, sources = log.watermark_us, log.offsets
         self._read_ms = log.begun_ms
         if self.latest is None:
-            check_begins(self.checkpoint.path, batch_id)
+            check_begins(self.checkpoint.location, batch_id)
         elif self._recovering:
             self._recovering = False
             if self._delivered_again(self.latest, batch, batch_id, sources):
@@ -219,7 +224,7 @@ class StepMachine(Generic[R]):
         self, latest: Manifest, batch: DataFrame, batch_id: int, sources: list[str]
     ) -> bool:
         """After a restart: deliver what was committed, its output perhaps not; the same bytes."""
-        path = self.checkpoint.path
+        path = self.checkpoint.location
         if latest.spark_batch != batch_id:
             check_continues(path, latest, batch_id, self.log)
             return False
@@ -262,6 +267,9 @@ class StepMachine(Generic[R]):
         """Finish what goes on beside the batches; there will be none any more."""
         self.work.intake.close()
         self._intents.close()
+        if self._carried is not None:
+            with contextlib.suppress(CheckpointError):  # then the last output is delivered again
+                self._carried.note_commit(self.latest)
         self._garbage.close()
 
     def redeliver_drained(self) -> None:
@@ -289,14 +297,17 @@ class StepMachine(Generic[R]):
         more = self.work.prepare(begun)
         clock = Phases()
         intent = {"step": step, "spark_batch": batch_id, **more}
-        self._intents.do(lambda: self.checkpoint.write_intent(step, intent))
+        self._intents.do(lambda: self._begin_on_store(step, intent))
         crash_point("after-intent", step)
         clock.lap("plan")
         reports, attempts = self._attempts(batch, begun, clock)
         clock.lap("slots")
         crash_point("before-manifest", step)
         self._intents.wait()
-        manifest = self.latest = self.checkpoint.commit(self.work.manifest(begun, reports))
+        manifest = self.work.manifest(begun, reports)
+        if self._carried is not None:
+            manifest = self._carried.into(manifest)
+        manifest = self.latest = self.checkpoint.commit(manifest)
         self.work.committed(step)
         crash_point("after-manifest", step)
         clock.lap("manifest")
@@ -306,8 +317,24 @@ class StepMachine(Generic[R]):
             self.checkpoint.write_intent(step, {"step": step, "delivered": True})
         crash_point("after-sink", step)
         clock.lap("sink")
-        self.work.done(Outcome(manifest, reports, clock.phases_ms, attempts, emitted), begun)
+        requests = self._requests_made()
+        outcome = Outcome(manifest, reports, clock.phases_ms, attempts, emitted, requests)
+        self.work.done(outcome, begun)
         self._garbage.do(lambda: self.checkpoint.collect_garbage(manifest))
+
+    def _requests_made(self) -> int | None:
+        """Return how many requests went to the checkpoint's store since the last call."""
+        now = self.checkpoint.files.request_count()
+        if now is None:
+            return None
+        made, self._requests = now - self._requests, now
+        return made
+
+    def _begin_on_store(self, step: int, intent: dict[str, Any]) -> None:
+        """Write, while the slots work, what must be there before the manifest is."""
+        self.checkpoint.write_intent(step, intent)
+        if self._carried is not None:
+            self._carried.take(intent["spark_batch"])
 
     def _begun(self, batch_id: int, watermark_us: int, *, started_ms: float, drain: bool) -> Begun:
         latest = self.latest
@@ -346,7 +373,12 @@ class StepMachine(Generic[R]):
         """Give a committed step's output to the sink; return its rows before the user's filters."""
         outputs = Outputs.read(manifest)
         if outputs.rows:
-            self.sink.write(manifest.engine["sink_batch"], self.work.result(outputs))
+            try:
+                self.sink.write(manifest.engine["sink_batch"], self.work.result(outputs))
+            except Exception:
+                # perhaps another driver has gone on meanwhile and written there: then that is why
+                self.checkpoint.refuse_after_another(manifest.step)
+                raise
         return outputs.rows
 
     def _pass_on(self, batch: DataFrame, batch_id: int) -> None:

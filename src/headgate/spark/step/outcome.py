@@ -24,6 +24,8 @@ class Outcome(Generic[R]):
     attempts : int
     emitted : int
         Rows that were kept for the sink, before the user's filters.
+    store_requests : int or None
+        To the checkpoint's object store, since the step before; None where there is none.
     """
 
     manifest: Manifest
@@ -31,6 +33,7 @@ class Outcome(Generic[R]):
     phases_ms: dict[str, float]
     attempts: int
     emitted: int
+    store_requests: int | None = None
 
     @property
     def step(self) -> int:

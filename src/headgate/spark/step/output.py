@@ -7,7 +7,7 @@ slots twice. It gets committed bytes.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -113,9 +113,10 @@ class _ReadOutput:
     """Reads output files of the checkpoint on the executors."""
 
     checkpoint: str
+    store: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        checkpoint = Checkpoint(self.checkpoint)
+        checkpoint = Checkpoint(self.checkpoint, self.store)
         for batch in batches:
             for row in batch.to_pylist():
                 data = row["data"]
@@ -193,5 +194,5 @@ def raw_frame(
         for i, entry in enumerate(entries)
     ]
     files = spark.createDataFrame(rows, "i int, file string, data binary, crc32 bigint")
-    reader = _ReadOutput(str(checkpoint.path))
+    reader = _ReadOutput(checkpoint.location, checkpoint.options)
     return files.repartitionById(len(rows), "i").mapInArrow(reader, T.StructType(schema.fields))

@@ -141,7 +141,14 @@ class PoolWork:
         self._channel: ReportChannel[ReplicaReport] = ReportChannel(spark.sparkContext)
         self._maps = {
             stage.id: ArrowMap(
-                ReplicaTask(stage.id, stage.function, self._channel.sender, stage.feeds), _NOTHING
+                ReplicaTask(
+                    stage.id,
+                    stage.function,
+                    self._channel.sender,
+                    stage.feeds,
+                    checkpoint.options,
+                ),
+                _NOTHING,
             )
             for stage in pipeline.stages
         }
@@ -270,7 +277,7 @@ class PoolWork:
         return ReplicaFacts(
             step=begun.number,
             attempt=attempt,
-            checkpoint=str(self.checkpoint.path),
+            checkpoint=self.checkpoint.location,
             backlog=[state.backlog.get(replica, []) for replica in lanes],
             waiting_crc32=begun.latest.checksums("backlog") if begun.latest else {},
             quotas=[0] * len(lanes) if self.loop.blocked else quotas,

@@ -200,6 +200,7 @@ class Recorder(StepRecorder):
             watermark_holder=_holder(entering, manifest.watermarks["evict_us"]),
             slo=slo,
             lag=self.progress.lag,
+            store_requests=outcome.store_requests,
         )
         self.late_records += event.late
         self.progress.add(event, self.operators(states, reports), emitted=event.emitted)

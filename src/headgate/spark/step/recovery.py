@@ -9,7 +9,7 @@ from headgate.spark.jvm.sparklog import SparkLog
 from headgate.state.manifest import Manifest
 
 
-def check_same_data(path: Path, latest: Manifest, batch_id: int, sources: list[str]) -> None:
+def check_same_data(path: str, latest: Manifest, batch_id: int, sources: list[str]) -> None:
     """Refuse a batch that bears the committed one's number and covers other data.
 
     Raises
@@ -24,7 +24,7 @@ def check_same_data(path: Path, latest: Manifest, batch_id: int, sources: list[s
         raise CheckpointError(msg)
 
 
-def check_begins(path: Path, batch_id: int) -> None:
+def check_begins(path: str, batch_id: int) -> None:
     """Refuse to go on from Spark's log where headgate has no state at all.
 
     The first batch of a query always leaves a manifest, before Spark commits it.
@@ -41,7 +41,7 @@ def check_begins(path: Path, batch_id: int) -> None:
         raise CheckpointError(msg)
 
 
-def check_has_state(path: Path) -> None:
+def check_has_state(path: str, log: Path) -> None:
     """Refuse a checkpoint in which Spark committed batches and headgate has no manifest, before a start.
 
     Raises
@@ -50,14 +50,14 @@ def check_has_state(path: Path) -> None:
     """
     try:
         committed = [
-            int(entry.name) for entry in (path / "commits").iterdir() if entry.name.isdecimal()
+            int(entry.name) for entry in (log / "commits").iterdir() if entry.name.isdecimal()
         ]
     except FileNotFoundError:
         return
     check_begins(path, max(committed, default=-1) + 1)
 
 
-def check_continues(path: Path, latest: Manifest, batch_id: int, log: SparkLog) -> None:
+def check_continues(path: str, latest: Manifest, batch_id: int, log: SparkLog) -> None:
     """Refuse a Spark checkpoint that went on without us, or that was put back.
 
     Raises

@@ -117,6 +117,13 @@ def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
         _refuse_partitions(target, "foreach")
         table = sparksinks.row_table(spark, target.row_function, plan.schema())
         return _table_sink(spark, table, target, plan)
+    if name in ("console", "noop", "memory") or (name == "kafka" and target.exactly_once):
+        return _sink_by_name(spark, name, target, plan)
+    return _format_sink(spark, target, plan)
+
+
+def _sink_by_name(spark: SparkSession, name: str, target: Target, plan: Jvm) -> Sink:
+    """Return the sink of a format that no file and no table of Spark's is."""
     if name == "console":
         return ConsoleSink({k.lower(): v for k, v in target.options.items()})
     if name == "noop":
@@ -127,10 +134,8 @@ def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
             msg = 'format "memory" needs a table name; add .queryName(...).'
             raise ConfigError(msg)
         return sparksinks.MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
-    if name == "kafka" and target.exactly_once:
-        _refuse_partitions(target, "kafka")
-        return KafkaSink(target.options, of_rows(spark, plan).schema, target.checkpoint)
-    return _format_sink(spark, target, plan)
+    _refuse_partitions(target, "kafka")
+    return KafkaSink(target.options, of_rows(spark, plan).schema, target.checkpoint)
 
 
 def _refuse_partitions(target: Target, what: str) -> None:

@@ -155,7 +155,8 @@ class StatefulWork:
 
     def _errands(self) -> Errands:
         specs = {op.id: op.spec for op in self.query.operators}
-        return Errands(self.spark, specs, self._places(), self.config.name)
+        store = self.checkpoint.options
+        return Errands(self.spark, specs, self._places(), self.config.name, store)
 
     def _make_tasks(self) -> dict[str, SlotTask]:
         tasks = {}
@@ -163,7 +164,12 @@ class StatefulWork:
             following = [op.id for op in chain[1:]] + [None]
             for op, after in zip(chain, following, strict=True):
                 tasks[op.id] = SlotTask(
-                    op.id, op.spec, self._channel.sender, after, into_sink=self._into_sink
+                    op.id,
+                    op.spec,
+                    self._channel.sender,
+                    after,
+                    into_sink=self._into_sink,
+                    store=self.checkpoint.options,
                 )
         return tasks
 
@@ -402,7 +408,7 @@ class StatefulWork:
             # workers on other hosts have arenas of their own
             "arena_root": str(self.run.path.parent) if local else None,
             "run_id": self.run.run_id,
-            "checkpoint": str(self.checkpoint.path),
+            "checkpoint": self.checkpoint.location,
         }
 
     # -- commit and delivery ----------------------------------------------------------------------

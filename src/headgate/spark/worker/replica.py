@@ -7,7 +7,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,12 +52,15 @@ class ReplicaTask:
         The report channel's sending end.
     feeds : bool
         Whether another stage reads what this one puts out, and when it had come.
+    store : mapping of str to str
+        Options of the checkpoint's store.
     """
 
     operator: str
     function: Function
     sender: Any
     feeds: bool = False
+    store: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Serve this task's replica; the rows go into the report, not down the plan."""
@@ -66,7 +69,7 @@ class ReplicaTask:
         assert context is not None
         facts = ReplicaFacts.of(context, self.operator)
         lane = context.partitionId()
-        checkpoint = Checkpoint(facts.checkpoint)
+        checkpoint = Checkpoint(facts.checkpoint, self.store)
         came = [batch for batch in batches if batch.num_rows]
         origins: Counter[int] = Counter()
         for batch in came:

@@ -7,8 +7,8 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,8 @@ class SlotTask:
         The operator that reads what this one puts out; None for a chain's last.
     into_sink : bool
         True where the sink is written by this very job, so that nothing is kept for it.
+    store : mapping of str to str
+        Options of the checkpoint's store.
     """
 
     operator: str
@@ -55,6 +57,7 @@ class SlotTask:
     sender: Any
     next_operator: str | None = None
     into_sink: bool = False
+    store: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Serve this task's slot."""
@@ -70,7 +73,7 @@ class SlotTask:
         token = uuid.uuid4().hex
         run = run_named(facts.arena_root, facts.run_id)
         store = store_of(run, self.operator, operator)
-        checkpoint = checkpoint_at(facts.checkpoint, facts.run_id)
+        checkpoint = checkpoint_at(facts.checkpoint, facts.run_id, self.store)
         faults = SlotFaults(facts.faults, slot, facts.step, facts.attempt)
         request = facts.request(slot, token, watermark_us, checkpoint, self.operator)
         backlog = facts.waiting(slot, checkpoint)

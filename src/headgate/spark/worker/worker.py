@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from headgate.operators.build import Spec, operator_of
@@ -63,16 +64,24 @@ def _leave(run_id: str) -> None:
         _runs.pop(run_id).close()
 
 
-def checkpoint_at(path: str, run_id: str) -> Checkpoint:
+def checkpoint_at(path: str, run_id: str, options: Mapping[str, str] | None = None) -> Checkpoint:
     """Return this run's view of a checkpoint; another run's caches may be of one that was replaced.
 
     That other run is over: on a host of its own its driver could not say so.
+
+    Parameters
+    ----------
+    path : str
+        `Checkpoint.location`.
+    run_id : str
+    options : mapping, optional
+        Of a store. They come with the task's function, which Spark writes into no log.
     """
     key = (path, run_id)
     if key not in _checkpoints:
         for old in [k for k in _checkpoints if k[0] == path]:
             del _checkpoints[old]
             _leave(old[1])
-        _checkpoints[key] = Checkpoint(Path(path))
+        _checkpoints[key] = Checkpoint(path, options)
     _checkpoints[key].settle()
     return _checkpoints[key]

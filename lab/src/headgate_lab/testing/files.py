@@ -1,0 +1,110 @@
+"""What files of a checkpoint must do wherever they lie, as tests to inherit from.
+
+::
+
+    class TestMyFiles(FilesContract):
+        def open_files(self, directory):
+            return MyFiles(directory)
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from headgate.core.errors import CheckpointError
+from headgate.state.place import Files
+
+
+class FilesContract:
+    """Inherit, and supply `open_files`."""
+
+    def open_files(self, directory: Path) -> Files:
+        """Return files at a new place; `directory` is private to the test and may be ignored."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> Files:
+        """Return the files under test."""
+        made = self.open_files(tmp_path / "checkpoint" / "headgate")
+        made.check()
+        made.prepare(["manifests", "output"])
+        return made
+
+    def test_what_was_written_is_read(self, files: Files) -> None:
+        """Whole, in part, behind its end, and over an older one."""
+        for data in (b"first", b"", bytes(range(256)) * 20_000):
+            files.put("output/one", data)
+            assert files.get("output/one") == data
+            assert bytes(files.get_large("output/one")) == data
+            assert files.get_range("output/one", 2, 5) == data[2:7]
+            assert files.get_range("output/one", 10**7, 5) == b""
+        files.put("beside", b"x", durable=False)
+        assert files.get("beside") == b"x"
+
+    def test_what_is_missing_is_an_error_that_names_it(self, files: Files) -> None:
+        """And is said not to be there."""
+        assert not files.exists("manifests/none")
+        for read in (files.get, files.get_large):
+            with pytest.raises(CheckpointError, match="none cannot be read"):
+                read("manifests/none")
+
+    def test_a_new_file_is_never_written_over(self, files: Files) -> None:
+        """By other bytes; the same ones are the same write, of which the answer was lost."""
+        files.put_new("manifests/0", b"mine")
+        with pytest.raises(FileExistsError):
+            files.put_new("manifests/0", b"other")
+        files.put_new("manifests/0", b"mine")
+        assert files.get("manifests/0") == b"mine"
+
+    def test_of_many_writers_one_gets_through(self, files: Files) -> None:
+        """Each knows whether it was him."""
+        begin, won = threading.Barrier(8), []
+
+        def write(number: int) -> None:
+            begin.wait()
+            try:
+                files.put_new("manifests/7", f"writer {number}".encode())
+            except FileExistsError:
+                return
+            won.append(number)
+
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [f"writer {n}".encode() for n in won] == [files.get("manifests/7")]
+
+    def test_names_and_sizes_are_those_of_a_directory(self, files: Files) -> None:
+        """Not of one whose name only begins like it."""
+        for number in range(3):
+            files.put_new(f"manifests/{number}", b"x" * number)
+        files.put_new("output/9", b"")
+        files.put("manifests-not", b"")
+        assert sorted(files.names("manifests")) == ["0", "1", "2"]
+        assert files.sizes("manifests") == {"0": 0, "1": 1, "2": 2}
+        assert files.sizes("none") == {}
+
+    def test_what_is_removed_is_gone(self, files: Files) -> None:
+        """And what is not there is no error."""
+        for number in range(5):
+            files.put_new(f"output/{number}", b"x")
+        files.remove([f"output/{number}" for number in range(1, 9)])
+        assert files.names("output") == ["0"]
+        assert files.remove([]) == 0
+
+    def test_what_is_set_aside_can_be_looked_at(self, files: Files) -> None:
+        """And does not come up again."""
+        files.put("output/bad", b"?")
+        assert files.set_aside("output/bad") == "bad.damaged"
+        assert files.names("output") == ["bad.damaged"]
+        assert files.set_aside("output/none") == ""
+
+    def test_a_checkpoint_is_there_once_it_was_begun(self, files: Files, tmp_path: Path) -> None:
+        """Nowhere else."""
+        files.put_new("identity.json", b"{}")
+        assert files.is_there()
+        assert not self.open_files(tmp_path / "another" / "headgate").is_there()

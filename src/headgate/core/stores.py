@@ -1,0 +1,151 @@
+"""Which object stores a checkpoint may lie on, and what may be said about one in an option."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from headgate.core.errors import CheckpointError, ConfigError, nearest
+
+SCHEMES: Mapping[str, str] = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gs",
+    "abfss": "abfss",
+    "abfs": "abfss",
+}
+"""From the name before ``://`` to the kind of store."""
+
+PREFIX = "headgate.store."
+"""How the options of a checkpoint's store begin."""
+
+_EVERY = ("timeout",)
+
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "s3": (
+        "accessKeyId",
+        "disableBulkDelete",
+        "endpoint",
+        "region",
+        "requestPayer",
+        "roleArn",
+        "roleSessionName",
+        "s3Express",
+        "secretAccessKey",
+        "serverSideEncryption",
+        "sessionToken",
+        "skipSignature",
+        "sseKmsKeyId",
+        "virtualHostedStyleRequest",
+        "webIdentityTokenFile",
+        *_EVERY,
+    ),
+    "gs": ("baseUrl", "bearerToken", "serviceAccount", "serviceAccountKey", *_EVERY),
+    "abfss": (
+        "accountKey",
+        "accountName",
+        "clientId",
+        "clientSecret",
+        "endpoint",
+        "federatedTokenFile",
+        "sasKey",
+        "tenantId",
+        "token",
+        "useAzureCli",
+        *_EVERY,
+    ),
+}
+"""Names of options by kind of store, without `PREFIX`; what is not given, the cloud's own chain finds."""
+
+_BY_LOWER = {f"{PREFIX}{name}".lower(): name for names in OPTIONS.values() for name in names}
+
+
+class Hidden(str):
+    """A text that is used and never shown: its `repr` says nothing of it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'(hidden)'"
+
+
+def store_url(location: str | os.PathLike[str]) -> str | None:
+    """Return where a location lies on an object store, ``scheme://bucket/key``; None: on no such store.
+
+    Parameters
+    ----------
+    location : str or path
+        As somebody wrote it; a ``pathlib.Path``, which has lost a slash, is understood, too.
+
+    Raises
+    ------
+    CheckpointError
+        It names a store and no bucket or key.
+    """
+    text = os.fspath(location)
+    scheme, colon, rest = text.partition(":")
+    if not colon or scheme not in SCHEMES:
+        return None
+    slashes = "//" if isinstance(location, str) else "/"
+    bucket, _, key = rest.removeprefix(slashes).partition("/")
+    parts = PurePosixPath(key.lstrip("/")).parts
+    if not rest.startswith(slashes) or not bucket or not parts or ".." in parts:
+        msg = f"checkpoint {text} names no key in a bucket; write it as {scheme}://bucket/key."
+        raise CheckpointError(msg)
+    return f"{scheme}://{bucket}/{'/'.join(parts)}"
+
+
+def kind_of(url: str) -> str:
+    """Return the kind of store that a `store_url` names."""
+    return SCHEMES[url.partition(":")[0]]
+
+
+def is_store_option(key: str) -> bool:
+    """Return whether an option's name is one of a store's; case does not matter."""
+    return key.lower().startswith(PREFIX)
+
+
+def store_option(key: str, text: str) -> tuple[str, Hidden]:
+    """Return an option's name as the table has it, and its text, which nobody shows.
+
+    Raises
+    ------
+    ConfigError
+        There is no such option.
+    """
+    name = _BY_LOWER.get(key.lower())
+    if name is None:
+        known = [f"{PREFIX}{name}" for name in _BY_LOWER.values()]
+        msg = f'unknown option "{key}"{nearest(key, known)}.'
+        raise ConfigError(msg)
+    return f"{PREFIX}{name}", Hidden(text)
+
+
+def options_for(url: str | None, options: Mapping[str, str]) -> dict[str, Hidden]:
+    """Return the options of a checkpoint's store among a writer's, without `PREFIX`.
+
+    Raises
+    ------
+    ConfigError
+        One is of another kind of store, or there is no store.
+    """
+    given = {k.removeprefix(PREFIX): Hidden(v) for k, v in options.items() if is_store_option(k)}
+    if url is None:
+        if given:
+            msg = (
+                f"option {PREFIX}{next(iter(given))} is for a checkpoint on an object store; leave it "
+                "out, or give a checkpointLocation such as s3://bucket/key."
+            )
+            raise ConfigError(msg)
+        return {}
+    allowed = OPTIONS[kind_of(url)]
+    for name in given:
+        if name not in allowed:
+            scheme = url.partition(":")[0]
+            msg = (
+                f"option {PREFIX}{name} is not one of a store {scheme}://; use one of "
+                f"{', '.join(allowed)}."
+            )
+            raise ConfigError(msg)
+    return given

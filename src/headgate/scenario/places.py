@@ -1,0 +1,49 @@
+"""Where a scenario's checkpoint lies, on a disk or on a store, for those who only have its place."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from headgate.core.location import uri
+from headgate.core.stores import store_url
+from headgate.journal.reader import locate
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.shipping import JournalCopy
+
+
+def written(place: str | os.PathLike[str]) -> str:
+    """Return a place as somebody would write it: a path has lost a slash of a store's address."""
+    return store_url(place) or os.fspath(place)
+
+
+def absolute(place: Path) -> Path:
+    """Return a place that does not depend on the working directory."""
+    return place if store_url(place) is not None else place.absolute()
+
+
+def to_spark(place: Path) -> str:
+    """Return a place as a writer takes it, whatever Spark's default file system is."""
+    return store_url(place) or uri(place.absolute())
+
+
+def journal_at(checkpoint: str | os.PathLike[str]) -> Path:
+    """Return the journal of a checkpoint; of one on a store a copy, which goes when the process ends.
+
+    Raises
+    ------
+    CheckpointError
+        Nothing there is a journal, or the store cannot be read.
+    """
+    if store_url(checkpoint) is None:
+        return locate(checkpoint)
+    made = Path(tempfile.mkdtemp(prefix="headgate-journal-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    copy = made / "journal.jsonl"
+    files = Checkpoint(checkpoint).files
+    if not JournalCopy(files, copy).refresh():
+        copy.unlink()  # so that the sentence is that of a checkpoint without a journal
+    return locate(made)

@@ -1,0 +1,156 @@
+"""Spark's own log of a query whose checkpoint lies on an object store.
+
+Spark writes its log on the driver's disk. What a restart elsewhere needs of it travels inside headgate's
+manifest, so there is one commit for both, and neither log can have a step that the other lacks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+from headgate.core.errors import CheckpointError
+from headgate.core.input import shown
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.manifest import SOURCES, FileEntry, Manifest
+
+_TEXT_BYTES = 2048
+"""Up to here a file of a source's log is in the manifest, above it an object of its own. Chosen."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,199}(/[A-Za-z0-9][A-Za-z0-9_.=-]{0,199}){0,7}")
+"""What may name a file of Spark's log: it is written below a directory of ours."""
+
+
+class CarriedLog:
+    """Takes Spark's log from the driver's disk into manifests, and brings it back.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        On a store; its `path` is where Spark's log is.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._log = checkpoint.path
+        self._texts: dict[str, str] = {}
+        self._objects: dict[str, FileEntry] = {}
+
+    def restore(self, latest: Manifest) -> None:
+        """Write down Spark's log as the newest manifest has it.
+
+        Raises
+        ------
+        CheckpointError
+            It has none, or not all of it is there.
+        """
+        carried = latest.engine.get("spark")
+        if not isinstance(carried, dict):
+            where = self._checkpoint.location
+            msg = (
+                f"checkpoint {where} has no log of Spark's in its manifest, so it was not written there; "
+                "a checkpoint of a directory cannot be copied to a store."
+            )
+            raise CheckpointError(msg)
+        files = {file.name: file for file in latest.files}
+        for path, text in {**carried["texts"], **self._noted(latest)}.items():
+            self._write(path, text.encode())
+        for path, name in carried["objects"].items():
+            entry = files[f"{SOURCES}/{name}"]
+            crc32, length = entry.crc32, entry.length
+            data = self._checkpoint.read_file(SOURCES, name, length=length, crc32=crc32)
+            self._write(path, data)
+
+    def take(self, batch_id: int) -> None:
+        """Read what Spark has noted up to a batch that it has begun; larger files go to the store."""
+        texts: dict[str, str] = {}
+        objects: dict[str, FileEntry] = {}
+        for path in self._needed(batch_id):
+            if path in self._objects:  # Spark never changes a file of its log
+                objects[path] = self._objects[path]
+                continue
+            data = (self._log / path).read_bytes()
+            text = _text(data)
+            if text is not None and (len(data) <= _TEXT_BYTES or not path.startswith("sources/")):
+                texts[path] = text
+                continue
+            name = uuid.uuid4().hex
+            self._checkpoint.write_file(SOURCES, name, data)
+            objects[path] = FileEntry(f"{SOURCES}/{name}", len(data), zlib.crc32(data))
+        self._texts, self._objects = texts, objects
+
+    def into(self, manifest: Manifest) -> Manifest:
+        """Return a manifest with what was taken last."""
+        names = {path: entry.name.partition("/")[2] for path, entry in self._objects.items()}
+        engine = {**manifest.engine, "spark": {"texts": self._texts, "objects": names}}
+        return replace(manifest, engine=engine, files=(*manifest.files, *self._objects.values()))
+
+    def note_commit(self, latest: Manifest | None) -> None:
+        """At a query's end: note that Spark has committed its last batch, whose output is out."""
+        if latest is None:
+            return
+        path = f"commits/{latest.spark_batch}"
+        carried = latest.engine.get("spark", {}).get("texts", {})
+        if path in carried or not (self._log / path).is_file():
+            return
+        intent = self._checkpoint.read_intent(latest.step) or {"step": latest.step}
+        text = (self._log / path).read_text(encoding="utf-8")
+        noted = {"spark_commit": text, "digest": latest.digest}
+        self._checkpoint.write_intent(latest.step, {**intent, **noted})
+
+    def _noted(self, latest: Manifest) -> dict[str, str]:
+        """Return what `note_commit` has noted of this very manifest."""
+        intent = self._checkpoint.read_intent(latest.step) or {}
+        if intent.get("digest") != latest.digest:
+            return {}
+        return {f"commits/{latest.spark_batch}": str(intent["spark_commit"])}
+
+    def _needed(self, batch_id: int) -> list[str]:
+        """Return the files that a restart from this batch needs, below the log's directory."""
+        found = ["metadata"] if (self._log / "metadata").is_file() else []
+        # a restart reads the batch under way and the one before it
+        for kind in ("offsets", "commits"):
+            numbers = [int(n) for n in _names(self._log / kind) if n.isdecimal()]
+            found += [f"{kind}/{n}" for n in sorted(numbers) if batch_id - 1 <= n <= batch_id]
+        for directory, _, names in os.walk(self._log / SOURCES):
+            below = Path(directory).relative_to(self._log).as_posix()
+            found += [f"{below}/{name}" for name in _since_compacted(names)]
+        return found
+
+    def _write(self, path: str, data: bytes) -> None:
+        if not _PLAIN.fullmatch(path) or ".." in path:
+            msg = (
+                f"the newest manifest of {self._checkpoint.location} names {shown(path, 80)} as a file "
+                "of Spark's log; it is damaged: restore it from a copy."
+            )
+            raise CheckpointError(msg)
+        file = self._log / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+
+
+def _names(directory: Path) -> list[str]:
+    return os.listdir(directory) if directory.is_dir() else []
+
+
+def _since_compacted(names: list[str]) -> list[str]:
+    """Return the files of a source's log that are read: the last compacted one, and those after it."""
+    plain = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
+    compacted = [int(n.partition(".")[0]) for n in plain if re.fullmatch(r"\d+\.compact", n)]
+    since = max(compacted, default=-1)
+    return sorted(
+        name
+        for name in plain
+        if not (number := name.partition(".")[0]).isdecimal() or int(number) >= since
+    )
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,71 @@
+"""Which driver is at work: written into each manifest, so that who loses a race learns who won it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+from headgate.core.input import shown
+
+_BOOTED = re.compile(r"^btime (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A driver's process.
+
+    Attributes
+    ----------
+    host : str
+    pid : int
+    started_s : int
+        When the process began, seconds since 1970 by its own clock: for people only. Nothing is decided
+        by a time.
+    """
+
+    host: str
+    pid: int
+    started_s: int
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return this process."""
+        return cls(socket.gethostname(), os.getpid(), _started_s(os.getpid()))
+
+    @classmethod
+    def of_json(cls, found: Any) -> Self | None:
+        """Return what `to_json` wrote; None for anything else."""
+        try:
+            return cls(str(found["host"]), int(found["pid"]), int(found["started_s"]))
+        except (TypeError, KeyError, ValueError):
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        try:
+            began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.started_s))
+        except (ValueError, OverflowError, OSError):  # a time that no calendar has
+            began = "a time unknown"
+        return f"host {shown(self.host, 80)}, process {self.pid}, started {began}"
+
+
+@cache
+def _started_s(pid: int) -> int:
+    """Return when a process of this host began; now where the system does not say."""
+    try:
+        # behind the name, which may hold blanks and brackets: ticks since the boot are number 22
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        booted = _BOOTED.search(Path("/proc/stat").read_text(encoding="utf-8"))
+        assert booted is not None
+        return int(booted[1]) + int(fields[19]) // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AssertionError):
+        return int(time.time())

@@ -1,0 +1,379 @@
+"""Files of a checkpoint on an object store: S3, Google, Azure and what speaks as they do.
+
+A request may be answered twice, late, or not at all. Writing is therefore told by what lies there: who is
+refused because something is there already looks whether that is what he was writing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import re
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headgate.core.errors import CheckpointError
+from headgate.core.stores import Hidden, kind_of
+from headgate.state.store_calls import called
+
+_TRIES = 6
+"""Writes of one file before giving up, where each is refused and nothing is there. Chosen."""
+
+_WAIT_S = 0.05
+"""Before the second of them; doubled each time. Chosen."""
+
+_PARTS_BYTES = 32 << 20
+"""From here on a file goes in parts, each with a time limit of its own. Chosen."""
+
+_TIMEOUT = "60s"
+_GIVE_UP = timedelta(minutes=2)
+"""How long a store may be throttling or away before a request fails. Chosen: a batch waits for it."""
+
+_STORES = {"s3": "S3Store", "gs": "GCSStore", "abfss": "AzureStore"}
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": (),
+    "abfss": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
+}
+"""Environment variables in which the library finds an address."""
+
+_CODE = re.compile(r"<Code>(\w{1,80})</Code>")
+_STATUS = re.compile(r"status code: (\d{3})")
+_used_in: list[int] = []
+"""The process that has made requests: the library's threads do not survive a fork."""
+
+Result = TypeVar("Result")
+
+
+class ObjectFiles:
+    """Files below a place on an object store; safe to use from several threads.
+
+    Parameters
+    ----------
+    url : str
+        A `headgate.core.stores.store_url`.
+    options : mapping
+        As `headgate.core.stores.options_for` returns them; what is not given is found in the
+        environment or by the cloud's own chain.
+
+    Attributes
+    ----------
+    requests : Counter
+        Calls made, by kind; what the library repeats by itself is not seen.
+    """
+
+    shared = True
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self.url = url
+        self._options = {name: Hidden(text) for name, text in options.items()}
+        self._lock = threading.Lock()
+        self.requests: Counter[str] = Counter()
+
+    @cached_property
+    def _store(self) -> Any:
+        kind = kind_of(self.url)
+        config = {_snake(name): str(text) for name, text in self._options.items()}
+        timeout = config.pop("timeout", _TIMEOUT)
+        address = config.get("endpoint") or config.get("base_url")
+        address = address or next(filter(None, map(os.environ.get, _ENDPOINTS[kind])), "")
+        # without encryption only where the address asks for that, as a server on this host does
+        client = {"timeout": timeout, "allow_http": address.startswith("http://")}
+        maker = getattr(_library("obstore.store"), _STORES[kind])
+        with self._explained("open", ""):
+            return maker.from_url(
+                self.url,
+                config=config,
+                client_options=client,
+                retry_config={"retry_timeout": _GIVE_UP},
+            )
+
+    def at(self, name: str) -> str:
+        """Return the address of a file."""
+        return f"{self.url}/{name}" if name else self.url
+
+    def prepare(self, directories: Iterable[str]) -> None:
+        """Do nothing: a store has no directories."""
+
+    def check(self) -> None:
+        """Try what a checkpoint needs of its store.
+
+        Raises
+        ------
+        CheckpointError    The bucket is not there, may not be used, or lets one write over another.
+        """
+        name, mine, other = f"probe-{secrets.token_hex(8)}", b"first\n", b"second\n"
+        self.put_new(name, mine)
+        try:
+            self.put_new(name, other)
+        except FileExistsError:
+            kept = self.get(name) == mine
+        else:
+            kept = False
+        self.names("manifests")
+        self._call("remove", name, lambda: _library("obstore").delete(self._store, [name]))
+        if not kept:
+            msg = (
+                f"{self.url} cannot hold a checkpoint: its store lets one writer write over another "
+                "(it ignores If-None-Match); use a store with conditional writes."
+            )
+            raise CheckpointError(msg)
+
+    def is_there(self) -> bool:
+        """Return whether a checkpoint was begun here: its identity is its first object."""
+        return self.exists("identity.json")
+
+    def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Write an object over one of that name; a store has it durably, whatever is asked for."""
+        parts = len(data) >= _PARTS_BYTES
+        self._call(
+            "write",
+            name,
+            lambda: _library("obstore").put(self._store, name, data, use_multipart=parts),
+            len(data),
+        )
+
+    def put_new(self, name: str, data: bytes) -> None:
+        """Create an object, unless there is one of that name with other bytes."""
+        wait_s, failure = _WAIT_S, None
+        for _ in range(_TRIES):
+            try:
+                self._create(name, data)
+            except FileExistsError:
+                failure = None
+            except _Unanswered as error:
+                failure = error.meant
+            else:
+                return
+            there = self._found(name)
+            if there == data:
+                return  # this write's own success, whose answer was lost
+            if there is not None:
+                raise FileExistsError(self.at(name))
+            # refused, and nothing there: another write was under way, and failed
+            time.sleep(wait_s * random.uniform(0.5, 1.5))
+            wait_s *= 2
+        msg = f"{self.at(name)} cannot be written: each try was refused, and nothing is there."
+        raise failure or CheckpointError(msg)
+
+    def put_unique(self, name: str, data: bytes) -> None:
+        """Create an object, a large one in parts; those cannot be refused because there is one."""
+        if len(data) < _PARTS_BYTES:
+            self.put_new(name, data)
+        else:
+            self.put(name, data)
+
+    def _create(self, name: str, data: bytes) -> None:
+        exceptions = _library("obstore.exceptions")
+        exists = (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileExistsError)
+
+        def create() -> None:
+            try:
+                _library("obstore").put(self._store, name, data, mode="create", use_multipart=False)
+            except exists as error:
+                raise FileExistsError(self.at(name)) from error
+            except exceptions.GenericError as error:
+                meant = self._sentence("write", name, error)
+                if _is_conflict(error):
+                    raise FileExistsError(self.at(name)) from error
+                if _status(error) in ("", "500", "502", "503", "504"):
+                    raise _Unanswered(meant) from error
+                raise meant from error
+
+        self._call("write", name, create, len(data))
+
+    def get(self, name: str) -> bytes:
+        """Return an object's bytes."""
+        found = self._found(name)
+        if found is None:
+            msg = (
+                f"{self.at(name)} cannot be read (it is missing): "
+                "`headgate inspect --verify` on the checkpoint says what else is affected"
+            )
+            raise CheckpointError(msg)
+        return found
+
+    def _found(self, name: str) -> bytes | None:
+        def read() -> bytes | None:
+            try:
+                return bytes(_library("obstore").get(self._store, name).bytes())
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise
+                return None
+
+        return self._call("read", name, read)
+
+    def get_large(self, name: str) -> bytes:
+        """Return an object's bytes."""
+        return self.get(name)
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """Return some of an object's bytes."""
+
+        def read() -> bytes:
+            try:
+                found = _library("obstore").get_range(self._store, name, start=start, length=length)
+            except _library("obstore.exceptions").GenericError as error:
+                if _status(error) == "416":  # it ends before
+                    return b""
+                raise
+            return bytes(found)
+
+        return self._call("read", name, read)
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is an object of that name."""
+
+        def look() -> bool:
+            try:
+                _library("obstore").head(self._store, name)
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise
+                return False
+            return True
+
+        return self._call("read", name, look)
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names below a directory; none where there is no such."""
+        return list(self._listed(directory))
+
+    def sizes(self, directory: str) -> Mapping[str, int]:
+        """Return the sizes of the objects below a directory."""
+        return self._listed(directory)
+
+    def _listed(self, directory: str) -> dict[str, int]:
+        def listed() -> dict[str, int]:
+            found = _library("obstore").list(self._store, directory)
+            return {
+                str(one["path"]).removeprefix(f"{directory}/"): int(one["size"])
+                for chunk in found
+                for one in chunk
+            }
+
+        return self._call("list", f"{directory}/", listed)
+
+    def remove(self, names: Iterable[str]) -> int:
+        """Delete objects, many with one request."""
+        asked = list(names)
+        if not asked:
+            return 0
+        try:
+            self._call("remove", asked[0], lambda: _library("obstore").delete(self._store, asked))
+        except CheckpointError:
+            return 0
+        return len(asked)
+
+    def set_aside(self, name: str) -> str:
+        """Copy an object to another name, and delete it."""
+        aside = f"{name}.damaged"
+        try:
+            self.put(aside, self.get(name))
+        except CheckpointError:
+            return ""
+        self.remove([name])
+        return aside.rpartition("/")[2]
+
+    def request_count(self) -> int | None:
+        """Return how many requests were made."""
+        return self.requests.total()
+
+    def _call(self, act: str, name: str, do: Callable[[], Result], length: int = 0) -> Result:
+        path = Path(name)
+        called(act, path.parent, path.name, length)
+        with self._lock:
+            self.requests[act] += 1
+        _refuse_after_fork()
+        with self._explained(act, name):
+            return do()
+
+    @contextmanager
+    def _explained(self, act: str, name: str) -> Iterator[None]:
+        """Turn what the library says into one sentence without an address's query or a key."""
+        errors = _library("obstore.exceptions").BaseError
+        try:
+            yield
+        except (FileExistsError, _Unanswered, CheckpointError):
+            raise
+        except (errors, OSError, ValueError) as error:
+            raise self._sentence(act, name, error) from None
+
+    def _sentence(self, act: str, name: str, error: Exception) -> CheckpointError:
+        text = str(error)
+        found = _CODE.search(text)
+        code, status = found[1] if found else "", _status(error)
+        if code == "NoSuchBucket":
+            msg = f"checkpoint {self.url}: its bucket does not exist; create it, or name another."
+        elif status in ("401", "403"):
+            msg = (
+                f"{self.at(name)}: the store refuses to {act} ({status} {code or 'Forbidden'}); give "
+                "this user the right to, or other credentials."
+            )
+        elif "Missing" in text or "credential" in text.lower():
+            msg = (
+                f"{self.url}: the store has no credentials to {act} with; set them as its cloud does, or "
+                "by options headgate.store.*."
+            )
+        else:
+            why = " ".join(filter(None, (status, code))) or "no answer from its address"
+            msg = f"{self.at(name)}: the store cannot {act} ({why}); see whether it can be reached."
+        return CheckpointError(msg)
+
+
+class _Unanswered(Exception):
+    """A request of which nobody knows whether it was carried out."""
+
+    def __init__(self, meant: CheckpointError) -> None:
+        super().__init__(str(meant))
+        self.meant = meant
+
+
+def _snake(name: str) -> str:
+    return re.sub("([A-Z])", r"_\1", name).lower()
+
+
+def _status(error: Exception) -> str:
+    found = _STATUS.search(str(error))
+    return found[1] if found else ""
+
+
+def _is_conflict(error: Exception) -> bool:
+    return _status(error) in ("409", "412")
+
+
+def _library(name: str) -> Any:
+    """Import a part of the library for stores.
+
+    Raises
+    ------
+    CheckpointError    It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        msg = "a checkpoint on an object store needs obstore; run pip install 'headgate[store]'."
+        raise CheckpointError(msg) from error
+
+
+def _refuse_after_fork() -> None:
+    """Refuse what would wait for ever: the library's threads are the parent's."""
+    pid = os.getpid()
+    if not _used_in:
+        _used_in.append(pid)
+    elif _used_in[0] != pid:
+        msg = (
+            f"process {pid} was forked from one that had used a store, and cannot use it; start it as a "
+            "new process (spawn)."
+        )
+        raise CheckpointError(msg)
