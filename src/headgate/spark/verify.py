@@ -213,7 +213,7 @@ def verify(
     # a stateless query has no manifest; what it wrote is what its journal says
     until = last_batch if latest is None else latest.spark_batch
     if store.files.shared:
-        offsets, starts = carried_offsets(latest, until), None
+        offsets, starts = carried_offsets(latest, until), []
     else:
         offsets = end_offsets(store.path, until)
         starts = start_offsets(store.path, len(offsets))
@@ -247,6 +247,8 @@ def start_offsets(location: Path, count: int) -> list[str | None]:
         _, brace, rest = text.partition("{")
         found.append(brace + rest if brace else None)
     return found
+
+
 def carried_offsets(latest: Manifest | None, batch: int) -> list[str | None]:
     """Return the end offsets of a Spark batch as `end_offsets` does, from a manifest that has them."""
     text = None if latest is None else offsets_text(latest, batch)
