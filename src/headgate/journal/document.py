@@ -69,7 +69,8 @@ def _section(title: str, kind: type) -> str:
     for name, kind_text, default, text in field_docs(kind):
         shown = "empty" if default.startswith("field(") or default == "()" else default
         escaped = kind_text.replace("|", "\\|")
-        lines.append(f"| `{name}` | `{escaped}` | {shown} | {" ".join(text.split())} |")
+        meaning = " ".join(text.split())
+        lines.append(f"| `{name}` | `{escaped}` | {shown} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 
