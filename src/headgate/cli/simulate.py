@@ -41,7 +41,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
     ],
     policy: Annotated[
         str, typer.Option(help="Policies to compare, such as 'streamswitch(0.2),static(8)'.")
-    ] = "streamswitch",
+    ] = "unified,streamswitch",
     slots_max: Annotated[int, typer.Option(help="Most slots there may be.")] = 64,
     key_groups: Annotated[int, typer.Option(help="Key groups.")] = 128,
     mode: Annotated[str, typer.Option(help="continuous or micro-batch.")] = "continuous",

@@ -39,6 +39,9 @@ LIMITS: Mapping[str, Callable[..., Policy]] = {
 }
 """Parameters that every policy over slots takes beside its own, by name only; inside out."""
 
+DEFAULT = "unified"
+"""What steers a query that has an SLO and names no policy."""
+
 _POLICIES: Mapping[str, Callable[..., Policy]] = {
     "dhalion": Dhalion,
     "drs": Drs,

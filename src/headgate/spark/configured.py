@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from headgate.control import registry
 from headgate.core import formats
 from headgate.core.errors import ConfigError
 from headgate.spark.cluster import session as sessions
@@ -92,7 +93,7 @@ def limits(settings: QuerySettings, job: JobConfig, cores: int) -> dict[str, Any
 def parameters(settings: QuerySettings, job: JobConfig, cores: int) -> dict[str, Any]:
     """Return what the journal's header says of the settings."""
     found = dataclasses.asdict(job) | (limits(settings, job, cores) if settings.slos else {})
-    policy = settings.policy.name if settings.policy is not None else "streamswitch"
+    policy = settings.policy.name if settings.policy is not None else registry.DEFAULT
     return found | {
         "slo": [str(slo) for slo in settings.slos],
         "advise": settings.advise,

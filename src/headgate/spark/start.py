@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from headgate.control import registry
 from headgate.control.replicas import ReplicaPolicy
 from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
 from headgate.operators.spec import OutputMode
@@ -222,7 +223,7 @@ def _controller(
         return None
     config = ControlConfig(
         settings.slos,
-        policy or given.policy_of("streamswitch", {}),
+        policy or given.policy_of(registry.DEFAULT, {}),
         advise=settings.advise,
         unsplittable={op.id: op.spec.unsplittable for op in operators},
         windows_us=results_after_us(operators),
