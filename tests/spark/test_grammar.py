@@ -23,7 +23,7 @@ from headgate.core.errors import UnsupportedQuery
 SEEDS, AT_ONCE = 2000, 20
 """Queries of the thorough run, and of one of its tests."""
 
-QUICK, QUICK_AMONG = 12, 200
+QUICK, QUICK_AMONG = 10, 200
 """Queries of the short run, and among how many they are chosen."""
 
 REFUSED: dict[str, str] = {}
