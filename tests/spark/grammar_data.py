@@ -2,7 +2,7 @@
 
 Values are such that any two right answers are equal: doubles are quarters, so that sums are exact in any
 order, and what was sent twice is the same in all columns. The last file of each stream holds one record
-far behind all others, which closes everything; `LONERS` says of whom it is.
+far behind all others, which closes everything; see `LONERS`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,18 @@ EVENTS = (
     "place struct<city: string, zip: int>, payload string"
 )
 CLICKS = "click_id bigint, click_ts timestamp, click_user string, ad bigint, cost double"
-LONERS = {"events": {"user": "eve", "device": "d9"}, "clicks": {"click_user": "kim", "ad": 99}}
+LONERS = {
+    "events": {
+        "user": "eve",
+        "device": "d9",
+        "action": "view",
+        "value": 1.0,
+        "tags": ["a"],
+        "payload": '{"temp": 1.0, "unit": "C"}',
+    },
+    "clicks": {"click_user": "kim", "ad": 99},
+}
+"""What closes everything passes all filters that stand below an operator, and meets nothing."""
 USERS = ["ann", "bob", "cy", "dee"]
 
 
@@ -136,12 +147,12 @@ class Given:
         return self.spark.sql(
             "SELECT * FROM VALUES ('ann', 'gold', 1), ('bob', 'silver', 2), ('cy', 'gold', 3), "
             "('zed', 'iron', 4), ('d1', 'gold', 2), ('D2', 'silver', 1), ('buy', 'gold', 3), "
-            "('low', 'iron', 1), ('Rome', 'gold', 4) AS t(name, tier, level)"
+            "('low', 'iron', 1), ('Rome', 'gold', 4), ('eve', 'iron', 5) AS t(name, tier, level)"
         )
 
     @property
     def devices(self) -> DataFrame:
         """A table of devices."""
         return self.spark.sql(
-            "SELECT * FROM VALUES ('d1', 'hall'), ('d2', 'roof') AS t(device, room)"
+            "SELECT * FROM VALUES ('d1', 'hall'), ('d2', 'roof'), ('d9', 'loft') AS t(device, room)"
         )

@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.stateful_processor import TimerValues
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from headgate.core.errors import UnsupportedQuery
+from headgate.core.errors import ProcessorError, UnsupportedQuery
 from headgate.operators.processor import TIMERS, Keyed, State, TimeMode, Timers
 from headgate.spark.read.declaration import declared
 from headgate.spark.worker.arrow_processor import ArrowProcessor
@@ -357,3 +357,44 @@ def test_a_declaration_that_cannot_be_kept_is_refused(schema, ttl_ms, mode, mess
 
     with pytest.raises(UnsupportedQuery, match=message):
         declared(Odd(), mode)
+
+
+def put_out(frames):
+    """Return what a processor's frames become, or the message of the one that does not fit."""
+    kinds = {"k": T.StringType(), "n": T.LongType(), "x": T.DoubleType()}
+    returns = T.StructType([T.StructField(name, kind) for name, kind in kinds.items()])
+    given = {name: False for name in _SETTINGS} | {"timezone": "UTC", "assign_cols_by_name": True}
+    made = PandasProcessor(
+        processor=Nested(),
+        keys=pa.schema([]),
+        inputs=pa.schema([]),
+        initial=pa.schema([]),
+        outputs=to_arrow_schema(returns),
+        states={},
+        mode=TimeMode.NONE,
+        returns=returns,
+        settings=given,
+    )
+    try:
+        return made._output(frames).to_pylist()
+    except ProcessorError as error:
+        return str(error)
+
+
+def test_frames_of_one_kind_are_converted_together_and_answer_as_one_by_one():
+    frame = pytest.importorskip("pandas").DataFrame
+    frames = [frame({"k": [f"a{i}"], "n": [2**60 + i], "x": [i / 2]}) for i in range(40)]
+    # other types, other orders of columns, nulls, and none
+    frames += [
+        frame({"k": ["b"], "n": [None], "x": [1]}),
+        frame({"k": [None], "n": [3], "x": [None]}),
+    ]
+    frames += [frame({"x": [0.5], "n": [4], "k": ["c"]}), frames[0][:0]]
+    frames += [frame({"k": ["d", "e"], "n": [2**60 + 1, 6], "x": [float("inf"), 2.5]})]
+    together = put_out(frames)
+    assert together == [row for one in frames for row in put_out([one])]
+    assert together[39]["n"] == 2**60 + 39
+    assert "frame 46 of 46" in put_out(
+        [*frames, frame({"k": ["f"], "n": ["no number"], "x": [1.0]})]
+    )
+    assert "frame 41 of 41" in put_out([*frames[:40], "no frame"])

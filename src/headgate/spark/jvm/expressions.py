@@ -91,6 +91,16 @@ def null_where_present(spark: SparkSession, value: Jvm, child: Jvm) -> Jvm:
     return expressions.If(expressions.IsNotNull(value), nothing, child)
 
 
+def same_even_null(spark: SparkSession, left: Jvm, right: Jvm) -> Jvm:
+    """Return whether two values are equal, or both null."""
+    return jvm(spark).org.apache.spark.sql.catalyst.expressions.EqualNullSafe(left, right)
+
+
+def both(spark: SparkSession, left: Jvm, right: Jvm) -> Jvm:
+    """Return whether two conditions hold."""
+    return jvm(spark).org.apache.spark.sql.catalyst.expressions.And(left, right)
+
+
 def interval_parts(value: Jvm) -> tuple[int, int, int]:
     """Return the months, days and microseconds of a calendar interval."""
     months, days, micros = (get_field(value, n) for n in ("months", "days", "microseconds"))

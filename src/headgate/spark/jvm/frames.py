@@ -6,6 +6,10 @@ own, since other workers need not import it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib import import_module
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -75,6 +79,21 @@ def to_rows(
         )
         made = writer._create_batch([(frame, older.to_arrow_type(kind), kind)])
     return pa.RecordBatch.from_struct_array(made.column(0))
+
+
+def joined(frames: Sequence[Any]) -> list[Any]:
+    """Return pandas frames with neighbours of the same columns and types made one.
+
+    Converting a frame costs far more than its rows do. Anything that is no frame is left as it is.
+    """
+    kinds = [(tuple(f.columns), tuple(f.dtypes)) if hasattr(f, "dtypes") else None for f in frames]
+    concat = import_module("pandas").concat
+    found = []
+    for kind, run in groupby(zip(kinds, frames, strict=True), key=itemgetter(0)):
+        alike = [frame for _, frame in run]
+        one = kind is not None and len(alike) > 1
+        found += [concat(alike, ignore_index=True)] if one else alike
+    return found
 
 
 def _serializers() -> Any:

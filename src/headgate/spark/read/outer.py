@@ -12,15 +12,23 @@ looks at: an equality. A semi join is the semi join of L with ``pairs``.
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headgate.spark.jvm.expressions import catalyst, column, data_type
+from headgate.spark.jvm.expressions import both, column, data_type, same_even_null
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
-from headgate.spark.jvm.plans import analysed, inner_join, join_of, named_as, of_rows, union
+from headgate.spark.jvm.plans import (
+    analysed,
+    inner_join,
+    join_of,
+    named_as,
+    of_rows,
+    project,
+    union,
+)
 from headgate.spark.read.conditions import ConditionReader
 
 _SIDES = {
@@ -74,7 +82,9 @@ class _Rewritten:
     def plan(self, kind: str) -> Jvm:
         """Return what puts out the rows of a join of that kind."""
         if kind == "LEFT SEMI":
-            return self._with_pairs(0, "LeftSemi")[0]
+            return project(
+                self._spark, each(self._join.output()), self._with_pairs(0, "LeftSemi")[0]
+            )
         alone = [self._alone(side) for side in _SIDES[kind]]
         pairs = named_as(of_rows(self._spark, self._pairs), each(self._join.output()))
         return union(self._spark, [pairs, *alone])
@@ -82,30 +92,32 @@ class _Rewritten:
     def _with_pairs(self, side: int, kind: str) -> tuple[Jvm, Jvm]:
         """Return a side's join with the pairs of its content, and a column that pairs have."""
         mine, other = self._looked_at[side], self._looked_at[1 - side]
-        frame = of_rows(self._spark, self._pairs)
-        contents = [_content(self._spark, a).alias(f"m{i}") for i, a in enumerate(mine)]
-        partner = analysed(frame.select(*contents, *(column(self._spark, a) for a in other)))
-        there = list(each(partner.output()))[: len(mine)]
-        same = [
-            _content(self._spark, a).eqNullSafe(column(self._spark, b))
-            for a, b in zip(mine, there, strict=True)
-        ]
-        theirs = {a.exprId().toString() for a in other}
-        mines = {a.exprId().toString() for a in mine}
+        whole = list(each(self._inputs[side].output()))
+        records, own = self._marked(self._inputs[side], mine, whole)
+        pairs, theirs = self._marked(self._pairs, mine, other)
+        same = [same_even_null(self._spark, a, b) for a, b in zip(own, theirs, strict=True)]
+        there = {a.exprId().toString() for a in other}
+        here = {a.exprId().toString() for a in mine}
         for conjunct in self._compared:
             named = {a.exprId().toString() for a in _references(conjunct)}
-            if named & mines or not named & theirs:
-                same.append(column(self._spark, conjunct))
-        condition = catalyst(reduce(lambda a, b: a & b, same))
-        inputs = (self._inputs[side], partner) if side == 0 else (partner, self._inputs[side])
-        return join_of(self._spark, self._join, inputs, kind, condition), there[0]
+            if named & here or not named & there:
+                same.append(conjunct)
+        condition = reduce(partial(both, self._spark), same)
+        inputs = (records, pairs) if side == 0 else (pairs, records)
+        return join_of(self._spark, self._join, inputs, kind, condition), theirs[0]
+
+    def _marked(self, plan: Jvm, contents: list[Jvm], others: list[Jvm]) -> tuple[Jvm, list[Jvm]]:
+        """Return a plan of some columns with what of a side's records is compared, and that."""
+        kept = [column(self._spark, a) for a in others]
+        made = [_content(self._spark, a).alias(f"content{i}") for i, a in enumerate(contents)]
+        marked = analysed(of_rows(self._spark, plan).select(*kept, *made))
+        return marked, list(each(marked.output()))[len(kept) :]
 
     def _alone(self, side: int) -> Jvm:
         """Return the rows of one side that have no partner, and nulls for the other's."""
-        marked, there = self._with_pairs(side, _JOINS[side])
-        frame: DataFrame = of_rows(self._spark, marked)
+        joined, there = self._with_pairs(side, _JOINS[side])
         # a content is a struct, which is there even where what is in it is null
-        frame = frame.where(column(self._spark, there).isNull())
+        frame = of_rows(self._spark, joined).where(column(self._spark, there).isNull())
         mine = {a.exprId().toString() for a in each(self._inputs[side].output())}
         values = [
             column(self._spark, a)
@@ -123,7 +135,9 @@ def _references(expression: Jvm) -> list[Jvm]:
 
 def _content(spark: SparkSession, attribute: Jvm) -> Column:
     """Return what of a record is compared; never as event time, by which Spark drops records."""
-    value = column(spark, attribute)
-    if isinstance(data_type(attribute.dataType()), T.TimestampType):
+    value, kind = column(spark, attribute), data_type(attribute.dataType())
+    if isinstance(kind, T.TimestampType):
         value = F.unix_micros(value)
+    elif isinstance(kind, T.MapType):
+        value = F.map_entries(value)  # Spark compares no maps
     return F.struct(value.alias("c"))

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from headgate.core.errors import ProcessorError
 from headgate.operators.leaves import one_batch
 from headgate.operators.processor import Keyed
-from headgate.spark.jvm.frames import to_rows, to_series
+from headgate.spark.jvm.frames import joined, to_rows, to_series
 from headgate.spark.worker.user_processor import RowProcessor
 
 _SETTINGS = {
@@ -31,6 +31,9 @@ _SETTINGS = {
     ),
 }
 """Spark's settings that say how frames are made and read."""
+
+_UNFIT = (PySparkException, pa.ArrowException, AttributeError, TypeError, ValueError)
+"""What converting a frame raises where it is none, or is of other types."""
 
 _ON = {"assign_cols_by_name"}
 """Those that are on unless switched off."""
@@ -101,27 +104,35 @@ class PandasProcessor(RowProcessor):
         return row.copy() if hasattr(row, "iloc") else row
 
     def _output(self, found: list[Any]) -> pa.RecordBatch:
-        given, batches = self.settings, []
+        if not found:
+            return pa.RecordBatch.from_pylist([], schema=self.outputs)
+        try:
+            return one_batch([self._rows(frame) for frame in joined(found)])
+        except _UNFIT:
+            return one_batch(list(self._one_by_one(found)))
+
+    def _one_by_one(self, found: list[Any]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each frame; the message names the one that does not fit."""
         for number, frame in enumerate(found):
             try:
-                batch = to_rows(
-                    frame,
-                    self.returns,
-                    timezone=given["timezone"],
-                    safecheck=given["safecheck"],
-                    assign_cols_by_name=given["assign_cols_by_name"],
-                    int_to_decimal_coercion_enabled=given["int_to_decimal_coercion_enabled"],
-                )
-            except (PySparkException, pa.ArrowException, AttributeError, TypeError, ValueError):
+                yield self._rows(frame)
+            except _UNFIT:
                 msg = (
                     f"frame {number + 1} of {len(found)} that {self.name} put out does not fit its "
                     f"output schema {self.returns.simpleString()}."
                 )
                 raise ProcessorError(msg) from None
-            batches.append(batch)
-        if not batches:
-            return pa.RecordBatch.from_pylist([], schema=self.outputs)
-        return one_batch(batches)
+
+    def _rows(self, frame: Any) -> pa.RecordBatch:
+        given = self.settings
+        return to_rows(
+            frame,
+            self.returns,
+            timezone=given["timezone"],
+            safecheck=given["safecheck"],
+            assign_cols_by_name=given["assign_cols_by_name"],
+            int_to_decimal_coercion_enabled=given["int_to_decimal_coercion_enabled"],
+        )
 
 
 def _without_zone(value: Any) -> Any:
