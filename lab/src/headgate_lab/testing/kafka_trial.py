@@ -24,9 +24,10 @@ from pathlib import Path
 
 from headgate.core.errors import EngineError
 from headgate.spark.settings.kafka import SERVERS, kafka_target
+from headgate.spark.step.kafka_notes import NOTES
 from headgate.spark.step.kafka_writer import KafkaRecord, KafkaWriter
 from headgate.spark.workloads.broker import Broker
-from headgate.spark.workloads.topics import committed, make_topic, put
+from headgate.spark.workloads.topics import committed, has_topic, make_topic, put
 
 ONCE, PLAIN = "once", "plain"
 _ROWS = 200
@@ -80,6 +81,8 @@ def run_trial(
     topics = {name: f"{name}-{seed}" for name in (ONCE, PLAIN)}
     for topic in topics.values():
         make_topic(broker.servers, topic, 3)
+    if not has_topic(broker.servers, NOTES):
+        make_topic(broker.servers, NOTES, 1)
     found = KafkaTrial()
     victims = ["writer"] * writers + ["broker"] * brokers
     chance.shuffle(victims)
