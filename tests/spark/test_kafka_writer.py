@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from headgate.core.errors import CheckpointError, ConfigError, EngineError
 from headgate.spark.settings import kafka as settings
 from headgate.spark.settings.kafka import KafkaTarget, kafka_target
 from headgate.spark.step import kafka_writer
+from headgate.spark.step.kafka_notes import NOTES
 from headgate.spark.step.kafka_writer import KafkaRecord, KafkaWriter
 
 TARGET = KafkaTarget("here:9092", "out", {"bootstrap.servers": "here:9092"}, 60.0, 0.5)
@@ -60,17 +61,6 @@ class FakeKafka:
     def Producer(self, *_: Any, **__: Any) -> FakeKafka:
         return self
 
-    Consumer = Producer
-
-    def TopicPartition(self, topic: str, partition: int, offset: int = -1001) -> Any:
-        return SimpleNamespace(topic=topic, partition=partition, offset=offset, error=None)
-
-    def consumer_group_metadata(self) -> str:
-        return "group"
-
-    def close(self) -> None:
-        pass
-
     def purge(self, blocking: bool) -> None:
         pass
 
@@ -79,32 +69,28 @@ class FakeKafka:
         self.opened += 1
         self.open = None
 
-    def committed(self, asked: list[Any], timeout: float) -> list[Any]:
-        self._may_fail("look")
-        asked[0].offset = -1001 if self.note is None else self.note
-        return asked
-
     def begin_transaction(self) -> None:
         self.open = []
 
     def produce(self, topic: str, value: bytes | None, key: bytes | None, **_: Any) -> None:
         self._may_fail("produce")
         assert self.open is not None
-        self.open.append(value)
+        if topic == NOTES:
+            assert value is not None
+            self.noting = json.loads(value)["step"]
+        else:
+            self.open.append(value)
 
     def poll(self, timeout: float) -> None:
         pass
-
-    def send_offsets_to_transaction(self, notes: list[Any], group: str, timeout: float) -> None:
-        self._may_fail("note")
-        self.noting = notes[0].offset
 
     def commit_transaction(self, timeout: float) -> None:
         if not self.commits_first:
             self._may_fail("commit")
         assert self.open is not None
         self.seen += self.open
-        self.note, self.open = self.noting, None
+        self.note = self.note if self.noting is None else self.noting
+        self.open = self.noting = None
         self._may_fail("commit")
 
 
@@ -112,6 +98,7 @@ class FakeKafka:
 def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     made = FakeKafka()
     monkeypatch.setattr(kafka_writer, "confluent", lambda: made)
+    monkeypatch.setattr(kafka_writer, "last_note", lambda *_: made.note)
     return made
 
 
@@ -135,13 +122,13 @@ def test_a_step_that_was_written_is_skipped_also_by_the_next_driver(kafka: FakeK
 
 
 def test_records_and_note_are_of_one_transaction(kafka: FakeKafka) -> None:
-    kafka.fails("note", "MSG_SIZE_TOO_LARGE")
+    kafka.fails("produce", "MSG_SIZE_TOO_LARGE")
     writer = KafkaWriter(TARGET, "job")
     with pytest.raises(EngineError, match="could not write step 0"):
         writer.write(0, rows(b"a"))
     assert (kafka.seen, kafka.note) == ([], None)
     assert writer.write(0, rows(b"a"))
-    assert (kafka.seen, kafka.note) == ([b"a"], 1)
+    assert (kafka.seen, kafka.note) == ([b"a"], 0)
 
 
 def test_a_transaction_that_failed_is_begun_anew(kafka: FakeKafka) -> None:
@@ -164,12 +151,6 @@ def test_what_may_be_called_again_is(kafka: FakeKafka) -> None:
     assert kafka.opened == 1
 
 
-def test_a_coordinator_that_loads_is_asked_again(kafka: FakeKafka) -> None:
-    kafka.note = 8
-    kafka.fails("look", "COORDINATOR_LOAD_IN_PROGRESS")
-    assert KafkaWriter(TARGET, "job").open() == 7
-
-
 def test_a_driver_that_was_fenced_does_not_fence_back(kafka: FakeKafka) -> None:
     kafka.fails("commit", "_FENCED")
     with pytest.raises(
@@ -181,7 +162,7 @@ def test_a_driver_that_was_fenced_does_not_fence_back(kafka: FakeKafka) -> None:
 
 
 def test_a_checkpoint_that_was_put_back_is_refused(kafka: FakeKafka) -> None:
-    kafka.note = 6
+    kafka.note = 5
     writer = KafkaWriter(TARGET, "job")
     assert not writer.write(5, rows(b"a"))
     with pytest.raises(

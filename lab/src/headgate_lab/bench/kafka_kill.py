@@ -261,10 +261,14 @@ class _Run:
             self._broker.start()
             return "broker"
         if victim == WORKER:
-            workers = _python_workers(self._process.pid)
-            for pid in self._random.sample(workers, min(1, len(workers))):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            deadline = time.monotonic() + self._chosen.life_s_max
+            while not (workers := _python_workers(self._process.pid)):
+                if time.monotonic() > deadline:
+                    msg = "there is no Python worker to kill; look at the jobs."
+                    raise EngineError(msg)
+                time.sleep(_POLL_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._random.choice(workers), signal.SIGKILL)
             return f"one of {len(workers)} workers"
         whole = self._random.random() < 0.5  # noqa: PLR2004 (half of them)
         if whole:
@@ -377,19 +381,19 @@ class _Run:
         )
 
 
-def _python_workers(group: int) -> list[int]:
-    """Return the Python workers of a driver's process group: those that a daemon has forked."""
+def _python_workers(session_id: int) -> list[int]:
+    """Return the Python workers of a driver, by its session: those that a daemon has forked."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
         with contextlib.suppress(OSError, IndexError, ValueError):
             _, _, rest = (entry / "stat").read_text().rpartition(")")
-            parent, its_group = (int(text) for text in rest.split()[1:3])
+            parent, _, its_session = (int(text) for text in rest.split()[1:4])
             command = (entry / "cmdline").read_bytes()
             above = (Path("/proc") / str(parent) / "cmdline").read_bytes()
             of_daemon = b"worker.daemon" in command and b"worker.daemon" in above
-            if of_daemon and its_group == group:
+            if of_daemon and its_session == session_id:
                 found.append(int(entry.name))
     return found
 

@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import ConfigError, EngineError
 from headgate.spark.settings.kafka import KafkaTarget, confluent, kafka_target
+from headgate.spark.step.kafka_notes import make_notes
 from headgate.spark.step.kafka_writer import NO_TOPIC, KafkaRecord, KafkaWriter
 
 _HEADERS = T.ArrayType(
@@ -159,7 +160,9 @@ def _look(target: KafkaTarget) -> None:
     module = confluent()
     client = module.Producer({**target.client, "log_level": 0})
     try:
-        found = client.list_topics(target.topic, timeout=min(_LOOK_S, target.patience_s))
+        limit_s = min(_LOOK_S, target.patience_s)
+        found = client.list_topics(target.topic, timeout=limit_s)
+        notes = client.list_topics(timeout=limit_s)
     except module.KafkaException as error:
         text = str(error.args[0].str()).strip().rstrip(".")
         msg = (
@@ -174,3 +177,4 @@ def _look(target: KafkaTarget) -> None:
             "topic."
         )
         raise ConfigError(msg)
+    make_notes(module, target, notes.topics)

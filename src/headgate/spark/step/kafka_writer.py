@@ -1,7 +1,7 @@
 """Records into Kafka, each step of a job in one transaction together with a note that it is there.
 
-The note is an offset that a consumer group of the job's own commits in the same transaction: who reads
-the group's offsets knows the last step that readers see, whatever died in between.
+The note is a record of that transaction, too, in a topic of its own: who reads it when nothing is under
+way knows the last step that readers see, whatever died in between.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from headgate.core.errors import CheckpointError, EngineError
 from headgate.spark.settings.kafka import PREFIX, KafkaTarget, confluent
+from headgate.spark.step.kafka_notes import NOTES, last_note, note
 
 _ATTEMPTS = 3
 """Transactions begun for a step before it fails: each after the broker was asked what became of the one
 before. Chosen, not tuned."""
 
 _CALL_S = 10.0
-_OF_PRODUCERS = ("transaction.timeout.ms", "partitioner")
 _POLL_S = 0.05
 
 _TIMED_OUT = -185
@@ -65,7 +65,6 @@ class KafkaWriter:
         self._client = confluent()
         self._name = f"headgate-{job}"
         self._producer: Any = None
-        self._group: Any = None
         self._last: int | None = None
         self._said = ""
 
@@ -89,7 +88,7 @@ class KafkaWriter:
         until_s = time.monotonic() + self._target.patience_s
         try:
             self._call(self._producer.init_transactions, until_s)
-            self._last = self._noted(until_s)
+            self._last = last_note(self._client, self._target, self._name, until_s)
         except self._client.KafkaException as error:
             raise self._failed(error, "begin to write") from error
         return self._last
@@ -142,15 +141,9 @@ class KafkaWriter:
         until_s = time.monotonic() + min(self._target.transaction_s, self._target.patience_s)
         producer = self._producer
         producer.begin_transaction()
-        noted_at = self._target.topic
         for record in records:
             self._produce(record, until_s)
-            noted_at = noted_at or record.topic
-        if noted_at is None:
-            producer.abort_transaction(_CALL_S)
-            return
-        note = self._client.TopicPartition(noted_at, 0, step + 1)
-        self._call(lambda s: producer.send_offsets_to_transaction([note], self._group, s), until_s)
+        self._produce(KafkaRecord(NOTES, self._name.encode(), note(step), None, 0), until_s)
         self._call(producer.commit_transaction, until_s)
 
     def _produce(self, record: KafkaRecord, until_s: float) -> None:
@@ -181,43 +174,6 @@ class KafkaWriter:
                 if not error.args[0].retriable() or time.monotonic() >= until_s:
                     raise
                 time.sleep(_POLL_S)
-
-    # -- the note ---------------------------------------------------------------------------------
-
-    def _noted(self, until_s: float) -> int | None:
-        """Return the last step that was committed, None where there is no note of any; join the group."""
-        kept = {k: v for k, v in self._target.client.items() if k not in _OF_PRODUCERS}
-        reader = self._client.Consumer(
-            # of open transactions it is waited for what becomes of them
-            {**kept, "group.id": self._name, "isolation.level": "read_committed"},
-            logger=_LOG,
-        )
-        try:
-            self._group = reader.consumer_group_metadata()  # to commit as a group that nobody joins
-            while True:
-                try:
-                    return self._last_note(reader, max(until_s - time.monotonic(), 1.0))
-                except self._client.KafkaException as error:
-                    # a coordinator that loads, is elsewhere now, or away
-                    if self._is_final(error) or time.monotonic() >= until_s:
-                        raise
-                    time.sleep(_POLL_S)
-        finally:
-            reader.close()
-
-    def _last_note(self, reader: Any, left_s: float) -> int | None:
-        limit_s = min(left_s, _CALL_S)
-        topics = (
-            [self._target.topic]
-            if self._target.topic
-            else reader.list_topics(timeout=limit_s).topics
-        )
-        asked = [self._client.TopicPartition(topic, 0) for topic in topics]
-        notes = reader.committed(asked, timeout=limit_s)
-        for note in notes:
-            if note.error is not None and note.error.name() not in NO_TOPIC:
-                raise self._client.KafkaException(note.error)
-        return max((note.offset - 1 for note in notes if note.offset > 0), default=None)
 
     def _check_last(self, step: int) -> None:
         if self._last is not None and step < self._last:

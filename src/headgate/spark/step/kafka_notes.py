@@ -1,0 +1,144 @@
+"""Which step of a job is in Kafka: its newest note in a compacted topic that all jobs share."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headgate.core.errors import EngineError
+from headgate.spark.settings.kafka import KafkaTarget
+
+NOTES = "headgate-steps"
+"""The topic: a note per step, written in the transaction of the step; one partition."""
+
+_COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.1",
+    "segment.bytes": str(2**20),
+    "segment.ms": "3600000",
+}
+"""Small segments are cleaned soon, and a start reads little."""
+
+_CALL_S = 10.0
+_POLL_S = 0.05
+_AT_ONCE = 1_000
+_OF_PRODUCERS = ("transaction.timeout.ms", "partitioner")
+
+
+def note(step: int) -> bytes:
+    """Return the value of a step's note."""
+    return json.dumps({"step": step}).encode()
+
+
+def make_notes(client: Any, target: KafkaTarget, topics: Any) -> None:
+    """Make the topic, unless it is among `topics`.
+
+    Parameters
+    ----------
+    client : module
+        ``confluent_kafka``.
+    target : KafkaTarget
+    topics : mapping
+        Of the cluster's metadata.
+
+    Raises
+    ------
+    EngineError
+        The broker does not let it be made.
+    """
+    if NOTES in topics and topics[NOTES].error is None:
+        return
+    admin = client.admin.AdminClient(_settings(target))
+    new = client.admin.NewTopic(NOTES, 1, config=_COMPACTED)
+    try:
+        admin.create_topics([new], operation_timeout=_CALL_S)[NOTES].result(2 * _CALL_S)
+    except client.KafkaException as error:
+        if error.args[0].name() == "TOPIC_ALREADY_EXISTS":
+            return
+        why = str(error.args[0].str()).strip().rstrip(".")
+        msg = (
+            f'Kafka at {target.servers} has no topic "{NOTES}", in which steps are noted, and none could '
+            f"be made ({why}); make it, with one partition and cleanup.policy=compact."
+        )
+        raise EngineError(msg) from error
+
+
+def last_note(client: Any, target: KafkaTarget, job: str, until_s: float) -> int | None:
+    """Return the last step of a job that readers see; None where there is no note of any.
+
+    To be called when nothing of the job is under way. What *other* jobs have under way hides what stands
+    behind it, so it is waited for: for as long as a transaction may take.
+
+    Parameters
+    ----------
+    client : module
+        ``confluent_kafka``.
+    target : KafkaTarget
+    job : str
+        As the notes have it for their key.
+    until_s : float
+        On the monotonic clock.
+
+    Raises
+    ------
+    EngineError
+        It cannot be known in time.
+    """
+    settings = _settings(target) | {"group.id": job, "enable.auto.commit": False}
+
+    def end_of(reader: Any) -> int:
+        partition = client.TopicPartition(NOTES, 0)
+        return int(reader.get_watermark_offsets(partition, timeout=_CALL_S)[1])
+
+    end = _asked(client, settings, until_s, end_of)  # open transactions included
+    if not end:
+        return None
+    committed = settings | {"isolation.level": "read_committed", "enable.partition.eof": True}
+
+    def read(reader: Any) -> int | None:
+        return _read(client, reader, job, end, until_s)
+
+    return _asked(client, committed, until_s, read)
+
+
+def _settings(target: KafkaTarget) -> dict[str, Any]:
+    return {k: v for k, v in target.client.items() if k not in _OF_PRODUCERS}
+
+
+def _asked(
+    client: Any, settings: dict[str, Any], until_s: float, ask: Callable[[Any], int | None]
+) -> int | None:
+    """Return what a reader is told, asked again while the broker cannot say."""
+    while True:
+        reader = client.Consumer(settings)
+        try:
+            return ask(reader)
+        except client.KafkaException:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(_POLL_S)
+        finally:
+            reader.close()
+
+
+def _read(client: Any, reader: Any, job: str, end: int, until_s: float) -> int | None:
+    found: int | None = None
+    reader.assign([client.TopicPartition(NOTES, 0, client.OFFSET_BEGINNING)])
+    while True:
+        for message in reader.consume(_AT_ONCE, _POLL_S):
+            error = message.error()
+            if error is None:
+                if message.key() == job.encode():
+                    found = int(json.loads(message.value())["step"])
+            elif error.name() != "_PARTITION_EOF":
+                raise client.KafkaException(error)
+            elif message.offset() >= end:
+                return found
+        if time.monotonic() >= until_s:
+            msg = (
+                f'topic "{NOTES}" cannot be read to its end, since another job\'s transaction is open; '
+                "start the query again."
+            )
+            raise EngineError(msg, transient=True)
