@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.core.errors import ConfigError
+from headgate.core.errors import ConfigError, EngineError
+from headgate.spark.step import merge_rows
 from headgate.spark.step.merge_statement import SPARK, Dialect, MergedColumns
 
 POSTGRES = Dialect('"', "=")
@@ -67,15 +71,11 @@ def test_a_column_of_the_result_that_the_table_lacks_is_refused_unless_a_clause_
     [
         (lambda: hg.merge("", on="k"), "table='' of hg.merge"),
         (lambda: hg.merge("t", on=[]), r"on=\[\] of hg.merge"),
-        (lambda: hg.merge("t", on=[F.lit(1)]), "use names of columns"),
+        (lambda: hg.merge("t", on=[1]), "use names of columns"),
         (lambda: hg.merge("t", on="k", latest=3), "latest=3 of hg.merge"),
         (lambda: hg.merge("t", on="k", properties={"user": "u"}), "go with a url"),
         (lambda: hg.merge("t", on="k", url="jdbc:mysql://h/d?password=p"), "is not of PostgreSQL"),
         (lambda: hg.merge("t", on="k").whenMatchedUpdate("a"), "set=None of a merge"),
-        (
-            lambda: hg.merge("t", on="k").whenMatchedDelete(F.lit(True)),
-            "is a Column; write it in SQL",
-        ),
         (lambda: hg.merge("t", on="k").whenMatchedUpdate(set={"n": 3}), "set of n=3 of a merge"),
         (lambda: said(hg.merge("t", on="nn")), 'on names column "nn", .* did you mean "n"'),
         (
@@ -91,7 +91,29 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(make, why):
     assert "password" not in str(refused.value)
 
 
-def test_a_merge_outside_of_a_query_is_refused(spark):
+@pytest.mark.parametrize(
+    ("said", "calls"),
+    [("org.apache.ConcurrentAppendException: files were added", 3), ("no such column", 1)],
+)
+def test_a_merge_that_others_were_in_the_way_of_is_tried_again(monkeypatch, said, calls):
+    monkeypatch.setattr(merge_rows, "_WAIT_S", 0.0)
+    told = []
+
+    def merge(again):
+        told.append(again)
+        if len(told) < 3:
+            with merge_rows.failing("t"):
+                raise AnalysisException(said)
+
+    with nullcontext() if calls == 3 else pytest.raises(EngineError, match=said):
+        merge_rows.attempted(merge, False)
+    # after an attempt nobody knows: the commit may have been heard by the table only
+    assert told == [False, None, None][:calls]
+
+
+def test_a_merge_outside_of_a_query_or_by_columns_is_refused(spark):
+    with pytest.raises(ConfigError, match="is a Column; write it in SQL"):
+        hg.merge("t", on="id").whenMatchedDelete(F.lit(True))
     with pytest.raises(hg.HeadgateError, match="give it to foreachBatch"):
         hg.merge("t", on="id")(spark.range(1), 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import json
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -188,3 +189,19 @@ def test_workers_that_plan_a_source_are_silent_when_spark_closes_them(
     monkeypatch.setitem(sys.modules, "__main__", main)
     quiet_here()
     assert main.worker() == 1  # type: ignore[attr-defined]
+
+
+def test_a_headgate_that_is_shipped_as_an_archive_of_modules_needs_no_daemon_of_its_own(
+    tmp_path: Path,
+) -> None:
+    package = Path(hg.__file__).parent
+    archive = shutil.make_archive(str(tmp_path / "modules"), "zip", package.parent, package.name)
+    program = "import sys; sys.path.insert(0, sys.argv[1])\n" + (
+        "from headgate.spark.cluster import session\n"
+        "assert session.__file__.startswith(sys.argv[1])\n"
+        "print('spark.python.daemon.module' in session._ours({'spark.master': 'spark://h:7077'}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, archive], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["False"], done.stderr

@@ -46,6 +46,7 @@ class Setting:
 
 _UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 _SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
+_DAEMON = "spark.python.daemon.module"
 _SOCKET_TIMEOUT_S = 120
 _WRITABLE_BY_OTHERS = 0o022
 
@@ -56,7 +57,7 @@ SETTINGS = (
         "about 40 ms less per batch than TCP between the JVM and its Python workers",
     ),
     Setting(
-        "spark.python.daemon.module",
+        _DAEMON,
         "headgate.spark.worker.daemon",
         "new Python workers start with NumPy, Arrow and the kernels loaded",
     ),
@@ -208,7 +209,17 @@ def _ours(given: Mapping[str, str]) -> dict[str, str]:
     elif not _umask_keeps_others_out():
         # executors have no directory of this host, and with this umask a socket is open to others
         del ours[_UNIX_SOCKETS]
+    if _shipped_as_modules():
+        del ours[_DAEMON]
     return {key: value for key, value in ours.items() if key not in given}
+
+
+def _shipped_as_modules() -> bool:
+    """Return whether headgate is read from an archive, as of ``--py-files``.
+
+    Spark's workers look into such archives, and the daemon that starts them does not.
+    """
+    return not Path(__file__).exists()
 
 
 def _umask_keeps_others_out() -> bool:
@@ -254,7 +265,8 @@ def _set(spark: SparkSession, key: str, value: str) -> bool:
 def _missing(spark: SparkSession) -> list[str]:
     """Return the settings that a session lacks and that cannot be changed while it runs."""
     found = {one.key: spark.conf.get(one.key, None) for one in SETTINGS if not one.running}
-    return [one.key for one in SETTINGS if not one.running and found[one.key] != one.value]
+    lacking = [one.key for one in SETTINGS if not one.running and found[one.key] != one.value]
+    return [key for key in lacking if key != _DAEMON or not _shipped_as_modules()]
 
 
 def check(spark: SparkSession, location: str) -> None:

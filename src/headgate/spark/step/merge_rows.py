@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
@@ -13,6 +15,14 @@ from headgate.core.errors import CheckpointError, EngineError
 from headgate.spark.jvm.errors import JavaError
 from headgate.spark.step.merge_statement import MergeSpec
 from headgate.spark.worker.failure import told
+
+_ATTEMPTS = 4
+_WAIT_S = 0.5
+_CONFLICT = re.compile(
+    r"Concurrent\w+Exception|DELTA_CONCURRENT|CommitFailedException|CommitStateUnknownException"
+    r"|Found conflicting|could not serialize|deadlock detected"
+)
+"""What Delta, Iceberg and PostgreSQL say where somebody else wrote to the table at the same time."""
 
 _SEVERAL = "HEADGATE_SEVERAL_ROWS"
 _COUNT, _RANK = "headgate_count", "headgate_rank"
@@ -58,6 +68,27 @@ def failing(table: str, keys: Sequence[str] = ()) -> Iterator[None]:
                 "lost: the next start writes it."
             )
         raise EngineError(msg) from error
+
+
+def attempted(merge: Callable[[bool | None], None], again: bool | None) -> None:
+    """Merge a step, and again where others were in the way: its number keeps it from being there twice.
+
+    Parameters
+    ----------
+    merge : callable
+        Merges; is told what `again` says, and None where it cannot be known any more.
+    again : bool or None
+        Whether the step may have been merged before.
+    """
+    for attempt in range(1, _ATTEMPTS):
+        try:
+            return merge(again)
+        except EngineError as error:
+            if not _CONFLICT.search(str(error.__cause__)):
+                raise
+            again = None
+            time.sleep(_WAIT_S * attempt)
+    return merge(again)
 
 
 def ahead(table: str, batch: int) -> CheckpointError:

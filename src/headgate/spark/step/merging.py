@@ -17,7 +17,7 @@ from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.jvm.sessions import clone_of
 from headgate.spark.jvm.tables import commit_setting, kind_of_name, last_merge
 from headgate.spark.step.jdbc_merge import JdbcMerge
-from headgate.spark.step.merge_rows import ahead, failing, one_row_per_key
+from headgate.spark.step.merge_rows import ahead, attempted, failing, one_row_per_key
 from headgate.spark.step.merge_statement import SPARK, MergedColumns, MergeSpec
 from headgate.spark.step.table_sinks import comes_again, last_output, wanted
 
@@ -107,7 +107,7 @@ class MergeSink:
         again = comes_again(self._known, batch)
         with self._stream.numbered(batch):
             writer = writer_of(self._stream.query_id, self._name)
-            self._merging.write(writer, batch, frame, again=again)
+            attempted(lambda again: self._merging.write(writer, batch, frame, again=again), again)
 
 
 def writer_of(query_id: str, name: str | None) -> str:
@@ -147,7 +147,8 @@ def merge_of_thread(spec: MergeSpec, frame: DataFrame, batch: int) -> None:
             f"two merges of one query go into table {spec.table}; give each a name=... of its own."
         )
         raise ConfigError(msg)
-    merging.write(writer_of(query_id, spec.name), batch, frame, again=None)
+    writer = writer_of(query_id, spec.name)
+    attempted(lambda again: merging.write(writer, batch, frame, again=again), None)
 
 
 class _TableMerge:
@@ -204,7 +205,7 @@ class _IcebergMerge(_TableMerge):
 
     def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool | None) -> None:
         """Merge a step's rows, unless the table has them."""
-        if not self._asked:
+        if not self._asked or again is None:
             last = last_merge(self._session, self._spec.table, writer, _ICEBERG)
             if not wanted(self._spec.table, last, batch, again):
                 return
