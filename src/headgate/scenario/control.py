@@ -71,8 +71,8 @@ def ask(
             return _told(command, request, answer)
         sleep(_POLL_S)
     msg = (
-        f"no query answered within {wait_s:g} s; if one is started on {written(checkpoint)} it will {act} "
-        "at its first batch. Is it running? headgate status says."
+        f"no query answered within {wait_s:g} s; if one is started on {written(checkpoint)} it will "
+        f"{act} at its first batch. Is it running? headgate status says."
     )
     raise EngineError(msg)
 
