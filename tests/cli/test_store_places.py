@@ -73,3 +73,13 @@ def test_a_query_is_asked_through_its_store(store: FaultyS3) -> None:
     assert files.answer(request.id) is not None
     assert files.pending() == [request], "it is looked for every two seconds only"
     assert ControlFiles(checkpoint.files).pending() == []
+
+
+def test_an_output_beside_a_store_must_be_named(store: FaultyS3) -> None:
+    code, found = asked("run", "nexmark-q5", "--checkpoint", WHERE)
+    assert code == 2
+    assert found["error"]["message"].endswith("for the output; name one with --out.")
+    without_key = CliRunner().invoke(app, ["run", "nexmark-q5", "--checkpoint", f"s3://{BUCKET}"])
+    assert without_key.exit_code == 2
+    assert "names no key in a bucket" in without_key.output
+    assert store.requests == []

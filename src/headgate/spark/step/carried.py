@@ -73,7 +73,10 @@ class CarriedLog:
             if path in self._objects:  # Spark never changes a file of its log
                 objects[path] = self._objects[path]
                 continue
-            data = (self._log / path).read_bytes()
+            try:
+                data = (self._log / path).read_bytes()
+            except FileNotFoundError:
+                continue  # what Spark purges meanwhile, it does not need any more
             text = _text(data)
             if text is not None and (len(data) <= _TEXT_BYTES or not path.startswith("sources/")):
                 texts[path] = text
