@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -134,6 +135,53 @@ def test_a_step_is_committed_before_its_sink_has_it_and_a_quiet_batch_is_none(
     assert work.did == ["compute 0, attempt 1", "sink 0", "done 0 in 1", "quiet"]
     assert made.checkpoint.read_intent(0) == {"step": 0, "spark_batch": 0, "more": 0}
     assert (made.batches_begun, made.settled_batch) == (2, 2)
+
+
+def test_of_two_drivers_the_one_that_is_late_puts_nothing_out_and_names_the_other(
+    tmp_path: Path,
+) -> None:
+    offsets = {batch: [str(batch)] for batch in range(6)}
+    work, others = FakeWork(), FakeWork()
+    first = machine(tmp_path, work, offsets)
+    first.process(None, 0)
+    first.process(None, 1)
+    second = machine(tmp_path, others, offsets)
+    assert first.failed is None
+    second.process(None, 1)
+    second.process(None, 2)
+    assert others.did[-2:] == ["sink 2", "done 2 in 1"]
+    said = r"has step 2 from another driver already \(host \S+, process \d+, started 20.* UTC\)"
+    assert re.search(said, str(first.failed)), "also where Spark itself fails, as of two on one log"
+    work.did.clear()
+    with pytest.raises(CheckpointError, match=said):
+        first.process(None, 2)
+    assert not [what for what in work.did if what.startswith(("sink", "done"))]
+    for one in (first, second):
+        one.close()
+
+
+def test_a_sink_that_another_driver_has_written_to_is_no_riddle(tmp_path: Path) -> None:
+    offsets = {batch: [str(batch)] for batch in range(6)}
+    first, second = machine(tmp_path, FakeWork(), offsets), None
+
+    class Sink:
+        inside = False
+
+        def write(self, number: int, rows: Any) -> None:
+            """Fail, as one whose log has this output; another driver has gone on meanwhile."""
+            nonlocal second
+            second = machine(tmp_path, FakeWork(), offsets)
+            second.process(None, 0)
+            second.process(None, 1)
+            msg = "it is there already"
+            raise OSError(msg)
+
+    first.sink = Sink()  # type: ignore[assignment]
+    with pytest.raises(CheckpointError, match="has step 1 from another driver already"):
+        first.process(None, 0)
+    assert second is not None
+    for one in (first, second):
+        one.close()
 
 
 def test_a_failed_attempt_is_repeated_up_to_the_last(tmp_path: Path) -> None:

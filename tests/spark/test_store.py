@@ -187,7 +187,8 @@ def test_a_store_that_cannot_be_used_is_refused_before_anything_starts(
     assert not [q for q in spark.streams.active if q.name == "refused"]
 
 
-@pytest.mark.parametrize("location", ["s3", pytest.param(None, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("location", ["s3", None])
 def test_a_driver_that_wakes_changes_nothing_and_says_who_goes_on(location: str | None) -> None:
     found = two_drivers.run(count=1, location=location)
     assert found["failed"] == []

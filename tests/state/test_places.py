@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from headgate.core.errors import CheckpointError
 from headgate.core.stores import OPTIONS, kind_of
+from headgate.state import objects
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest, file_name
 from headgate.state.place import Files, PosixFiles, files_at
@@ -85,6 +87,25 @@ def test_a_write_that_goes_wrong_is_made_once_and_known_as_ones_own(
     assert not store.faults, "the fault happened"
     assert store.deliver() == [False] * (kind == s3_server.LATE), "what comes late comes too late"
     assert files.get("manifests/0") == b"mine"
+
+
+@pytest.mark.parametrize("kind", [s3_server.LOST, s3_server.BUSY, s3_server.TORN, s3_server.LATE])
+def test_a_write_is_made_once_where_the_library_gives_up(
+    store: FaultyS3, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "_GIVE_UP", timedelta(0))
+    files = at(store)
+    store.faults.append(S3Fault(kind, part="manifests"))
+    files.put_new("manifests/0", b"mine")
+    assert not store.faults, "the fault happened"
+    assert store.deliver() == [False] * (kind == s3_server.LATE)
+    store.faults.append(S3Fault(kind, part="manifests", times=100))
+    if kind == s3_server.LOST:
+        files.put_new("manifests/1", b"mine")
+    else:
+        with pytest.raises(CheckpointError, match="the store cannot write"):
+            files.put_new("manifests/1", b"mine")
+        store.deliver()
 
 
 @pytest.mark.parametrize("kind", [s3_server.LOST, s3_server.CONFLICT, s3_server.LATE])

@@ -96,6 +96,24 @@ def test_a_store_that_was_away_gets_all_of_it(
     assert (tmp_path / "copy").read_text() == path.read_text()
 
 
+def test_what_comes_between_two_looks_is_read(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.put(shipping.piece(0), b"first\n")
+    looked = files.exists
+
+    def exists(name: str) -> bool:
+        if name == shipping.piece(1) and not looked(name):
+            files.put(shipping.piece(0), b"first\nsecond\n")
+            files.put(name, b"third\n")
+        return looked(name)
+
+    copy = JournalCopy(files, tmp_path / "copy")
+    monkeypatch.setattr(files, "exists", exists)
+    copy.refresh()
+    assert (tmp_path / "copy").read_text() == "first\nsecond\nthird\n"
+
+
 def test_two_drivers_at_once_do_not_write_over_each_other(files: Files, tmp_path: Path) -> None:
     paths = [tmp_path / "one", tmp_path / "two"]
     shippers = [JournalShipper(files, path) for path in paths]

@@ -224,7 +224,7 @@ def status(
         run_read = Run.read(result["journal"])
         console.print(frame(run_read, now_ms=wall_clock_ms(), width=console.width))
         return [
-            *told_at(run_read, checkpoint),
+            *told_at(run_read, scenarios.written(checkpoint)),
             *([] if svg is None else [f"picture written to {svg}"]),
         ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -249,7 +248,7 @@ def _events(run: Run) -> list[Text]:
     ]
 
 
-def told_at(run: Run, checkpoint: Path) -> list[str]:
+def told_at(run: Run, checkpoint: object) -> list[str]:
     """Return how to ask for the reason of the newest change that is shown; nothing without one."""
     decided = [change for change in run.changes if change.slots_before != change.slots_after]
     if not decided or not run.decisions:

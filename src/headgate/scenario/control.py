@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headgate.core.errors import ConfigError, EngineError
+from headgate.scenario.places import written
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import Command, ControlFiles
 
@@ -70,8 +71,8 @@ def ask(
             return _told(command, request, answer)
         sleep(_POLL_S)
     msg = (
-        f"no query answered within {wait_s:g} s; if one is started on {checkpoint} it will {act} at "
-        "its first batch. Is it running? headgate status says."
+        f"no query answered within {wait_s:g} s; if one is started on {written(checkpoint)} it will "
+        f"{act} at its first batch. Is it running? headgate status says."
     )
     raise EngineError(msg)
 

@@ -17,7 +17,7 @@ from headgate.core.errors import ConfigError
 from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX, shown
 from headgate.journal import read
 from headgate.journal.schema import Batch, Decided, Start
-from headgate.scenario.places import journal_at
+from headgate.scenario.places import journal_at, written
 from headgate.sim.model import MicroBatch
 from headgate.workloads.traces import Trace
 
@@ -107,7 +107,7 @@ class Recorded:
             elif isinstance(event, Decided) and event.acts:
                 decided.append(event)
         if start is None:
-            msg = f"the journal of {checkpoint} is empty; replay a query that has run."
+            msg = f"the journal of {written(checkpoint)} is empty; replay a query that has run."
             raise ConfigError(msg)
         if since_s is not None and batches:
             from_ms = batches[-1].at_ms - since_s * 1e3

@@ -15,15 +15,13 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import threading
 import time
 import uuid
 import zlib
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
@@ -33,6 +31,7 @@ from headgate.state.changelog import Blob, decode, open_blob
 from headgate.state.drivers import Driver
 from headgate.state.files import checked_file_name
 from headgate.state.garbage import Garbage
+from headgate.state.identity import refuse_another
 from headgate.state.manifest import (
     FIRST_STEPS,
     FORMAT,
@@ -52,8 +51,7 @@ from headgate.state.manifest import decode as decode_manifest
 from headgate.state.manifest import encode as encode_manifest
 from headgate.state.place import files_at
 from headgate.state.ports import Chain, Section
-
-Value = TypeVar("Value")
+from headgate.state.recent import Recent
 
 _DIRECTORIES = ("intents", "manifests", *KINDS)
 _IDENTITY = "identity.json"
@@ -129,8 +127,8 @@ class Checkpoint:
         self._first_steps: list[int] = []
         self._has_committed = False
         self._job: str | None = None
-        self._manifests: _Recent[Manifest] = _Recent(_CACHE_BYTES)
-        self._blobs: _Recent[Blob] = _Recent(_CACHE_BYTES)
+        self._manifests: Recent[Manifest] = Recent(_CACHE_BYTES)
+        self._blobs: Recent[Blob] = Recent(_CACHE_BYTES)
         self._read_s = time.monotonic()
         self._garbage = Garbage(self.files, self.read)
 
@@ -175,7 +173,7 @@ class Checkpoint:
         if not known:
             self._create_identity(identity)
         found = self.identity()
-        _compare(found["query"], json.loads(json_line(identity)), "")
+        refuse_another(found["query"], json.loads(json_line(identity)), "")
         self._job = str(found["job"])
         return self._job
 
@@ -448,66 +446,6 @@ class Checkpoint:
         removed = self._garbage.collect(latest)
         self.settle()
         return removed
-
-
-class _Recent(Generic[Value]):
-    """What was read last, up to a number of bytes; safe to use from several threads."""
-
-    def __init__(self, byte_limit: int) -> None:
-        self._limit = byte_limit
-        self._lock = threading.Lock()
-        self._bytes = 0
-        self._kept: OrderedDict[object, tuple[Value, int]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    @property
-    def byte_count(self) -> int:
-        """What is kept, as `put` was told."""
-        return self._bytes
-
-    def clear(self) -> None:
-        with self._lock:
-            self._kept.clear()
-            self._bytes = 0
-
-    def get(self, key: object) -> Value | None:
-        with self._lock:
-            found = self._kept.get(key)
-            if found is None:
-                return None
-            self._kept.move_to_end(key)
-            return found[0]
-
-    def put(self, key: object, value: Value, byte_count: int) -> None:
-        with self._lock:
-            if key in self._kept:
-                self._bytes -= self._kept.pop(key)[1]
-            self._kept[key] = (value, byte_count)
-            self._bytes += byte_count
-            while self._bytes > self._limit and len(self._kept) > 1:
-                self._bytes -= self._kept.popitem(last=False)[1][1]
-
-
-def _compare(old: object, new: object, where: str) -> None:
-    """Refuse a query that differs from the checkpoint's, naming the field that does."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted(old.keys() | new.keys()):
-            _compare(old.get(key), new.get(key), f"{where}.{key}" if where else key)
-    elif old != new:
-        field = {"groups": "key groups"}.get(where.rpartition(".")[2], where)
-        shown = (_shown(field, old), _shown(field, new))
-        msg = f"checkpoint has {shown[0]}, this query {shown[1]}; {field} cannot change. "
-        raise CheckpointError(msg + "Use a new checkpoint.")
-
-
-def _shown(field: str, value: object) -> str:
-    if field == "key groups":
-        return f"{value} {field}"
-    if isinstance(value, list):
-        value = f"[{', '.join(map(str, value))}]"
-    return f"{field} {value}"
 
 
 def _two_drivers(location: str, what: str, other: Driver | None) -> str:

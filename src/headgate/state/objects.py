@@ -38,6 +38,9 @@ _TIMEOUT = "60s"
 _GIVE_UP = timedelta(minutes=2)
 """How long a store may be throttling or away before a request fails. Chosen: a batch waits for it."""
 
+_UNKNOWN = ("", "409", "412", "500", "502", "503", "504")
+"""Answers, or none, after which an object may be there or not."""
+
 _STORES = {"s3": "S3Store", "gs": "GCSStore", "abfss": "AzureStore"}
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
@@ -183,9 +186,7 @@ class ObjectFiles:
                 raise FileExistsError(self.at(name)) from error
             except exceptions.GenericError as error:
                 meant = self._sentence("write", name, error)
-                if _is_conflict(error):
-                    raise FileExistsError(self.at(name)) from error
-                if _status(error) in ("", "500", "502", "503", "504"):
+                if _status(error) in _UNKNOWN:
                     raise _Unanswered(meant) from error
                 raise meant from error
 
@@ -346,10 +347,6 @@ def _snake(name: str) -> str:
 def _status(error: Exception) -> str:
     found = _STATUS.search(str(error))
     return found[1] if found else ""
-
-
-def _is_conflict(error: Exception) -> bool:
-    return _status(error) in ("409", "412")
 
 
 def _library(name: str) -> Any:

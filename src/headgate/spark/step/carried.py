@@ -73,7 +73,10 @@ class CarriedLog:
             if path in self._objects:  # Spark never changes a file of its log
                 objects[path] = self._objects[path]
                 continue
-            data = (self._log / path).read_bytes()
+            try:
+                data = (self._log / path).read_bytes()
+            except FileNotFoundError:
+                continue  # what Spark purges meanwhile, it does not need any more
             text = _text(data)
             if text is not None and (len(data) <= _TEXT_BYTES or not path.startswith("sources/")):
                 texts[path] = text
@@ -122,7 +125,7 @@ class CarriedLog:
         return found
 
     def _write(self, path: str, data: bytes) -> None:
-        if not _PLAIN.fullmatch(path) or ".." in path:
+        if not _PLAIN.fullmatch(path):
             msg = (
                 f"the newest manifest of {self._checkpoint.location} names {shown(path, 80)} as a file "
                 "of Spark's log; it is damaged: restore it from a copy."

@@ -26,8 +26,9 @@ class Batches(Protocol):
     idle: threading.Event
     """Set while no batch is under way."""
 
-    failed: Exception | None
-    """What the last batch raised."""
+    @property
+    def failed(self) -> Exception | None:
+        """What made the query fail, as far as headgate knows."""
 
 
 class Ending:

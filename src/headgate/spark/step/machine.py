@@ -133,8 +133,6 @@ class StepMachine(Generic[R]):
         Batches begun so far, and the last one of them that had nothing to do.
     stopping, idle : Event
         Set where no batch shall be done any more; while none is under way.
-    failed : Exception or None
-        What the last batch raised.
     """
 
     def __init__(
@@ -159,7 +157,7 @@ class StepMachine(Generic[R]):
         self.stopping = threading.Event()
         self.idle = threading.Event()
         self.idle.set()
-        self.failed: Exception | None = None
+        self._failed: Exception | None = None
         self.batches_begun = 0
         self.settled_batch = 0
         self._intents, self._garbage = Beside("headgate-intents"), Beside("headgate-garbage")
@@ -184,7 +182,7 @@ class StepMachine(Generic[R]):
             else:
                 self._pass_on(batch, batch_id)
         except Exception as error:
-            self.failed = error  # Spark hands on its text only
+            self._failed = error  # Spark hands on its text only
             raise
         finally:
             self.idle.set()
@@ -257,6 +255,19 @@ class StepMachine(Generic[R]):
             work.intake.enter()
             batch_id, now_ms = self.latest.spark_batch, time.time() * 1e3
             self._step(work.intake.nothing(), batch_id, watermark_us, started_ms=now_ms, drain=True)
+
+    @property
+    def failed(self) -> Exception | None:
+        """What made the query fail: what the last batch raised, or that another driver has gone on.
+
+        Two queries on one log of Spark's also fail in Spark itself, which knows nothing of drivers.
+        """
+        if self._failed is None and self.latest is not None:
+            try:
+                self.checkpoint.refuse_after_another(self.latest.step)
+            except CheckpointError as error:
+                return error
+        return self._failed
 
     def give_up(self) -> None:
         """Do no batch any more, and wait for one that is under way."""

@@ -1,0 +1,52 @@
+"""What was read last, kept as long as there is room for it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+
+
+class Recent(Generic[Value]):
+    """What was read last, up to a number of bytes; safe to use from several threads."""
+
+    def __init__(self, byte_limit: int) -> None:
+        self._limit = byte_limit
+        self._lock = threading.Lock()
+        self._bytes = 0
+        self._kept: OrderedDict[object, tuple[Value, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def byte_count(self) -> int:
+        """What is kept, as `put` was told."""
+        return self._bytes
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
+
+    def get(self, key: object) -> Value | None:
+        """Return what is kept of a key, or None."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                return None
+            self._kept.move_to_end(key)
+            return found[0]
+
+    def put(self, key: object, value: Value, byte_count: int) -> None:
+        """Keep a value of so many bytes, in the place of what was read longest ago."""
+        with self._lock:
+            if key in self._kept:
+                self._bytes -= self._kept.pop(key)[1]
+            self._kept[key] = (value, byte_count)
+            self._bytes += byte_count
+            while self._bytes > self._limit and len(self._kept) > 1:
+                self._bytes -= self._kept.popitem(last=False)[1][1]
