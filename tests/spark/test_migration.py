@@ -144,6 +144,7 @@ def test_a_driver_killed_in_every_stage_of_one_migration_changes_no_answer(
     assert found["what"][-1] == "finished"
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_with_records_that_wait_for_their_groups_is_a_point_to_go_on_from(tmp_path):
     """DRRS IV-C, figure 9: the driver dies before the confirm, and once more behind it.
 
