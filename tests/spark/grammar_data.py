@@ -64,7 +64,8 @@ def write(folder: Path, seed: int = 1) -> None:
             before = rows[:ROWS]
             rng.shuffle(rows)
             if file == FILES - 1:
-                rows.append({**row(rng, 10_000, LAST), **LONERS[name]})
+                number = {"events": 10_000, "clicks": 20_000}[name]
+                rows.append({**row(rng, number, LAST), **LONERS[name]})
             path = folder / name / f"{file}.json"
             path.write_text("\n".join(map(json.dumps, rows)))
             os.utime(path, (1_000_000_000 + file, 1_000_000_000 + file))

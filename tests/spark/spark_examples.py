@@ -247,7 +247,7 @@ ALL: dict[str, Example] = {
     ),
     "inner join with a table": Example(
         f"{GUIDE}, stream-static joins",
-        _query(lambda g: g.events.join(g.devices, "device"), last=False),
+        _query(lambda g: g.events.join(g.devices, "device"), last=True),
     ),
     "left outer join with a table": Example(
         f"{GUIDE}, stream-static joins",

@@ -91,17 +91,18 @@ class Counting(StatefulProcessor):
 
 
 def counted(g: Given) -> DataFrame:
-    keys = ["user", F.struct("device", "action").alias("what")]
+    keys = ["user", "what"]
+    events = g.events.withColumn("what", F.struct("device", "action"))
     begins = g.spark.sql(
         "SELECT * FROM VALUES ('ann', named_struct('device', 'd1', 'action', 'buy'), 100L), "
         "('zed', named_struct('device', 'd1', 'action', 'buy'), 7L) AS t(user, what, n)"
     )
     if not g.stream:
         start = begins.select("user", "what", F.col("n").alias("n0"))
-        rows = g.events.groupBy(*keys).count().join(start, ["user", "what"], "left")
+        rows = events.groupBy(*keys).count().join(start, ["user", "what"], "left")
         total = F.col("count") + F.coalesce("n0", F.lit(0))
         return rows.select("user", "what.device", total.alias("n"))
-    return g.events.groupBy(*keys).transformWithState(
+    return events.groupBy(*keys).transformWithState(
         Counting(),
         "user string, device string, n bigint",
         "update",

@@ -54,10 +54,8 @@ QUERIES: dict[str, tuple[Callable[[Given], DataFrame], str, bool]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["duplicates", *(pytest.param(n, marks=pytest.mark.thorough) for n in ("aggregates", "join"))],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", QUERIES)
 def test_a_query_of_many_columns_answers_as_sparks_batch_does(
     session: SparkSession, folder: Path, name: str
 ) -> None:
