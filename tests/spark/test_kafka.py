@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +15,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.core.errors import ConfigError, HeadgateError
+from headgate.core.errors import ConfigError, EngineError, HeadgateError
+from headgate.spark.settings.kafka import kafka_target
 from headgate.spark.step import kafka_writer
+from headgate.spark.step.kafka_notes import NOTES
+from headgate.spark.step.kafka_writer import KafkaRecord
 from headgate.spark.workloads.broker import Broker
-from headgate.spark.workloads.topics import TopicRecord, committed, delete_topic, make_topic, put
+from headgate.spark.workloads.topics import (
+    TopicRecord,
+    committed,
+    delete_topic,
+    has_topic,
+    make_topic,
+    put,
+)
 from headgate_lab.testing.kafka import add_connector
 
 T = TypeVar("T")
@@ -218,6 +229,48 @@ def test_what_a_driver_left_open_is_aborted_at_the_start(
     assert len(committed(broker.servers, [out])) == 3 * 40 + 1
 
 
+# -- the writer alone, with the broker -------------------------------------------------------------
+
+
+def writer_of(broker: Broker, topic: str, job: str) -> kafka_writer.KafkaWriter:
+    if not has_topic(broker.servers, NOTES):
+        make_topic(broker.servers, NOTES, 1)
+    target = kafka_target({"kafka.bootstrap.servers": broker.servers, "topic": topic})
+    return kafka_writer.KafkaWriter(target, job)
+
+
+def one_row(topic: str) -> Callable[[], list[KafkaRecord]]:
+    return lambda: [KafkaRecord(topic, b"k", b"v", None, None)]
+
+
+def test_what_another_job_has_under_way_hides_no_note(
+    broker: Broker, topic: Callable[..., str]
+) -> None:
+    out = topic("out")
+    mine, other = writer_of(broker, out, f"mine-{out}"), writer_of(broker, out, f"other-{out}")
+    mine.write(0, one_row(out))
+    other.open()
+    other._producer.begin_transaction()
+    other._producer.produce(NOTES, b'{"step": 5}', b"other")
+    other._producer.flush(10)
+    mine.write(1, one_row(out))  # its note stands behind the other's, which is open
+    ends = threading.Timer(2.0, other._producer.abort_transaction, [10])
+    ends.start()
+    assert writer_of(broker, out, f"mine-{out}").open() == 1
+    ends.join()
+
+
+def test_who_wrote_before_is_fenced(broker: Broker, topic: Callable[..., str]) -> None:
+    out = topic("out")
+    before, after = (writer_of(broker, out, f"job-{out}") for _ in range(2))
+    before.write(0, one_row(out))
+    assert after.open() == 0
+    with pytest.raises(EngineError, match="another driver writes to Kafka"):
+        before.write(1, one_row(out))
+    assert after.write(1, one_row(out))
+    assert len(committed(broker.servers, [out])) == 2
+
+
 # -- one sentence each -------------------------------------------------------------------------------
 
 
@@ -329,7 +382,9 @@ def test_kafka_in_small_batches_equals_the_batch_answer_from_where_the_job_began
     writer = writer.format("parquet").option("path", out).trigger(processingTime="0 seconds")
     query = writer.start()
     query.processAllAvailable()
-    clicks(60, 240)
+    query.stop()
+    clicks(60, 240)  # all of them at once: else one topic's would be late
+    query = writer.start()
     query.scale(3)
     query.processAllAvailable()
     behind = [p["headgate"]["lag"] for p in query.recentProgress if p["headgate"].get("lag")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from headgate.spark.step.progress import Progress, lag_of
@@ -55,3 +56,25 @@ def test_the_lag_is_that_of_the_newest_batch_told_of() -> None:
     told(5, 3)
     told(4, 7)
     assert progress.lag == {"a-0": 3}
+
+
+def test_spark_is_asked_for_its_newest_progress_as_long_as_a_source_tells() -> None:
+    asked: list[int] = []
+
+    def progress_of(*sources: dict[str, Any]) -> Progress:
+        progress = Progress()
+        text = json.dumps({"batchId": 7, "sources": sources})
+
+        def newest() -> Any:
+            asked.append(1)
+            return SimpleNamespace(json=text)
+
+        progress.follow(newest)
+        return progress
+
+    kafka = progress_of({"endOffset": {"a": {"0": 1}}, "latestOffset": {"a": {"0": 5}}})
+    assert [kafka.lag, kafka.lag] == [{"a-0": 4}, {"a-0": 4}]
+    assert len(asked) == 2
+    files = progress_of({"endOffset": {"logOffset": 1}, "latestOffset": None})
+    assert [files.lag, files.lag] == [{}, {}]
+    assert len(asked) == 3

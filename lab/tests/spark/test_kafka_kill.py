@@ -11,7 +11,8 @@ from headgate.spark.workloads.jars import jars
 from headgate_lab.bench import kafka_kill
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.thorough)])
+@pytest.mark.thorough  # the writer alone is killed in test_kafka_trial
+@pytest.mark.parametrize("count", [3, 10])
 @pytest.mark.timeout(900)
 def test_killed_jobs_lose_nothing_and_double_nothing_in_kafka(count: int) -> None:
     try:

@@ -64,6 +64,7 @@ class RunningQuery(Generic[R]):
         self._end = Ending(inner, machine, self._life, rest=rest, close=self._close)
         self._end.start()
         complete_events(machine.spark, inner, recorder.progress)
+        recorder.progress.follow(lambda: inner.lastProgress)
 
     # -- headgate ---------------------------------------------------------------------------------
 

@@ -92,7 +92,8 @@ def last_note(client: Any, target: KafkaTarget, job: str, until_s: float) -> int
         partition = client.TopicPartition(NOTES, 0)
         return int(reader.get_watermark_offsets(partition, timeout=_CALL_S)[1])
 
-    end = _asked(client, settings, until_s, end_of)  # open transactions included
+    # with what is under way; the client's own default is read_committed
+    end = _asked(client, settings | {"isolation.level": "read_uncommitted"}, until_s, end_of)
     if not end:
         return None
     committed = settings | {"isolation.level": "read_committed", "enable.partition.eof": True}

@@ -122,8 +122,9 @@ class KafkaWriter:
             except self._client.KafkaException as error:
                 overdue = time.monotonic() - began_s >= self._target.transaction_s
                 if overdue or attempt == _ATTEMPTS or self._is_final(error):
+                    failed = self._failed(error, f"write step {step}", overdue=overdue)
                     self.close()
-                    raise self._failed(error, f"write step {step}", overdue=overdue) from error
+                    raise failed from error
                 _LOG.warning("step %d is begun anew: %s", step, error)
                 self.open()  # which ends what is under way, and tells whether that was the commit
             else:
@@ -192,6 +193,17 @@ class KafkaWriter:
     def _take_note(self, error: Any) -> None:
         self._said = str(error.str())
 
+    def _topic_is_gone(self) -> bool:
+        """Return whether the topic was deleted, of which the client hopes for long that it was not."""
+        topic = self._target.topic
+        if topic is None:
+            return False
+        try:
+            wrong = self._producer.list_topics(topic, timeout=_CALL_S).topics[topic].error
+        except self._client.KafkaException:
+            return False
+        return wrong is not None and wrong.name() in NO_TOPIC
+
     def _is_final(self, error: Exception) -> bool:
         """Return whether another transaction would fail as well."""
         return error.args[0].name() in _FINAL
@@ -206,7 +218,7 @@ class KafkaWriter:
                 f"{self._where} does not allow {limit}; lower it, or raise the broker's "
                 "transaction.max.timeout.ms."
             )
-        elif name in NO_TOPIC:
+        elif name in NO_TOPIC or (overdue and self._topic_is_gone()):
             msg = (
                 f"{self._where} has no such topic or partition as was to be written ({text}); make it, "
                 "and start the query again."

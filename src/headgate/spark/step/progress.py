@@ -8,12 +8,14 @@ did in a batch is known to the driver before Spark makes the batch's progress, i
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from headgate.journal.schema import Batch
 from headgate.spark.step.sinks import Sink
@@ -94,6 +96,7 @@ class Progress:
         self._sources = 0
         self._observed: dict[int, Any] = {}
         self._lag: tuple[int, dict[str, int]] = (-1, {})
+        self._newest: Callable[[], StreamingQueryProgress | None] | None = None
 
     def observe(self, batch: int, counts: Any) -> None:
         """Take note of what ``observe()`` counted above the operators in a batch; None of nothing."""
@@ -145,10 +148,23 @@ class Progress:
             return _Done(batch, (), _NOTHING_DONE, None)
         return before[-1] if before[-1].batch == batch else before[-1].quiet(batch)
 
+    def follow(self, newest: Callable[[], StreamingQueryProgress | None]) -> None:
+        """Take note of what tells Spark's newest progress, once the query runs."""
+        self._newest = newest
+
     @property
     def lag(self) -> dict[str, int]:
         """Records by topic and partition that Kafka had and the newest batch told of did not read."""
+        found = None if self._newest is None else self._newest()
+        if found is not None:
+            self._take_lag(json.loads(found.json))
+            if not self._lag[1]:
+                self._newest = None  # none of the query's sources tells, so nobody asks again
         return self._lag[1]
+
+    def _take_lag(self, found: Mapping[str, Any]) -> None:
+        if found["batchId"] >= self._lag[0]:
+            self._lag = (found["batchId"], lag_of(found["sources"]))
 
     def own(self, batch: int) -> dict[str, Any]:
         """Return headgate's own figures of a batch; empty before there was any."""
@@ -168,8 +184,7 @@ class Progress:
         """
         done = self._of(found["batchId"])
         sources = list(found["sources"])
-        if found["batchId"] >= self._lag[0]:
-            self._lag = (found["batchId"], lag_of(sources))
+        self._take_lag(found)
         # all of a query's progress lists all of its sources, until it is completed
         self._sources = max(self._sources, len(sources))
         if len(sources) == self._sources:
