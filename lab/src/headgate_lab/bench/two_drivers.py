@@ -148,7 +148,10 @@ class _Try:
         )
         told = who is not None and int(who[1]) == second["pid"]
         if not told:
-            failed.append("the driver that woke does not say who the other one is")
+            said = (self._work / "first").read_text(errors="replace").strip().splitlines()
+            failed.append(
+                f"the driver that woke does not say who the other one is, but: {said[-1:]}"
+            )
         if self._left() != before:
             failed.append("the driver that woke has changed the checkpoint or the output")
         found = child(self._command("compare"), spark_env(), 300.0)
