@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,8 @@ def test_what_a_restart_reads_comes_back_and_nothing_else(store: FaultyS3, tmp_p
     latest = committed(here, 8)
     there = checkpoint(store, tmp_path / "there")
     CarriedLog(there).restore(there.latest() or latest)
+    assert Checkpoint(tmp_path / "there").latest() == latest, "for sinks, which look there"
+    shutil.rmtree(tmp_path / "there" / "headgate")
     assert read(tmp_path / "there") == {
         "metadata": b"id",
         "offsets/7": b"o7",

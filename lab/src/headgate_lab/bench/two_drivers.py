@@ -129,6 +129,8 @@ class _Try:
     def _compared(self, first: subprocess.Popen[bytes]) -> dict[str, Any]:
         self._await_steps(first)
         time.sleep(self._moment_s)
+        if first.poll() is not None:
+            raise EngineError(self._said("the first driver ended before it was stopped:"))
         os.killpg(first.pid, signal.SIGSTOP)
         stopped_s = time.monotonic()
         if not self._store.files.shared:
@@ -148,7 +150,10 @@ class _Try:
         )
         told = who is not None and int(who[1]) == second["pid"]
         if not told:
-            failed.append("the driver that woke does not say who the other one is")
+            said = (self._work / "first").read_text(errors="replace").strip().splitlines()
+            failed.append(
+                f"the driver that woke does not say who the other one is, but: {said[-1:]}"
+            )
         if self._left() != before:
             failed.append("the driver that woke has changed the checkpoint or the output")
         found = child(self._command("compare"), spark_env(), 300.0)
@@ -160,14 +165,17 @@ class _Try:
         until_s = time.monotonic() + 180.0
         while True:
             if first.poll() is not None or time.monotonic() > until_s:
-                said = (self._work / "first").read_text(errors="replace").splitlines()
-                raise EngineError("\n".join(["the first driver did not get far:", *said[-12:]]))
+                raise EngineError(self._said("the first driver did not get far:"))
             try:
                 if max(self._store.steps(), default=-1) >= _FIRST_STEPS:
                     return
             except CheckpointError:
                 pass  # not begun yet
             time.sleep(_POLL_S)
+
+    def _said(self, what: str) -> str:
+        said = (self._work / "first").read_text(errors="replace").splitlines()
+        return "\n".join([what, *said[-12:]])
 
     def _left(self) -> dict[str, Any]:
         """Return what counts: manifests with their digests, and the files that the sink's log names."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
 from headgate.state.checkpoint import Checkpoint
-from headgate.state.manifest import SOURCES, FileEntry, Manifest
+from headgate.state.manifest import SOURCES, FileEntry, Manifest, file_name
 
 _TEXT_BYTES = 2048
 """Up to here a file of a source's log is in the manifest, above it an object of its own. Chosen."""
@@ -64,6 +64,9 @@ class CarriedLog:
             crc32, length = entry.crc32, entry.length
             data = self._checkpoint.read_file(SOURCES, name, length=length, crc32=crc32)
             self._write(path, data)
+        # beside the log, where a sink looks up what was put out before
+        name = f"manifests/{file_name(latest.step)}"
+        self._write(f"headgate/{name}", self._checkpoint.files.get(name))
 
     def take(self, batch_id: int) -> None:
         """Read what Spark has noted up to a batch that it has begun; larger files go to the store."""
