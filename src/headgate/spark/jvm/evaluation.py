@@ -82,7 +82,7 @@ class Evaluation:
         worker: Any = importlib.import_module("pyspark.worker")
         try:
             message: Any = importlib.import_module("pyspark.worker_message")
-        except ImportError:  # before Spark 4.3
+        except ImportError:  # an older minor
             return evaluate(kind, self.calls, self.settings, self.inputs, batches)
         infos = [
             message.UDFInfo([memoryview(call.command)], list(call.args), dict(call.kwargs), 0)

@@ -1,4 +1,4 @@
-"""How PySpark's workers before Spark 4.3 are told what to evaluate: over a stream, which here is memory.
+"""How older PySpark's workers, 4.1's and 4.2's, are told what to evaluate: by a stream, here in memory.
 
 All that a slot is given of a micro-batch is in memory once more, as a stream of Arrow's, and so is what
 comes of it.
