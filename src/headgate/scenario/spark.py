@@ -285,7 +285,9 @@ def _build_options(workload: Any, scenario: Scenario) -> dict[str, Any]:
 def _begun(workload: Any, scenario: Scenario, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments, with when the stream began where Spark does not tell its source (4.1)."""
     made_here = getattr(workload, "source", None) is not None and not _is_beside(workload)
-    if engine_module("headgate.spark.jvm.datasources").LIMITS or not made_here or "base" in options:
+    if not made_here or "base" in options:
+        return options
+    if engine_module("headgate.spark.jvm.datasources").LIMITS:
         return options
     base_us = time.time_ns() // 1000
     log = _placed(scenario.checkpoint) / "offsets"
