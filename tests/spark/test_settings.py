@@ -124,6 +124,7 @@ OPTION_VALUES = {
     "headgate.replicas.timeout": ["30", "0 s"],
     "headgate.replicas.queueMax": [0, -1, "some"],
     "headgate.grouping": ["by key", "shuffle, shuffle", "map-0: shuffle, map-0: shuffle"],
+    "headgate.delivery": ["at-most-once"],
     "headgate.executors": ["lead"],
     "headgate.slotRate": [0, "nan", "inf", "fast"],
     "headgate.floor": ["low", 1],
