@@ -3,7 +3,7 @@
 The *oracle* chooses the slots of each 10 s with all arrivals and service times before it, and its changes
 cost nothing. Its records wait in one queue for all slots, so it knows no key groups that are together
 on a slot: it is a bound from below. `whole` knows the future too, and keeps key groups whole: what it
-needs more than the oracle no policy can save that moves key groups. A *constant* has its key groups
+finds can be had, and fewer slots might do. A *constant* has its key groups
 spread by number, as `Static` has.
 """
 

@@ -80,5 +80,8 @@ class LimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def latestOffset(self) -> dict[str, int]:  # type: ignore[misc]
             """As of Spark."""
-            self._reached = self.newest(self._reached, self.getDefaultReadLimit())
+            # Where a query that goes on had been is beyond any limit from the beginning: all there is.
+            known = self._reached is not None
+            limit = self.getDefaultReadLimit() if known else ReadAllAvailable()
+            self._reached = self.newest(self._reached, limit)
             return self._reached
