@@ -278,7 +278,7 @@ def test_moments_are_merged_two_by_two():
     np.testing.assert_allclose(merged[:7, 3] / merged[:7, 1], variances, rtol=1e-9)
     assert merged[7].tolist() == [0.0, 0.0, 0.0, 0.0]
     assert spec.unsplittable == ""
-    assert spec.merges is None
+    assert spec.merges == spec.aggregates
 
 
 def test_buffers_are_merged_in_their_order_and_nulls_are_sqls():

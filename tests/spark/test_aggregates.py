@@ -16,6 +16,7 @@ from test_answers import start, wrong
 import headgate as hg
 from headgate.operators.spec import AggregateSpec
 from headgate.spark.read.logical import read
+from headgate.spark.step.preaggregate import known_programs
 from headgate_lab.testing import faults
 
 QUERIES, AT_ONCE, QUICK = 40, 4, 2
@@ -80,6 +81,20 @@ def test_each_aggregate_goes_the_cheapest_way_that_it_can(
         if way(operator.spec) != expected:
             wrongly[call] = way(operator.spec)
     assert not wrongly
+
+
+def test_spark_merges_before_the_exchange_what_it_has_an_aggregate_for(
+    session: SparkSession, files: Path
+) -> None:
+    stream = answers.source(session, files, stream=True)
+    made = [F.expr(call).alias(f"v{i}") for i, call in enumerate(aggregate_calls.MERGED)]
+    (operator,) = read(stream.groupBy("o").agg(*made), "update").operators
+    assert isinstance(operator.spec, AggregateSpec)
+    merged = [one for one in operator.spec.aggregates if one.program is not None]
+    known = known_programs(session, merged)
+    calls = zip(aggregate_calls.MERGED, merged, strict=True)
+    unknown = [call for call, one in calls if one.program not in known]
+    assert unknown == ["round(regr_slope(id, i), 6)", "round(regr_intercept(id, i), 6)"]
 
 
 @pytest.mark.parametrize(

@@ -462,17 +462,21 @@ class _GroupStep:
 
 
 class _Emission:
-    """Collects results; those with strings become columns at once, while the table is held."""
+    """Collects results; those with strings become columns at once, while the table is held.
+
+    So do lists of what is kept, of which one key group's fit into a cache.
+    """
 
     def __init__(self, operator: AggregateOperator) -> None:
         self._operator = operator
+        self._at_once = bool(operator.layout.string_words or operator.spec.kept)
         self._words: list[GroupResults] = []
         self._columns: list[list[pa.Array]] = []
 
     def add(self, results: GroupResults) -> None:
         if len(results.keys) == 0:
             return
-        if self._operator.layout.string_words:
+        if self._at_once:
             self._columns.append(self._operator.columns(results))
         else:
             self._words.append(results)

@@ -25,6 +25,9 @@ from headgate.state.ports import I64, Table
 _PLACES = 32
 """Bits of a record's place within its step; the step's number has the others."""
 
+_WORD = 64
+"""Bits of a word, the sign's among them."""
+
 
 def present_name(collection: int) -> str:
     """Return the column that is null where a record is not in a collection."""
@@ -196,14 +199,17 @@ class KeptSessionOperator(KeptOperator, SessionOperator):
 
 
 def _in_order(of: I64, places: I64) -> I64:
-    """Return an order by `of`, and within that by place; rows mostly lie by place already."""
-    order: I64 = np.argsort(of, kind="stable")
-    sorted_of, sorted_places = of[order], places[order]
-    back = (sorted_of[1:] == sorted_of[:-1]) & (sorted_places[1:] < sorted_places[:-1])
-    if not back.any():
-        return order
-    by_both: I64 = np.lexsort((places, of))
-    return by_both
+    """Return an order by `of`, and within that by place."""
+    if len(of) == 0:
+        return of
+    later = places - places.min()
+    bits = int(later.max()).bit_length()
+    order: I64
+    if bits + int(of.max()).bit_length() < _WORD:  # one number to sort by is several times as fast
+        order = np.argsort((of << bits) | later)
+    else:
+        order = np.lexsort((places, of))
+    return order
 
 
 def _item(kept: Kept) -> pa.StructType:

@@ -302,9 +302,9 @@ class AggregateSpec(OperatorSpec):
     def merges(self) -> tuple[Aggregate, ...] | None:
         """Its aggregates: a record comes as a buffer of each, and buffers can be merged anywhere.
 
-        Not where values of records are kept, nor where Spark's plan has no aggregate that merges so.
+        Not where values of records are kept, nor where a record comes as less than a buffer.
         """
-        ours_only = any(one.op in (Op.MERGED, Op.REGISTERS) for one in self.aggregates)
+        ours_only = any(one.op is Op.REGISTERS for one in self.aggregates)
         return None if self.kept or ours_only else self.aggregates
 
     @property

@@ -7,20 +7,21 @@ cut below its exchange: ours follows instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headgate.operators.spec import Aggregate, Op
+from headgate.operators.spec import Aggregate, Op, Program
 from headgate.operators.step import ARRIVED_FIRST, ARRIVED_LAST, GROUP, RECORDS, TIME
 from headgate.spark.job.reports import Report
 from headgate.spark.jvm.expressions import column, data_type
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.jvm.planned import Stage, copy_of, hole_of
-from headgate.spark.jvm.plans import of_rows, physical
+from headgate.spark.jvm.plans import analysed, of_rows, physical
+from headgate.spark.read.merging import program_of
 from headgate.spark.read.plan import PlannedOperator
 from headgate.spark.step.unfold import Unfolding
 
@@ -43,25 +44,78 @@ class Merged:
     aggregate : Column
         Over the leaf columns.
     unpack : callable
-        From the column of the first buffer of its partial form to (leaf name, Column) pairs.
+        From the columns of the buffers of its partial form to (leaf name, Column) pairs.
     """
 
     aggregate: Column
-    unpack: Callable[[Column], list[tuple[str, Column]]]
+    unpack: Callable[[list[Column]], list[tuple[str, Column]]]
 
 
-def merged_leaves(aggregate: Aggregate, names: list[str]) -> list[Merged]:
+Same = Callable[[list[str]], Column]
+"""From the names of the leaves of records to Spark's aggregate with the same buffer."""
+
+
+def _of_one(function: Callable[[Column], Column]) -> Same:
+    """Return what has a count of records first and, of one record, its value second."""
+    return lambda names: function(F.when(F.col(names[0]) > 0, F.col(names[1])))
+
+
+def _of_two(function: Callable[[Column, Column], Column]) -> Same:
+    """Likewise of pairs, the second value third."""
+
+    def same(names: list[str]) -> Column:
+        count, x, y = (F.col(name) for name in names[:3])
+        return function(F.when(count > 0, x), F.when(count > 0, y))
+
+    return same
+
+
+_KNOWN: tuple[Same, ...] = (
+    _of_one(F.stddev),
+    _of_one(F.skewness),
+    _of_one(F.kurtosis),
+    _of_two(F.covar_samp),
+    _of_two(F.corr),
+    lambda names: F.bit_and(names[0]),
+    lambda names: F.bit_or(names[0]),
+    lambda names: F.bit_xor(names[0]),
+)
+"""Aggregates that merge by a program and of whose buffers, of one record, the record can be read."""
+
+
+def known_programs(spark: SparkSession, aggregates: Iterable[Aggregate]) -> dict[Program, Same]:
+    """Return, for programs of `aggregates`, Spark's own aggregate that merges so."""
+    wanted = {one.program for one in aggregates if one.program is not None}
+    if not wanted:
+        return {}
+    names = ["n", "x", "y"]
+    numbers = spark.range(0).select(*(F.col("id").alias(name) for name in names))
+    plan = analysed(numbers.agg(*(same(names) for same in _KNOWN)))
+    found: dict[Program, Same] = {}
+    for same, output in zip(_KNOWN, each(plan.aggregateExpressions()), strict=True):
+        program = program_of(spark, output.child().aggregateFunction())
+        if program in wanted:
+            found[program] = same
+    return found
+
+
+def merged_leaves(
+    aggregate: Aggregate, names: list[str], known: Mapping[Program, Same]
+) -> list[Merged]:
     """Return how Spark merges the leaves `names` of one aggregate.
 
     The second buffer of MIN_BY and MAX_BY, the ordering, is not named by `unpack`.
     """
     op, count = aggregate.op, len(aggregate.leaves)
     first = F.col(names[0])
+    if aggregate.program is not None:
+        whole = known[aggregate.program](names)
+        return [Merged(whole, lambda buffers: list(zip(names, buffers, strict=True)))]
     if op in (Op.COUNT, Op.SUM_INTEGER, Op.SUM_FLOAT):
         return [Merged(F.sum(first), _one(names[0]))]
     if op is Op.SUM_DECIMAL:
         kind = T.DecimalType(38, aggregate.leaves[0].scale)
-        total = Merged(F.sum(first), lambda c: [(names[0], c.cast(kind))])
+        total = Merged(F.sum(first), lambda buffers: [(names[0], buffers[0].cast(kind))])
         return [total, Merged(F.sum(F.col(names[1])), _one(names[1]))]
     if op in (Op.MIN, Op.MAX):
         best = F.min if op is Op.MIN else F.max
@@ -81,21 +135,24 @@ def merged_leaves(aggregate: Aggregate, names: list[str]) -> list[Merged]:
     return [Merged(by(whole, order), _fields(names))]
 
 
-def _one(name: str) -> Callable[[Column], list[tuple[str, Column]]]:
-    return lambda column: [(name, column)]
+def _one(name: str) -> Callable[[list[Column]], list[tuple[str, Column]]]:
+    return lambda buffers: [(name, buffers[0])]
 
 
-def _fields(names: list[str]) -> Callable[[Column], list[tuple[str, Column]]]:
-    return lambda column: [(name, column.getField(name)) for name in names]
+def _fields(names: list[str]) -> Callable[[list[Column]], list[tuple[str, Column]]]:
+    return lambda buffers: [(name, buffers[0].getField(name)) for name in names]
 
 
-def all_merged(operator: PlannedOperator) -> list[Merged]:
-    """Return how Spark merges all value leaves of an operator."""
+def all_merged(spark: SparkSession, aggregates: Sequence[Aggregate]) -> list[Merged] | None:
+    """Return how Spark merges all value leaves; None where it has no aggregate that merges so."""
+    known = known_programs(spark, aggregates)
     merged: list[Merged] = []
     at = 0
-    for aggregate in operator.spec.merges or ():
+    for aggregate in aggregates:
+        if aggregate.program is not None and aggregate.program not in known:
+            return None
         width = len(aggregate.all_leaves)
-        merged += merged_leaves(aggregate, [f"v{i}" for i in range(at, at + width)])
+        merged += merged_leaves(aggregate, [f"v{i}" for i in range(at, at + width)], known)
         at += width
     return merged
 
@@ -141,7 +198,10 @@ class Preaggregation:
             return [], frame, hole
         keys = [GROUP, *([TIME] if TIME in frame.columns else [])]
         keys += [routed.name for routed in self.operator.keys]
-        merged = [*all_merged(self.operator), Merged(F.sum(RECORDS), _one(RECORDS))]
+        leaves = all_merged(spark, self.operator.spec.merges or ())
+        if leaves is None:
+            return self._never(frame, hole)
+        merged = [*leaves, Merged(F.sum(RECORDS), _one(RECORDS))]
         if ARRIVED_FIRST in frame.columns:
             merged.append(Merged(F.min(ARRIVED_FIRST), _one(ARRIVED_FIRST)))
             merged.append(Merged(F.max(ARRIVED_LAST), _one(ARRIVED_LAST)))
@@ -150,16 +210,19 @@ class Preaggregation:
         found, below = _sources(spark, final), copy_of(spark, partial)
         if found is None or below is None:
             # Catalyst made other aggregates of ours than this knows to unpack
-            self.wanted, self.active = "off", False
-            return [], frame, hole
+            return self._never(frame, hole)
         kinds = [data_type(a.dataType()) for a in each(partial.output())]
         schema = T.StructType([T.StructField(f"p{i}", kind) for i, kind in enumerate(kinds)])
         buffers = hole_of(spark, schema)
-        columns = dict(zip(keys, found[: len(keys)], strict=True))
-        for one, buffer in zip(merged, found[len(keys) :], strict=True):
-            columns |= dict(one.unpack(buffer))
+        columns = {key: source for key, (source,) in zip(keys, found[: len(keys)], strict=True)}
+        for one, sources in zip(merged, found[len(keys) :], strict=True):
+            columns |= dict(one.unpack(sources))
         rows = of_rows(spark, buffers).select(*[columns[n].alias(n) for n in frame.columns])
         return [below.rows], rows, buffers
+
+    def _never(self, frame: DataFrame, hole: Jvm) -> tuple[list[Stage], DataFrame, Jvm]:
+        self.wanted, self.active = "off", False
+        return [], frame, hole
 
     def learn(self, reports: list[Report], partitions: int) -> None:
         """Take a batch's figures into account.
@@ -197,26 +260,29 @@ def _halves(plan: Jvm) -> tuple[Jvm, Jvm]:
     return final, plan.child()
 
 
-def _sources(spark: SparkSession, final: Jvm) -> list[Column] | None:
+def _sources(spark: SparkSession, final: Jvm) -> list[list[Column]] | None:
     """Return for each column that `final` puts out where it comes from: ``p0 ..``, or a constant.
 
-    Not by position: Catalyst merges equal aggregates, and takes constants out of the keys. None if one
-    is computed from what it comes from.
+    An aggregate comes from all of its buffers. Not by position: Catalyst merges equal aggregates, and
+    takes constants out of the keys. None if one is computed from what it comes from.
     """
-    grouping = list(each(final.groupingExpressions()))
-    at = {attribute.exprId().toString(): i for i, attribute in enumerate(grouping)}
-    width = len(grouping)
+    at: dict[str, list[Column]] = {}
+    width = 0
+    for attribute in each(final.groupingExpressions()):
+        at[attribute.exprId().toString()] = [F.col(f"p{width}")]
+        width += 1
     calls = each(final.aggregateExpressions())
     for call, attribute in zip(calls, each(final.aggregateAttributes()), strict=True):
-        at[attribute.exprId().toString()] = width
-        width += call.aggregateFunction().aggBufferAttributes().size()
+        end = width + call.aggregateFunction().aggBufferAttributes().size()
+        at[attribute.exprId().toString()] = [F.col(f"p{i}") for i in range(width, end)]
+        width = end
     sources = []
     for result in each(final.resultExpressions()):
         value = result.child() if class_name(result) == "Alias" else result
         if value.foldable():
-            sources.append(column(spark, value))
+            sources.append([column(spark, value)])
         elif class_name(value) == "AttributeReference":
-            sources.append(F.col(f"p{at[value.exprId().toString()]}"))
+            sources.append(at[value.exprId().toString()])
         else:
             return None
     return sources
