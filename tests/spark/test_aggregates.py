@@ -87,13 +87,14 @@ def test_spark_merges_before_the_exchange_what_it_has_an_aggregate_for(
     session: SparkSession, files: Path
 ) -> None:
     stream = answers.source(session, files, stream=True)
-    made = [F.expr(call).alias(f"v{i}") for i, call in enumerate(aggregate_calls.MERGED)]
+    calls = [aggregate_calls.with_filter(call) for call in aggregate_calls.MERGED]
+    made = [F.expr(call).alias(f"v{i}") for i, call in enumerate(calls)]
     (operator,) = read(stream.groupBy("o").agg(*made), "update").operators
     assert isinstance(operator.spec, AggregateSpec)
     merged = [one for one in operator.spec.aggregates if one.program is not None]
     known = known_programs(session, merged)
-    calls = zip(aggregate_calls.MERGED, merged, strict=True)
-    unknown = [call for call, one in calls if one.program not in known]
+    pairs = zip(aggregate_calls.MERGED, merged, strict=True)
+    unknown = [call for call, one in pairs if one.program not in known]
     assert unknown == ["round(regr_slope(id, i), 6)", "round(regr_intercept(id, i), 6)"]
 
 
