@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.operators.build import operator_of
-from headgate.operators.kept import KeptOperator, KeptSessionOperator
+from headgate.operators.kept import KeptOperator, KeptSessionOperator, _in_order
 from headgate.operators.program import Leaves
 from headgate.operators.serve import serve
 from headgate.operators.spec import (
@@ -261,6 +261,14 @@ def merging(program, leaves):
     )
     layout = operator_of(spec).layout
     return spec, layout, Leaves(program, layout.leaves)
+
+
+@pytest.mark.parametrize("apart", [3, 2**40, 2**62])
+def test_values_lie_by_key_and_then_by_place(apart):
+    of = np.array([1, 0, 1, 2, 0, 1])
+    places = np.array([apart, 7, 0, apart // 2, 5, 1])
+    assert _in_order(of, places).tolist() == [4, 1, 2, 5, 0, 3]
+    assert _in_order(of[:0], places[:0]).tolist() == []
 
 
 def test_moments_are_merged_two_by_two():

@@ -61,6 +61,39 @@ def silence(
     state.setTimeoutTimestamp(at_ms)
 
 
+def kinds(
+    key: tuple[str, ...], frames: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    """Put out what the frames look like."""
+    state.update((1,))
+    for frame in frames:
+        types = [f"{name} {kind}" for name, kind in frame.dtypes.items()]
+        yield pd.DataFrame({"user": [key[0]], "seen": [f"{types} from {frame.index[0]}"]})
+
+
+def typed(g: Given) -> DataFrame:
+    small = F.col("value").cast("int")
+    columns = g.events.withColumn("small", small).withColumn("tiny", small.cast("tinyint"))
+    gaps = F.when(F.col("user") != "bob", F.col("small"))
+    return (
+        columns.withColumn("gaps", gaps)
+        .drop("ts")
+        .groupBy("user")
+        .applyInPandasWithState(
+            kinds, "user string, seen string", "n int", "update", GroupStateTimeout.NoTimeout
+        )
+    )
+
+
+def whole(g: Given) -> DataFrame:
+    """Likewise, no column of which has a null."""
+    small = F.coalesce(F.col("value"), F.lit(0)).cast("int")
+    columns = g.events.select(F.coalesce("user", F.lit("nobody")).alias("user"), small.alias("n"))
+    return columns.groupBy("user").applyInPandasWithState(
+        kinds, "user string, seen string", "n int", "update", GroupStateTimeout.NoTimeout
+    )
+
+
 def totals(g: Given) -> DataFrame:
     return g.events.groupBy("user").applyInPandasWithState(
         running_total,
@@ -88,6 +121,8 @@ def silences(g: Given) -> DataFrame:
 QUERIES: dict[str, tuple[Callable[[Given], DataFrame], str]] = {
     "totals": (totals, "update"),
     "silences": (silences, "append"),
+    "types with nulls": (typed, "update"),
+    "types": (whole, "update"),
 }
 
 

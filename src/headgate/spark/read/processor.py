@@ -153,7 +153,12 @@ class _ProcessorReader:
             given["initial"] = to_arrow_schema(T.StructType([]))
         if not pandas:
             return RowProcessor(**given)
-        return PandasProcessor(**given, returns=outputs, settings=PandasProcessor.read(self.spark))
+        return PandasProcessor(
+            **given,
+            returns=outputs,
+            settings=PandasProcessor.read(self.spark),
+            cut=isinstance(user, GroupStateProcessor),
+        )
 
     def _arrow(self, schema: T.StructType) -> Any:
         """Return the schema that rows of `schema` have in a slot."""

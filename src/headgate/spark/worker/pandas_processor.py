@@ -49,10 +49,14 @@ class PandasProcessor(RowProcessor):
         What it puts out.
     settings : dict
         See `read`.
+    cut : bool
+        Whether a key's frame is cut out of columns, as Spark does for ``applyInPandasWithState``:
+        integers keep their width.
     """
 
     returns: T.StructType = field(default_factory=T.StructType)
     settings: dict[str, Any] = field(default_factory=dict)
+    cut: bool = False
 
     @staticmethod
     def read(spark: SparkSession) -> dict[str, Any]:
@@ -66,21 +70,32 @@ class PandasProcessor(RowProcessor):
         return found
 
     def _given(self, keyed: Keyed, keys: int) -> Callable[[int], Iterator[Any]]:
-        """Return a function from a key's position to its one frame.
-
-        It is made of the key's rows, as Spark makes it: integers are of 64 bits, and what is null for
-        another key does not change its types.
-        """
-        frame = self._frame(keyed.rows)
-        names, rows = list(frame.columns), list(frame.itertuples(index=False, name=None))
+        """Return a function from a key's position to its one frame."""
+        made = self._cut(keyed.rows) if self.cut else self._made(keyed.rows)
         starts = keyed.starts(keys).tolist()
 
         def frames(key: int) -> Iterator[Any]:
             start, stop = starts[key], starts[key + 1]
             self._place = f"its {stop - start} records"
-            yield type(frame)(rows[start:stop], columns=names)
+            yield made(start, stop)
 
         return frames
+
+    def _made(self, rows: pa.RecordBatch) -> Callable[[int, int], Any]:
+        """Return what makes a frame of a key's rows, as Spark makes it.
+
+        Integers are of 64 bits, and what is null for another key does not change its types.
+        """
+        frame = self._frame(rows)
+        names, values = list(frame.columns), list(frame.itertuples(index=False, name=None))
+        return lambda start, stop: type(frame)(values[start:stop], columns=names)
+
+    def _cut(self, rows: pa.RecordBatch) -> Callable[[int, int], Any]:
+        """Return what cuts a key's frame out; where there are nulls, each is converted by itself."""
+        if any(column.null_count for column in rows.columns):
+            return lambda start, stop: self._frame(rows.slice(start, stop - start))
+        frame = self._frame(rows)
+        return lambda start, stop: frame.iloc[start:stop].reset_index(drop=True)
 
     def _key_values(self, keys: pa.RecordBatch) -> list[tuple[Any, ...]]:
         return list(self._frame(keys).itertuples(index=False, name=None))
