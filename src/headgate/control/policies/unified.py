@@ -59,6 +59,8 @@ class Unified:
         With `even`, what the trends are taken over, seconds; > 0.
     goal : float
         Without `even`, the share of windows within the bound that a rule must have kept, below 1.
+    clear : float
+        With `even`, the windows within which what waits is to be served; >= 1.
 
     References
     ----------
@@ -74,6 +76,7 @@ class Unified:
         even: int = 0,
         look_back_s: float = _LOOK_BACK_S,
         goal: float = _GOAL,
+        clear: float = 1.0,
     ) -> None:
         check_range("unified", "epsilon", epsilon, 0.0, _EPSILON_MAX)
         check_range("unified", "ahead_s", ahead_s, 0.0)
@@ -81,7 +84,8 @@ class Unified:
         check_range("unified", "look_back_s", look_back_s, 0.0, above=True)
         check_range("unified", "goal", goal, 0.0, _GOAL_MAX)
         self._epsilon, self._ahead_s, self._even = epsilon, ahead_s, bool(even)
-        self._look_back_s, self._goal = look_back_s, goal
+        check_range("unified", "clear", clear, 1.0)
+        self._look_back_s, self._goal, self._clear = look_back_s, goal, clear
         self._laws: dict[str, FollowsRules] = {}
         self._rates: dict[str, Trend] = {}
         self._costs: dict[str, Trend] = {}
@@ -150,7 +154,7 @@ class Unified:
         reasons: list[str] = []
         numbers: dict[str, float] = {}
         for name, view in operators.items():
-            wanted = even_slots(view, self._epsilon)
+            wanted = even_slots(view, self._epsilon, self._clear)
             change = None if wanted is None else rescaled(view, wanted)
             if change is None:
                 continue
@@ -164,10 +168,10 @@ class Unified:
         return Decision(changes, " ".join(reasons), "projected", numbers) if changes else NOTHING
 
 
-def even_slots(view: OperatorView, epsilon: float) -> int | None:
+def even_slots(view: OperatorView, epsilon: float, clear: float = 1.0) -> int | None:
     """Return how many evenly loaded slots an operator should have; None where it may keep its own.
 
-    What waits is to be served within the window. Slots are too few if they are not projected to be
+    What waits is to be served within `clear` windows. Slots are too few if they are not projected to be
     within the bound, and are made as many as would do with a share of `epsilon` more; they are too many
     if a share of more than `epsilon` of them is spare even then.
 
@@ -179,7 +183,7 @@ def even_slots(view: OperatorView, epsilon: float) -> int | None:
     mu = mean_service_rate(view)
     if mu < _LEAST_RATE:
         return None
-    rate = arrival_rate(view) + float(view.backlog.sum()) / view.window_s
+    rate = arrival_rate(view) + float(view.backlog.sum()) / (clear * view.window_s)
     within_s = view.bound_s - view.floor_s
     safe = _fewest(rate / (1.0 - epsilon), mu, within_s)
     too_few = _fewest(rate, mu, within_s) > view.slots

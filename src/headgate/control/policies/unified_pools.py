@@ -18,6 +18,10 @@ from headgate.control.policies.unified import Unified
 from headgate.control.replicas import Interval, OperatorInterval, ReplicaDecision
 from headgate.core.assignment import spread
 
+_CLEAR = 4.0
+"""Intervals within which what waits is to be served. In one, bursts of seconds have replicas made for
+them that are idle once they are there. Chosen on PSPS's raw tweets."""
+
 
 class UnifiedPools:
     """`Unified` with ``even=1``, shown each pool as an operator whose slots are its active replicas.
@@ -44,7 +48,7 @@ class UnifiedPools:
     ) -> None:
         check_range("unified", "bound_s", bound_s, 0.0, above=True)
         self._bound_s = bound_s
-        self._inner = Unified(epsilon, 0.0, even=1)
+        self._inner = Unified(epsilon, 0.0, even=1, clear=_CLEAR)
         self._forecaster = forecaster or burst_blend()
         self._shares: dict[Edge, float] = {}
         self._time_s = 0.0
