@@ -145,6 +145,36 @@ def test_a_store_has_the_log_of_a_file_source_and_what_was_delivered(
     assert delivered[3:] == [(2, 43)]
 
 
+def test_a_kill_while_the_source_is_quiet_delivers_nothing_twice(
+    spark: SparkSession, store: FaultyS3, numbers: Callable[[int], DataFrame]
+) -> None:
+    delivered: list[int] = []
+
+    def start(files: int) -> Any:
+        counts = numbers(files).groupBy("k").count()
+        writer = hg.writeStream(counts).outputMode("update")
+        writer = writer.foreachBatch(lambda f, _: delivered.append(f.first()["count"]))
+        return on_store(writer, store, "quiet").trigger(processingTime="0 seconds").start()
+
+    query = start(1)
+    until = time.monotonic() + 60.0
+    while not any(b"spark_commit" in store.objects[key] for key in tokens_of(store, "intents")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    killed = dict(store.objects)
+    query.stop()
+    store.objects.clear()
+    store.objects.update(killed)  # what the driver did at its end has not happened
+    assert delivered == [1]
+    again = start(1)
+    while len(delivered) < 2:
+        assert time.monotonic() < until
+        assert again.exception() is None
+        time.sleep(0.05)
+    again.stop()
+    assert delivered == [1, 2], "the second file, and not the first one's step again"
+
+
 def test_rights_that_are_lost_in_the_middle_lose_nothing(
     spark: SparkSession, store: FaultyS3, numbers: Callable[[int], DataFrame]
 ) -> None:

@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 
 from headgate.core.errors import CheckpointError
 from headgate.core.stores import Hidden, kind_of
-from headgate.state.store_calls import called
+from headgate.state.files import unreadable
+from headgate.state.store_calls import called, refuse_after_fork
 
 _TRIES = 6
 """Writes of one file before giving up, where each is refused and nothing is there. Chosen."""
@@ -51,8 +52,6 @@ _ENDPOINTS = {
 
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
-_used_in: list[int] = []
-"""The process that has made requests: the library's threads do not survive a fork."""
 
 Result = TypeVar("Result")
 
@@ -196,11 +195,7 @@ class ObjectFiles:
         """Return an object's bytes."""
         found = self._found(name)
         if found is None:
-            msg = (
-                f"{self.at(name)} cannot be read (it is missing): "
-                "`headgate inspect --verify` on the checkpoint says what else is affected"
-            )
-            raise CheckpointError(msg)
+            raise unreadable(self.at(name))
         return found
 
     def _found(self, name: str) -> bytes | None:
@@ -295,7 +290,7 @@ class ObjectFiles:
         called(act, path.parent, path.name, length)
         with self._lock:
             self.requests[act] += 1
-        _refuse_after_fork()
+        refuse_after_fork()
         with self._explained(act, name):
             return do()
 
@@ -361,16 +356,3 @@ def _library(name: str) -> Any:
     except ImportError as error:
         msg = "a checkpoint on an object store needs obstore; run pip install 'headgate[store]'."
         raise CheckpointError(msg) from error
-
-
-def _refuse_after_fork() -> None:
-    """Refuse what would wait for ever: the library's threads are the parent's."""
-    pid = os.getpid()
-    if not _used_in:
-        _used_in.append(pid)
-    elif _used_in[0] != pid:
-        msg = (
-            f"process {pid} was forked from one that had used a store, and cannot use it; start it as a "
-            "new process (spawn)."
-        )
-        raise CheckpointError(msg)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from headgate.core.input import is_directory
 from headgate.core.location import local_path
-from headgate.core.stores import store_url
+from headgate.core.stores import kind_of, store_url
 from headgate.state.files import (
     make_directory,
     map_bytes,
@@ -255,7 +255,12 @@ def files_at(
     url = store_url(location)
     if url is None:
         return PosixFiles(local_path(location) / below)
+    place = f"{url}/{below}".rstrip("/")
     # late: a checkpoint on a disk needs no library for stores
+    if kind_of(url) == "hdfs":
+        from headgate.state.hdfs import HdfsFiles  # noqa: PLC0415
+
+        return HdfsFiles(place, options or {})
     from headgate.state.objects import ObjectFiles  # noqa: PLC0415
 
-    return ObjectFiles(f"{url}/{below}".rstrip("/"), options or {})
+    return ObjectFiles(place, options or {})

@@ -162,6 +162,7 @@ class StepMachine(Generic[R]):
         self.settled_batch = 0
         self._intents, self._garbage = Beside("headgate-intents"), Beside("headgate-garbage")
         self._recovering = latest is not None
+        self._noted = -1
         self._sources: list[str] | None = None
         self._read_ms = time.time() * 1e3
         self._timestamp_ms = 0
@@ -213,6 +214,7 @@ class StepMachine(Generic[R]):
             wanted = work.quiet(watermark_us, self._read_ms, arrived_ms)
             self.settled_batch = self.batches_begun
             if not wanted:
+                self._note_delivered()
                 return
         self._step(batch, batch_id, watermark_us, started_ms=arrived_ms)
         if quiet:
@@ -230,6 +232,17 @@ class StepMachine(Generic[R]):
         self._deliver(latest)
         self.work.intake.look_through(batch)
         return True
+
+    def _note_delivered(self) -> None:
+        """Note once that the newest step is out: this batch begins behind Spark's commit of it.
+
+        Its manifest was there before, and while the source is quiet no other follows that would say so.
+        """
+        latest, carried = self.latest, self._carried
+        if carried is None or latest is None or latest.step == self._noted or drained(latest):
+            return
+        self._noted = latest.step
+        self._intents.do(lambda: carried.note_delivered(latest))
 
     def _serve_backlog(self, batch_id: int, watermark_us: int) -> None:
         """Go on with what waits while the source is quiet: the next batch only comes with a tick."""
