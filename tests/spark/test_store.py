@@ -175,8 +175,23 @@ def test_a_kill_while_the_source_is_quiet_delivers_nothing_twice(
     assert delivered == [1, 2], "the second file, and not the first one's step again"
 
 
+@pytest.mark.parametrize(
+    ("kind", "part", "said"),
+    [
+        (s3_server.FORBIDDEN, "manifests", "403 AccessDenied"),
+        pytest.param(
+            s3_server.EXPIRED, "changelog", "400 ExpiredToken", marks=pytest.mark.thorough
+        ),
+        pytest.param(s3_server.FORBIDDEN, "output", "403 AccessDenied", marks=pytest.mark.thorough),
+    ],
+)
 def test_rights_that_are_lost_in_the_middle_lose_nothing(
-    spark: SparkSession, store: FaultyS3, numbers: Callable[[int], DataFrame]
+    spark: SparkSession,
+    store: FaultyS3,
+    numbers: Callable[[int], DataFrame],
+    kind: str,
+    part: str,
+    said: str,
 ) -> None:
     delivered: list[list[int]] = []
 
@@ -191,8 +206,8 @@ def test_rights_that_are_lost_in_the_middle_lose_nothing(
         on_store(writer, store, "rights").trigger(availableNow=True).start().awaitTermination()
 
     run(1)
-    store.faults.append(S3Fault(s3_server.FORBIDDEN, part="manifests", times=1000))
-    with pytest.raises(Exception, match=r"the store refuses to write .403 AccessDenied.*right"):
+    store.faults.append(S3Fault(kind, part=part, times=1000))
+    with pytest.raises(Exception, match=f"the store refuses to write .{said}.*right"):
         run(1)
     store.faults.clear()
     run(1)

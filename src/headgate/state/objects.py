@@ -51,6 +51,17 @@ _ENDPOINTS = {
 """Environment variables in which the library finds an address."""
 
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
+_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
+"""As S3 and Azure say it."""
+_CREDENTIALS = ("ExpiredToken", "TokenRefreshRequired", "InvalidToken", "ExpiredTokenException")
+"""What S3 answers with 400 to who has had the right."""
+_REDIRECTED = "redirect without LOCATION"
+"""How the library says that a bucket is in another region."""
+_REGION = (
+    "PermanentRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+)
 _STATUS = re.compile(r"status code: (\d{3})")
 
 Result = TypeVar("Result")
@@ -185,7 +196,7 @@ class ObjectFiles:
                 raise FileExistsError(self.at(name)) from error
             except exceptions.GenericError as error:
                 meant = self._sentence("write", name, error)
-                if _status(error) in _UNKNOWN:
+                if _status(error) in _UNKNOWN and _REDIRECTED not in str(error):
                     raise _Unanswered(meant) from error
                 raise meant from error
 
@@ -203,7 +214,7 @@ class ObjectFiles:
             try:
                 return bytes(_library("obstore").get(self._store, name).bytes())
             except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
+                if _NO_BUCKET.search(str(error)):
                     raise
                 return None
 
@@ -234,7 +245,7 @@ class ObjectFiles:
             try:
                 _library("obstore").head(self._store, name)
             except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
+                if _NO_BUCKET.search(str(error)):
                     raise
                 return False
             return True
@@ -309,9 +320,14 @@ class ObjectFiles:
         text = str(error)
         found = _CODE.search(text)
         code, status = found[1] if found else "", _status(error)
-        if code == "NoSuchBucket":
+        if _NO_BUCKET.search(text):
             msg = f"checkpoint {self.url}: its bucket does not exist; create it, or name another."
-        elif status in ("401", "403"):
+        elif _REDIRECTED in text or code in _REGION:
+            msg = (
+                f"{self.url}: its bucket is not in the region that was asked; name its own by option "
+                "headgate.store.region, or as its cloud does."
+            )
+        elif status in ("401", "403") or code in _CREDENTIALS:
             msg = (
                 f"{self.at(name)}: the store refuses to {act} ({status} {code or 'Forbidden'}); give "
                 "this user the right to, or other credentials."
