@@ -24,6 +24,7 @@ from headgate.core.errors import CheckpointError
 from headgate.core.stores import Hidden
 from headgate.state.files import unreadable
 from headgate.state.store_calls import called, refuse_after_fork
+from headgate.state.traffic import Traffic
 
 _GIVE_UP_S = 120.0
 """How long a name node may be away, in safe mode or on standby before a request fails. Chosen: a batch
@@ -80,6 +81,7 @@ class HdfsFiles:
         self._options = {name: Hidden(text) for name, text in options.items()}
         self._lock = threading.Lock()
         self.requests: Counter[str] = Counter()
+        self._written_bytes = 0
 
     @cached_property
     def _client(self) -> Any:
@@ -276,9 +278,10 @@ class HdfsFiles:
         except CheckpointError:
             return ""
 
-    def request_count(self) -> int | None:
-        """Return how many calls were made."""
-        return self.requests.total()
+    def traffic(self) -> Traffic | None:
+        """Return what was asked for so far."""
+        with self._lock:
+            return Traffic(self.requests.total(), self._written_bytes)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
@@ -299,6 +302,7 @@ class HdfsFiles:
             called(act, path.parent, path.name, length)
             with self._lock:
                 self.requests[act] += 1
+            self._written_bytes += length
             refuse_after_fork()
             try:
                 with self._explained(act, name):

@@ -25,6 +25,7 @@ from headgate.core.errors import CheckpointError
 from headgate.core.stores import Hidden, kind_of
 from headgate.state.files import unreadable
 from headgate.state.store_calls import called, refuse_after_fork
+from headgate.state.traffic import Traffic
 
 _TRIES = 6
 """Writes of one file before giving up, where each is refused and nothing is there. Chosen."""
@@ -91,6 +92,7 @@ class ObjectFiles:
         self._options = {name: Hidden(text) for name, text in options.items()}
         self._lock = threading.Lock()
         self.requests: Counter[str] = Counter()
+        self._written_bytes = 0
 
     @cached_property
     def _store(self) -> Any:
@@ -292,15 +294,17 @@ class ObjectFiles:
         self.remove([name])
         return aside.rpartition("/")[2]
 
-    def request_count(self) -> int | None:
-        """Return how many requests were made."""
-        return self.requests.total()
+    def traffic(self) -> Traffic | None:
+        """Return what was asked for so far."""
+        with self._lock:
+            return Traffic(self.requests.total(), self._written_bytes)
 
     def _call(self, act: str, name: str, do: Callable[[], Result], length: int = 0) -> Result:
         path = Path(name)
         called(act, path.parent, path.name, length)
         with self._lock:
             self.requests[act] += 1
+            self._written_bytes += length
         refuse_after_fork()
         with self._explained(act, name):
             return do()

@@ -24,6 +24,7 @@ from headgate.state.files import (
     unwritable,
     write_bytes,
 )
+from headgate.state.traffic import Traffic
 
 
 class Files(Protocol):
@@ -120,8 +121,8 @@ class Files(Protocol):
     def set_aside(self, name: str) -> str:
         """Rename a file that cannot be read, for whoever wonders; return its new name, or ``""``."""
 
-    def request_count(self) -> int | None:
-        """Return how many requests this object has made; None where none of them costs anything."""
+    def traffic(self) -> Traffic | None:
+        """Return what this object has asked for so far; None where nothing of it costs anything."""
 
 
 class PosixFiles:
@@ -224,7 +225,7 @@ class PosixFiles:
             return ""
         return aside.rpartition("/")[2]
 
-    def request_count(self) -> int | None:
+    def traffic(self) -> Traffic | None:
         """Return None: files are not requested."""
         return None
 

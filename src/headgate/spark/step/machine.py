@@ -35,6 +35,7 @@ from headgate.spark.step.sinks import Sink
 from headgate.spark.worker.failure import is_final, processor_error
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
+from headgate.state.traffic import Traffic
 
 _QUIET_S = 0.8
 """How long waiting records are served between two ticks."""
@@ -166,7 +167,7 @@ class StepMachine(Generic[R]):
         self._sources: list[str] | None = None
         self._read_ms = time.time() * 1e3
         self._timestamp_ms = 0
-        self._requests = 0
+        self._traffic = Traffic()
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -341,18 +342,19 @@ class StepMachine(Generic[R]):
             self.checkpoint.write_intent(step, {"step": step, "delivered": True})
         crash_point("after-sink", step)
         clock.lap("sink")
-        requests = self._requests_made()
-        outcome = Outcome(manifest, reports, clock.phases_ms, attempts, emitted, requests)
+        outcome = Outcome(
+            manifest, reports, clock.phases_ms, attempts, emitted, self._traffic_since()
+        )
         self.work.done(outcome, begun)
         self._garbage.do(lambda: self.checkpoint.collect_garbage(manifest))
 
-    def _requests_made(self) -> int | None:
-        """Return how many requests went to the checkpoint's store since the last call."""
-        now = self.checkpoint.files.request_count()
+    def _traffic_since(self) -> Traffic | None:
+        """Return what was asked of the checkpoint's store since the last call."""
+        now = self.checkpoint.files.traffic()
         if now is None:
             return None
-        made, self._requests = now - self._requests, now
-        return made
+        before, self._traffic = self._traffic, now
+        return now.since(before)
 
     def _begin_on_store(self, step: int, intent: dict[str, Any]) -> None:
         """Write, while the slots work, what must be there before the manifest is."""

@@ -200,7 +200,7 @@ class Recorder(StepRecorder):
             watermark_holder=_holder(entering, manifest.watermarks["evict_us"]),
             slo=slo,
             lag=self.progress.lag,
-            store_requests=outcome.store_requests,
+            **_store(outcome),
         )
         self.late_records += event.late
         self.progress.add(event, self.operators(states, reports), emitted=event.emitted)
@@ -227,6 +227,22 @@ class Recorder(StepRecorder):
         )
         self.progress.add(event, [], emitted=None)
         self.write(event)
+
+
+def _store(outcome: Outcome[Report]) -> dict[str, int]:
+    """Return what driver and slots asked of the checkpoint's store; nothing where there is none."""
+    if outcome.store is None:
+        return {}
+    written = [
+        payload.length
+        for report in outcome.reports
+        for payload in (report.changelog, report.output, report.waiting, report.late)
+        if payload is not None and payload.name is not None
+    ]
+    return {
+        "store_requests": outcome.store.requests + len(written),
+        "store_bytes": outcome.store.written_bytes + sum(written),
+    }
 
 
 class _Served(Protocol):

@@ -20,14 +20,14 @@ _AT_ONCE = 4
 """Files that a task may have: changelog, output, what waits and what was late."""
 
 
-class Writer(Protocol):
-    """What takes a file: a checkpoint, or the `Writes` of a task."""
+class TakesFiles(Protocol):
+    """What takes a file: a checkpoint, or the `TaskFiles` of a task."""
 
     def write_file(self, kind: str, name: str, data: bytes) -> None:
         """Write a file named by a token."""
 
 
-class Writes:
+class TaskFiles:
     """The files of one task, written side by side where each is a request to a store.
 
     A context manager: what it leaves is there, or its failure is raised.
@@ -42,7 +42,7 @@ class Writes:
         self._pool: ThreadPoolExecutor | None = None
         self._begun: list[Future[None]] = []
 
-    def __enter__(self) -> Writes:
+    def __enter__(self) -> TaskFiles:
         """Begin."""
         return self
 
@@ -70,7 +70,7 @@ class Writes:
 
 
 def payload(
-    checkpoint: Writer, kind: str, token: str, data: bytes, *, inline: bool = True
+    checkpoint: TakesFiles, kind: str, token: str, data: bytes, *, inline: bool = True
 ) -> Payload:
     """Return bytes as a report carries them: themselves, or the name of the file they went to."""
     crc32 = zlib.crc32(data)
@@ -81,7 +81,7 @@ def payload(
 
 
 def table_payload(
-    checkpoint: Writer,
+    checkpoint: TakesFiles,
     kind: str,
     token: str,
     table: pa.Table | pa.RecordBatch | None,

@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from headgate.journal.histogram import counts_of, sparse_of
 from headgate.spark.job.reports import Payload, ReplicaReport
 from headgate.spark.worker.facts import ReplicaFacts
-from headgate.spark.worker.payloads import Writer, Writes, payload, read_table
+from headgate.spark.worker.payloads import TakesFiles, TaskFiles, payload, read_table
 from headgate.spark.worker.whereabouts import ran
 from headgate.state.checkpoint import Checkpoint
 
@@ -92,7 +92,7 @@ class ReplicaTask:
         ]
         left = feed.finish()
         latency_ms = feed.latency_ms
-        with Writes(checkpoint) as writes:
+        with TaskFiles(checkpoint) as writes:
             output = _kept(writes, "output", outputs)
             waits = _kept(writes, "backlog", left, inline=False)
         report = ReplicaReport(
@@ -292,7 +292,7 @@ def _backlog(
 
 
 def _kept(
-    writes: Writer, kind: str, batches: list[pa.RecordBatch], *, inline: bool = True
+    writes: TakesFiles, kind: str, batches: list[pa.RecordBatch], *, inline: bool = True
 ) -> Payload | None:
     """Keep rows in the report, or in a file of the checkpoint."""
     if not batches:

@@ -25,7 +25,7 @@ from headgate.spark.job.faults import SlotFaults
 from headgate.spark.job.reports import Ran, Report
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.failure import located
-from headgate.spark.worker.payloads import Writes, payload, table_payload
+from headgate.spark.worker.payloads import TaskFiles, payload, table_payload
 from headgate.spark.worker.whereabouts import ran
 from headgate.spark.worker.worker import checkpoint_at, operator_named, run_named, store_of
 from headgate.state import changelog
@@ -92,7 +92,7 @@ class SlotTask:
             )
         faults.dawdle(served.served_rows)
         done = time.perf_counter()
-        with Writes(checkpoint) as writes:
+        with TaskFiles(checkpoint) as writes:
             report = _report(self, facts, slot, request, consumed, served, writes)
         report = replace(report, stage=context.stageId())
         phases = {
@@ -169,7 +169,7 @@ def _report(
     request: Request,
     consumed: tuple[str, ...],
     served: Served,
-    writes: Writes,
+    writes: TaskFiles,
 ) -> Report:
     token = request.token
     blob, refs = changelog.encode(served.sections) if served.sections else (b"", {})
