@@ -25,13 +25,15 @@ PLACE = "hdfs://node:8020/ck"
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeHdfs:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
     made = FakeHdfs()
     library: Any = SimpleNamespace(Client=lambda *_, **__: made, WriteOptions=lambda **given: given)
     monkeypatch.setitem(sys.modules, "hdfs_native", library)
+    hdfs._client_of.cache_clear()
     monkeypatch.setattr(hdfs, "_WAIT_S", 0.001)
     monkeypatch.setattr(hdfs, "_GIVE_UP_S", 0.2)
-    return made
+    yield made
+    hdfs._client_of.cache_clear()
 
 
 def on(cluster: FakeHdfs) -> Files:
@@ -151,6 +153,7 @@ def test_a_cluster_where_a_rename_writes_over_another_file_is_refused(
 
 
 def test_without_its_client_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs._client_of.cache_clear()
     monkeypatch.setitem(sys.modules, "hdfs_native", None)
     with pytest.raises(CheckpointError, match=r"run pip install 'headgate\[hdfs\]'"):
         files_at(PLACE).exists("x")

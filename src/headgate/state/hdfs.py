@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -86,7 +86,7 @@ class HdfsFiles:
     @cached_property
     def _client(self) -> Any:
         with self._explained("open", ""):
-            return _library().Client(self._node, config_dir=self._options.get("configDir"))
+            return _client_of(self._node, self._options.get("configDir"))
 
     @cached_property
     def _new_file(self) -> Any:
@@ -365,6 +365,12 @@ def _waited(wait_s: float) -> float:
 def _plain(text: str) -> str:
     """Return the first sentence of what Java says, without its trace."""
     return re.split(r"\\n|\n|\\t|\t", text, maxsplit=1)[0].strip().rstrip('"\\).')[:200]
+
+
+@cache
+def _client_of(node: str, directory: str | None) -> Any:
+    """Return this process's client of a name node: each has threads of its own."""
+    return _library().Client(node, config_dir=None if directory is None else str(directory))
 
 
 def _library() -> Any:
