@@ -99,6 +99,20 @@ def test_a_name_node_that_is_away_for_a_while_is_waited_for(cluster: FakeHdfs, m
     assert not cluster.faults
 
 
+def test_a_name_node_that_does_not_answer_is_asked_again_on_a_new_connection(
+    cluster: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = on(cluster)
+    files.put("x", b"1")
+    monkeypatch.setattr(hdfs, "_ANSWER_S", 0.05)
+    silent, hung = threading.Event(), FakeHdfs()
+    monkeypatch.setattr(hung, "create", lambda *_: silent.wait(30.0))
+    monkeypatch.setattr(files, "_client", hung)
+    files.put_new("manifests/0", b"mine")
+    silent.set()
+    assert cluster.files["/ck/headgate/manifests/0"] == b"mine"
+
+
 def test_a_name_node_that_stays_away_is_one_sentence(cluster: FakeHdfs) -> None:
     files = on(cluster)
     cluster.faults += [("create", AWAY)] * 10_000
@@ -197,6 +211,26 @@ def test_of_two_drivers_on_a_real_cluster_the_second_learns_who_was_first(real: 
     with pytest.raises(CheckpointError, match=r"step 0 from another driver.*host .*process \d+"):
         other.commit(manifest(job, 0, None, batch=9))
     assert other.latest() == mine.latest()
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_real_cluster_that_is_paused_takes_each_commit_once(
+    real: MiniHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdfs, "_ANSWER_S", 1.0)
+    mine, other = (files_at(f"{real.url}/paused") for _ in range(2))
+    mine.put_new("manifests/0", b"mine")
+    real.pause()
+    late = threading.Thread(target=mine.put_new, args=("manifests/1", b"mine"))
+    late.start()
+    time.sleep(5.0)
+    real.go_on()
+    late.join(60.0)
+    assert not late.is_alive()
+    assert mine.get("manifests/1") == b"mine"
+    with pytest.raises(FileExistsError):
+        other.put_new("manifests/1", b"other")
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +30,12 @@ from headgate.state.traffic import Traffic
 _GIVE_UP_S = 120.0
 """How long a name node may be away, in safe mode or on standby before a request fails. Chosen: a batch
 waits for it."""
+
+_ANSWER_S = 60.0
+"""How long a request may go without an answer, as on object stores. Chosen."""
+
+_BYTES_PER_S = 1e6
+"""What is written may take longer by. Chosen: slower than any network that a cluster has."""
 
 _WAIT_S = 0.1
 _WAIT_MOST_S = 5.0
@@ -302,17 +309,41 @@ class HdfsFiles:
             called(act, path.parent, path.name, length)
             with self._lock:
                 self.requests[act] += 1
-            self._written_bytes += length
+                self._written_bytes += length
             refuse_after_fork()
             try:
                 with self._explained(act, name):
-                    return do()
+                    return self._answered(do, length)
             except _Passing as error:
                 if not again:
                     raise
                 if time.monotonic() > until_s:
                     raise error.meant from None
             wait_s = _waited(wait_s)
+
+    def _answered(self, do: Callable[[], Result], length: int) -> Result:
+        """Carry a call out in a thread of its own: the library would wait for ever for an answer.
+
+        Raises
+        ------
+        TimeoutError
+            There is none; the next call makes a connection of its own, perhaps to another name node.
+        """
+        answer: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(do())
+            except BaseException as error:  # whoever waits raises it
+                answer.set_exception(error)
+
+        threading.Thread(target=run, name="headgate-hdfs", daemon=True).start()
+        try:
+            return answer.result(_ANSWER_S + length / _BYTES_PER_S)
+        except TimeoutError:
+            self.__dict__.pop("_client", None)
+            _client_of.cache_clear()
+            raise
 
     @contextlib.contextmanager
     def _explained(self, act: str, name: str) -> Iterator[None]:

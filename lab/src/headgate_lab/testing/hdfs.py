@@ -122,6 +122,16 @@ class MiniHdfs:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
+    def pause(self) -> None:
+        """Stop it, so that nothing is answered and no connection ends."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on after `pause`."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGCONT)
+
     def close(self) -> None:
         """End it, and forget its data where nobody named a directory for them."""
         self.kill()
