@@ -61,8 +61,10 @@ class MiniHdfs:
         here = Path(str(pyspark.__file__)).parent / "jars"
         (client,) = here.glob("hadoop-client-api-*.jar")
         version = client.stem.rpartition("-")[2]
-        fetched = jars((f"org.apache.hadoop:hadoop-client-minicluster:{version}",))
-        # first what was fetched: Spark's jars have another Jetty
+        group = "org.apache.hadoop:hadoop-client"
+        fetched = jars(
+            (f"{group}-minicluster:{version}",), without=(f"{group}-api", f"{group}-runtime")
+        )
         self._classes = ":".join([*map(str, fetched), f"{here}/*"])
 
     def __enter__(self) -> MiniHdfs:
