@@ -121,10 +121,10 @@ class HdfsFiles:
             kept = self.get(name) == mine
         else:
             kept = False
-        self._call("remove", name, lambda: self._client.delete(self._path(name), False))
+        self._call("remove", name, self._deleting(name))
         if not there:  # a directory that is refused later leaves nothing behind
             with contextlib.suppress(CheckpointError):
-                self._call("remove", "", lambda: self._client.delete(self._root, False))
+                self._call("remove", "", self._deleting(""))
         if not kept:
             msg = f"{self.url} cannot hold a checkpoint: it lets one writer rename over another's file."
             raise CheckpointError(msg)
@@ -136,8 +136,13 @@ class HdfsFiles:
     def prepare(self, directories: Iterable[str]) -> None:
         """Make the directories, of mode 0700."""
         for name in ("", *directories):
-            path = self._path(name)
-            self._call("write", name, lambda path=path: self._client.mkdirs(path, _PRIVATE, True))
+            self._call("write", name, self._making(self._path(name)))
+
+    def _making(self, path: str) -> Callable[[], None]:
+        def make() -> None:
+            self._client.mkdirs(path, _PRIVATE, True)
+
+        return make
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file and rename it over one of that name.
@@ -259,15 +264,15 @@ class HdfsFiles:
         """Delete files, one after the other."""
         removed = 0
         for name in names:
-            path = self._path(name)
             with contextlib.suppress(CheckpointError, _Passing):
-                removed += self._call(
-                    "remove",
-                    name,
-                    lambda path=path: bool(self._client.delete(path, False)),
-                    again=False,
-                )
+                removed += self._call("remove", name, self._deleting(name), again=False)
         return removed
+
+    def _deleting(self, name: str) -> Callable[[], bool]:
+        def delete() -> bool:
+            return bool(self._client.delete(self._path(name), False))
+
+        return delete
 
     def set_aside(self, name: str) -> str:
         """Rename a file."""
