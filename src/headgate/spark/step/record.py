@@ -232,7 +232,7 @@ class Recorder(StepRecorder):
 
 
 def _store(outcome: Outcome[Report]) -> tuple[int | None, int | None]:
-    """Return (requests to the checkpoint's store, bytes written), of driver and slots; None without one."""
+    """Return (requests to the store, bytes written) of driver and slots; None where there is none."""
     if outcome.store is None:
         return None, None
     written = [
