@@ -24,7 +24,7 @@ import pyspark
 from headgate.core.errors import EngineError
 from headgate.spark.workloads.jars import jars
 
-_STARTS_S = 120.0
+_STARTS_S = 200.0
 _POLL_S = 0.1
 _MAIN = "org.apache.hadoop.test.MiniDFSClusterManager"
 
