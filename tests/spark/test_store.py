@@ -157,11 +157,13 @@ def test_a_kill_while_the_source_is_quiet_delivers_nothing_twice(
         return on_store(writer, store, "quiet").trigger(processingTime="0 seconds").start()
 
     query = start(1)
-    until = time.monotonic() + 60.0
-    while not any(b"spark_commit" in store.objects[key] for key in tokens_of(store, "intents")):
+    until = time.monotonic() + 240.0
+    killed: dict[str, bytes] = {}
+    while not any(b"spark_commit" in data for key, data in killed.items() if "/intents/" in key):
         assert time.monotonic() < until
         time.sleep(0.05)
-    killed = dict(store.objects)
+        with store.lock:
+            killed = dict(store.objects)
     query.stop()
     store.objects.clear()
     store.objects.update(killed)  # what the driver did at its end has not happened
