@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.core.errors import CheckpointError
+from headgate.core.errors import AnotherDriver, CheckpointError
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.phases import Beside, Phases
 from headgate.spark.job.ports import Ports
@@ -184,10 +184,23 @@ class StepMachine(Generic[R]):
             else:
                 self._pass_on(batch, batch_id)
         except Exception as error:
-            self._failed = error  # Spark hands on its text only
-            raise
+            self._failed = self._reason(error)  # Spark hands on its text only
+            if self._failed is error:
+                raise
+            raise self._failed from error
         finally:
             self.idle.set()
+
+    def _reason(self, error: Exception) -> Exception:
+        """Return why a batch failed: perhaps another driver has gone on, and removed what it needed."""
+        if self.latest is not None and not isinstance(error, CheckpointError):
+            try:
+                self.checkpoint.refuse_after_another(self.latest.step)
+            except AnotherDriver as another:
+                return another
+            except CheckpointError:  # a store that is away, too, says nothing of drivers
+                return error
+        return error
 
     def _refuse_while_stopping(self) -> None:
         """Leave a batch that Spark began after `stop` was asked to the next start."""
