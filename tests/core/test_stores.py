@@ -19,7 +19,8 @@ from headgate.core.stores import OPTIONS, Hidden, kind_of, options_for, store_op
         ("abfss://c@account.dfs.core.windows.net/a", "abfss://c@account.dfs.core.windows.net/a"),
         ("/s3/b", None),
         ("file:/a", None),
-        ("hdfs://n/a", None),
+        ("hdfs://node:8020/a//ck", "hdfs://node:8020/a/ck"),
+        (Path("hdfs://service/ck"), "hdfs://service/ck"),
         ("./s3:/b", None),
     ],
 )
@@ -32,6 +33,14 @@ def test_a_place_is_on_a_store_or_not(written: str | Path, url: str | None) -> N
 )
 def test_a_place_without_a_key_in_a_bucket_is_refused(written: str) -> None:
     with pytest.raises(CheckpointError, match="names no key in a bucket"):
+        store_url(written)
+
+
+@pytest.mark.parametrize("written", ["hdfs://node:8020", "hdfs:///ck", "hdfs:/ck", "hdfs:ck"])
+def test_a_place_on_hdfs_names_its_node_and_a_directory(written: str) -> None:
+    with pytest.raises(
+        CheckpointError, match="names no directory of a name node; write it as hdfs"
+    ):
         store_url(written)
 
 
@@ -50,10 +59,12 @@ def test_options_are_those_of_the_kind_of_store() -> None:
     assert isinstance(options_for("s3a://b/k", given)["region"], Hidden)
     with pytest.raises(ConfigError, match="region is not one of a store gs://; use one of baseUrl"):
         options_for("gs://b/k", given)
-    with pytest.raises(ConfigError, match="is for a checkpoint on an object store"):
+    with pytest.raises(ConfigError, match="is for a checkpoint on a store"):
         options_for(None, given)
     assert options_for(None, {"path": "/y"}) == {}
 
 
 def test_every_kind_has_options() -> None:
-    assert {kind_of(f"{scheme}://b/k") for scheme in ("s3", "s3a", "gs", "abfs")} == set(OPTIONS)
+    assert {kind_of(f"{scheme}://b/k") for scheme in ("s3", "s3a", "gs", "abfs", "hdfs")} == set(
+        OPTIONS
+    )

@@ -18,6 +18,7 @@ from headgate.report.display import Display
 from headgate.report.finish import finish_lines
 from headgate.report.format import bytes_text, clock_text
 from headgate.report.live import frame
+from headgate.report.now import now_of
 from headgate.report.plain import PlainProgress, plain_line
 
 END_MS = runs.batch(89).at_ms
@@ -119,6 +120,16 @@ def test_the_picture_is_svg_and_the_same_every_time(tmp_path: Path) -> None:
     assert "nexmark-q5" in picture
     assert "url(http" not in picture
     assert render_svg(path) == picture
+
+
+def test_a_store_is_shown_by_what_it_costs_per_hour() -> None:
+    run = Run()
+    run.absorb(runs.start())
+    for step in range(4):  # one every 400 ms
+        run.absorb(runs.batch(step, store_requests=4, store_bytes=10_000))
+    assert "store 36000 requests/h 86 MB/h" in plain_line(run, now_ms=END_MS)
+    now = now_of(run)
+    assert now.store_per_h == (36_000.0, 90_000_000.0)
 
 
 def test_a_plain_line_has_no_control_codes_and_all_numbers() -> None:

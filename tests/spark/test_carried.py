@@ -15,7 +15,7 @@ from headgate.state.carried import committed_by_spark, offsets_text
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 from headgate_lab.testing import s3_server
-from headgate_lab.testing.s3_server import BUCKET, FaultyS3
+from headgate_lab.testing.s3_server import BUCKET, FaultyS3, S3Fault
 
 pytest.importorskip("obstore", reason="needs headgate[store]")
 
@@ -95,6 +95,29 @@ def test_that_spark_has_committed_is_noted_of_this_very_manifest(
     other = replace(latest, digest="0" * 64)
     CarriedLog(checkpoint(store, tmp_path / "elsewhere")).restore(other)
     assert not (tmp_path / "elsewhere" / "commits").exists()
+
+
+def test_that_a_step_is_out_is_noted_with_one_request_while_the_source_is_quiet(
+    store: FaultyS3, tmp_path: Path
+) -> None:
+    log = tmp_path / "here"
+    write(log, metadata="id", offsets__0="o0")
+    here = checkpoint(store, log)
+    latest = committed(here, 0)
+    CarriedLog(here).note_delivered(latest)
+    assert not committed_by_spark(here, latest), "Spark has not committed it"
+    write(log, commits__0="c0")
+    store.requests.clear()
+    store.faults.append(S3Fault(s3_server.FORBIDDEN))
+    CarriedLog(here).note_delivered(latest)
+    assert not committed_by_spark(here, latest), "a store that refuses is no batch's concern"
+    store.requests.clear()
+    CarriedLog(here).note_delivered(latest)
+    assert len(store.requests) == 1
+    assert committed_by_spark(here, latest)
+    store.requests.clear()
+    CarriedLog(here).note_commit(latest)
+    assert not [key for method, key in store.requests if method == "PUT"], "noted already"
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "sources/../../x", ".bashrc", "a b", ""])

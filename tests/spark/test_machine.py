@@ -160,6 +160,22 @@ def test_of_two_drivers_the_one_that_is_late_puts_nothing_out_and_names_the_othe
         one.close()
 
 
+def test_a_batch_that_fails_for_what_another_driver_has_removed_names_that_driver(
+    tmp_path: Path,
+) -> None:
+    work = FakeWork(RuntimeError("a changelog file is missing"), fails=9)
+    sleeper = machine(tmp_path, FakeWork(), {0: ["a"], 1: ["b"]})
+    sleeper.process(None, 0)
+    sleeper.work = work
+    other = machine(tmp_path, FakeWork(), {0: ["a"], 1: ["b"]})
+    other.process(None, 0)
+    other.process(None, 1)
+    with pytest.raises(CheckpointError, match="has step 1 from another driver already") as told:
+        sleeper.process(None, 1)
+    assert sleeper.failed is told.value
+    assert told.value.__cause__ is work.error
+
+
 def test_a_sink_that_another_driver_has_written_to_is_no_riddle(tmp_path: Path) -> None:
     offsets = {batch: [str(batch)] for batch in range(6)}
     first, second = machine(tmp_path, FakeWork(), offsets), None

@@ -145,8 +145,55 @@ def test_a_store_has_the_log_of_a_file_source_and_what_was_delivered(
     assert delivered[3:] == [(2, 43)]
 
 
-def test_rights_that_are_lost_in_the_middle_lose_nothing(
+def test_a_kill_while_the_source_is_quiet_delivers_nothing_twice(
     spark: SparkSession, store: FaultyS3, numbers: Callable[[int], DataFrame]
+) -> None:
+    delivered: list[int] = []
+
+    def start(files: int) -> Any:
+        counts = numbers(files).groupBy("k").count()
+        writer = hg.writeStream(counts).outputMode("update")
+        writer = writer.foreachBatch(lambda f, _: delivered.append(f.first()["count"]))
+        return on_store(writer, store, "quiet").trigger(processingTime="0 seconds").start()
+
+    query = start(1)
+    until = time.monotonic() + 240.0
+    killed: dict[str, bytes] = {}
+    while not any(b"spark_commit" in data for key, data in killed.items() if "/intents/" in key):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+        with store.lock:
+            killed = dict(store.objects)
+    query.stop()
+    store.objects.clear()
+    store.objects.update(killed)  # what the driver did at its end has not happened
+    assert delivered == [1]
+    again = start(1)
+    while len(delivered) < 2:
+        assert time.monotonic() < until
+        assert again.exception() is None
+        time.sleep(0.05)
+    again.stop()
+    assert delivered == [1, 2], "the second file, and not the first one's step again"
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "said"),
+    [
+        (s3_server.FORBIDDEN, "manifests", "403 AccessDenied"),
+        pytest.param(
+            s3_server.EXPIRED, "changelog", "400 ExpiredToken", marks=pytest.mark.thorough
+        ),
+        pytest.param(s3_server.FORBIDDEN, "output", "403 AccessDenied", marks=pytest.mark.thorough),
+    ],
+)
+def test_rights_that_are_lost_in_the_middle_lose_nothing(
+    spark: SparkSession,
+    store: FaultyS3,
+    numbers: Callable[[int], DataFrame],
+    kind: str,
+    part: str,
+    said: str,
 ) -> None:
     delivered: list[list[int]] = []
 
@@ -161,8 +208,8 @@ def test_rights_that_are_lost_in_the_middle_lose_nothing(
         on_store(writer, store, "rights").trigger(availableNow=True).start().awaitTermination()
 
     run(1)
-    store.faults.append(S3Fault(s3_server.FORBIDDEN, part="manifests", times=1000))
-    with pytest.raises(Exception, match=r"the store refuses to write .403 AccessDenied.*right"):
+    store.faults.append(S3Fault(kind, part=part, times=1000))
+    with pytest.raises(Exception, match=f"the store refuses to write .{said}.*right"):
         run(1)
     store.faults.clear()
     run(1)

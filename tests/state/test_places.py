@@ -128,6 +128,14 @@ def test_a_write_that_goes_wrong_does_not_take_anothers_success_for_its_own(
         (lambda s: s.faults.append(S3Fault(s3_server.FORBIDDEN)), "refuses to write .403 Access"),
         (lambda s: s.faults.append(S3Fault(s3_server.FORBIDDEN, "GET")), "refuses to read .403"),
         (lambda s: s.faults.append(S3Fault(s3_server.FORBIDDEN, "POST")), "refuses to remove .403"),
+        (
+            lambda s: s.faults.append(S3Fault(s3_server.EXPIRED)),
+            "write .400 ExpiredToken.*other cred",
+        ),
+        (
+            lambda s: s.faults.append(S3Fault(s3_server.ELSEWHERE, times=99)),
+            "not in the region that was asked",
+        ),
     ],
 )
 def test_a_store_that_cannot_hold_a_checkpoint_is_refused_at_the_start(
@@ -139,6 +147,32 @@ def test_a_store_that_cannot_hold_a_checkpoint_is_refused_at_the_start(
         checkpoint.open({"keys": 1})
     assert "nothing" not in str(refused.value), "no credential is shown"
     assert not any("identity" in key for key in store.objects)
+
+
+@pytest.mark.parametrize("kind", [s3_server.FORBIDDEN, s3_server.EXPIRED])
+def test_credentials_that_end_in_the_middle_are_one_sentence_and_lose_nothing(
+    store: FaultyS3, kind: str
+) -> None:
+    checkpoint = Checkpoint(f"s3://{BUCKET}/ck", store.options)
+    job = checkpoint.open({"keys": 1})
+    first = checkpoint.commit(manifest(job, 0, None))
+    before = dict(store.objects)
+    store.faults.append(S3Fault(kind, times=1000))
+    writes = {
+        "manifest": lambda: checkpoint.commit(manifest(job, 1, first.digest)),
+        "intent": lambda: checkpoint.write_intent(1, {"step": 1}),
+        "changelog": lambda: checkpoint.write_file("changelog", "x", b"1"),
+    }
+    for write in writes.values():
+        with pytest.raises(
+            CheckpointError, match=r"refuses to write .40[03] \w+.; give"
+        ) as refused:
+            write()
+        assert str(refused.value).count(". ") == 0, "one sentence"
+        assert "nothing" not in str(refused.value), "no credential is shown"
+    assert store.objects == before
+    store.faults.clear()
+    assert checkpoint.commit(manifest(job, 1, first.digest)).step == 1, "and it goes on"
 
 
 def test_a_bucket_that_is_not_there_is_named(store: FaultyS3) -> None:

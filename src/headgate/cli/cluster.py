@@ -10,7 +10,7 @@ import typer
 
 from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
 from headgate.cli.commands import Conf, Packages, app
-from headgate.cli.input import local_text, parse_conf
+from headgate.cli.input import checkpoint_text, parse_conf
 from headgate.core.errors import ConfigError
 from headgate.core.input import shown
 from headgate.core.size import format_bytes
@@ -35,8 +35,8 @@ def doctor(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            help="Directory that driver and executors must see alike; it must be there.",
-            parser=local_text,
+            help="Directory that driver and executors must see alike, and that is there, or a store.",
+            parser=checkpoint_text,
             metavar="PATH",
         ),
     ] = None,
@@ -52,7 +52,7 @@ def doctor(
             msg = f'--master "{shown(master, 60)}" is no Spark master; write local[2] or spark://host:7077.'
             raise ConfigError(msg)
         if checkpoint is not None:
-            check_place(Path(checkpoint))
+            check_place(Path(checkpoint), or_store=True)
         settings = parse_conf(conf or (), packages or ())
         module = engine_module("headgate.spark.cluster.doctor")
         return dict(module.run(master, state=state, checkpoint=checkpoint, conf=settings))

@@ -44,9 +44,9 @@ def checkpoint_place(text: str) -> Path:
         raise typer.BadParameter(str(error)) from error
 
 
-def local_text(text: str) -> str:
-    """Return the text of a directory for Spark to read; refused where `directory` refuses it."""
-    directory(text)
+def checkpoint_text(text: str) -> str:
+    """Return the text of a checkpoint's place; refused where `checkpoint_place` refuses it."""
+    checkpoint_place(text)
     return text
 
 

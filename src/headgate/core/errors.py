@@ -38,6 +38,10 @@ class CheckpointError(HeadgateError):
     """A checkpoint belongs to something else, is held by another driver, or is damaged."""
 
 
+class AnotherDriver(CheckpointError):
+    """Another driver has gone on from the checkpoint; says which one."""
+
+
 class StateError(HeadgateError):
     """The state of a key group cannot be brought to the token that was asked for."""
 

@@ -55,5 +55,5 @@ def not_local(what: str, where: str) -> str:
     """Return the sentence that refuses another file system than a POSIX one."""
     return (
         f"{what} lies on {where}, and only POSIX paths work in this version, for a checkpoint also "
-        "s3://, gs:// and abfss://; give a directory that every host mounts, as file:/path."
+        "s3://, gs://, abfss:// and hdfs://; give a directory that every host mounts, as file:/path."
     )

@@ -1,4 +1,4 @@
-"""Which object stores a checkpoint may lie on, and what may be said about one in an option."""
+"""Which stores, of objects or HDFS, a checkpoint may lie on, and what options may say about one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ SCHEMES: Mapping[str, str] = {
     "gs": "gs",
     "abfss": "abfss",
     "abfs": "abfss",
+    "hdfs": "hdfs",
 }
 """From the name before ``://`` to the kind of store."""
 
@@ -55,6 +56,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
         "useAzureCli",
         *_EVERY,
     ),
+    "hdfs": ("configDir",),
 }
 """Names of options by kind of store, without `PREFIX`; what is not given, the cloud's own chain finds."""
 
@@ -71,7 +73,9 @@ class Hidden(str):
 
 
 def store_url(location: str | os.PathLike[str]) -> str | None:
-    """Return where a location lies on an object store, ``scheme://bucket/key``; None: on no such store.
+    """Return where a location lies on a store, ``scheme://bucket/key``; None: on no such store.
+
+    The bucket of HDFS is its name node or name service, the key a directory.
 
     Parameters
     ----------
@@ -91,7 +95,10 @@ def store_url(location: str | os.PathLike[str]) -> str | None:
     bucket, _, key = rest.removeprefix(slashes).partition("/")
     parts = PurePosixPath(key.lstrip("/")).parts
     if not rest.startswith(slashes) or not bucket or not parts or ".." in parts:
-        msg = f"checkpoint {text} names no key in a bucket; write it as {scheme}://bucket/key."
+        what, form = "key in a bucket", "bucket/key"
+        if scheme == "hdfs":
+            what, form = "directory of a name node", "namenode:8020/directory"
+        msg = f"checkpoint {text} names no {what}; write it as {scheme}://{form}."
         raise CheckpointError(msg)
     return f"{scheme}://{bucket}/{'/'.join(parts)}"
 
@@ -134,7 +141,7 @@ def options_for(url: str | None, options: Mapping[str, str]) -> dict[str, Hidden
     if url is None:
         if given:
             msg = (
-                f"option {PREFIX}{next(iter(given))} is for a checkpoint on an object store; leave it "
+                f"option {PREFIX}{next(iter(given))} is for a checkpoint on a store; leave it "
                 "out, or give a checkpointLocation such as s3://bucket/key."
             )
             raise ConfigError(msg)

@@ -328,8 +328,11 @@ class Batch:
     told of the batch before; empty where no source says so."""
 
     store_requests: int | None = None
-    """Requests that the driver made to the checkpoint's object store since the batch before, repeated
-    ones counted once; null where the checkpoint is a directory."""
+    """Requests to the checkpoint's store since the batch before: the driver's, repeated ones counted
+    once, and a slot's for each file that it wrote; null where the checkpoint is a directory."""
+
+    store_bytes: int | None = None
+    """Bytes that these have written; null where the checkpoint is a directory."""
 
     at_ms: int = 0
     """Wall clock at the batch's end, ms since 1970; the writer fills it in when 0."""

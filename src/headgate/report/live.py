@@ -106,6 +106,10 @@ def _rates(now: Now, last: Batch) -> Text:
         text.append("   lag ", style="bold")
         behind = sum(last.lag.values())
         text.append(f"{behind:,}", style="yellow" if behind else "")
+    if now.store_per_h is not None:
+        requests, written = now.store_per_h
+        text.append("   store ", style="bold")
+        text.append(f"{requests:,.0f} requests/h, {bytes_text(written)}/h")
     return _labelled("records", text)
 
 

@@ -34,6 +34,9 @@ class Now:
     phases_ms: dict[str, float]
     """Mean of each phase, in ms."""
 
+    store_per_h: tuple[float, float] | None = None
+    """Requests to the checkpoint's store and bytes written there, per hour; None without a store."""
+
 
 def now_of(run: Run) -> Now:
     """Return the means over the last batches of `run`, which has at least one."""
@@ -57,7 +60,16 @@ def now_of(run: Run) -> Now:
             phase: sum(b.phases_ms.get(phase, 0.0) for b in recent) / len(recent)
             for phase in sorted(phases)
         },
+        store_per_h=_store_per_h(recent, spent_s),
     )
+
+
+def _store_per_h(recent: list[Batch], spent_s: float) -> tuple[float, float] | None:
+    if all(batch.store_requests is None for batch in recent):
+        return None
+    requests = sum(batch.store_requests or 0 for batch in recent)
+    written = sum(batch.store_bytes or 0 for batch in recent)
+    return 3600 * requests / spent_s, 3600 * written / spent_s
 
 
 def _spent_s(run: Run, recent: list[Batch]) -> float:

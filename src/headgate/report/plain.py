@@ -8,9 +8,9 @@ from pathlib import Path
 from headgate.core.input import shown
 from headgate.journal.reader import Tail
 from headgate.journal.schema import AssignmentChange, Batch, Event
-from headgate.report.format import ms_text, since_text
+from headgate.report.format import bytes_text, ms_text, since_text
 from headgate.report.live import event_text
-from headgate.report.now import health, now_of
+from headgate.report.now import Now, health, now_of
 from headgate.report.run import Run
 
 INTERVAL_S = 5.0
@@ -32,7 +32,15 @@ def plain_line(run: Run, *, now_ms: int) -> str:
         f"in {now.in_per_s:.0f}/s out {now.out_per_s:.0f}/s "
         f"latency mean {ms_text(now.mean_ms)} p95 {ms_text(now.p95_ms)} "
         f"p99 {ms_text(now.p99_ms)} ms backlog {last.backlog}{_lag(last)}{_split(run)}{_slo(run)}"
+        f"{_store(now)}"
     )
+
+
+def _store(now: Now) -> str:
+    if now.store_per_h is None:
+        return ""
+    requests, written = now.store_per_h
+    return f" store {requests:.0f} requests/h {bytes_text(written)}/h"
 
 
 def _lag(last: Batch) -> str:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headgate.core.errors import CheckpointError
+from headgate.core.errors import AnotherDriver, CheckpointError
 from headgate.core.input import shown
 from headgate.core.location import local_path
 from headgate.core.stores import store_url
@@ -290,7 +290,7 @@ class Checkpoint:
         except FileExistsError as error:
             other = self._other(manifest.step)
             msg = _two_drivers(self.location, f"step {manifest.step}", other)
-            raise CheckpointError(msg) from error
+            raise AnotherDriver(msg) from error
         self._first_steps, self._has_committed = first, True
         # not kept: who commits has it, and what a chain is read from is read elsewhere
         return replace(manifest, digest=digest)
@@ -300,11 +300,12 @@ class Checkpoint:
 
         Raises
         ------
-        CheckpointError    There is a step after it.
+        AnotherDriver      There is a step after it.
+        CheckpointError    The store cannot be read.
         """
         after = step + 1
         if self.files.exists(_manifest_name(after)):
-            raise CheckpointError(_two_drivers(self.location, f"step {after}", self._other(after)))
+            raise AnotherDriver(_two_drivers(self.location, f"step {after}", self._other(after)))
 
     def _other(self, step: int) -> Driver | None:
         """Return who has committed a step; None where its manifest does not say, or cannot be read."""

@@ -114,11 +114,16 @@ def _taken(directory: Path, name: str, take: Callable[[BinaryIO], Content]) -> C
         why = error.strerror or str(error)
         if isinstance(error, FileNotFoundError):
             why = "it is missing"
+    raise unreadable(str(directory / name), why)
+
+
+def unreadable(where: str, why: str = "it is missing") -> CheckpointError:
+    """Return the error for a file that cannot be read from where it should be."""
     msg = (
-        f"{directory / name} cannot be read ({why}): "
+        f"{where} cannot be read ({why}): "
         "`headgate inspect --verify` on the checkpoint says what else is affected"
     )
-    raise CheckpointError(msg)
+    return CheckpointError(msg)
 
 
 def write_bytes(

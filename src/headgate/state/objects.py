@@ -23,7 +23,9 @@ from typing import Any, TypeVar
 
 from headgate.core.errors import CheckpointError
 from headgate.core.stores import Hidden, kind_of
-from headgate.state.store_calls import called
+from headgate.state.files import unreadable
+from headgate.state.store_calls import called, refuse_after_fork
+from headgate.state.traffic import Traffic
 
 _TRIES = 6
 """Writes of one file before giving up, where each is refused and nothing is there. Chosen."""
@@ -50,9 +52,18 @@ _ENDPOINTS = {
 """Environment variables in which the library finds an address."""
 
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
+_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
+"""As S3 and Azure say it."""
+_CREDENTIALS = ("ExpiredToken", "TokenRefreshRequired", "InvalidToken", "ExpiredTokenException")
+"""What S3 answers with 400 to who has had the right."""
+_REDIRECTED = "redirect without LOCATION"
+"""How the library says that a bucket is in another region."""
+_REGION = (
+    "PermanentRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+)
 _STATUS = re.compile(r"status code: (\d{3})")
-_used_in: list[int] = []
-"""The process that has made requests: the library's threads do not survive a fork."""
 
 Result = TypeVar("Result")
 
@@ -81,6 +92,7 @@ class ObjectFiles:
         self._options = {name: Hidden(text) for name, text in options.items()}
         self._lock = threading.Lock()
         self.requests: Counter[str] = Counter()
+        self._written_bytes = 0
 
     @cached_property
     def _store(self) -> Any:
@@ -186,7 +198,7 @@ class ObjectFiles:
                 raise FileExistsError(self.at(name)) from error
             except exceptions.GenericError as error:
                 meant = self._sentence("write", name, error)
-                if _status(error) in _UNKNOWN:
+                if _status(error) in _UNKNOWN and _REDIRECTED not in str(error):
                     raise _Unanswered(meant) from error
                 raise meant from error
 
@@ -196,11 +208,7 @@ class ObjectFiles:
         """Return an object's bytes."""
         found = self._found(name)
         if found is None:
-            msg = (
-                f"{self.at(name)} cannot be read (it is missing): "
-                "`headgate inspect --verify` on the checkpoint says what else is affected"
-            )
-            raise CheckpointError(msg)
+            raise unreadable(self.at(name))
         return found
 
     def _found(self, name: str) -> bytes | None:
@@ -208,7 +216,7 @@ class ObjectFiles:
             try:
                 return bytes(_library("obstore").get(self._store, name).bytes())
             except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
+                if _NO_BUCKET.search(str(error)):
                     raise
                 return None
 
@@ -239,7 +247,7 @@ class ObjectFiles:
             try:
                 _library("obstore").head(self._store, name)
             except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
+                if _NO_BUCKET.search(str(error)):
                     raise
                 return False
             return True
@@ -286,16 +294,18 @@ class ObjectFiles:
         self.remove([name])
         return aside.rpartition("/")[2]
 
-    def request_count(self) -> int | None:
-        """Return how many requests were made."""
-        return self.requests.total()
+    def traffic(self) -> Traffic | None:
+        """Return what was asked for so far."""
+        with self._lock:
+            return Traffic(self.requests.total(), self._written_bytes)
 
     def _call(self, act: str, name: str, do: Callable[[], Result], length: int = 0) -> Result:
         path = Path(name)
         called(act, path.parent, path.name, length)
         with self._lock:
             self.requests[act] += 1
-        _refuse_after_fork()
+            self._written_bytes += length
+        refuse_after_fork()
         with self._explained(act, name):
             return do()
 
@@ -314,9 +324,14 @@ class ObjectFiles:
         text = str(error)
         found = _CODE.search(text)
         code, status = found[1] if found else "", _status(error)
-        if code == "NoSuchBucket":
+        if _NO_BUCKET.search(text):
             msg = f"checkpoint {self.url}: its bucket does not exist; create it, or name another."
-        elif status in ("401", "403"):
+        elif _REDIRECTED in text or code in _REGION:
+            msg = (
+                f"{self.url}: its bucket is not in the region that was asked; name its own by option "
+                "headgate.store.region, or as its cloud does."
+            )
+        elif status in ("401", "403") or code in _CREDENTIALS:
             msg = (
                 f"{self.at(name)}: the store refuses to {act} ({status} {code or 'Forbidden'}); give "
                 "this user the right to, or other credentials."
@@ -361,16 +376,3 @@ def _library(name: str) -> Any:
     except ImportError as error:
         msg = "a checkpoint on an object store needs obstore; run pip install 'headgate[store]'."
         raise CheckpointError(msg) from error
-
-
-def _refuse_after_fork() -> None:
-    """Refuse what would wait for ever: the library's threads are the parent's."""
-    pid = os.getpid()
-    if not _used_in:
-        _used_in.append(pid)
-    elif _used_in[0] != pid:
-        msg = (
-            f"process {pid} was forked from one that had used a store, and cannot use it; start it as a "
-            "new process (spawn)."
-        )
-        raise CheckpointError(msg)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from headgate.core.input import is_directory
 from headgate.core.location import local_path
-from headgate.core.stores import store_url
+from headgate.core.stores import kind_of, store_url
 from headgate.state.files import (
     make_directory,
     map_bytes,
@@ -24,6 +24,7 @@ from headgate.state.files import (
     unwritable,
     write_bytes,
 )
+from headgate.state.traffic import Traffic
 
 
 class Files(Protocol):
@@ -120,8 +121,8 @@ class Files(Protocol):
     def set_aside(self, name: str) -> str:
         """Rename a file that cannot be read, for whoever wonders; return its new name, or ``""``."""
 
-    def request_count(self) -> int | None:
-        """Return how many requests this object has made; None where none of them costs anything."""
+    def traffic(self) -> Traffic | None:
+        """Return what this object has asked for so far; None where nothing of it costs anything."""
 
 
 class PosixFiles:
@@ -224,7 +225,7 @@ class PosixFiles:
             return ""
         return aside.rpartition("/")[2]
 
-    def request_count(self) -> int | None:
+    def traffic(self) -> Traffic | None:
         """Return None: files are not requested."""
         return None
 
@@ -255,7 +256,12 @@ def files_at(
     url = store_url(location)
     if url is None:
         return PosixFiles(local_path(location) / below)
+    place = f"{url}/{below}".rstrip("/")
     # late: a checkpoint on a disk needs no library for stores
+    if kind_of(url) == "hdfs":
+        from headgate.state.hdfs import HdfsFiles  # noqa: PLC0415
+
+        return HdfsFiles(place, options or {})
     from headgate.state.objects import ObjectFiles  # noqa: PLC0415
 
-    return ObjectFiles(f"{url}/{below}".rstrip("/"), options or {})
+    return ObjectFiles(place, options or {})

@@ -1,8 +1,9 @@
-"""What a checkpoint store farther away than the local disk would cost; for benchmarks.
+"""What every call to a checkpoint's store passes: a farther one's cost, and a guard after forks.
 
-Nothing here acts by itself. With ``HEADGATE_STORE_DELAY`` (a duration such as ``50 ms``) every call to
-the checkpoint's store takes that much longer; with ``HEADGATE_STORE_TRACE`` (a path) each call is noted
-there, one line of JSON each. Spark's own logs are written by the JVM and know neither.
+The first is for benchmarks, and nothing of it acts by itself. With ``HEADGATE_STORE_DELAY`` (a duration
+such as ``50 ms``) every call to the checkpoint's store takes that much longer; with
+``HEADGATE_STORE_TRACE`` (a path) each call is noted there, one line of JSON each. Spark's own logs are
+written by the JVM and know neither.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from functools import cache
 from pathlib import Path
 
 from headgate.core.duration import parse_duration_s
+from headgate.core.errors import CheckpointError
 
 DELAY = "HEADGATE_STORE_DELAY"
 TRACE = "HEADGATE_STORE_TRACE"
+
+_used_in: list[int] = []
+"""The process that has made requests by a library with threads: these do not survive a fork."""
 
 
 @dataclass(frozen=True)
@@ -44,3 +49,21 @@ def called(act: str, directory: Path, name: str = "", length: int = 0) -> None:
             file.write(f"{line}\n")
     if asked.delay_s:
         time.sleep(asked.delay_s)
+
+
+def refuse_after_fork() -> None:
+    """Refuse what would wait for ever: the threads of a store's library are the parent's.
+
+    Raises
+    ------
+    CheckpointError    This process was forked from one that had used such a library.
+    """
+    pid = os.getpid()
+    if not _used_in:
+        _used_in.append(pid)
+    elif _used_in[0] != pid:
+        msg = (
+            f"process {pid} was forked from one that had used a store, and cannot use it; start it as a "
+            "new process (spawn)."
+        )
+        raise CheckpointError(msg)

@@ -49,6 +49,7 @@ from headgate_lab.bench.common import (
 )
 from headgate_lab.bench.kill_sinks import server_of, sink
 from headgate_lab.testing import faults
+from headgate_lab.testing.hdfs import hdfs
 from headgate_lab.testing.s3_server import BUCKET, serving
 
 BETWEEN = "between manifest and sink"
@@ -106,8 +107,9 @@ class KillParameters:
     sink: str = "files"
     """files, or a table: delta, iceberg, merge-delta, merge-iceberg, merge-postgres."""
     location: str | None = None
-    """Where the checkpoint lies: ``s3`` for a small server of the laboratory's own, ``s3://bucket/key``
-    for a key below that one, by the environment's credentials; None for a directory."""
+    """Where the checkpoint lies: ``s3`` for a small server of the laboratory's own, ``hdfs`` for a
+    cluster of one process, ``s3://bucket/key`` for a key below that one, by the environment's
+    credentials; None for a directory."""
 
     def __post_init__(self) -> None:
         require(self.count >= 1, f"count={self.count} of kill is out of range; use 1 or more.")
@@ -194,7 +196,11 @@ def place(chosen: KillParameters, work: Path) -> str:
 
 @contextmanager
 def located(location: str | None) -> Iterator[str | None]:
-    """Yield a location as parameters have it, with a server for it where ``s3`` was asked for."""
+    """Yield a location as parameters have it, with a server where ``s3`` or ``hdfs`` was asked for."""
+    if location == "hdfs":
+        with hdfs() as address:
+            yield f"{address}/kill"
+        return
     if location != "s3":
         yield location
         return

@@ -20,7 +20,7 @@ from xml.sax.saxutils import escape
 
 BUCKET = "bucket"
 
-LOST, REFUSED_THOUGH_DONE, CONFLICT, BUSY, TORN, LATE, FORBIDDEN = (
+LOST, REFUSED_THOUGH_DONE, CONFLICT, BUSY, TORN, LATE, FORBIDDEN, EXPIRED, ELSEWHERE = (
     "lost",  # done, and the connection ends without an answer
     "refused though done",  # done, and answered as a repeated request would be: 412
     "conflict",  # not done: 409, another writer is under way
@@ -28,6 +28,8 @@ LOST, REFUSED_THOUGH_DONE, CONFLICT, BUSY, TORN, LATE, FORBIDDEN = (
     "torn",  # half of it read, then the connection ends
     "late",  # not done, no answer; done when `FaultyS3.deliver` is called
     "forbidden",  # not done: 403
+    "expired",  # not done: 400, credentials that were good until now
+    "elsewhere",  # not done: 301, the bucket is in another region
 )
 
 
@@ -242,6 +244,8 @@ class _Handler(BaseHTTPRequestHandler):
             CONFLICT: (HTTPStatus.CONFLICT, "ConditionalRequestConflict"),
             BUSY: (HTTPStatus.SERVICE_UNAVAILABLE, "SlowDown"),
             FORBIDDEN: (HTTPStatus.FORBIDDEN, "AccessDenied"),
+            EXPIRED: (HTTPStatus.BAD_REQUEST, "ExpiredToken"),
+            ELSEWHERE: (HTTPStatus.MOVED_PERMANENTLY, "PermanentRedirect"),
             "no bucket": (HTTPStatus.NOT_FOUND, "NoSuchBucket"),
         }
         if fault is None or fault not in refusals:

@@ -16,9 +16,11 @@ from pyspark.sql import SparkSession
 
 from headgate.core.errors import CheckpointError
 from headgate.core.size import format_bytes, parse_bytes
+from headgate.core.stores import store_url
 from headgate.spark.cluster.host_facts import HostFacts, answer_name, look
 from headgate.spark.cluster.location import check_seen, resolved
 from headgate.spark.cluster.session import SETTINGS, session
+from headgate.spark.cluster.store_mark import StoreMark, marked_store
 from headgate.spark.jvm import contract
 from headgate.spark.jvm.errors import JvmError
 from headgate.spark.jvm.executors import ExecutorPool
@@ -68,7 +70,7 @@ def doctor(
         How much state a host must be able to hold, with its unit.
     checkpoint : str, optional
         A directory that driver and executors must see alike, as a query would be given it; it must be
-        there, since none is made.
+        there, since none is made. Or a place on a store, by the environment's credentials.
 
     Returns
     -------
@@ -105,7 +107,8 @@ def doctor(
             return found | _outcome(problems, _settings(spark), None, ["executors"])
         driver = look()
         problems += [text for one in seen.values() for text in judge(*one, driver, needs)]
-        problems += _unanswered(mark, seen)
+        if isinstance(mark, Path):
+            problems += _unanswered(mark, seen)
     reached = {facts.executor for facts, _ in seen.values()}
     problems += [
         f"executor {one.id} on {one.host} ran no task within {_ROUNDS[1]} jobs; look into its log, or "
@@ -188,6 +191,7 @@ def judge(facts: HostFacts, off_s: float, driver: HostFacts, needs: Needs) -> li
             *_wrong_limits(facts, needs),
             *_wrong_clock(off_s),
             *_wrong_checkpoint(facts),
+            *_wrong_store(facts),
         )
     ]
 
@@ -251,6 +255,11 @@ def _wrong_checkpoint(facts: HostFacts) -> Iterator[str]:
         )
 
 
+def _wrong_store(facts: HostFacts) -> Iterator[str]:
+    if facts.store_problem is not None:
+        yield f"cannot use the checkpoint's store: {facts.store_problem}"
+
+
 def _speculation(spark: SparkSession) -> list[str]:
     if spark.sparkContext.getConf().get("spark.speculation", "false") != "true":
         return []
@@ -304,7 +313,7 @@ def _registered(pool: ExecutorPool) -> bool:
 
 
 def _everybody(
-    spark: SparkSession, pool: ExecutorPool, mark: Path | None
+    spark: SparkSession, pool: ExecutorPool, mark: Path | StoreMark | None
 ) -> dict[str, tuple[HostFacts, float]]:
     """Return what each executor said, by its name, and by how much its clock is off at least."""
     seen: dict[str, tuple[HostFacts, float]] = {}
@@ -331,7 +340,7 @@ def _outside(clock_s: float, began_s: float, ended_s: float) -> float:
 
 @dataclass(frozen=True)
 class _Look:
-    mark: Path | None
+    mark: Path | StoreMark | None
 
     def __call__(self, _: int) -> HostFacts:
         facts = look(self.mark)
@@ -340,10 +349,21 @@ class _Look:
 
 
 @contextmanager
-def _marked(spark: SparkSession, checkpoint: str | None) -> Iterator[tuple[Path | None, list[str]]]:
+def _marked(
+    spark: SparkSession, checkpoint: str | None
+) -> Iterator[tuple[Path | StoreMark | None, list[str]]]:
     """Leave a file in the checkpoint directory meanwhile; yield it, or what is wrong there."""
     if checkpoint is None:
         yield None, []
+        return
+    try:
+        url = store_url(checkpoint)
+    except CheckpointError as error:
+        yield None, [str(error)]
+        return
+    if url is not None:
+        with marked_store(url) as found:
+            yield found
         return
     try:
         mark = resolved(spark, checkpoint) / f".headgate-doctor-{secrets.token_hex(8)}"
@@ -374,10 +394,8 @@ def _marked(spark: SparkSession, checkpoint: str | None) -> Iterator[tuple[Path 
             left.unlink(missing_ok=True)
 
 
-def _unanswered(mark: Path | None, seen: Mapping[str, tuple[HostFacts, float]]) -> list[str]:
+def _unanswered(mark: Path, seen: Mapping[str, tuple[HostFacts, float]]) -> list[str]:
     """Return a sentence for each executor whose writing the driver does not see."""
-    if mark is None:
-        return []
     return [
         f"executor {facts.executor} on {facts.host} writes to a checkpoint directory that the driver "
         "does not see; mount the same file system there."

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.core.errors import HeadgateError
+from headgate.spark.cluster.store_mark import StoreMark
 from headgate.spark.worker.whereabouts import executor_and_host
 from headgate.state.arena import arena_root
 from headgate.state.arena_file import allocate
@@ -57,6 +58,8 @@ class HostFacts:
         Wall clock when this was taken, seconds since 1970.
     checkpoint_problem : str or None
         Why the checkpoint directory is of no use here; None also where none was asked about.
+    store_problem : str or None
+        The same of a checkpoint's store, with its remedy.
     """
 
     executor: str
@@ -72,18 +75,20 @@ class HostFacts:
     disk_free_bytes: int
     clock_s: float
     checkpoint_problem: str | None
+    store_problem: str | None = None
 
 
-def look(mark: Path | None = None) -> HostFacts:
+def look(mark: Path | StoreMark | None = None) -> HostFacts:
     """Return what this process can say of its host.
 
     Parameters
     ----------
-    mark : path, optional
-        A file that the driver has written into the checkpoint directory.
+    mark : path or StoreMark, optional
+        A file that the driver has written into the checkpoint directory, or on its store.
     """
     clock_s = time.time()
     executor, host = executor_and_host()
+    who = f"{executor}@{host}"
     arena, problem = _tried_arena()
     size, free = _room(arena) if arena else (0, 0)
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -101,7 +106,8 @@ def look(mark: Path | None = None) -> HostFacts:
         disk=disk,
         disk_free_bytes=_room(disk)[1],
         clock_s=clock_s,
-        checkpoint_problem=None if mark is None else _tried_checkpoint(mark, f"{executor}@{host}"),
+        checkpoint_problem=_tried_checkpoint(mark, who) if isinstance(mark, Path) else None,
+        store_problem=mark.problem(who) if isinstance(mark, StoreMark) else None,
     )
 
 

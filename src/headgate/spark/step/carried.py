@@ -6,15 +6,18 @@ manifest, so there is one commit for both, and neither log can have a step that 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import uuid
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
+from headgate.state.carried import carried_texts
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import SOURCES, FileEntry, Manifest, file_name
 
@@ -97,16 +100,25 @@ class CarriedLog:
 
     def note_commit(self, latest: Manifest | None) -> None:
         """At a query's end: note that Spark has committed its last batch, whose output is out."""
-        if latest is None:
+        if latest is None or f"commits/{latest.spark_batch}" in carried_texts(latest):
             return
-        path = f"commits/{latest.spark_batch}"
-        carried = latest.engine.get("spark", {}).get("texts", {})
-        if path in carried or not (self._log / path).is_file():
-            return
-        intent = self._checkpoint.read_intent(latest.step) or {"step": latest.step}
-        text = (self._log / path).read_text(encoding="utf-8")
-        noted = {"spark_commit": text, "digest": latest.digest}
-        self._checkpoint.write_intent(latest.step, {**intent, **noted})
+        intent = self._checkpoint.read_intent(latest.step) or {}
+        if intent.get("digest") != latest.digest:
+            self._note(latest, intent)
+
+    def note_delivered(self, latest: Manifest) -> None:
+        """While the source is quiet: note the same; a store that is away is no batch's concern."""
+        if f"commits/{latest.spark_batch}" not in carried_texts(latest):
+            with contextlib.suppress(CheckpointError):
+                self._note(latest, {})
+
+    def _note(self, latest: Manifest, intent: dict[str, Any]) -> None:
+        """Write Spark's commit, if there is one, into the intent of a step that is committed."""
+        commit = self._log / f"commits/{latest.spark_batch}"
+        if commit.is_file():
+            text = commit.read_text(encoding="utf-8")
+            noted = {"step": latest.step, "spark_commit": text, "digest": latest.digest}
+            self._checkpoint.write_intent(latest.step, {**intent, **noted})
 
     def _noted(self, latest: Manifest) -> dict[str, str]:
         """Return what `note_commit` has noted of this very manifest."""

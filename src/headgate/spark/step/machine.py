@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.core.errors import CheckpointError
+from headgate.core.errors import AnotherDriver, CheckpointError
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.phases import Beside, Phases
 from headgate.spark.job.ports import Ports
@@ -35,6 +35,7 @@ from headgate.spark.step.sinks import Sink
 from headgate.spark.worker.failure import is_final, processor_error
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
+from headgate.state.traffic import Traffic
 
 _QUIET_S = 0.8
 """How long waiting records are served between two ticks."""
@@ -162,10 +163,11 @@ class StepMachine(Generic[R]):
         self.settled_batch = 0
         self._intents, self._garbage = Beside("headgate-intents"), Beside("headgate-garbage")
         self._recovering = latest is not None
+        self._noted = -1
         self._sources: list[str] | None = None
         self._read_ms = time.time() * 1e3
         self._timestamp_ms = 0
-        self._requests = 0
+        self._traffic = Traffic()
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -182,10 +184,23 @@ class StepMachine(Generic[R]):
             else:
                 self._pass_on(batch, batch_id)
         except Exception as error:
-            self._failed = error  # Spark hands on its text only
-            raise
+            self._failed = self._reason(error)  # Spark hands on its text only
+            if self._failed is error:
+                raise
+            raise self._failed from error
         finally:
             self.idle.set()
+
+    def _reason(self, error: Exception) -> Exception:
+        """Return why a batch failed: perhaps another driver has gone on, and removed what it needed."""
+        if self.latest is not None and not isinstance(error, CheckpointError):
+            try:
+                self.checkpoint.refuse_after_another(self.latest.step)
+            except AnotherDriver as another:
+                return another
+            except CheckpointError:  # a store that is away, too, says nothing of drivers
+                return error
+        return error
 
     def _refuse_while_stopping(self) -> None:
         """Leave a batch that Spark began after `stop` was asked to the next start."""
@@ -213,6 +228,7 @@ class StepMachine(Generic[R]):
             wanted = work.quiet(watermark_us, self._read_ms, arrived_ms)
             self.settled_batch = self.batches_begun
             if not wanted:
+                self._note_delivered()
                 return
         self._step(batch, batch_id, watermark_us, started_ms=arrived_ms)
         if quiet:
@@ -230,6 +246,17 @@ class StepMachine(Generic[R]):
         self._deliver(latest)
         self.work.intake.look_through(batch)
         return True
+
+    def _note_delivered(self) -> None:
+        """Note once that the newest step is out: this batch begins behind Spark's commit of it.
+
+        Its manifest was there before, and while the source is quiet no other follows that would say so.
+        """
+        latest, carried = self.latest, self._carried
+        if carried is None or latest is None or latest.step == self._noted or drained(latest):
+            return
+        self._noted = latest.step
+        self._intents.do(lambda: carried.note_delivered(latest))
 
     def _serve_backlog(self, batch_id: int, watermark_us: int) -> None:
         """Go on with what waits while the source is quiet: the next batch only comes with a tick."""
@@ -328,18 +355,19 @@ class StepMachine(Generic[R]):
             self.checkpoint.write_intent(step, {"step": step, "delivered": True})
         crash_point("after-sink", step)
         clock.lap("sink")
-        requests = self._requests_made()
-        outcome = Outcome(manifest, reports, clock.phases_ms, attempts, emitted, requests)
+        outcome = Outcome(
+            manifest, reports, clock.phases_ms, attempts, emitted, self._traffic_since()
+        )
         self.work.done(outcome, begun)
         self._garbage.do(lambda: self.checkpoint.collect_garbage(manifest))
 
-    def _requests_made(self) -> int | None:
-        """Return how many requests went to the checkpoint's store since the last call."""
-        now = self.checkpoint.files.request_count()
+    def _traffic_since(self) -> Traffic | None:
+        """Return what was asked of the checkpoint's store since the last call."""
+        now = self.checkpoint.files.traffic()
         if now is None:
             return None
-        made, self._requests = now - self._requests, now
-        return made
+        before, self._traffic = self._traffic, now
+        return now.since(before)
 
     def _begin_on_store(self, step: int, intent: dict[str, Any]) -> None:
         """Write, while the slots work, what must be there before the manifest is."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from headgate.state.manifest import Manifest
+from headgate.state.traffic import Traffic
 
 R = TypeVar("R")
 
@@ -24,8 +25,8 @@ class Outcome(Generic[R]):
     attempts : int
     emitted : int
         Rows that were kept for the sink, before the user's filters.
-    store_requests : int or None
-        To the checkpoint's object store, since the step before; None where there is none.
+    store : Traffic or None
+        The driver's with the checkpoint's store, since the step before; None where there is none.
     """
 
     manifest: Manifest
@@ -33,7 +34,7 @@ class Outcome(Generic[R]):
     phases_ms: dict[str, float]
     attempts: int
     emitted: int
-    store_requests: int | None = None
+    store: Traffic | None = None
 
     @property
     def step(self) -> int:

@@ -172,6 +172,7 @@ class Recorder(StepRecorder):
         for report in entering:
             for group, count in report.served_by_group.items():
                 served_by_group[group] = served_by_group.get(group, 0) + count
+        store_requests, store_bytes = _store(outcome)
         hottest = sorted(served_by_group.items(), key=lambda pair: (-pair[1], pair[0]))
         event = Batch(
             step=manifest.step,
@@ -200,7 +201,8 @@ class Recorder(StepRecorder):
             watermark_holder=_holder(entering, manifest.watermarks["evict_us"]),
             slo=slo,
             lag=self.progress.lag,
-            store_requests=outcome.store_requests,
+            store_requests=store_requests,
+            store_bytes=store_bytes,
         )
         self.late_records += event.late
         self.progress.add(event, self.operators(states, reports), emitted=event.emitted)
@@ -227,6 +229,19 @@ class Recorder(StepRecorder):
         )
         self.progress.add(event, [], emitted=None)
         self.write(event)
+
+
+def _store(outcome: Outcome[Report]) -> tuple[int | None, int | None]:
+    """Return (requests to the store, bytes written) of driver and slots; None where there is none."""
+    if outcome.store is None:
+        return None, None
+    written = [
+        payload.length
+        for report in outcome.reports
+        for payload in (report.changelog, report.output, report.waiting, report.late)
+        if payload is not None and payload.name is not None
+    ]
+    return outcome.store.requests + len(written), outcome.store.written_bytes + sum(written)
 
 
 class _Served(Protocol):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -13,9 +16,61 @@ from headgate.state.checkpoint import Checkpoint
 INLINE_BYTES = 256 * 1024
 """Up to here bytes travel in the report, and the driver writes one bundle for all slots."""
 
+_AT_ONCE = 4
+"""Files that a task may have: changelog, output, what waits and what was late."""
+
+
+class TakesFiles(Protocol):
+    """What takes a file: a checkpoint, or the `TaskFiles` of a task."""
+
+    def write_file(self, kind: str, name: str, data: bytes) -> None:
+        """Write a file named by a token."""
+
+
+class TaskFiles:
+    """The files of one task, written side by side where each is a request to a store.
+
+    A context manager: what it leaves is there, or its failure is raised.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._pool: ThreadPoolExecutor | None = None
+        self._begun: list[Future[None]] = []
+
+    def __enter__(self) -> TaskFiles:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for all of them, and raise what the first one raised."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        if error is None:
+            for one in self._begun:
+                one.result()
+
+    def write_file(self, kind: str, name: str, data: bytes) -> None:
+        """Begin to write a file; on a disk, write it."""
+        if not self._checkpoint.files.shared:
+            self._checkpoint.write_file(kind, name, data)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE)
+        self._begun.append(self._pool.submit(self._checkpoint.write_file, kind, name, data))
+
 
 def payload(
-    checkpoint: Checkpoint, kind: str, token: str, data: bytes, *, inline: bool = True
+    checkpoint: TakesFiles, kind: str, token: str, data: bytes, *, inline: bool = True
 ) -> Payload:
     """Return bytes as a report carries them: themselves, or the name of the file they went to."""
     crc32 = zlib.crc32(data)
@@ -26,7 +81,7 @@ def payload(
 
 
 def table_payload(
-    checkpoint: Checkpoint,
+    checkpoint: TakesFiles,
     kind: str,
     token: str,
     table: pa.Table | pa.RecordBatch | None,

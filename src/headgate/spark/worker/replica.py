@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from headgate.journal.histogram import counts_of, sparse_of
 from headgate.spark.job.reports import Payload, ReplicaReport
 from headgate.spark.worker.facts import ReplicaFacts
-from headgate.spark.worker.payloads import payload, read_table
+from headgate.spark.worker.payloads import TakesFiles, TaskFiles, payload, read_table
 from headgate.spark.worker.whereabouts import ran
 from headgate.state.checkpoint import Checkpoint
 
@@ -92,6 +92,9 @@ class ReplicaTask:
         ]
         left = feed.finish()
         latency_ms = feed.latency_ms
+        with TaskFiles(checkpoint) as writes:
+            output = _kept(writes, "output", outputs)
+            waits = _kept(writes, "backlog", left, inline=False)
         report = ReplicaReport(
             step=facts.step,
             attempt=facts.attempt,
@@ -102,8 +105,8 @@ class ReplicaTask:
             arrived=sum(b.num_rows for b in arriving),
             served=feed.served,
             waiting_rows=sum(b.num_rows for b in left),
-            output=_kept(checkpoint, "output", outputs),
-            waiting=_kept(checkpoint, "backlog", left, inline=False),
+            output=output,
+            waiting=waits,
             output_rows=sum(b.num_rows for b in outputs),
             useful_s=feed.useful_s,
             histogram=sparse_of(counts_of(latency_ms, np.ones(len(latency_ms)))),
@@ -289,7 +292,7 @@ def _backlog(
 
 
 def _kept(
-    checkpoint: Checkpoint, kind: str, batches: list[pa.RecordBatch], *, inline: bool = True
+    writes: TakesFiles, kind: str, batches: list[pa.RecordBatch], *, inline: bool = True
 ) -> Payload | None:
     """Keep rows in the report, or in a file of the checkpoint."""
     if not batches:
@@ -298,4 +301,4 @@ def _kept(
     with pa.ipc.new_stream(stream, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    return payload(checkpoint, kind, uuid.uuid4().hex, stream.getvalue(), inline=inline)
+    return payload(writes, kind, uuid.uuid4().hex, stream.getvalue(), inline=inline)

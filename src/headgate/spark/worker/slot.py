@@ -25,11 +25,10 @@ from headgate.spark.job.faults import SlotFaults
 from headgate.spark.job.reports import Ran, Report
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.failure import located
-from headgate.spark.worker.payloads import payload, table_payload
+from headgate.spark.worker.payloads import TaskFiles, payload, table_payload
 from headgate.spark.worker.whereabouts import ran
 from headgate.spark.worker.worker import checkpoint_at, operator_named, run_named, store_of
 from headgate.state import changelog
-from headgate.state.checkpoint import Checkpoint
 
 _frozen = False
 
@@ -93,7 +92,8 @@ class SlotTask:
             )
         faults.dawdle(served.served_rows)
         done = time.perf_counter()
-        report = _report(self, facts, slot, request, consumed, served, checkpoint)
+        with TaskFiles(checkpoint) as writes:
+            report = _report(self, facts, slot, request, consumed, served, writes)
         report = replace(report, stage=context.stageId())
         phases = {
             "read": (read - started) * 1e3,
@@ -169,7 +169,7 @@ def _report(
     request: Request,
     consumed: tuple[str, ...],
     served: Served,
-    checkpoint: Checkpoint,
+    writes: TaskFiles,
 ) -> Report:
     token = request.token
     blob, refs = changelog.encode(served.sections) if served.sections else (b"", {})
@@ -187,10 +187,10 @@ def _report(
         consumed=consumed,
         groups={g: (d.emitted_us, d.due_us, d.rows) for g, d in served.groups.items()},
         sections=refs,
-        changelog=payload(checkpoint, "changelog", token, blob) if blob else None,
-        output=table_payload(checkpoint, "output", token, served.output) if keeps_output else None,
-        waiting=table_payload(checkpoint, "backlog", token, waiting, inline=False),
-        late=table_payload(checkpoint, "late", token, late, inline=False),
+        changelog=payload(writes, "changelog", token, blob) if blob else None,
+        output=table_payload(writes, "output", token, served.output) if keeps_output else None,
+        waiting=table_payload(writes, "backlog", token, waiting, inline=False),
+        late=table_payload(writes, "late", token, late, inline=False),
         output_rows=served.output.num_rows,
         late_rows=served.late.num_rows,
         segments=segments,

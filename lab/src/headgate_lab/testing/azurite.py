@@ -1,0 +1,133 @@
+"""Azure's blob store for tests: Azurite, by npm, in a directory of its own that is made once.
+
+Its version is fixed; what it needs is npm's choice, so only thorough tests ask for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from headgate_lab.testing.servers import BUCKET, ServerUnavailable
+
+AZURITE = "azurite@3.37.0"
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The account that everybody's Azurite has, as its documentation says."""
+
+PLACE = f"abfss://{BUCKET}@{ACCOUNT}.dfs.core.windows.net"
+"""How a checkpoint on it begins."""
+
+_INSTALL_S = 280.0
+_START_S = 60.0
+
+
+@contextmanager
+def azurite() -> Iterator[dict[str, str]]:
+    """Yield the options of a store on loopback with an empty container named `BUCKET`.
+
+    Raises
+    ------
+    ServerUnavailable
+        It cannot be installed or started.
+    """
+    program = _installed()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    arguments = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent"]
+    process = subprocess.Popen(
+        ["node", str(program), *arguments, "--inMemoryPersistence", "--skipApiVersionCheck"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
+    try:
+        _await_container(process, f"{endpoint}/{BUCKET}?restype=container")
+        yield {"endpoint": endpoint, "accountName": ACCOUNT, "accountKey": KEY}
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _await_container(process: subprocess.Popen[bytes], url: str) -> None:
+    """Make the container as soon as the server answers."""
+    until_s = time.monotonic() + _START_S
+    while True:
+        try:
+            request = urllib.request.Request(url, data=b"", headers=_signed(), method="PUT")
+            with urllib.request.urlopen(request, timeout=10.0):
+                return
+        except OSError as error:
+            refused = isinstance(error, urllib.error.HTTPError)
+            if refused or process.poll() is not None or time.monotonic() > until_s:
+                msg = f"Azurite does not answer as it should: {error}"
+                raise ServerUnavailable(msg) from error
+            time.sleep(0.1)
+
+
+def _signed() -> dict[str, str]:
+    """Return the headers of the request for a new container, signed as Azure's Shared Key has it."""
+    now = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+    headers = {"x-ms-date": now, "x-ms-version": "2021-08-06"}
+    named = "".join(f"{name}:{text}\n" for name, text in headers.items())
+    text = "PUT\n" + "\n" * 11 + named + f"/{ACCOUNT}/{ACCOUNT}/{BUCKET}\nrestype:container"
+    digest = hmac.new(base64.b64decode(KEY), text.encode(), hashlib.sha256).digest()
+    signature = base64.b64encode(digest).decode()
+    authorization = f"SharedKey {ACCOUNT}:{signature}"
+    # urllib would name a type that is not part of what was signed
+    return {**headers, "Authorization": authorization, "Content-Type": ""}
+
+
+def _installed() -> Path:
+    """Return the program; fetched if it is not there.
+
+    Raises
+    ------
+    ServerUnavailable
+        There is no npm, or it cannot fetch it.
+    """
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        msg = "Azurite needs node and npm"
+        raise ServerUnavailable(msg)
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = caches / "headgate" / AZURITE.replace("@", "-")
+    program = Path("node_modules", "azurite", "dist", "src", "blob", "main.js")
+    if (place / program).exists():
+        return place / program
+    place.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix="azurite-", dir=place.parent))
+    quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--omit=dev", "--loglevel=error"]
+    try:
+        done = subprocess.run(
+            ["npm", "install", *quiet, "--prefix", str(made), AZURITE],
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_S,
+            check=False,
+        )
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            msg = f"Azurite cannot be installed: {last}"
+            raise ServerUnavailable(msg)
+        if not place.exists():
+            made.rename(place)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        msg = f"Azurite cannot be installed: {error}"
+        raise ServerUnavailable(msg) from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return place / program

@@ -1,0 +1,63 @@
+"""Files of a task: side by side where they go to a store, and all there before its report says so."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headgate.core.errors import CheckpointError
+from headgate.spark.worker.payloads import INLINE_BYTES, TaskFiles, payload
+from headgate.state.checkpoint import Checkpoint
+
+LARGE = bytes(INLINE_BYTES)
+
+
+class Store:
+    """A checkpoint on a store, of which every write waits for another one."""
+
+    files = SimpleNamespace(shared=True)
+
+    def __init__(self) -> None:
+        self.both = threading.Barrier(2, timeout=20.0)
+        self.written: list[str] = []
+
+    def write_file(self, kind: str, name: str, data: bytes) -> None:
+        self.both.wait()
+        if name == "bad":
+            raise CheckpointError("the store refuses to write")
+        self.written.append(f"{kind}/{name}")
+
+
+def test_files_of_a_task_go_to_a_store_side_by_side() -> None:
+    store: Any = Store()
+    with TaskFiles(store) as writes:
+        first = payload(writes, "changelog", "a", LARGE)
+        payload(writes, "output", "b", LARGE)
+        assert payload(writes, "output", "c", b"small").data == b"small"
+    assert sorted(store.written) == ["changelog/a", "output/b"]
+    assert (first.name, first.length) == ("a", INLINE_BYTES)
+
+
+def test_a_file_that_is_not_there_keeps_the_report_from_naming_it() -> None:
+    store: Any = Store()
+
+    def write() -> None:
+        with TaskFiles(store) as writes:
+            payload(writes, "changelog", "a", LARGE)
+            payload(writes, "output", "bad", LARGE)
+
+    with pytest.raises(CheckpointError, match="refuses to write"):
+        write()
+    assert store.written == ["changelog/a"], "the other one is garbage"
+
+
+def test_on_a_disk_a_file_is_there_at_once(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "ck")
+    checkpoint.open({})
+    with TaskFiles(checkpoint) as writes:
+        payload(writes, "output", "a", LARGE)
+        assert checkpoint.read_file("output", "a") == LARGE
