@@ -69,7 +69,7 @@ class _DeduplicateReader:
         keys: list[Routed] = []
         for attribute in each(self.node.keys()):
             value, what = column(self.spark, attribute), f"key {attribute.name()}"
-            for found, part in types.key_leaves(data_type(attribute.dataType()), value, what):
+            for found, part in types.compared_leaves(data_type(attribute.dataType()), value, what):
                 keys.append(Routed(f"k{len(keys)}", found, part))
         return keys
 

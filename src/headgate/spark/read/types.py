@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import Kind, Leaf
-from headgate.spark.jvm.expressions import known_not_null
+from headgate.spark.jvm.expressions import collation_keys, known_not_null
 from headgate.spark.jvm.folding import as_bytes, from_bytes, reinterpreted
 from headgate.spark.jvm.folding import normalised as normalised_whole
 
@@ -128,6 +128,13 @@ def key_leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Le
         value = normalised_whole(value)
     found = any_leaves(data_type, value)
     return [(leaf, normalised(leaf, part)) for leaf, part in found]
+
+
+def compared_leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Leaf, Column]]:
+    """Return the leaves of a key that is only compared, and never put out; raises as `key_leaves`."""
+    if _collated(data_type):
+        data_type, value = collation_keys(value)
+    return key_leaves(data_type, value, what)
 
 
 def _with_sorted_maps(data_type: T.DataType, value: Column) -> Column:
