@@ -348,13 +348,13 @@ def letters(text: str) -> list[str]:
     return sorted(set(text))
 
 
-@F.pandas_udf("double")
+@F.pandas_udf(T.DoubleType())
 def batches(values: Iterator[pd.Series]) -> Iterator[pd.Series]:
     for value in values:
         yield value + 1
 
 
-@F.pandas_udf("total double, twice double")
+@F.pandas_udf(T.StructType().add("total", "double").add("twice", "double"))
 def both(values: pd.Series) -> pd.DataFrame:
     return pd.DataFrame({"total": values, "twice": values * 2})
 
@@ -370,7 +370,7 @@ class Score:
             yield frame.assign(score=frame["value"] * self.weight)
 
 
-@F.udtf(returnType="word string, size int")
+@F.udtf(returnType=T.StructType().add("word", "string").add("size", "integer"))
 class Words:
     """Rows of a text."""
 
