@@ -38,7 +38,7 @@ _COPY_FOR = "copy_for"
 """Column of the slot that a copy of a shared record is for."""
 
 _FEW = 8
-"""Routed columns of which Catalyst's constraints are few. Chosen by planning times, see 0146."""
+"""So many routed columns are planned as they are: their constraints are few. Chosen, not tuned."""
 
 MARKERS = T.StructType(
     [
