@@ -743,6 +743,14 @@ SECOND = {
         lambda g: mixed_case(g).dropDuplicates(["who"]).select(F.lower("who").alias("who")),
         last=True,
     ),
+    "groups by a collation": Written(
+        lambda g: (
+            mixed_case(g)
+            .groupBy(F.window("ts", "30 seconds"), "who")
+            .agg(F.count("*").alias("n"), F.max("value"))
+            .withColumn("who", F.lower("who"))
+        )
+    ),
     "a join by a collation": Written(
         lambda g: (
             mixed_case(g)
