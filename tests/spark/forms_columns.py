@@ -235,15 +235,6 @@ COLUMNS = {
             .selectExpr("window.start AS at", "user", "s / c AS mean", "mean * 2 AS twice")
         )
     ),
-    "two watermarks in a row": append(
-        lambda g: (
-            events(g)
-            .withColumn("at", F.col("ts") + F.expr("INTERVAL 1 SECOND"))
-            .withWatermark("at", "5 seconds")
-            .groupBy(F.window("at", "30 seconds"))
-            .count()
-        )
-    ),
     "chained dots": complete(
         lambda g: (
             g.events.where(col("value").isNotNull() & ~col("action").isin(["cart"]))
@@ -265,9 +256,6 @@ COLUMNS = {
     ),
     "subtract a table": update(
         lambda g: g.events.select("user").subtract(g.users.select("name")), "user"
-    ),
-    "intersect with a table": update(
-        lambda g: g.events.select("user").intersect(g.users.select("name")), "user"
     ),
     "first and last": append(
         lambda g: (

@@ -70,8 +70,7 @@ PYTHON = {
     ),
     "scored by a model": append(
         lambda g: (
-            events(g)
-            .select("ts", "user", "value")
+            g.events.select("ts", "user", "value")
             .mapInPandas(
                 Score(0.5).predict, "ts timestamp, user string, value double, score double"
             )

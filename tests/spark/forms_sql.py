@@ -21,7 +21,7 @@ def bought(g: Given) -> DataFrame:
 
 
 def registered(g: Given) -> DataFrame:
-    g.spark.udf.register("shout", lambda s: s.upper() + "!", "string")
+    g.spark.udf.register("shout", lambda s: s and s.upper() + "!", "string")
     events(g).createOrReplaceTempView("events")
     return g.spark.sql(
         "SELECT shout(user) AS who, sum(value) AS v FROM events GROUP BY shout(user)"
@@ -183,6 +183,15 @@ JOINS = {
         )
     ),
     "several tables": append(three_static),
+    "a number on its own side": append(
+        lambda g: events(g).join(
+            clicks(g),
+            F.expr(
+                "user = click_user AND click_ts BETWEEN ts AND ts + INTERVAL 9 SECONDS AND ad > 0"
+            ),
+            "right_outer",
+        )
+    ),
     "on windows": append(windows_joined),
     "with a stream's table above": append(
         lambda g: (

@@ -245,7 +245,7 @@ class _JoinReader:
             self.spark,
             side.plan.outputSet(),
             other.plan.outputSet(),
-            self._conditions.whole,
+            self._conditions.between(),
             _SOME_WATERMARK_MS,
         )
         return None if found_ms is None else (_SOME_WATERMARK_MS - found_ms) * 1000
