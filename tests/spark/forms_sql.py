@@ -123,18 +123,7 @@ SQL = {
             "('view', 'look') AS v(action, label) USING (action) GROUP BY v.label"
         )
     ),
-    "pivot": complete(
-        sql(
-            "SELECT * FROM (SELECT user, action, id FROM events) "
-            "PIVOT (count(id) FOR action IN ('buy' AS b, 'view' AS v))"
-        )
-    ),
     "star except": at_once(sql("SELECT * EXCEPT (payload, tags) FROM events WHERE user <=> 'ann'")),
-    "qualified star and struct": complete(
-        sql(
-            "SELECT e.user, named_struct('d', e.device, 'n', count(*)) AS s FROM events e GROUP BY ALL"
-        )
-    ),
     "hints": complete(
         sql(
             "SELECT /*+ BROADCAST(u) */ u.tier, count(*) AS n FROM events e JOIN users u "

@@ -72,4 +72,5 @@ def test_catalyst_infers_nothing_of_what_is_routed(session: SparkSession, folder
     """Spark asks for it with every batch, and of n columns there would be 3**n constraints."""
     frame = Given(session, folder).events.select(*many(7)).dropDuplicates()
     routed = streaming_input(session, read(frame, "append"), 16)
-    assert analysed(routed).constraints().size() == 0
+    # but that some are never null
+    assert analysed(routed).constraints().size() <= len(routed.columns)
