@@ -183,7 +183,8 @@ def raw_frame(
     inline: dict[str, bytes],
     checkpoint: Checkpoint,
 ) -> DataFrame:
-    """Return the rows of a committed step's outputs."""
+    """Return the rows of a committed step's outputs, types of libraries' own as they are stored."""
+    schema = T.StructType([T.StructField(f.name, _as_stored(f.dataType)) for f in schema.fields])
     if not entries:
         return spark.createDataFrame([], schema)
     if all("inline" in entry for entry in entries):
@@ -195,4 +196,16 @@ def raw_frame(
     ]
     files = spark.createDataFrame(rows, "i int, file string, data binary, crc32 bigint")
     reader = _ReadOutput(checkpoint.location, checkpoint.options)
-    return files.repartitionById(len(rows), "i").mapInArrow(reader, T.StructType(schema.fields))
+    return files.repartitionById(len(rows), "i").mapInArrow(reader, schema)
+
+
+def _as_stored(kind: T.DataType) -> T.DataType:
+    """Return a type with each user-defined one as Spark stores it: PySpark takes those in Arrow only."""
+    if isinstance(kind, T.UserDefinedType):
+        return _as_stored(kind.sqlType())
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_as_stored(kind.elementType), kind.containsNull)
+    if isinstance(kind, T.StructType):
+        fields = [T.StructField(f.name, _as_stored(f.dataType), f.nullable) for f in kind.fields]
+        return T.StructType(fields)
+    return kind
