@@ -184,7 +184,7 @@ def raw_frame(
     checkpoint: Checkpoint,
 ) -> DataFrame:
     """Return the rows of a committed step's outputs, types of libraries' own as they are stored."""
-    schema = T.StructType([T.StructField(f.name, _as_stored(f.dataType)) for f in schema.fields])
+    schema = _stored(schema)
     if not entries:
         return spark.createDataFrame([], schema)
     if all("inline" in entry for entry in entries):
@@ -199,13 +199,15 @@ def raw_frame(
     return files.repartitionById(len(rows), "i").mapInArrow(reader, schema)
 
 
+def _stored(schema: T.StructType) -> T.StructType:
+    """Return a schema with user-defined types as Spark stores them: PySpark takes only those in Arrow."""
+    fields = [T.StructField(f.name, _as_stored(f.dataType), f.nullable) for f in schema.fields]
+    return T.StructType(fields)
+
+
 def _as_stored(kind: T.DataType) -> T.DataType:
-    """Return a type with each user-defined one as Spark stores it: PySpark takes those in Arrow only."""
     if isinstance(kind, T.UserDefinedType):
         return _as_stored(kind.sqlType())
     if isinstance(kind, T.ArrayType):
         return T.ArrayType(_as_stored(kind.elementType), kind.containsNull)
-    if isinstance(kind, T.StructType):
-        fields = [T.StructField(f.name, _as_stored(f.dataType), f.nullable) for f in kind.fields]
-        return T.StructType(fields)
-    return kind
+    return _stored(kind) if isinstance(kind, T.StructType) else kind
