@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -212,7 +212,7 @@ def group_state(read: Read) -> DataFrame:
     )
 
 
-def open_totals(key: tuple[str, ...], frames: Iterator[Any], state: GroupState) -> Iterator[Any]:
+def open_totals(key: tuple[str, ...], frames: Iterable[Any], state: GroupState) -> Iterator[Any]:
     """Add up values per 5 s and item in frames of pandas, and give them when the 5 s are over."""
     totals: dict[tuple[int, str], list[int]] = {}
     if state.exists:
