@@ -83,3 +83,9 @@ def test_a_record_at_or_before_the_watermark_is_late():
 def test_warming_runs_whatever_the_columns_are():
     warm(spec(0))
     warm(spec(None, time=None))
+
+
+def test_a_struct_whose_fields_are_never_null_may_be_null():
+    """As a vector of Spark's ML is: Arrow does not cast it to its own type."""
+    vector = pa.struct([pa.field("size", pa.int32(), nullable=False)])
+    warm(DeduplicateSpec(KEYS, pa.schema([("v0", vector)]), TimeKey(0, 1), None))

@@ -16,11 +16,12 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from grammar_data import EVENTS, LAST, Given
+from grammar_data import EVENTS, Given
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from written import LAST
 
 # workers do not have this file
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

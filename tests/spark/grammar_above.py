@@ -67,13 +67,18 @@ def _one_above(draw: Draw, query: Query) -> Query:
     return what(query, number, text, windows[0] if windows else "")
 
 
+def _replaces(query: Query) -> bool:
+    """Return whether rows replace others, so that only Spark's stream says which come out."""
+    return query.stream or (query.mode == "update" and bool(query.keys))
+
+
 def _moves(query: Query, text: str) -> bool:
     """Return whether a column that may change from batch to batch decides what comes out."""
-    return query.stream or (query.mode == "update" and text.strip("`") not in query.keys)
+    return query.stream or (_replaces(query) and text.strip("`") not in query.keys)
 
 
 def _having(query: Query, number: str, text: str, window: str) -> Query:
-    stream = query.stream or query.mode == "update"
+    stream = _replaces(query)
     return query.then(lambda f, g: f.where(F.col(number) > 2), "having", stream=stream)
 
 
@@ -99,7 +104,7 @@ def _exploded(query: Query, number: str, text: str, window: str) -> Query:
     def step(frame: DataFrame, g: Given) -> DataFrame:
         return frame.withColumn("part", F.explode(F.expr(f"array({number}, {number} + 1)")))
 
-    stream = query.stream or query.mode == "update"
+    stream = _replaces(query)
     return query.then(step, "explode", has={**query.has, "part": "number"}, stream=stream)
 
 
@@ -119,7 +124,7 @@ def _json(query: Query, number: str, text: str, window: str) -> Query:
     def step(frame: DataFrame, g: Given) -> DataFrame:
         return frame.select(F.lit("k").alias("key"), F.to_json(F.struct("*")).alias("value"))
 
-    stream = query.stream or query.mode == "update"
+    stream = _replaces(query)
     return query.then(
         step, "to_json", has={"key": "text", "value": "other"}, keys=[], stream=stream
     )
@@ -152,6 +157,12 @@ def _grouped(query: Query, number: str, text: str, window: str) -> Query:
     return query.then(step, "applyInPandas")
 
 
+def _observed(query: Query, number: str, text: str, window: str) -> Query:
+    # two of one name Spark refuses
+    name = f"out {query.text.count('observe')}"
+    return query.then(lambda f, g: f.observe(name, F.count("*").alias("n")), "observe")
+
+
 def _same(step: Step, text: str) -> Callable[..., Query]:
     return lambda query, number, words, window: query.then(step, text)
 
@@ -181,7 +192,7 @@ ABOVE: dict[str, Callable[..., Query]] = {
     "alias": _same(lambda f, g: f.alias("x").select("x.*"), "alias"),
     "repartition": _same(lambda f, g: f.repartition(2), "repartition"),
     "coalesce": _same(lambda f, g: f.coalesce(1), "coalesce"),
-    "observe": _same(lambda f, g: f.observe("out", F.count("*").alias("n")), "observe"),
+    "observe": _observed,
     "mapInPandas": _same(lambda f, g: f.mapInPandas(same_frames, f.schema), "mapInPandas"),
     "applyInPandas": _grouped,
     "mapInArrow": _same(lambda f, g: f.mapInArrow(same_batches, f.schema), "mapInArrow"),

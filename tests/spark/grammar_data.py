@@ -13,13 +13,12 @@ import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+import written
+from pyspark.sql import DataFrame
+from written import LAST, START
 
-START = datetime(2026, 3, 1, 12, 0, 0)
-LAST = START + timedelta(hours=3)
 FILES, ROWS, FILE_S = 3, 24, 60
 OVERLAP_S = 2
 """So much older than the newest record of the file before may records of a file be."""
@@ -107,40 +106,11 @@ def _click(rng: random.Random, number: int, at: datetime) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a query may read; the same names whether it is a stream or a batch.
+class Given(written.Given):
+    """What a generated query may read."""
 
-    Attributes
-    ----------
-    spark : SparkSession
-    folder : Path
-    stream : bool
-    last : bool
-        Whether the batch has the records that close everything.
-    """
-
-    spark: SparkSession
-    folder: Path
-    stream: bool = True
-    last: bool = True
-
-    @property
-    def events(self) -> DataFrame:
-        """Stream of what users do."""
-        return self._read("events", EVENTS, "ts")
-
-    @property
-    def clicks(self) -> DataFrame:
-        """Stream of clicks on advertisements."""
-        return self._read("clicks", CLICKS, "click_ts")
-
-    def _read(self, name: str, schema: str, time: str) -> DataFrame:
-        path = str(self.folder / name)
-        if self.stream:
-            reader = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-            return reader.json(path)
-        read = self.spark.read.schema(schema).json(path)
-        return read if self.last else read.where(F.col(time) < F.lit(LAST))
+    EVENTS: ClassVar[str] = EVENTS
+    CLICKS: ClassVar[str] = CLICKS
 
     @property
     def users(self) -> DataFrame:

@@ -11,7 +11,7 @@ import answers
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from test_answers import start, wrong
+from test_answers import differing, of_part, start, wrong
 
 import headgate as hg
 from headgate.operators.spec import AggregateSpec
@@ -47,16 +47,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_generated_queries_answer_as_spark_does(
     session: SparkSession, files: Path, tmp_path: Path, part: int
 ) -> None:
-    found = []
-    rng = random.Random(part)
-    for seed in range(part * AT_ONCE, (part + 1) * AT_ONCE):
-        query = aggregate_calls.generate(seed)
-        stream = query.build(answers.source(session, files, stream=True))
-        name = f"aggregates_{seed}"
-        running = start(query, stream, name, tmp_path / name, rng.choice(["on", "off"]))
-        assert answers.change_at_random(running, rng) > 0
-        found += wrong(session, query, files, name)
-        session.catalog.dropTempView(name)
+    queries = {f"aggregates_{n}": aggregate_calls.generate(n) for n in of_part(part, AT_ONCE)}
+    found = differing(session, queries, files, tmp_path, random.Random(part))
     assert not found, "\n\n".join(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,29 @@ def wrong(spark: SparkSession, query: answers.Generated, files: Path, name: str)
     return found if expected else [*found, f"{query.text}\nhas no rows to compare"]
 
 
+def of_part(part: int, at_once: int) -> range:
+    """Return the seeds of one test among several."""
+    return range(part * at_once, (part + 1) * at_once)
+
+
+def differing(
+    spark: SparkSession,
+    queries: Mapping[str, answers.Generated],
+    files: Path,
+    folder: Path,
+    rng: random.Random,
+) -> list[str]:
+    """Run queries while slots change, and return what is wrong with their answers."""
+    found = []
+    for name, query in queries.items():
+        stream = query.build(answers.source(spark, files, stream=True))
+        running = start(query, stream, name, folder / name, rng.choice(["on", "off"]))
+        assert answers.change_at_random(running, rng) > 0
+        found += wrong(spark, query, files, name)
+        spark.catalog.dropTempView(name)
+    return found
+
+
 def _utc(time: Any) -> Any:
     return time.astimezone(answers.START.tzinfo).replace(tzinfo=None)
 
@@ -82,17 +106,8 @@ def _utc(time: Any) -> Any:
 def test_generated_queries_answer_as_spark_does(
     session: SparkSession, files: Path, tmp_path: Path, part: int
 ) -> None:
-    found = []
-    rng = random.Random(part)
-    for seed in range(part * AT_ONCE, (part + 1) * AT_ONCE):
-        query = answers.generate(seed)
-        stream = query.build(answers.source(session, files, stream=True))
-        name = f"answer_{seed}"
-        preaggregate = rng.choice(["on", "off"])
-        running = start(query, stream, name, tmp_path / name, preaggregate)
-        assert answers.change_at_random(running, rng) > 0
-        found += wrong(session, query, files, name)
-        session.catalog.dropTempView(name)
+    queries = {f"answer_{n}": answers.generate(n) for n in of_part(part, AT_ONCE)}
+    found = differing(session, queries, files, tmp_path, random.Random(part))
     assert not found, "\n\n".join(found)
 
 

@@ -117,11 +117,6 @@ UNSUPPORTED: dict[str, tuple[Callable[[SparkSession], DataFrame], str, str]] = {
         "append",
         "(?i)equality|equi",
     ),
-    "collated key": (
-        lambda s: rate(s).groupBy(F.expr("string(value) collate utf8_lcase")).count(),
-        "complete",
-        "cannot group by .*UTF8_LCASE",
-    ),
 }
 
 CATALYST = re.compile(

@@ -12,15 +12,19 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from test_grammar import elastic, expected, folder, session
 
+from headgate.spark.jvm.plans import analysed
+from headgate.spark.read.logical import read
+from headgate.spark.step.exchange import streaming_input
+
 __all__ = ["folder", "session"]
 
 WIDE = 70
 """More than one word of null bits."""
 
 
-def many() -> list[Column]:
+def many(width: int = WIDE) -> list[Column]:
     """Return columns that are null, or zero, or something else, each in other records."""
-    made = [(F.col("id") + i) % 5 for i in range(WIDE)]
+    made = [(F.col("id") + i) % 5 for i in range(width)]
     return [F.when(x > 1, x - 2).alias(f"c{i}") for i, x in enumerate(made)]
 
 
@@ -62,3 +66,11 @@ def test_a_query_of_many_columns_answers_as_sparks_batch_does(
     build, mode, due = QUERIES[name]
     query = Query(build, mode, due=due)
     assert elastic(session, folder, query, f"wide_{name}") == expected(session, folder, query)
+
+
+def test_catalyst_infers_nothing_of_what_is_routed(session: SparkSession, folder: Path) -> None:
+    """Spark asks for it with every batch, and of n columns there would be 3**n constraints."""
+    frame = Given(session, folder).events.select(*many(7)).dropDuplicates()
+    routed = streaming_input(session, read(frame, "append"), 16)
+    # but that some are never null
+    assert analysed(routed).constraints().size() <= len(routed.columns)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -85,6 +85,8 @@ class Given:
 
     Attributes
     ----------
+    EVENTS, CLICKS : str
+        Schemas.
     spark : SparkSession
     folder : Path
     stream : bool
@@ -92,6 +94,8 @@ class Given:
         Whether the batch has the records that close everything.
     """
 
+    EVENTS: ClassVar[str] = EVENTS
+    CLICKS: ClassVar[str] = CLICKS
     spark: SparkSession
     folder: Path
     stream: bool = True
@@ -100,12 +104,12 @@ class Given:
     @property
     def events(self) -> DataFrame:
         """Stream of what users do."""
-        return self._read("events", EVENTS, "ts")
+        return self._read("events", self.EVENTS, "ts")
 
     @property
     def clicks(self) -> DataFrame:
         """Stream of clicks on advertisements."""
-        return self._read("clicks", CLICKS, "click_ts")
+        return self._read("clicks", self.CLICKS, "click_ts")
 
     def _read(self, name: str, schema: str, time: str) -> DataFrame:
         path = str(self.folder / name)
@@ -165,20 +169,21 @@ def answers(spark: SparkSession, folder: Path, query: Written) -> Any:
         Given(spark, folder, stream=False, last=query.last or query.mode != "append")
     )
     return (
-        counted(spark, _final(batches, query)),
+        counted(spark, final(batches, query.mode, query.keys)),
         counted(spark, batch.collect()),
-        _shape(frame.schema),
-        _shape(batch.schema),
+        shape(frame),
+        shape(batch),
     )
 
 
-def _final(batches: list[list[Any]], query: Written) -> list[Any]:
-    if query.mode == "complete":
+def final(batches: list[list[Any]], mode: str, keys: Sequence[str]) -> list[Any]:
+    """Return the rows that count when the stream has ended: in update mode the newest of each key."""
+    if mode == "complete":
         return batches[-1] if batches else []
     rows = [row for batch in batches for row in batch]
-    if query.mode == "append" or not query.keys:
+    if mode == "append" or not keys:
         return rows
-    return list({tuple(str(row[key]) for key in query.keys): row for row in rows}.values())
+    return list({tuple(repr(row[key]) for key in keys): row for row in rows}.values())
 
 
 def counted(spark: SparkSession, rows: Sequence[Any]) -> Counter[str]:
@@ -196,5 +201,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _shape(schema: Any) -> list[tuple[str, str]]:
-    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+def shape(frame: DataFrame) -> list[tuple[str, str]]:
+    """Return the names and types of the columns."""
+    return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]

@@ -153,7 +153,8 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
         typer.Option(
             help="rescale: decoupling,scheduling,subscale,all,none; operators: processor, windows, "
             "join, counts, operator6, scalejoin, memory; henge: 9,11,12,13,17; soak: with, without; "
-            "storm: aggregates,join,processor,duplicates; cpu-cost: processor,udf,varied,store."
+            "storm: aggregates,join,processor,group-state,duplicates; cpu-cost: processor,udf,"
+            "varied,store."
         ),
     ] = None,
     store_delay: Annotated[

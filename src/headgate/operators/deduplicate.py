@@ -16,6 +16,7 @@ import pyarrow as pa
 from headgate.operators import codec
 from headgate.operators.arriving import interned
 from headgate.operators.groupwise import Groupwise, Share, whole
+from headgate.operators.leaves import of_type
 from headgate.operators.numbering import Distinct
 from headgate.operators.spec import (
     NEVER_US,
@@ -120,7 +121,7 @@ class DeduplicateOperator(Groupwise):
         layout = self.layout
         keys = codec.encode(columns, self.spec.keys, layout.key_at, layout.table.key_words)
         schema = self.schema()
-        values = [whole(chosen.column(x.name)).cast(x.type) for x in schema]
+        values = [of_type(whole(chosen.column(x.name)), x.type) for x in schema]
         records = pa.RecordBatch.from_arrays(values, schema=schema)
         forget_us = np.full(chosen.num_rows, NEVER_US, dtype=np.int64)
         if self.spec.keep_us is not None:

@@ -29,7 +29,7 @@ from headgate.operators.entries import (
     row_keys,
 )
 from headgate.operators.failure import FAILURES, explained
-from headgate.operators.leaves import from_leaves, one_batch
+from headgate.operators.leaves import from_leaves, of_type, one_batch
 from headgate.operators.numbering import Distinct
 from headgate.operators.operator import Operator
 from headgate.operators.processor import (
@@ -266,7 +266,7 @@ class ProcessorOperator(Operator):
         first = pa.array(_joined([start + found.first for start, found in parts]))
         place = pa.array(order)
         inputs = [
-            _whole(rows.column(f"{prefix}{i}")).take(place).cast(column.type)
+            of_type(_whole(rows.column(f"{prefix}{i}")).take(place), column.type)
             for i, column in enumerate(schema)
         ]
         if prefix == "v" and self.spec.order:

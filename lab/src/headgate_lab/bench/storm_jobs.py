@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from headgate.spark.cluster.session import session
@@ -203,6 +204,40 @@ class Totals(StatefulProcessor):
         """Nothing is held."""
 
 
+def group_state(read: Read) -> DataFrame:
+    """Return the same as `processor`, by ``applyInPandasWithState`` and its timeouts."""
+    seen = read(LEFT).withWatermark("t", WATERMARK)
+    return seen.groupBy("user").applyInPandasWithState(
+        open_totals, TOTALS, "open string", "append", GroupStateTimeout.EventTimeTimeout
+    )
+
+
+def open_totals(key: tuple[str, ...], frames: Iterable[Any], state: GroupState) -> Iterator[Any]:
+    """Add up values per 5 s and item in frames of pandas, and give them when the 5 s are over."""
+    totals: dict[tuple[int, str], list[int]] = {}
+    if state.exists:
+        totals = {(end, item): sums for end, item, sums in json.loads(state.get[0])}
+    if not state.hasTimedOut:
+        for frame in frames:
+            for time_, item, value in zip(frame["t"], frame["item"], frame["value"], strict=True):
+                end_us = (time_.value // 1000 // BUCKET_US + 1) * BUCKET_US
+                sums = totals.setdefault((end_us, item), [0, 0])
+                sums[0] += int(value)
+                sums[1] += 1
+    # it may have passed several ends at once
+    over = [entry for entry in totals if entry[0] // 1000 <= state.getCurrentWatermarkMs()]
+    given = [(*key, *entry, *totals.pop(entry)) for entry in over]
+    if totals:
+        state.update((json.dumps([[*entry, sums] for entry, sums in totals.items()]),))
+        state.setTimeoutTimestamp(min(end for end, _ in totals) // 1000)
+    elif state.exists:
+        state.remove()
+    columns = ("user", "end_us", "item", "total", "n")
+    rows = [dict(zip(columns, one, strict=True)) for one in given]
+    if rows:
+        yield pa.Table.from_pylist(rows).to_pandas()
+
+
 @dataclass(frozen=True)
 class Job:
     """A query under the storm.
@@ -228,6 +263,7 @@ JOBS: Mapping[str, Job] = {
     "aggregates": Job(aggregates, (LEFT,), "item <> 'flush'"),
     "join": Job(join, (LEFT, RIGHT), "user <> 'flush'"),
     "processor": Job(processor, (LEFT,), "user <> 'flush'", processor_answer),
+    "group-state": Job(group_state, (LEFT,), "user <> 'flush'", processor_answer),
     "duplicates": Job(duplicates, (LEFT,), "user <> 'flush'"),
 }
 

@@ -19,24 +19,27 @@ def without_cte(spark: SparkSession, plan: Jvm) -> Jvm:
     return adapter().inline_cte(catalyst.optimizer.InlineCTE).apply(plan)
 
 
+_OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
+
+
 def distinct(spark: SparkSession, plan: Jvm, mode: str) -> Jvm:
     """Return a plan with SQL's ``SELECT DISTINCT`` over a stream as what does its work in an output mode.
 
     In append mode each row comes out once, when it is first seen, as by ``distinct()``; else it is an
-    aggregate without a function, as Spark has it.
+    aggregate without a function, as Spark has it. What is left of a stream without a table's rows
+    (``EXCEPT``) is distinct, too.
     """
     children = list(each(plan.children()))
     if not plan.isStreaming() or not children:
         return plan
     plan = plan.withNewChildren(seq(spark, [distinct(spark, child, mode) for child in children]))
+    if class_name(plan) == "Except" and not plan.isAll() and not plan.right().isStreaming():
+        plan = java_class(spark, f"{_OPTIMIZER}ReplaceExceptWithAntiJoin$.MODULE$").apply(plan)
     if class_name(plan) != "Distinct":
         return plan
     if mode == "append":
         return analysed(of_rows(spark, plan.child()).dropDuplicates())
-    rule = java_class(
-        spark, "org.apache.spark.sql.catalyst.optimizer.ReplaceDistinctWithAggregate$.MODULE$"
-    )
-    return rule.apply(plan)
+    return java_class(spark, f"{_OPTIMIZER}ReplaceDistinctWithAggregate$.MODULE$").apply(plan)
 
 
 def output_mode(spark: SparkSession, mode: str) -> Jvm:

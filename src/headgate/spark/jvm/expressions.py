@@ -43,6 +43,17 @@ def known_not_null(value: Column) -> Column:
     return ClassicColumn(java.org.apache.spark.sql.classic.ExpressionUtils.column(declared))
 
 
+def collation_keys(value: Column) -> tuple[DataType, Column]:
+    """Return values that are equal where collations take texts in `value` for equal, and their type."""
+    context = SparkContext._active_spark_context
+    assert context is not None
+    java: Jvm = context._jvm
+    keys = java.org.apache.spark.sql.catalyst.expressions.CollationKey
+    found = keys.injectCollationKey(catalyst(value))
+    column_of = java.org.apache.spark.sql.classic.ExpressionUtils.column
+    return data_type(found.dataType()), ClassicColumn(column_of(found))
+
+
 def data_type(spark_type: Jvm) -> DataType:
     """Return a Catalyst type as a PySpark type."""
     return _parse_datatype_json_string(spark_type.json())

@@ -97,6 +97,17 @@ def union(spark: SparkSession, plans: Iterable[Jvm]) -> Jvm:
     return node(seq(spark, plans), False, False)
 
 
+def without_constraints(frame: DataFrame) -> DataFrame:
+    """Return the same rows by a node of which Catalyst infers no constraints.
+
+    It does so for the input of every batch, and writes each constraint anew for each column that is
+    another's under a new name: a hash of n such columns becomes 2**n constraints.
+    """
+    spark, plan = frame.sparkSession, analysed(frame)
+    node = java_class(spark, "org.apache.spark.sql.catalyst.plans.logical.Expand")
+    return of_rows(spark, node(seq_of_one(spark, plan.output()), plan.output(), plan))
+
+
 def inner_join(spark: SparkSession, join: Jvm) -> Jvm:
     """Return a join's inner one."""
     return join_of(spark, join, (join.left(), join.right()), "Inner", join.condition().get())

@@ -12,6 +12,7 @@ from headgate.spark.jvm.expressions import alias, column, data_type, known_not_n
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.jvm.plans import analysed, of_rows, project, replace_leaf, template
 from headgate.spark.read import types
+from headgate.spark.read.buffers import Buffer
 from headgate.spark.read.expressions import (
     SESSION_WINDOW,
     WATERMARK,
@@ -49,6 +50,7 @@ class _AggregateReader:
         self.grouping = list(each(aggregate.groupingExpressions()))
         self.output = list(each(aggregate.aggregateExpressions()))
         self._keeps_start = False
+        self._shown: dict[int, Buffer] = {}
 
     def read(self) -> PlannedOperator:
         """Return the operator that the node becomes."""
@@ -66,6 +68,11 @@ class _AggregateReader:
         functions = AggregateFunctions(self.spark, self.grouping, order)
         if time is not None and time.session:
             functions.add_end(F.unix_micros(self._column(time_index).getField("end")))
+        for index, expression in enumerate(self.grouping):
+            kind = data_type(expression.dataType())
+            if types.collated(kind):
+                # of the texts that are one key, that of the first record is shown
+                self._shown[index] = functions.add_first(kind, self._column(index))
         for expression in self.output:
             functions.collect(expression)
         spec = AggregateSpec(
@@ -128,7 +135,7 @@ class _AggregateReader:
     def _key(self, expression: Jvm, start: int) -> list[Routed]:
         value = column(self.spark, expression)
         kind = data_type(expression.dataType())
-        found = types.key_leaves(kind, value, f"key {sql_text(expression)}")
+        found = types.key_leaves(kind, value)
         return [Routed(f"k{start + i}", leaf, part) for i, (leaf, part) in enumerate(found)]
 
     # -- time -------------------------------------------------------------------------------------
@@ -250,6 +257,8 @@ class _AggregateReader:
             if index == time_index:
                 begins = F.col(f"k{spans[index][0]}") if self._keeps_start else None
                 value = _time_value(spec.time, kind, begins)
+            elif index in self._shown:
+                value = self._shown[index].value()
             else:
                 start, stop = spans[index]
                 value = types.rebuild(kind, [F.col(f"k{i}") for i in range(start, stop)])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial, reduce
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from headgate.spark.jvm.expressions import as_long, data_type, plus
+from headgate.spark.jvm.expressions import as_long, both, data_type, plus
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.read.expressions import sql_text
 
@@ -68,6 +69,14 @@ class ConditionReader:
     def conjuncts(self) -> list[Jvm]:
         """Return the conjuncts as they stand."""
         return list(_conjuncts(self.whole))
+
+    def between(self) -> Jvm | None:
+        """Return the part that looks at both sides; None if there is none.
+
+        Of the rest Spark would take ``amount > 0`` for a bound on time.
+        """
+        found = [one for one in self.conjuncts() if self._side(one) is None]
+        return reduce(partial(both, self.spark), found) if found else None
 
     def read(self) -> Condition:
         """Return the conjuncts."""

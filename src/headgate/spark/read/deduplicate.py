@@ -68,8 +68,8 @@ class _DeduplicateReader:
     def _keys(self) -> list[Routed]:
         keys: list[Routed] = []
         for attribute in each(self.node.keys()):
-            value, what = column(self.spark, attribute), f"key {attribute.name()}"
-            for found, part in types.key_leaves(data_type(attribute.dataType()), value, what):
+            value = column(self.spark, attribute)
+            for found, part in types.key_leaves(data_type(attribute.dataType()), value):
                 keys.append(Routed(f"k{len(keys)}", found, part))
         return keys
 

@@ -85,6 +85,15 @@ class AggregateFunctions:
         self._value(Leaf(Kind.INTEGER), end_us)
         self.aggregates.append(Aggregate(Op.MAX, (Leaf(Kind.INTEGER),)))
 
+    def add_first(self, kind: T.DataType, value: Column) -> Buffer:
+        """Add the value of a key's first record."""
+        start = len(self.values)
+        self._counted(None)
+        names = [self._value(leaf, part) for leaf, part in types.any_leaves(kind, value)]
+        leaves = tuple(v.leaf for v in self.values[start:])
+        self.aggregates.append(Aggregate(Op.FIRST, leaves))
+        return Buffer("first", kind, names, nullable=True)
+
     def collect(self, expression: Jvm) -> None:
         """Add every aggregate function inside `expression`."""
         if class_name(expression) == "AggregateExpression":

@@ -207,7 +207,7 @@ class _JoinReader:
         for left, right, _ in self.condition.keys:
             for side, expression in enumerate((left, right)):
                 kind, value = data_type(expression.dataType()), column(self.spark, expression)
-                found = types.key_leaves(kind, value, f"key {sql_text(expression)}")
+                found = types.key_leaves(kind, value)
                 columns[side].extend(part for _, part in found)
                 if side == LEFT:
                     leaves += [leaf for leaf, _ in found]
@@ -245,7 +245,7 @@ class _JoinReader:
             self.spark,
             side.plan.outputSet(),
             other.plan.outputSet(),
-            self._conditions.whole,
+            self._conditions.between(),
             _SOME_WATERMARK_MS,
         )
         return None if found_ms is None else (_SOME_WATERMARK_MS - found_ms) * 1000

@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import Kind, Leaf
-from headgate.spark.jvm.expressions import known_not_null
+from headgate.spark.jvm.expressions import collation_keys, known_not_null
 from headgate.spark.jvm.folding import as_bytes, from_bytes, reinterpreted
 from headgate.spark.jvm.folding import normalised as normalised_whole
 
@@ -108,20 +108,13 @@ def leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Leaf, 
     raise UnsupportedQuery(msg)
 
 
-def key_leaves(data_type: T.DataType, value: Column, what: str) -> list[tuple[Leaf, Column]]:
+def key_leaves(data_type: T.DataType, value: Column) -> list[tuple[Leaf, Column]]:
     """Return the leaves of a grouping key: equal where Spark takes the keys for equal.
 
-    Raises
-    ------
-    UnsupportedQuery
-        There are none such.
+    Of a text with a collation that is less than the text, which `rebuild` does not give back.
     """
-    if _collated(data_type):
-        msg = (
-            f"cannot group by {what} of type {data_type.simpleString()}, which plain Spark refuses on a "
-            "stream too; group by lower(...) or collation_key of it."
-        )
-        raise UnsupportedQuery(msg)
+    if collated(data_type):
+        data_type, value = collation_keys(value)
     if _holds(data_type, T.MapType):
         value = _with_sorted_maps(data_type, value)
     if not in_order(data_type):
@@ -162,11 +155,12 @@ def _holds(data_type: T.DataType, kind: type[T.DataType]) -> bool:
     return False
 
 
-def _collated(data_type: T.DataType) -> bool:
+def collated(data_type: T.DataType) -> bool:
+    """Return whether there are texts in a value that may be equal and not the same."""
     if isinstance(data_type, T.ArrayType):
-        return _collated(data_type.elementType)
+        return collated(data_type.elementType)
     if isinstance(data_type, T.StructType):
-        return any(_collated(field.dataType) for field in data_type.fields)
+        return any(collated(field.dataType) for field in data_type.fields)
     return isinstance(data_type, T.StringType) and not _plain_string(data_type)
 
 

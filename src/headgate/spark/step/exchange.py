@@ -27,6 +27,7 @@ from headgate.spark.jvm.plans import (
     project,
     replace_leaf,
     template,
+    without_constraints,
 )
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 
@@ -35,6 +36,9 @@ _ROUTE = "route"
 
 _COPY_FOR = "copy_for"
 """Column of the slot that a copy of a shared record is for."""
+
+_FEW = 8
+"""So many routed columns are planned as they are: their constraints are few. Chosen, not tuned."""
 
 MARKERS = T.StructType(
     [
@@ -84,7 +88,9 @@ def streaming_input(spark: SparkSession, query: PlannedQuery, key_groups: int) -
         columns = routed_columns(first, key_groups)
         prefix = f"{first.id}:" if len(query.sources) > 1 else ""
         named = [value.alias(prefix + name) for name, value in columns.items()]
-        frames.append(of_rows(spark, first.input_plan).select(*named))
+        frame = of_rows(spark, first.input_plan).select(*named)
+        # the node costs a copy of each row
+        frames.append(without_constraints(frame) if len(named) > _FEW else frame)
     together = frames[0]
     for frame in frames[1:]:
         together = together.unionByName(frame, allowMissingColumns=True)

@@ -183,7 +183,8 @@ def raw_frame(
     inline: dict[str, bytes],
     checkpoint: Checkpoint,
 ) -> DataFrame:
-    """Return the rows of a committed step's outputs."""
+    """Return the rows of a committed step's outputs, types of libraries' own as they are stored."""
+    schema = _stored(schema)
     if not entries:
         return spark.createDataFrame([], schema)
     if all("inline" in entry for entry in entries):
@@ -195,4 +196,18 @@ def raw_frame(
     ]
     files = spark.createDataFrame(rows, "i int, file string, data binary, crc32 bigint")
     reader = _ReadOutput(checkpoint.location, checkpoint.options)
-    return files.repartitionById(len(rows), "i").mapInArrow(reader, T.StructType(schema.fields))
+    return files.repartitionById(len(rows), "i").mapInArrow(reader, schema)
+
+
+def _stored(schema: T.StructType) -> T.StructType:
+    """Return a schema with user-defined types as Spark stores them: PySpark takes only those in Arrow."""
+    fields = [T.StructField(f.name, _as_stored(f.dataType), f.nullable) for f in schema.fields]
+    return T.StructType(fields)
+
+
+def _as_stored(kind: T.DataType) -> T.DataType:
+    if isinstance(kind, T.UserDefinedType):
+        return _as_stored(kind.sqlType())
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_as_stored(kind.elementType), kind.containsNull)
+    return _stored(kind) if isinstance(kind, T.StructType) else kind
