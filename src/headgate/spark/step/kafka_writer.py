@@ -114,7 +114,7 @@ class KafkaWriter:
             self.open()
         for attempt in range(1, _ATTEMPTS + 1):
             if self._last is not None and step <= self._last:
-                self._check_last(step)
+                self.check_last(step)
                 return False
             began_s = time.monotonic()
             try:
@@ -131,6 +131,20 @@ class KafkaWriter:
                 self._last = step
                 return True
         return False  # pragma: no cover - the last attempt returns or raises
+
+    def check_last(self, step: int) -> None:
+        """Refuse a checkpoint whose newest step is `step`, where readers see later ones.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        if self._last is not None and step < self._last:
+            msg = (
+                f"{self._where} has step {self._last} of this job, and the checkpoint's newest is "
+                f"{step}: it was put back; use the newest copy of it, or a new one."
+            )
+            raise CheckpointError(msg)
 
     def close(self) -> None:
         """Let go of the broker; what is under way is left to `open`."""
@@ -175,14 +189,6 @@ class KafkaWriter:
                 if not error.args[0].retriable() or time.monotonic() >= until_s:
                     raise
                 time.sleep(_POLL_S)
-
-    def _check_last(self, step: int) -> None:
-        if self._last is not None and step < self._last:
-            msg = (
-                f"{self._where} has step {self._last} of this job, and the checkpoint goes on with "
-                f"step {step}: it was put back; use the newest copy of it, or a new one."
-            )
-            raise CheckpointError(msg)
 
     # -- what went wrong --------------------------------------------------------------------------
 
