@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from headgate.journal.schema import Batch
 from headgate.spark.step.progress import Progress, lag_of
 from headgate.spark.verify import kafka_range, start_offsets
 
@@ -56,6 +57,35 @@ def test_the_lag_is_that_of_the_newest_batch_told_of() -> None:
     told(5, 3)
     told(4, 7)
     assert progress.lag == {"a-0": 3}
+
+
+def test_what_no_batch_has_read_is_told_in_rows_of_the_operators() -> None:
+    progress = Progress()
+    nothing = SimpleNamespace(description="")
+    progress.begin(SimpleNamespace(conf={}), nothing)  # type: ignore[arg-type]
+
+    def done(batch: int, arrived: int) -> None:
+        own = Batch(batch, batch, 0, 1, 0.0, {}, arrived, 0, 0, 0, 0, 0, 0)
+        progress.add(own, [], emitted=0)
+
+    def told(batch: int, start: int | None, end: int, newest: int) -> None:
+        offsets = {"startOffset": start, "endOffset": end, "latestOffset": newest}
+        source = {k: None if o is None else {"a": {"0": o}} for k, o in offsets.items()}
+        found = {"batchId": batch, "sources": [source, {}], "sink": {}, "stateOperators": []}
+        progress.filled(found)
+
+    assert progress.unread == 0.0
+    done(4, 100)
+    told(4, None, 100, 1000)  # the first batch: nobody knows yet how many rows a record is
+    assert progress.unread == 900.0
+    done(5, 50)  # half of the records are filtered away
+    assert progress.unread == 850.0  # what the batch has read is not waiting any more
+    told(5, 100, 200, 1100)
+    assert progress.unread == 450.0
+    done(6, 450)
+    assert progress.unread == 0.0
+    told(6, 200, 1100, 1100)
+    assert progress.unread == 0.0
 
 
 def test_spark_is_asked_for_its_newest_progress_as_long_as_a_source_tells() -> None:

@@ -36,7 +36,7 @@ class OperatorView:
     utilisation : float64[N]
         Useful time over wall time in the window.
     backlog : float64[G]
-        Records arrived and not yet completed.
+        Records arrived and not yet completed, and those that wait at the source to be read.
     bound_s : float
         L: the bound on the mean latency, in seconds.
     window_s : float

@@ -230,7 +230,7 @@ def _controller(
         **configured.limits(settings, job.config, executors.cores),
     )
     parents = {op.id: tuple(one.id for one in op.parents) for op in operators if op.parents}
-    return Controller(
+    controller = Controller(
         config,
         job.config,
         job.states,
@@ -240,6 +240,8 @@ def _controller(
         cores=Cores(lambda: executors.cores, machine_cores),
         parents=parents,
     )
+    controller.follow_sources(lambda: job.recorder.progress.unread)
+    return controller
 
 
 def _identity(plan: PlannedQuery, config: JobConfig) -> dict[str, Any]:

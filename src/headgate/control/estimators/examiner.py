@@ -111,6 +111,7 @@ class Examiner:
         self._used_tick = 0
         self._arrived = np.zeros(key_groups)
         self._completed = np.zeros(key_groups)
+        self._unread = np.zeros(key_groups)
         self._since = 0
         # Newest valid counters, of ticks used or not.
         self._known_arrived = np.full(key_groups, np.nan)
@@ -166,6 +167,9 @@ class Examiner:
                 f"groups and one useful time and identity for each of {slots} slots"
             )
             return
+        if sample.unread is not None:
+            # no counter: what is newest holds, whatever becomes of the tick
+            self._unread = np.nan_to_num(np.maximum(sample.unread, 0.0), posinf=0.0)
         worst = check(arrived, completed, self._known_arrived, self._known_completed)
         known = (arrived, completed, useful_s, worked)
         self._take(_Tick(sample.tick, sample.assignment, sample.slot_ids, *known), worst, sample)
@@ -216,7 +220,7 @@ class Examiner:
             group_rate=(self._arrived - before) / self.window_s,
             service_rate=service_rate,
             utilisation=utilisation,
-            backlog=np.maximum(self._arrived - self._completed, 0.0),
+            backlog=np.maximum(self._arrived - self._completed, 0.0) + self._unread,
             bound_s=bound_s,
             window_s=self.window_s,
             alert_s=alert_s,
