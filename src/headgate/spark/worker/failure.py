@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 
 from headgate.core.errors import EngineError, HeadgateError, ProcessorError
 from headgate.spark.jvm.errors import JavaError, JvmError
+from headgate.spark.worker.kafka_failure import kafka_failure
 
 _TOO_MUCH_TEXT = "TOO_MUCH_TEXT"
 _FINAL = (
@@ -68,7 +69,7 @@ def told(error: BaseException) -> str:
     if isinstance(error, HeadgateError):
         return _first(text)
     if isinstance(error, JvmError | PySparkException):
-        return _under_spark(text) or type(error).__name__
+        return kafka_failure(text) or _under_spark(text) or type(error).__name__
     name = type(error).__name__
     return f"{name}: {_first(text)}" if text else name
 

@@ -1,0 +1,62 @@
+"""What Spark's Kafka source says when it cannot read, in one sentence that says what to do."""
+
+from __future__ import annotations
+
+import re
+
+_LOST = re.compile(
+    r"Some data may have been lost because they are not available in Kafka any more.*?"
+    r"Reason:\s*(?P<why>[^\n]*[^\n.\s])",
+    re.DOTALL,
+)
+_STARTING = re.compile(
+    r"If startingOffsets contains specific offsets, you must specify all TopicPartitions.*?"
+    r"Specified: Set\((?P<given>[^)]*)\) Assigned: Set\((?P<there>[^)]*)\)",
+    re.DOTALL,
+)
+_CLIENT = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(?P<name>\w+)Exception: (?P<why>[^\n]*[^\n.\s])"
+)
+_SLOW = re.compile(r"(?P<why>Cannot fetch record (?:for )?offset \d+ in \d+ milliseconds)")
+_READS = re.compile(r"(?:Subscribe|SubscribePattern|Assign)\[[^\]]*\]")
+
+_GOES_ON = "start the query again: it goes on where it was"
+
+
+def kafka_failure(text: str) -> str | None:
+    """Return what a text of the JVM says of Kafka, as one sentence; None where it is not about that.
+
+    Parameters
+    ----------
+    text : str
+        All of it, stack and causes included.
+    """
+    if found := _LOST.search(text):
+        return (
+            f"Kafka has records no more that this query was to read ({found['why']}); bring them back, or "
+            'go on without them by .option("failOnDataLoss", "false") of the reader.'
+        )
+    if found := _STARTING.search(text):
+        return (
+            f"option startingOffsets names partitions {found['given']}, and the topics have "
+            f"{found['there'] or 'none'}; name each of these, -2 for its beginning, -1 for its end."
+        )
+    if found := _CLIENT.search(text):
+        return _of_client(found["name"], found["why"], text)
+    if found := _SLOW.search(text):
+        return _of_client("Timeout", found["why"], text)
+    return None
+
+
+def _of_client(name: str, why: str, text: str) -> str:
+    """Return the sentence for an exception of Kafka's own client."""
+    reads = _READS.search(text)
+    what = f"the reader {reads[0]}" if reads else "a reader or writer of Spark's"
+    if name == "UnknownTopicOrPartition":
+        return f"Kafka has no such topic as {what} names ({why}); make it, and {_GOES_ON}."
+    if name == "Timeout":
+        return (
+            f"Kafka did not answer {what} in time ({why}); see that its brokers run and that "
+            f"kafka.bootstrap.servers names them, and {_GOES_ON}."
+        )
+    return f"Kafka refused {what} ({name}: {why}); see to that, and {_GOES_ON}."
