@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,6 +54,7 @@ class FakeKafka:
         self.wrong: dict[str, list[Any]] = {}
         self.commits_first = False
         self.committed = 0
+        self.topics = {"out": SimpleNamespace(error=None)}
 
     def fails(self, call: str, name: str, *, retriable: bool = False) -> None:
         error = FakeException(FakeError(name, retriable=retriable))
@@ -66,6 +69,10 @@ class FakeKafka:
 
     def purge(self, blocking: bool) -> None:
         pass
+
+    def list_topics(self, topic: str, timeout: float) -> FakeKafka:
+        self._may_fail("list")
+        return self
 
     def init_transactions(self, timeout: float) -> None:
         self._may_fail("init")
@@ -212,6 +219,23 @@ def test_a_time_limit_that_the_broker_does_not_allow_is_named(kafka: FakeKafka) 
         EngineError, match=r"does not allow kafka\.transaction\.timeout\.ms=60000; lower"
     ):
         KafkaWriter(TARGET, "job").open()
+
+
+def test_a_step_that_takes_too_long_says_what_of(kafka: FakeKafka) -> None:
+    at_once = replace(TARGET, transaction_s=0.0)
+
+    def said() -> str:
+        kafka.fails("commit", "_TIMED_OUT")
+        with pytest.raises(EngineError) as error:
+            KafkaWriter(at_once, "job").write(0, rows(b"a"))
+        assert kafka.seen == []
+        return str(error.value)
+
+    assert "did not get all of a step within kafka.transaction.timeout.ms=0 (" in said()
+    kafka.fails("list", "_TRANSPORT")  # not because the step is large
+    assert "could not write step 0 within 0.5 s (" in said()
+    kafka.topics["out"].error = FakeError("UNKNOWN_TOPIC_OR_PART")
+    assert "no such topic or partition as was to be written" in said()
 
 
 # -- options --------------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ def kafka_failure(text: str) -> str | None:
     """
     if found := _LOST.search(text):
         return (
-            f"Kafka has records no more that this query was to read ({found['why']}); bring them back, or "
-            'go on without them by .option("failOnDataLoss", "false") of the reader.'
+            f"Kafka has records no more that this query was to read ({found['why']}); bring them back, "
+            'or go on without them by .option("failOnDataLoss", "false") of the reader.'
         )
     if found := _STARTING.search(text):
         return (
