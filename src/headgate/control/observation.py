@@ -26,7 +26,8 @@ class OperatorView:
     slot_ids : tuple of int
         Identity of each slot, shape [N]; see `Sample`.
     latency_s : float64[N]
-        l_i: mean latency of the records each slot completed in the window, in seconds.
+        l_i: mean latency of the records each slot completed in the window, in seconds, and how long
+        records wait to be read at that pace.
     group_latency_s : float64[G]
         l^k: the same per key group.
     group_rate : float64[G]

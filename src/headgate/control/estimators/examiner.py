@@ -210,6 +210,8 @@ class Examiner:
         delta_s = self._delta_s
         mean_latency(self._group_count, self._group_ticks, self._all_groups, delta_s, group_latency)
         mean_latency(self._slot_count, self._slot_ticks, self._columns, delta_s, latency)
+        if self._unread.any():
+            latency += self._at_source_s()
         mean_utilisation(self._slot_useful, self._columns, delta_s, utilisation)
         before = self._history[(self._used_tick - self._window) % (self._window + 1)]
         return OperatorView(
@@ -231,6 +233,19 @@ class Examiner:
             costs=self._recent_costs(),
             costs_seen=self._costs_seen,
         )
+
+    def _at_source_s(self) -> F64:
+        """Return how long each slot's records wait to be read, at the pace of the window, shape [N].
+
+        References
+        ----------
+        Little's law.
+        """
+        assert self._assignment is not None
+        unread = np.bincount(self._assignment.slot_of, self._unread, len(self._columns))
+        per_s = self._slot_count[:, self._columns].sum(axis=0) / self.window_s
+        found: F64 = np.divide(unread, per_s, out=np.zeros(len(unread)), where=per_s > 0.0)
+        return found
 
     def _recent_costs(self) -> F64:
         """Return the ring of costs, oldest first."""
