@@ -6,7 +6,7 @@ import re
 
 _LOST = re.compile(
     r"Some data may have been lost because they are not available in Kafka any more.*?"
-    r"Reason:\s*(?P<why>[^\n]*[^\n.\s])",
+    r"Reason:\s*(?P<why>[^\n]*)",
     re.DOTALL,
 )
 _STARTING = re.compile(
@@ -14,11 +14,11 @@ _STARTING = re.compile(
     r"Specified: Set\((?P<given>[^)]*)\) Assigned: Set\((?P<there>[^)]*)\)",
     re.DOTALL,
 )
-_CLIENT = re.compile(
-    r"org\.apache\.kafka\.common\.errors\.(?P<name>\w+)Exception: (?P<why>[^\n]*[^\n.\s])"
-)
+_CLIENT = re.compile(r"org\.apache\.kafka\.common\.errors\.(?P<name>\w+)Exception: (?P<why>[^\n]*)")
 _SLOW = re.compile(r"(?P<why>Cannot fetch record (?:for )?offset \d+ in \d+ milliseconds)")
 _READS = re.compile(r"(?:Subscribe|SubscribePattern|Assign)\[[^\]]*\]")
+
+_STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 
 _GOES_ON = "start the query again: it goes on where it was"
 
@@ -32,8 +32,9 @@ def kafka_failure(text: str) -> str | None:
         All of it, stack and causes included.
     """
     if found := _LOST.search(text):
+        why = _plain(found["why"])
         return (
-            f"Kafka has records no more that this query was to read ({found['why']}); bring them back, "
+            f"Kafka has records no more that this query was to read ({why}); bring them back, "
             'or go on without them by .option("failOnDataLoss", "false") of the reader.'
         )
     if found := _STARTING.search(text):
@@ -42,10 +43,15 @@ def kafka_failure(text: str) -> str | None:
             f"{found['there'] or 'none'}; name each of these, -2 for its beginning, -1 for its end."
         )
     if found := _CLIENT.search(text):
-        return _of_client(found["name"], found["why"], text)
+        return _of_client(found["name"], _plain(found["why"]), text)
     if found := _SLOW.search(text):
         return _of_client("Timeout", found["why"], text)
     return None
+
+
+def _plain(why: str) -> str:
+    """Return a reason as it stands inside of a sentence."""
+    return _STATE.sub("", why).strip().rstrip(".")
 
 
 def _of_client(name: str, why: str, text: str) -> str:
