@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from headgate.spark.worker.failure import told
+from headgate.spark.worker.failure import QueryFailed, told
 
 SPARK = "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: "
 READER = (
@@ -36,25 +36,24 @@ Specified: Set(clicks-0) Assigned: Set(clicks-1, clicks-0)"""
         ),
         (
             SPARK + CLIENT + "UnknownTopicOrPartitionException: This server does not." + READER,
-            "Kafka has no such topic as the reader Subscribe[clicks] names (This server does not); "
-            "make it, and start the query again: it goes on where it was.",
+            "Kafka has no such topic as this query names (This server does not; it reads "
+            "Subscribe[clicks]); make it, and start the query again: it goes on where it was.",
         ),
         (
             SPARK + CLIENT + "TimeoutException: Timed out waiting for a node assignment.\n\tat x",
-            "Kafka did not answer a reader or writer of Spark's in time (Timed out waiting for a node "
-            "assignment); see that its brokers run and that kafka.bootstrap.servers names them, and "
-            "start the query again: it goes on where it was.",
+            "Kafka did not answer in time (Timed out waiting for a node assignment); see that "
+            "its brokers run, and start the query again: it goes on where it was.",
         ),
         (
             "java.util.concurrent.TimeoutException: Cannot fetch record for offset 7 in 9 milliseconds",
-            "Kafka did not answer a reader or writer of Spark's in time (Cannot fetch record for "
-            "offset 7 in 9 milliseconds); see that its brokers run and that kafka.bootstrap.servers "
-            "names them, and start the query again: it goes on where it was.",
+            "Kafka did not answer in time (Cannot fetch record for offset 7 in 9 "
+            "milliseconds); see that its brokers run, and start the query again: it goes on where it "
+            "was.",
         ),
         (
             CLIENT + "TopicAuthorizationException: Not authorized to access topics: [clicks]",
-            "Kafka refused a reader or writer of Spark's (TopicAuthorization: Not authorized to access "
-            "topics: [clicks]); see to that, and start the query again: it goes on where it was.",
+            "Kafka refused this query (TopicAuthorization: Not authorized to access topics: [clicks]); "
+            "see to that, and start the query again: it goes on where it was.",
         ),
         (
             SPARK + SPECIFIC,
@@ -65,6 +64,12 @@ Specified: Set(clicks-0) Assigned: Set(clicks-1, clicks-0)"""
 )
 def test_what_sparks_reader_of_kafka_says_is_one_sentence(text: str, sentence: str) -> None:
     assert told(StreamingQueryException(text)) == sentence
+
+
+def test_it_says_what_the_query_reads_where_that_is_known() -> None:
+    error = StreamingQueryException(SPARK + CLIENT + "TimeoutException: too long." + READER)
+    failed = QueryFailed.of(error, None, ["subscribe=clicks at here:9092", "assign=x at there:1"])
+    assert "(too long; it reads subscribe=clicks at here:9092; assign=x at there:1)" in str(failed)
 
 
 def test_what_is_not_of_kafka_stays_what_it_is() -> None:

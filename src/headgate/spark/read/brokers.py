@@ -40,14 +40,24 @@ def check_brokers(plan: Jvm) -> None:
             servers = option_of(leaf, _SERVERS) or ""
             while not any(_listens(one.strip()) for one in servers.split(",")):
                 if time.monotonic() > until_s:
-                    named = [f"{name}={option_of(leaf, name)}" for name in _TOPICS]
-                    topics = next((one for one in named if not one.endswith("=None")), "")
                     msg = (
-                        f"no broker of {_SERVERS}={servers} answers, where the query reads {topics}; "
-                        "start it, or correct the option."
+                        f"no broker of {_SERVERS}={servers} answers, where the query reads "
+                        f"{_topics(leaf)}; start it, or correct the option."
                     )
                     raise ConfigError(msg)
                 time.sleep(_POLL_S)
+
+
+def kafka_sources(plan: Jvm) -> list[str]:
+    """Return what a plan reads of Kafka, a source each: such as ``subscribe=clicks at host:9092``."""
+    leaves = [leaf for leaf in streams_of(plan) if is_kafka(leaf)]
+    return [f"{_topics(leaf)} at {option_of(leaf, _SERVERS)}" for leaf in leaves]
+
+
+def _topics(leaf: Jvm) -> str:
+    """Return the option that says what a source reads, with its name."""
+    named = {name: option_of(leaf, name) for name in _TOPICS}
+    return next((f"{name}={value}" for name, value in named.items() if value is not None), "")
 
 
 def _listens(address: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _LOST = re.compile(
     r"Some data may have been lost because they are not available in Kafka any more.*?"
@@ -23,13 +24,15 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _GOES_ON = "start the query again: it goes on where it was"
 
 
-def kafka_failure(text: str) -> str | None:
+def kafka_failure(text: str, reads: Sequence[str] = ()) -> str | None:
     """Return what a text of the JVM says of Kafka, as one sentence; None where it is not about that.
 
     Parameters
     ----------
     text : str
         All of it, stack and causes included.
+    reads : sequence of str
+        What the query reads of Kafka, and where.
     """
     if found := _LOST.search(text):
         why = _plain(found["why"])
@@ -42,27 +45,19 @@ def kafka_failure(text: str) -> str | None:
             f"option startingOffsets names partitions {found['given']}, and the topics have "
             f"{found['there'] or 'none'}; name each of these, -2 for its beginning, -1 for its end."
         )
-    if found := _CLIENT.search(text):
-        return _of_client(found["name"], _plain(found["why"]), text)
-    if found := _SLOW.search(text):
-        return _of_client("Timeout", found["why"], text)
-    return None
+    found = _CLIENT.search(text) or _SLOW.search(text)
+    if found is None:
+        return None
+    name, why = found.groupdict().get("name", "Timeout"), _plain(found["why"])
+    read = "; ".join(reads) or getattr(_READS.search(text), "group", str)()
+    also = f"{why}; it reads {read}" if read else why
+    if name == "UnknownTopicOrPartition":
+        return f"Kafka has no such topic as this query names ({also}); make it, and {_GOES_ON}."
+    if name == "Timeout":
+        return f"Kafka did not answer in time ({also}); see that its brokers run, and {_GOES_ON}."
+    return f"Kafka refused this query ({name}: {also}); see to that, and {_GOES_ON}."
 
 
 def _plain(why: str) -> str:
     """Return a reason as it stands inside of a sentence."""
     return _STATE.sub("", why).strip().rstrip(".")
-
-
-def _of_client(name: str, why: str, text: str) -> str:
-    """Return the sentence for an exception of Kafka's own client."""
-    reads = _READS.search(text)
-    what = f"the reader {reads[0]}" if reads else "a reader or writer of Spark's"
-    if name == "UnknownTopicOrPartition":
-        return f"Kafka has no such topic as {what} names ({why}); make it, and {_GOES_ON}."
-    if name == "Timeout":
-        return (
-            f"Kafka did not answer {what} in time ({why}); see that its brokers run and that "
-            f"kafka.bootstrap.servers names them, and {_GOES_ON}."
-        )
-    return f"Kafka refused {what} ({name}: {why}); see to that, and {_GOES_ON}."
