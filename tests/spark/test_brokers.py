@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headgate.core.errors import ConfigError
 from headgate.spark.read import brokers
+from headgate.spark.workloads import broker
+from headgate.spark.workloads.broker import Broker
 
 
 @pytest.fixture
@@ -48,3 +52,20 @@ def test_a_source_without_a_broker_is_named(port: int, what: str) -> None:
         "no broker of kafka.bootstrap.servers=127.0.0.1:1 answers, where the query reads "
         f"{what}=t; start it, or correct the option."
     )
+
+
+def test_the_identity_of_a_brokers_cluster_is_no_option(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made, said = Broker.__new__(Broker), []
+    made._memory, made._classes, made._settings = "1m", "", tmp_path / "server.properties"
+
+    def ran(command: list[str], **_: Any) -> Any:
+        said.append(command[command.index("-t") + 1])
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(broker.subprocess, "run", ran)
+    monkeypatch.setattr(broker.secrets, "token_urlsafe", lambda _: "-" * 22)
+    made._format()
+    assert len(said[0]) == 22
+    assert not said[0].startswith("-")

@@ -20,6 +20,8 @@ from headgate.spark.worker.failure import QueryFailed
 from headgate.spark.workloads.broker import Broker
 from headgate.spark.workloads.topics import committed, delete_topic, make_topic, put
 
+pytestmark = pytest.mark.thorough  # the sentences by themselves: test_kafka_failure
+
 SOON = {
     "kafka.default.api.timeout.ms": "3000",
     "kafka.request.timeout.ms": "2000",
@@ -44,7 +46,7 @@ def per_page(spark: SparkSession, broker: Broker, topic: str, **options: str) ->
     """Count clicks per page."""
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.servers)
     reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
-    records = reader.options(**SOON | options).load()
+    records = reader.options(**options).load()
     read = F.from_json(F.col("value").cast("string"), "page string, user bigint")
     counts = records.select(read.alias("c")).groupBy("c.page")
     counted = counts.agg(F.count("*").alias("n"), F.sum("c.user").alias("users"))
@@ -118,7 +120,6 @@ def test_records_that_are_gone_are_named_and_may_be_gone_without(
     assert sum(counts(broker, out).values()) == 190
 
 
-@pytest.mark.thorough
 def test_a_topic_that_is_deleted_ends_its_reader_in_one_sentence(
     connected: SparkSession, broker: Broker, source: str, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -139,7 +140,6 @@ def test_a_topic_that_is_deleted_ends_its_reader_in_one_sentence(
     assert counts(broker, out) == all_of(100)
 
 
-@pytest.mark.thorough
 def test_a_broker_that_was_away_for_a_while_is_read_on(
     connected: SparkSession, tmp_path: Path
 ) -> None:
@@ -147,12 +147,7 @@ def test_a_broker_that_was_away_for_a_while_is_read_on(
         for name in ("source", "out"):
             make_topic(broker.servers, name, 2)
         clicks(broker, "source", 0, 100)
-        frame = per_page(
-            connected,
-            broker,
-            "source",
-            **{key: "20000" for key in SOON if "timeout" in key.lower()},
-        )
+        frame = per_page(connected, broker, "source")
         query = begun(frame, broker, "out", tmp_path / "checkpoint")
         query.processAllAvailable()
         broker.kill()
@@ -164,7 +159,6 @@ def test_a_broker_that_was_away_for_a_while_is_read_on(
         assert counts(broker, "out") == all_of(150)
 
 
-@pytest.mark.thorough
 def test_a_broker_that_stays_away_is_said_in_one_sentence_and_the_restart_goes_on(
     connected: SparkSession, tmp_path: Path
 ) -> None:
@@ -173,20 +167,20 @@ def test_a_broker_that_stays_away_is_said_in_one_sentence_and_the_restart_goes_o
         for name in ("source", "out"):
             make_topic(broker.servers, name, 2)
         clicks(broker, "source", 0, 100)
-        frame = per_page(connected, broker, "source")
+        frame = per_page(connected, broker, "source", **SOON)
+        settled(begun(per_page(connected, broker, "source"), broker, "out", checkpoint))
         query = begun(frame, broker, "out", checkpoint)
-        query.processAllAvailable()
         broker.kill()
         assert "Kafka did not answer in time (" in told(query)
         with pytest.raises(HeadgateError, match=r"no broker of kafka\.bootstrap\.servers="):
             begun(frame, broker, "out", checkpoint)
         broker.start()
         clicks(broker, "source", 100, 50)
-        settled(begun(frame, broker, "out", checkpoint))
+        patient = per_page(connected, broker, "source")
+        settled(begun(patient, broker, "out", checkpoint))
         assert counts(broker, "out") == all_of(150)
 
 
-@pytest.mark.thorough
 def test_values_of_another_type_are_null_as_in_spark(
     connected: SparkSession, broker: Broker, source: str, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -204,7 +198,6 @@ def test_values_of_another_type_are_null_as_in_spark(
     assert None in wanted
 
 
-@pytest.mark.thorough
 def test_a_checkpoint_that_was_put_back_by_one_step_is_refused(
     connected: SparkSession, broker: Broker, source: str, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -222,7 +215,6 @@ def test_a_checkpoint_that_was_put_back_by_one_step_is_refused(
     assert counts(broker, out) == all_of(200)
 
 
-@pytest.mark.thorough
 def test_a_transaction_time_out_that_the_broker_does_not_allow_loses_nothing(
     connected: SparkSession, broker: Broker, source: str, topic: Callable[..., str], tmp_path: Path
 ) -> None:
