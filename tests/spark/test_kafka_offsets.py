@@ -105,6 +105,10 @@ def test_spark_is_asked_for_its_newest_progress_as_long_as_a_source_tells() -> N
     kafka = progress_of({"endOffset": {"a": {"0": 1}}, "latestOffset": {"a": {"0": 5}}})
     assert [kafka.lag, kafka.lag] == [{"a-0": 4}, {"a-0": 4}]
     assert len(asked) == 2
+    again = progress_of({"endOffset": {"a": {"0": 1}}, "latestOffset": None})
+    assert [again.lag, again.lag] == [{}, {}]
+    assert len(asked) == 4
+    asked.clear()
     files = progress_of({"endOffset": {"logOffset": 1}, "latestOffset": None})
     assert [files.lag, files.lag] == [{}, {}]
-    assert len(asked) == 3
+    assert len(asked) == 1
