@@ -80,6 +80,27 @@ def test_arrival_rate_is_the_count_over_the_window() -> None:
     assert view.backlog.tolist() == [2.0]
 
 
+def test_what_nobody_has_read_waits_and_adds_to_the_latency_at_the_pace_of_the_window() -> None:
+    """Group 1 completes 10 records in 0.2 s and has 100 more: 2 s; group 0 completes none."""
+    examiner = Examiner(2, 0.1, 0.2)
+    for tick in (1, 2):
+        counted = sample(tick, [0, 5 * tick], [0, 5 * tick], [0.0, 0.05], TWO)
+        examiner.add(replace(counted, unread=np.array([30.0, 100.0])))
+    view = seen(examiner)
+    assert view.backlog.tolist() == [30.0, 100.0]
+    assert view.latency_s[1] == pytest.approx(2.0)
+    assert np.isnan(view.latency_s[0])
+    assert view.group_latency_s[1] == pytest.approx(0.0)
+    examiner.add(
+        sample(3, [0, 15], [0, 15], [0.0, 0.05], TWO)
+    )  # who does not tell takes nothing back
+    assert seen(examiner).backlog.tolist() == [30.0, 100.0]
+    nothing = replace(sample(4, [0, 20], [0, 20], [0.0, 0.05], TWO), unread=np.zeros(2))
+    examiner.add(nothing)
+    assert seen(examiner).backlog.tolist() == [0.0, 0.0]
+    assert seen(examiner).latency_s[1] == pytest.approx(0.0)
+
+
 def test_window_is_rounded_up_to_whole_ticks() -> None:
     assert Examiner(1, 0.1, 0.25).window_s == pytest.approx(0.3)
     assert Examiner(1, 0.1, 0.3).window_s == pytest.approx(0.3)

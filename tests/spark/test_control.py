@@ -224,6 +224,29 @@ def test_freezing_gives_up_what_was_asked_for_and_ends_by_itself():
     assert not c.frozen
 
 
+def test_a_policy_sees_what_nobody_has_read_until_the_source_is_quiet(tmp_path):
+    policy = Grow(2)
+    job = Job(tmp_path, policy)
+    job.controller.follow_sources(lambda: 7_000.0)
+    for number in range(1, 9):
+        job.batch(number)
+    assert policy.observed[-1].backlog.sum() >= 7_000.0
+    job.controller.quiet(job.began_ms + 400.0 * 9)
+    job.settle()
+    assert policy.observed[-1].backlog.sum() < 7_000.0
+    job.controller.stop()
+
+
+def test_no_floor_is_measured_while_records_wait_at_the_source(tmp_path):
+    """They are ten minutes old, and slots that may read only a few of them are nearly idle."""
+    job = Job(tmp_path, Grow(2), slo="mean < 5 s over 300 ms", slot_rate=None)
+    job.controller.follow_sources(lambda: 7_000.0)
+    for number in range(1, 31):
+        job.batch(number, results={"a": {"latency_sum_ms": 600_000.0 * 4}})
+    assert 0.0 < job.controller.state().floor_ms < 10_000.0
+    job.controller.stop()
+
+
 @pytest.mark.parametrize("overruled", [False, True])
 def test_a_change_that_a_freeze_gives_up_is_not_waited_for(tmp_path, overruled):
     """Else the loop would wait for ever to hear that it is in force, and decide nothing any more."""

@@ -6,16 +6,16 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.core.errors import ConfigError, EngineError, HeadgateError
+from headgate.core.errors import ConfigError, EngineError
 from headgate.spark.settings.kafka import kafka_target
 from headgate.spark.step import kafka_writer
 from headgate.spark.step.kafka_notes import NOTES
@@ -29,42 +29,6 @@ from headgate.spark.workloads.topics import (
     make_topic,
     put,
 )
-from headgate_lab.testing.kafka import add_connector
-
-T = TypeVar("T")
-
-
-def or_skip(get: Callable[[], T]) -> T:
-    """Return what needs jars; skips the test where they cannot be had."""
-    try:
-        return get()
-    except HeadgateError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture
-def connected(spark: SparkSession) -> SparkSession:
-    """The session, with Spark's Kafka connector."""
-    or_skip(lambda: add_connector(spark))
-    return spark
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with or_skip(Broker) as made:
-        yield made
-
-
-@pytest.fixture
-def topic(broker: Broker, request: pytest.FixtureRequest) -> Callable[..., str]:
-    """Makes topics named after the test."""
-
-    def made(what: str, partitions: int = 3) -> str:
-        name = f"{what}-{abs(hash(request.node.name)) % 10**9}"
-        make_topic(broker.servers, name, partitions)
-        return name
-
-    return made
 
 
 def events(spark: SparkSession, folder: Path, files: int = 3) -> DataFrame:

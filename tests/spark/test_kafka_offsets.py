@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from headgate.journal.schema import Batch
 from headgate.spark.step.progress import Progress, lag_of
 from headgate.spark.verify import kafka_range, start_offsets
 
@@ -58,6 +59,35 @@ def test_the_lag_is_that_of_the_newest_batch_told_of() -> None:
     assert progress.lag == {"a-0": 3}
 
 
+def test_what_no_batch_has_read_is_told_in_rows_of_the_operators() -> None:
+    progress = Progress()
+    nothing = SimpleNamespace(description="")
+    progress.begin(SimpleNamespace(conf={}), nothing)  # type: ignore[arg-type]
+
+    def done(batch: int, arrived: int) -> None:
+        own = Batch(batch, batch, 0, 1, 0.0, {}, arrived, 0, 0, 0, 0, 0, 0)
+        progress.add(own, [], emitted=0)
+
+    def told(batch: int, start: int | None, end: int, newest: int) -> None:
+        offsets = {"startOffset": start, "endOffset": end, "latestOffset": newest}
+        source = {k: None if o is None else {"a": {"0": o}} for k, o in offsets.items()}
+        found = {"batchId": batch, "sources": [source, {}], "sink": {}, "stateOperators": []}
+        progress.filled(found)
+
+    assert progress.unread == 0.0
+    done(4, 100)
+    told(4, None, 100, 1000)  # the first batch: nobody knows yet how many rows a record is
+    assert progress.unread == 900.0
+    done(5, 50)  # half of the records are filtered away
+    assert progress.unread == 850.0  # what the batch has read is not waiting any more
+    told(5, 100, 200, 1100)
+    assert progress.unread == 450.0
+    done(6, 450)
+    assert progress.unread == 0.0
+    told(6, 200, 1100, 1100)
+    assert progress.unread == 0.0
+
+
 def test_spark_is_asked_for_its_newest_progress_as_long_as_a_source_tells() -> None:
     asked: list[int] = []
 
@@ -75,6 +105,10 @@ def test_spark_is_asked_for_its_newest_progress_as_long_as_a_source_tells() -> N
     kafka = progress_of({"endOffset": {"a": {"0": 1}}, "latestOffset": {"a": {"0": 5}}})
     assert [kafka.lag, kafka.lag] == [{"a-0": 4}, {"a-0": 4}]
     assert len(asked) == 2
+    again = progress_of({"endOffset": {"a": {"0": 1}}, "latestOffset": None})
+    assert [again.lag, again.lag] == [{}, {}]
+    assert len(asked) == 4
+    asked.clear()
     files = progress_of({"endOffset": {"logOffset": 1}, "latestOffset": None})
     assert [files.lag, files.lag] == [{}, {}]
-    assert len(asked) == 3
+    assert len(asked) == 1

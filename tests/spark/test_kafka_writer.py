@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError, ConfigError, EngineError
 from headgate.spark.settings import kafka as settings
 from headgate.spark.settings.kafka import KafkaTarget, kafka_target
-from headgate.spark.step import kafka_writer
+from headgate.spark.step import kafka_sink, kafka_writer
 from headgate.spark.step.kafka_notes import NOTES
 from headgate.spark.step.kafka_writer import KafkaRecord, KafkaWriter
 
@@ -49,6 +53,8 @@ class FakeKafka:
         self.opened = 0
         self.wrong: dict[str, list[Any]] = {}
         self.commits_first = False
+        self.committed = 0
+        self.topics = {"out": SimpleNamespace(error=None)}
 
     def fails(self, call: str, name: str, *, retriable: bool = False) -> None:
         error = FakeException(FakeError(name, retriable=retriable))
@@ -63,6 +69,10 @@ class FakeKafka:
 
     def purge(self, blocking: bool) -> None:
         pass
+
+    def list_topics(self, topic: str, timeout: float) -> FakeKafka:
+        self._may_fail("list")
+        return self
 
     def init_transactions(self, timeout: float) -> None:
         self._may_fail("init")
@@ -166,9 +176,36 @@ def test_a_checkpoint_that_was_put_back_is_refused(kafka: FakeKafka) -> None:
     writer = KafkaWriter(TARGET, "job")
     assert not writer.write(5, rows(b"a"))
     with pytest.raises(
-        CheckpointError, match="has step 5 of this job, and the checkpoint goes on with step 3"
+        CheckpointError,
+        match="has step 5 of this job, and the checkpoint's newest is 3: it was put",
     ):
         writer.write(3, rows(b"a"))
+
+
+@pytest.mark.parametrize("state", [True, False])
+def test_a_checkpoint_that_was_put_back_by_one_step_is_refused_at_the_start(
+    kafka: FakeKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, state: bool
+) -> None:
+    monkeypatch.setattr(kafka_sink, "_look", lambda _: None)
+    monkeypatch.setattr(kafka_sink, "last_output", lambda _: kafka.committed if state else None)
+    schema = T.StructType([T.StructField("value", T.StringType())])
+    monkeypatch.setattr(kafka_sink, "_columns", lambda *_: [])
+    (tmp_path / "metadata").write_text('{"id": "a"}')
+    (tmp_path / "offsets").mkdir()
+    for batch in (4, 5, 10):  # 10 is the newest, though not by its letters
+        (tmp_path / "offsets" / str(batch)).touch()
+    (tmp_path / "offsets" / ".10.crc").touch()
+
+    def begins() -> None:
+        kafka_sink.KafkaSink({**SERVERS, "topic": "out"}, schema, tmp_path).begin()
+
+    kafka.note = kafka.committed = 10
+    begins()  # delivered, or to be delivered again
+    kafka.note = 9
+    begins()  # to be delivered
+    kafka.note = 11
+    with pytest.raises(CheckpointError, match="has step 11 of this job, and the checkpoint's newe"):
+        begins()
 
 
 def test_a_step_without_a_note_before_it_is_written(kafka: FakeKafka) -> None:
@@ -182,6 +219,23 @@ def test_a_time_limit_that_the_broker_does_not_allow_is_named(kafka: FakeKafka) 
         EngineError, match=r"does not allow kafka\.transaction\.timeout\.ms=60000; lower"
     ):
         KafkaWriter(TARGET, "job").open()
+
+
+def test_a_step_that_takes_too_long_says_what_of(kafka: FakeKafka) -> None:
+    at_once = replace(TARGET, transaction_s=0.0)
+
+    def said() -> str:
+        kafka.fails("commit", "_TIMED_OUT")
+        with pytest.raises(EngineError) as error:
+            KafkaWriter(at_once, "job").write(0, rows(b"a"))
+        assert kafka.seen == []
+        return str(error.value)
+
+    assert "did not get all of a step within kafka.transaction.timeout.ms=0 (" in said()
+    kafka.fails("list", "_TRANSPORT")  # not because the step is large
+    assert "could not write step 0 within 0.5 s (" in said()
+    kafka.topics["out"].error = FakeError("UNKNOWN_TOPIC_OR_PART")
+    assert "no such topic or partition as was to be written" in said()
 
 
 # -- options --------------------------------------------------------------------------------------

@@ -75,6 +75,49 @@ def test_what_had_come_before_a_job_went_on_is_no_arrival_rate():
     assert view.backlog[0] == 9_500 + 5 * 5
 
 
+def test_what_nobody_has_read_waits_but_is_no_arrival_rate():
+    """A source is read up to a limit: 10 records in a time slot, and has 9,000 more."""
+    metrics, examiner = SparkMetrics(0.1, started_ms=10_050.0), Examiner(GROUPS, 0.1, 0.5)
+    useful = UsefulTime(100.0, lambda: None, lambda: 2)
+    metrics.add_operator("o", spread(1, GROUPS), np.zeros(GROUPS), useful, None)
+
+    def seen_at(tick, unread):
+        rows = [(tick, 0, 9, 0), (tick, 3, 1, 0)]
+        mine = dataclasses.replace(report(0, rows, rows, served=10), arrived=10)
+        metrics.wait_at_sources(["o", "p"], [mine], unread)
+        metrics.committed([mine], tick * 100.0, tick * 100.0, tick * 100.0)
+        for sample in metrics.collect()["o"]:
+            examiner.add(sample)
+
+    for tick in range(101, 110):
+        seen_at(tick, 9_000.0)
+    view = examiner.view(bound_s=1.0, alert_s=0.1)
+    assert view.backlog.tolist() == [8_100.0, 0.0, 0.0, 900.0]
+    assert view.group_rate.sum() == pytest.approx(100.0)
+    seen_at(110, 0.0)
+    assert examiner.view(bound_s=1.0, alert_s=0.1).backlog.sum() == 0.0
+
+
+def test_each_entrance_has_its_share_of_what_nobody_has_read():
+    metrics = SparkMetrics(0.1, started_ms=10_050.0)
+    useful = UsefulTime(100.0, lambda: None, lambda: 2)
+    for name in "ab":
+        metrics.add_operator(name, spread(1, GROUPS), np.zeros(GROUPS), useful, None)
+    one = dataclasses.replace(report(0, [], []), operator="a", arrived=30)
+    metrics.wait_at_sources(
+        ["a", "b"], [one, dataclasses.replace(one, operator="b", arrived=10)], 80
+    )
+    metrics.known_until(10_200.0)
+    waiting = {n: s[-1].unread.sum() for n, s in metrics.collect().items()}
+    assert waiting == {"a": 60.0, "b": 20.0}
+    # a source that does not tell takes nothing away
+    silent = SparkMetrics(0.1, started_ms=10_050.0)
+    silent.add_operator("a", spread(1, GROUPS), np.zeros(GROUPS), useful, None)
+    silent.wait_at_sources(["a"], [one], 0.0)
+    silent.known_until(10_200.0)
+    assert silent.collect()["a"][-1].unread is None
+
+
 def test_rates_are_those_of_time_slots_that_the_source_has_delivered():
     """Files of five time slots, of ten records each, are seen when they are whole; batches take three."""
     c, examiner, seen = counters(first_tick=1), Examiner(GROUPS, 0.1, 2.0), []

@@ -26,7 +26,8 @@ class OperatorView:
     slot_ids : tuple of int
         Identity of each slot, shape [N]; see `Sample`.
     latency_s : float64[N]
-        l_i: mean latency of the records each slot completed in the window, in seconds.
+        l_i: mean latency of the records each slot completed in the window, in seconds, and how long
+        records wait to be read at that pace.
     group_latency_s : float64[G]
         l^k: the same per key group.
     group_rate : float64[G]
@@ -36,7 +37,7 @@ class OperatorView:
     utilisation : float64[N]
         Useful time over wall time in the window.
     backlog : float64[G]
-        Records arrived and not yet completed.
+        Records arrived and not yet completed, and those that wait at the source to be read.
     bound_s : float
         L: the bound on the mean latency, in seconds.
     window_s : float

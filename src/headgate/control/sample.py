@@ -35,6 +35,9 @@ class Sample:
     worked : float64[slots] or None
         What each slot did in that time: records, and rows that another slot had merged. None: what was
         completed of its key groups; of a split one, a slot works on records that another completes.
+    unread : float64[G] or None
+        Records that a source has beside those that arrived, since nobody has read them yet: where it is
+        read up to a limit. None where no source tells of any.
 
     References
     ----------
@@ -48,3 +51,4 @@ class Sample:
     completed: F64
     useful_s: F64
     worked: F64 | None = None
+    unread: F64 | None = None

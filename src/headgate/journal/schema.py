@@ -165,7 +165,7 @@ class Observed:
     """Useful time over wall time, of the busiest slot."""
 
     backlog: int
-    """Records arrived and not yet completed."""
+    """Records arrived and not yet completed, and those that wait at the source to be read."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from headgate.core.errors import HeadgateError
 from headgate.spark.job.ports import SlotHolder
 from headgate.spark.jvm.completing import complete_events
 from headgate.spark.jvm.life import JvmLife
+from headgate.spark.jvm.plans import analysed
+from headgate.spark.read.brokers import kafka_sources
 from headgate.spark.step.ending import Ending
 from headgate.spark.step.machine import StepMachine, drained
 from headgate.spark.step.record import StepRecorder
@@ -61,7 +63,15 @@ class RunningQuery(Generic[R]):
         self._release = release
         self._life = JvmLife(machine.spark)
         rest = machine.drain if finite else None
-        self._end = Ending(inner, machine, self._life, rest=rest, close=self._close)
+        plan = analysed(machine.work.intake.stream)
+        self._end = Ending(
+            inner,
+            machine,
+            self._life,
+            rest=rest,
+            close=self._close,
+            reads=lambda: kafka_sources(plan),
+        )
         self._end.start()
         complete_events(machine.spark, inner, recorder.progress)
         recorder.progress.follow(lambda: inner.lastProgress)

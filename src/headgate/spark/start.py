@@ -24,9 +24,11 @@ from headgate.spark.job.ports import (
     PoolObserver,
     Ports,
 )
+from headgate.spark.jvm.plans import analysed
 from headgate.spark.launch import giving_back, journal_of, launched, opened
 from headgate.spark.pool_query import PoolQuery
 from headgate.spark.query import Query
+from headgate.spark.read.brokers import check_brokers
 from headgate.spark.read.logical import read
 from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
@@ -76,10 +78,11 @@ def start(
     UnsupportedQuery
         A part of the query cannot run elastically.
     ConfigError
-        A setting is out of range.
+        A setting is out of range, or no broker answers where the query reads Kafka.
     CheckpointError
         The checkpoint belongs to something else, is held, or is damaged.
     """
+    check_brokers(analysed(df))
     if settings.replica_policy is not None:
         # not a Query: pools have neither assignments nor an SLO to steer by
         pooled: Query = _start_pools(df, settings, settings.replica_policy, watch_pools)
@@ -230,7 +233,7 @@ def _controller(
         **configured.limits(settings, job.config, executors.cores),
     )
     parents = {op.id: tuple(one.id for one in op.parents) for op in operators if op.parents}
-    return Controller(
+    controller = Controller(
         config,
         job.config,
         job.states,
@@ -240,6 +243,8 @@ def _controller(
         cores=Cores(lambda: executors.cores, machine_cores),
         parents=parents,
     )
+    controller.follow_sources(lambda: job.recorder.progress.unread)
+    return controller
 
 
 def _identity(plan: PlannedQuery, config: JobConfig) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class KafkaKillParameters:
     limit_s: float = 3_600.0
     """No kill is begun after so long; the result says how many there were; > 0."""
 
-    life_s_max: float = 120.0
+    life_s_max: float = 300.0
     """A job that makes no step for so long has failed; > 0."""
 
     def __post_init__(self) -> None:

@@ -111,6 +111,7 @@ class Examiner:
         self._used_tick = 0
         self._arrived = np.zeros(key_groups)
         self._completed = np.zeros(key_groups)
+        self._unread = np.zeros(key_groups)
         self._since = 0
         # Newest valid counters, of ticks used or not.
         self._known_arrived = np.full(key_groups, np.nan)
@@ -166,6 +167,9 @@ class Examiner:
                 f"groups and one useful time and identity for each of {slots} slots"
             )
             return
+        if sample.unread is not None:
+            # no counter: what is newest holds, whatever becomes of the tick
+            self._unread = np.nan_to_num(np.maximum(sample.unread, 0.0), posinf=0.0)
         worst = check(arrived, completed, self._known_arrived, self._known_completed)
         known = (arrived, completed, useful_s, worked)
         self._take(_Tick(sample.tick, sample.assignment, sample.slot_ids, *known), worst, sample)
@@ -206,6 +210,8 @@ class Examiner:
         delta_s = self._delta_s
         mean_latency(self._group_count, self._group_ticks, self._all_groups, delta_s, group_latency)
         mean_latency(self._slot_count, self._slot_ticks, self._columns, delta_s, latency)
+        if self._unread.any():
+            latency += self._at_source_s()
         mean_utilisation(self._slot_useful, self._columns, delta_s, utilisation)
         before = self._history[(self._used_tick - self._window) % (self._window + 1)]
         return OperatorView(
@@ -216,7 +222,7 @@ class Examiner:
             group_rate=(self._arrived - before) / self.window_s,
             service_rate=service_rate,
             utilisation=utilisation,
-            backlog=np.maximum(self._arrived - self._completed, 0.0),
+            backlog=np.maximum(self._arrived - self._completed, 0.0) + self._unread,
             bound_s=bound_s,
             window_s=self.window_s,
             alert_s=alert_s,
@@ -227,6 +233,19 @@ class Examiner:
             costs=self._recent_costs(),
             costs_seen=self._costs_seen,
         )
+
+    def _at_source_s(self) -> F64:
+        """Return how long each slot's records wait to be read, at the pace of the window, shape [N].
+
+        References
+        ----------
+        Little's law.
+        """
+        assert self._assignment is not None
+        unread = np.bincount(self._assignment.slot_of, self._unread, len(self._columns))
+        per_s = self._slot_count[:, self._columns].sum(axis=0) / self.window_s
+        found: F64 = np.divide(unread, per_s, out=np.zeros(len(unread)), where=per_s > 0.0)
+        return found
 
     def _recent_costs(self) -> F64:
         """Return the ring of costs, oldest first."""

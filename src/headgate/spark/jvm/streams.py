@@ -13,6 +13,12 @@ def streams_of(plan: Jvm) -> list[Jvm]:
     return [leaf for leaf in each(plan.collectLeaves()) if leaf.isStreaming()]
 
 
+def option_of(leaf: Jvm, name: str) -> str | None:
+    """Return an option that a source was given, a ``StreamingRelationV2``; None where it was not."""
+    value = leaf.extraOptions().get(name)
+    return None if value is None else str(value)
+
+
 def united(plan: Jvm) -> list[Jvm]:
     """Return what a plan unites; the plan itself where it is no union."""
     return list(each(plan.children())) if class_name(plan) == "Union" else [plan]

@@ -137,6 +137,8 @@ class Controller:
         parents: Mapping[str, tuple[str, ...]],
     ) -> None:
         self._config = config
+        self._unread: Callable[[], float] = lambda: 0.0
+        self._behind = False
         self._began_s = time.monotonic()
         self._changes = changes
         self._cores = cores
@@ -144,6 +146,7 @@ class Controller:
         self._targets = steering.targets_of(config.slos, self._names)
         origins = Origins({name: parents.get(name, ()) for name in states}, config.windows_us)
         self._last = origins.last
+        self._entrances = [name for name in states if not parents.get(name)]
         self._metrics = SparkMetrics(DELTA_S, time.time() * 1e3, origins)
         for name, target in self._targets.items():
             state = states[name]
@@ -188,6 +191,10 @@ class Controller:
         self._spent = _Spent()
         self._state = self._measured()
 
+    def follow_sources(self, unread: Callable[[], float]) -> None:
+        """Count what sources have and nobody has read as waiting; `unread` says how much that is."""
+        self._unread = unread
+
     # -- the batches' side ------------------------------------------------------------------------
 
     def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
@@ -200,11 +207,13 @@ class Controller:
 
     def committed(self, reports: list[Report], started_ms: float, horizon_ms: float) -> None:
         """Take note of a committed step; parameters as of `SparkMetrics.committed`."""
-        ended_ms = time.time() * 1e3
+        ended_ms, unread = time.time() * 1e3, self._unread()
+        self._events.put(lambda: self._on_unread(reports, unread))
         self._events.put(lambda: self._on_committed(reports, started_ms, horizon_ms, ended_ms))
 
     def quiet(self, horizon_ms: float) -> None:
         """Take note that nothing arrived until `horizon_ms`, and nothing is left to do."""
+        self._events.put(lambda: self._on_unread((), 0.0))
         self._events.put(lambda: self._on_quiet(horizon_ms))
 
     def lost(self, operator: str, slot: int) -> None:
@@ -340,6 +349,10 @@ class Controller:
         if operator in self._targets:
             self._loop.slot_failed(operator, self._metrics.slot_id(operator, slot))
 
+    def _on_unread(self, reports: Sequence[Report], records: float) -> None:
+        self._behind = records > 0.0
+        self._metrics.wait_at_sources(self._entrances, reports, records)
+
     def _on_committed(
         self, reports: list[Report], started_ms: float, horizon_ms: float, ended_ms: float
     ) -> None:
@@ -359,7 +372,8 @@ class Controller:
             latency_ms / records / 1e3 if records else None,
             busy_s(reports, self._cores.at_once()),
             # what shares have merged waits a step for their owner in every step: that is no backlog
-            any(r.waiting_records or sum(r.taken.values()) > r.merged_rows for r in first),
+            self._behind
+            or any(r.waiting_records or sum(r.taken.values()) > r.merged_rows for r in first),
         )
         given_s = self._config.floor_s
         floor_s = self._floor.value_s if given_s is None else given_s

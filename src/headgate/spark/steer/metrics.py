@@ -140,6 +140,7 @@ class OperatorCounters:
         self._delivery = SourceDelay()
         self._arrived = waiting.astype(np.float64)
         self._completed = np.zeros(len(waiting))
+        self._unread: F64 | None = None
         self._open: dict[int, Cell] = {}
         self._next_id = assignment.slots
         self._mapped = [Mapped(assignment, tuple(range(assignment.slots)), first_tick)]
@@ -196,6 +197,12 @@ class OperatorCounters:
             share = float(records.sum()) / total
             cell.spend(report.slot, share * useful_s, share * report.work)
 
+    def wait_at_source(self, records: float) -> None:
+        """Take note of how many records the source has that were not read: spread as what has come."""
+        if records or self._unread is not None:
+            weights = self._arrived if self._arrived.any() else np.ones(len(self._arrived))
+            self._unread = records * weights / weights.sum()
+
     def add_results(self, tick: int, count: float, latency_ms: float, within: float) -> None:
         """Count results that were put out in a time slot: how many, the sum of their ages, ..."""
         self._cell(tick).results += (count, latency_ms, within)
@@ -234,6 +241,7 @@ class OperatorCounters:
             self._completed,
             useful_s,
             worked,
+            self._unread,
         )
 
     def _mapped_in(self, tick: int) -> Mapped:
@@ -317,6 +325,25 @@ class SparkMetrics:
         """
         counters = OperatorCounters(assignment, waiting, self._first_tick)
         self._operators[name] = _Metered(counters, useful, success, by_results)
+
+    def wait_at_sources(
+        self, operators: Sequence[str], reports: Sequence[Report], records: float
+    ) -> None:
+        """Take note of what sources have that nobody has read.
+
+        Parameters
+        ----------
+        operators : sequence of str
+            Those that read sources: each has the share in it that it had in what was read.
+        reports : sequence of Report
+            Of the step that read last; none where it read nothing.
+        records : float
+        """
+        read = {n: sum(r.arrived for r in reports if r.operator == n) for n in operators}
+        total = sum(read.values())
+        for name in read.keys() & self._operators.keys():
+            share = read[name] / total if total else 1.0 / len(read)
+            self._operators[name].counters.wait_at_source(records * share)
 
     def slot_id(self, operator: str, slot: int) -> int:
         """Return the identity of a slot, of those that are; its number where it is none of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -43,6 +43,8 @@ class Ending:
         Called when Spark's query has ended by itself: what is left to do for a finite one.
     close : callable
         Given the failure, or None: writes it down and gives back all that the query held.
+    reads : callable, optional
+        Returns what the query reads of Kafka, and where, for the sentence that says why it failed.
     """
 
     def __init__(
@@ -53,12 +55,14 @@ class Ending:
         *,
         rest: Callable[[], None] | None,
         close: Callable[[Exception | None], None],
+        reads: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._inner = inner
         self._batches = batches
         self._life = life
         self._rest = rest
         self._close = close
+        self._reads = reads
         self._failure: Exception | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headgate-end", daemon=True)
@@ -134,7 +138,7 @@ class Ending:
         except Exception as error:  # the end of the thread is the query's end, whatever it was
             gone = self._life.meaning(error)
             if gone is None:
-                return QueryFailed.of(error, self._batches.failed)
+                return QueryFailed.of(error, self._batches.failed, self._reads())
             # a batch under way fails too, and writes so before the journal is closed
             self._batches.idle.wait(_LAST_BATCH_S)
             return gone

@@ -114,7 +114,7 @@ class KafkaWriter:
             self.open()
         for attempt in range(1, _ATTEMPTS + 1):
             if self._last is not None and step <= self._last:
-                self._check_last(step)
+                self.check_last(step)
                 return False
             began_s = time.monotonic()
             try:
@@ -131,6 +131,20 @@ class KafkaWriter:
                 self._last = step
                 return True
         return False  # pragma: no cover - the last attempt returns or raises
+
+    def check_last(self, step: int) -> None:
+        """Refuse a checkpoint whose newest step is `step`, where readers see later ones.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        if self._last is not None and step < self._last:
+            msg = (
+                f"{self._where} has step {self._last} of this job, and the checkpoint's newest is "
+                f"{step}: it was put back; use the newest copy of it, or a new one."
+            )
+            raise CheckpointError(msg)
 
     def close(self) -> None:
         """Let go of the broker; what is under way is left to `open`."""
@@ -176,14 +190,6 @@ class KafkaWriter:
                     raise
                 time.sleep(_POLL_S)
 
-    def _check_last(self, step: int) -> None:
-        if self._last is not None and step < self._last:
-            msg = (
-                f"{self._where} has step {self._last} of this job, and the checkpoint goes on with "
-                f"step {step}: it was put back; use the newest copy of it, or a new one."
-            )
-            raise CheckpointError(msg)
-
     # -- what went wrong --------------------------------------------------------------------------
 
     @property
@@ -193,16 +199,18 @@ class KafkaWriter:
     def _take_note(self, error: Any) -> None:
         self._said = str(error.str())
 
-    def _topic_is_gone(self) -> bool:
-        """Return whether the topic was deleted, of which the client hopes for long that it was not."""
+    def _has_topic(self) -> bool | None:
+        """Return whether the topic is there; None where no broker answers.
+
+        Of one that was deleted the client hopes for long that it was not.
+        """
         topic = self._target.topic
-        if topic is None:
-            return False
         try:
-            wrong = self._producer.list_topics(topic, timeout=_CALL_S).topics[topic].error
+            found = self._producer.list_topics(topic, timeout=_CALL_S)
         except self._client.KafkaException:
-            return False
-        return wrong is not None and wrong.name() in NO_TOPIC
+            return None
+        wrong = None if topic is None else found.topics[topic].error
+        return wrong is None or wrong.name() not in NO_TOPIC
 
     def _is_final(self, error: Exception) -> bool:
         """Return whether another transaction would fail as well."""
@@ -212,18 +220,19 @@ class KafkaWriter:
         """Return one sentence for what the client says."""
         found = error.args[0]
         name, text = found.name(), str(found.str()).strip().rstrip(".")
+        has_topic = self._has_topic() if overdue else None
         limit = f"{PREFIX}transaction.timeout.ms={round(self._target.transaction_s * 1e3)}"
         if name == "INVALID_TRANSACTION_TIMEOUT":
             msg = (
                 f"{self._where} does not allow {limit}; lower it, or raise the broker's "
                 "transaction.max.timeout.ms."
             )
-        elif name in NO_TOPIC or (overdue and self._topic_is_gone()):
+        elif name in NO_TOPIC or has_topic is False:
             msg = (
                 f"{self._where} has no such topic or partition as was to be written ({text}); make it, "
                 "and start the query again."
             )
-        elif overdue:
+        elif has_topic:
             msg = (
                 f"{self._where} did not get all of a step within {limit} ({text}); raise it, or write "
                 "less per batch."

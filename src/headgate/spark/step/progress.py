@@ -96,6 +96,7 @@ class Progress:
         self._sources = 0
         self._observed: dict[int, Any] = {}
         self._lag: tuple[int, dict[str, int]] = (-1, {})
+        self._rows_per_offset = 1.0
         self._newest: Callable[[], StreamingQueryProgress | None] | None = None
 
     def observe(self, batch: int, counts: Any) -> None:
@@ -157,14 +158,33 @@ class Progress:
         """Records by topic and partition that Kafka had and the newest batch told of did not read."""
         found = None if self._newest is None else self._newest()
         if found is not None:
-            self._take_lag(json.loads(found.json))
-            if not self._lag[1]:
+            told = json.loads(found.json)
+            self._take_lag(told)
+            # a batch that is done again after a restart has offsets, and nobody asked for newer ones
+            if not _between(told["sources"], "endOffset", "endOffset"):
                 self._newest = None  # none of the query's sources tells, so nobody asks again
         return self._lag[1]
 
+    @property
+    def unread(self) -> float:
+        """Rows that sources have and no batch has read, at the least, as the newest progress had it.
+
+        As many come of what a source counts as came of it in that batch; what later batches have read is
+        taken off.
+        """
+        told_of, lag = self._lag
+        rows = sum(lag.values()) * self._rows_per_offset
+        with self._lock:
+            return max(0.0, rows - sum(d.own.arrived for d in self._done if d.batch > told_of))
+
     def _take_lag(self, found: Mapping[str, Any]) -> None:
-        if found["batchId"] >= self._lag[0]:
-            self._lag = (found["batchId"], lag_of(found["sources"]))
+        batch = found["batchId"]
+        if batch < self._lag[0]:
+            return
+        read = sum(_between(found["sources"], "startOffset", "endOffset").values())
+        if read:
+            self._rows_per_offset = self._of(batch).own.arrived / read
+        self._lag = (batch, lag_of(found["sources"]))
 
     def own(self, batch: int) -> dict[str, Any]:
         """Return headgate's own figures of a batch; empty before there was any."""
@@ -211,9 +231,14 @@ def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         As a progress has them: of each the end of the batch, and what was newest when it was planned.
         Other sources, which have no offsets by topic and partition, are left out.
     """
+    return _between(sources, "endOffset", "latestOffset")
+
+
+def _between(sources: Sequence[Mapping[str, Any]], read_to: str, up_to: str) -> dict[str, int]:
+    """Return how many records lie between two offsets that a progress has of each source."""
     found: dict[str, int] = {}
     for source in sources:
-        newest, read = source.get("latestOffset"), source.get("endOffset")
+        newest, read = source.get(up_to), source.get(read_to)
         if not (isinstance(newest, Mapping) and isinstance(read, Mapping)):
             continue
         for topic, partitions in newest.items():

@@ -6,7 +6,7 @@ Whether another attempt can help, what the user's own code did, and what of Spar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 
 from headgate.core.errors import EngineError, HeadgateError, ProcessorError
 from headgate.spark.jvm.errors import JavaError, JvmError
+from headgate.spark.worker.kafka_failure import kafka_failure
 
 _TOO_MUCH_TEXT = "TOO_MUCH_TEXT"
 _FINAL = (
@@ -45,7 +46,9 @@ class QueryFailed(EngineError, StreamingQueryException):
     """
 
     @classmethod
-    def of(cls, error: Exception, raised: Exception | None) -> QueryFailed:
+    def of(
+        cls, error: Exception, raised: Exception | None, reads: Sequence[str] = ()
+    ) -> QueryFailed:
         """Return the failure of a query.
 
         Parameters
@@ -54,21 +57,26 @@ class QueryFailed(EngineError, StreamingQueryException):
             What Spark says.
         raised : Exception or None
             What the query's batch raised on the driver, of which Spark has the text only.
+        reads : sequence of str
+            What the query reads of Kafka, and where.
         """
-        found = cls(told(error if raised is None else raised))
+        found = cls(told(error if raised is None else raised, reads))
         if raised is not None and raised is not error and error.__cause__ is None:
             error.__cause__ = raised  # where it was raised, for those who look
         found.__cause__ = error
         return found
 
 
-def told(error: BaseException) -> str:
-    """Return in one line what went wrong, without what the layers above it say about themselves."""
+def told(error: BaseException, reads: Sequence[str] = ()) -> str:
+    """Return in one line what went wrong, without what the layers above it say about themselves.
+
+    `reads` is what the query reads of Kafka, and where.
+    """
     text = str(error).strip()
     if isinstance(error, HeadgateError):
         return _first(text)
     if isinstance(error, JvmError | PySparkException):
-        return _under_spark(text) or type(error).__name__
+        return kafka_failure(text, reads) or _under_spark(text) or type(error).__name__
     name = type(error).__name__
     return f"{name}: {_first(text)}" if text else name
 

@@ -179,7 +179,8 @@ class Broker:
 
     def _format(self) -> None:
         """Make the data directory ready, as ``kafka-storage.sh format`` does."""
-        identity = secrets.token_urlsafe(16)[:22]
+        # never with a dash in front, which would be an option
+        identity = "H" + secrets.token_urlsafe(16)[1:]
         command = ["kafka.tools.StorageTool", "format", "-t", identity, "-c", str(self._settings)]
         ran = subprocess.run([*self._java(), *command], capture_output=True, text=True, check=False)
         if ran.returncode:

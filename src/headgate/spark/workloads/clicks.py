@@ -66,7 +66,11 @@ def kafka_clicks(
         Of the clicks, for whoever makes them; nothing to the query.
     """
     reader = spark.readStream.format("kafka").option(SERVERS, servers).option("subscribe", topic)
-    records = reader.option("startingOffsets", "earliest").load()
+    return clicks_counted(reader.option("startingOffsets", "earliest").load())
+
+
+def clicks_counted(records: DataFrame) -> DataFrame:
+    """Return clicks per page and window of 5 s, of records with a click each, as Kafka has them."""
     read = F.from_json(F.col("value").cast("string"), _CLICK)
     counts = (
         records.select(read.alias("click"))

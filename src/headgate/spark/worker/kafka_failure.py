@@ -1,0 +1,63 @@
+"""What Spark's Kafka source says when it cannot read, in one sentence that says what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_LOST = re.compile(
+    r"Some data may have been lost because they are not available in Kafka any more.*?"
+    r"Reason:\s*(?P<why>[^\n]*)",
+    re.DOTALL,
+)
+_STARTING = re.compile(
+    r"If startingOffsets contains specific offsets, you must specify all TopicPartitions.*?"
+    r"Specified: Set\((?P<given>[^)]*)\) Assigned: Set\((?P<there>[^)]*)\)",
+    re.DOTALL,
+)
+_CLIENT = re.compile(r"org\.apache\.kafka\.common\.errors\.(?P<name>\w+)Exception: (?P<why>[^\n]*)")
+_SLOW = re.compile(r"(?P<why>Cannot fetch record (?:for )?offset \d+ in \d+ milliseconds)")
+_READS = re.compile(r"(?:Subscribe|SubscribePattern|Assign)\[[^\]]*\]")
+
+_STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
+
+_GOES_ON = "start the query again: it goes on where it was"
+
+
+def kafka_failure(text: str, reads: Sequence[str] = ()) -> str | None:
+    """Return what a text of the JVM says of Kafka, as one sentence; None where it is not about that.
+
+    Parameters
+    ----------
+    text : str
+        All of it, stack and causes included.
+    reads : sequence of str
+        What the query reads of Kafka, and where.
+    """
+    if found := _LOST.search(text):
+        why = _plain(found["why"])
+        return (
+            f"Kafka has records no more that this query was to read ({why}); bring them back, "
+            'or go on without them by .option("failOnDataLoss", "false") of the reader.'
+        )
+    if found := _STARTING.search(text):
+        return (
+            f"option startingOffsets names partitions {found['given']}, and the topics have "
+            f"{found['there'] or 'none'}; name each of these, -2 for its beginning, -1 for its end."
+        )
+    found = _CLIENT.search(text) or _SLOW.search(text)
+    if found is None:
+        return None
+    name, why = found.groupdict().get("name", "Timeout"), _plain(found["why"])
+    read = "; ".join(reads) or getattr(_READS.search(text), "group", str)()
+    also = f"{why}; it reads {read}" if read else why
+    if name == "UnknownTopicOrPartition":
+        return f"Kafka has no such topic as this query names ({also}); make it, and {_GOES_ON}."
+    if name == "Timeout":
+        return f"Kafka did not answer in time ({also}); see that its brokers run, and {_GOES_ON}."
+    return f"Kafka refused this query ({name}: {also}); see to that, and {_GOES_ON}."
+
+
+def _plain(why: str) -> str:
+    """Return a reason as it stands inside of a sentence."""
+    return _STATE.sub("", why).strip().rstrip(".")
