@@ -29,6 +29,7 @@ class Benchmark(StrEnum):
     OVERHEAD = "overhead"
     KILL = "kill"
     KAFKA_KILL = "kafka-kill"
+    TABLE_KILL = "table-kill"
     TWO_DRIVERS = "two-drivers"
     STORM = "storm"
     ISOLATION = "isolation"
@@ -55,6 +56,7 @@ _COUNTED = {
     Benchmark.OVERHEAD: "batches",
     Benchmark.KILL: "count",
     Benchmark.KAFKA_KILL: "count",
+    Benchmark.TABLE_KILL: "count",
     Benchmark.STORM: "count",
     Benchmark.ISOLATION: "count",
     Benchmark.REPLICAS: "seconds",

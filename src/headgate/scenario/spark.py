@@ -8,12 +8,10 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import json
 import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -163,7 +161,6 @@ class SparkEngine:
         """Return the workload's query; what it does not take is refused before Spark starts."""
         options = self._options(workload, scenario)
         _check_arguments(scenario.workload, workload, options)
-        options = _begun(workload, scenario, options)
         if getattr(workload, "beside", None) is not None:
             self._conf = {**workload.beside.conf(self._conf), **self._conf}
         frame = call_user(scenario.workload, lambda: workload.build(self.session(), **options))
@@ -280,26 +277,6 @@ class UserWorkload:
 def _build_options(workload: Any, scenario: Scenario) -> dict[str, Any]:
     """Return the workload's arguments: its own, and over them the scenario's."""
     return {**workload.options, **scenario.build_options()}
-
-
-def _begun(workload: Any, scenario: Scenario, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments, with when the stream began where Spark does not tell its source (4.1)."""
-    made_here = getattr(workload, "source", None) is not None and not _is_beside(workload)
-    if not made_here or "base" in options:
-        return options
-    if engine_module("headgate.spark.jvm.datasources").LIMITS:
-        return options
-    base_us = time.time_ns() // 1000
-    log = _placed(scenario.checkpoint) / "offsets"
-    batches = sorted(int(found.name) for found in log.glob("*") if found.name.isdecimal())
-    if batches:
-        ends = engine_module("headgate.spark.verify").end_offsets(log.parent, batches[-1])
-        base_us = json.loads(ends[0])["base_us"]
-    return {**options, "base": str(base_us)}
-
-
-def _is_beside(workload: Any) -> bool:
-    return getattr(workload, "beside", None) is not None
 
 
 def query_name(workload: str) -> str:
