@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from altered_tables import altered
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -283,6 +284,7 @@ def read(tables: Tables) -> Any:
 def main() -> None:
     kind, work, *wanted = sys.argv[1:]
     tables = Tables(kind, Path(work))
+    SCENARIOS[altered.__name__] = altered
     found = {}
     for name in wanted or SCENARIOS:
         try:
