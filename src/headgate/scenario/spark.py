@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.core.errors import ConfigError, EngineError, HeadgateError, nearest
+from headgate.core.formats import FILE_FORMATS
 from headgate.core.input import is_directory, shown
 from headgate.core.location import uri
 from headgate.core.stores import store_url
@@ -74,7 +75,8 @@ class SparkEngine:
         arrival = scenario.arrival or workload.arrival
         if arrival is not None:
             writer = writer.option("headgate.arrival", arrival)
-        query: ScenarioQuery = writer.start()
+        table = scenario.table
+        query: ScenarioQuery = writer.start() if table is None else writer.toTable(table)
         if beside is not None:
             beside.begin()
         return query
@@ -104,7 +106,8 @@ class SparkEngine:
         if beside is not None and _writes_beside(beside, scenario):
             with _sparks_errors():
                 return self._verified(scenario)
-        if scenario.output is None or not is_directory(scenario.output):
+        placed = scenario.output is not None and is_directory(scenario.output)
+        if scenario.table is None and not placed:
             msg = (
                 f'there is no output at "{shown(scenario.output)}"; name its directory with --out.'
             )
@@ -122,9 +125,13 @@ class SparkEngine:
         spark = self.session()
         if beside is not None and _writes_beside(beside, scenario):
             output = beside.output(spark, schema)
+        elif scenario.table is not None:
+            output = spark.table(scenario.table)
         else:
-            reader = spark.read.schema(schema).format(scenario.sink_format or "parquet")
-            output = reader.load(uri(_placed(scenario.output)))
+            read_as = scenario.sink_format or "parquet"
+            # a table knows its schema, and Delta refuses to be told one
+            reader = spark.read.schema(schema) if read_as in FILE_FORMATS else spark.read
+            output = reader.format(read_as).load(uri(_placed(scenario.output)))
         found: Mapping[str, Any] = verify(
             spark,
             workload.build,
@@ -221,13 +228,15 @@ class SparkEngine:
 
 def _writes_beside(beside: Any, scenario: Scenario) -> bool:
     """Return whether results go to what runs beside the query, and not into a directory."""
-    return scenario.sink_format in (None, beside.sink_format)
+    return scenario.table is None and scenario.sink_format in (None, beside.sink_format)
 
 
 def _sink(beside: Any, scenario: Scenario) -> tuple[str, dict[str, str]]:
     """Return format and options of the scenario's sink."""
     if beside is not None and _writes_beside(beside, scenario):
         return beside.sink_format, dict(beside.sink_options)
+    if scenario.table is not None:
+        return scenario.sink_format or "parquet", {}
     return scenario.sink_format or "parquet", {"path": uri(_placed(scenario.output))}
 
 
