@@ -18,17 +18,17 @@ def altered(tables: Any) -> Any:
     """Between two steps of an append and a merge: what is said, what the next start does, what stays."""
     found = {}
     for how in ("append", "merge"):
-        for change in (others, dropped_column, gone, anew):
+        for change in CHANGES:
             name = f"{how}_{change.__name__}"
             try:
-                found[name] = change(_Job(tables, name, how))
+                found[name] = change(Job(tables, name, how))
             except Exception as error:
                 found[name] = f"{type(error).__name__}: {error}"
             print(name, found[name], flush=True)
     return found
 
 
-class _Job:
+class Job:
     """A query into a table, started and started again."""
 
     def __init__(self, tables: Any, name: str, how: str) -> None:
@@ -63,8 +63,12 @@ class _Job:
         if self._how == "append":
             self._query = writer.toTable(self.table, format=self.tables.kind)
         else:
-            self._query = writer.foreachBatch(hg.merge(self.table, on=["k", "s"])).start()
+            self._query = writer.foreachBatch(self.merge()).start()
         self._query.processAllAvailable()
+
+    def merge(self) -> Any:
+        """Return the merge."""
+        return hg.merge(self.table, on=["k", "s"])
 
     def step(self) -> str:
         """Let one more file come, and return in which sentence the query ends."""
@@ -79,14 +83,18 @@ class _Job:
             return f"{'' if isinstance(error, hg.HeadgateError) else type(error).__name__}{error}"
         return ""
 
-    def rows(self) -> list[list[Any]]:
+    def rows(self) -> list[list[int]]:
         """Return the steps whose rows are in the table, of each key, as a reader sees them."""
         with contextlib.suppress(hg.HeadgateError):
             self._query.stop()
+        return self.there()
+
+    def there(self) -> list[list[int]]:
+        """Return the rows of the table."""
         self.tables.spark.catalog.refreshTable(self.table)
         return sorted([k, s % 60] for k, s, *_ in self.tables.spark.table(self.table).collect())
 
-    def begun(self) -> _Job:
+    def begun(self) -> Job:
         """Start, with a step in the table."""
         (self.tables.work / self.name).mkdir()
         assert not self.start()
@@ -94,7 +102,7 @@ class _Job:
         return self
 
 
-def others(job: _Job) -> Any:
+def others(job: Job) -> Any:
     """Somebody else's commit between ours."""
     job.begun()
     job.sql(f"insert into {job.table} values (7, 7, 7)")
@@ -103,7 +111,7 @@ def others(job: _Job) -> Any:
     return {"said": [said, job.start(), job.step()], "rows": job.rows()}
 
 
-def dropped_column(job: _Job) -> Any:
+def dropped_column(job: Job) -> Any:
     """A column is dropped, and made again."""
     job.begun()
     job.sql(f"alter table {job.table} drop column more")
@@ -112,7 +120,7 @@ def dropped_column(job: _Job) -> Any:
     return {"said": said, "again": again, "after": [job.start(), job.step()], "rows": job.rows()}
 
 
-def gone(job: _Job) -> Any:
+def gone(job: Job) -> Any:
     """The table is dropped; then one of its name is made."""
     job.begun()
     job.sql(f"drop table {job.table}")
@@ -121,10 +129,13 @@ def gone(job: _Job) -> Any:
     return {"said": said, "again": again, "after": [job.start(), job.step()], "rows": job.rows()}
 
 
-def anew(job: _Job) -> Any:
+def anew(job: Job) -> Any:
     """The table is dropped and made anew, between two steps."""
     job.begun()
     job.sql(f"drop table {job.table}")
     job.made()
     said = job.step()
     return {"said": said, "after": [job.start(), job.step()], "rows": job.rows()}
+
+
+CHANGES = (others, dropped_column, gone, anew)
