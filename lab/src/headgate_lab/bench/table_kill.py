@@ -32,6 +32,7 @@ from headgate.core.errors import EngineError, nearest
 from headgate.spark.cluster.session import session
 from headgate.spark.job.faults import CRASH
 from headgate.spark.verify import end_offsets
+from headgate.spark.workloads.jars import jars
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 from headgate_lab.bench.common import (
@@ -168,6 +169,7 @@ class _Run:
         self._start_s: list[float] = []
         self._ours = [job for job in chosen.jobs if not _is_plain(job)]
         self._points = 0
+        self._settings = _settings(chosen, work)
 
     def result(self) -> dict[str, Any]:
         until = time.monotonic() + self._chosen.limit_s
@@ -191,7 +193,11 @@ class _Run:
         }
 
     def _command(self, what: str) -> list[str]:
-        request = {"directory": str(self._work), "parameters": asdict(self._chosen)}
+        request = {
+            "directory": str(self._work),
+            "parameters": asdict(self._chosen),
+            "settings": self._settings,
+        }
         name = "headgate_lab.bench.table_kill"
         return [sys.executable, "-m", name, what, json.dumps(request)]
 
@@ -299,6 +305,23 @@ def _met(work: Path, job: str) -> list[str]:
         missing = rows and has < latest.engine["sink_batch"]
         return [BEFORE_TABLE if missing else BEFORE_COMMIT]
     return [COMPUTING if intent is not None else BETWEEN, *changing]
+
+
+def _settings(chosen: TableKillParameters, work: Path) -> dict[str, str]:
+    """Return what the sessions need, so that they start quickly: jars in files, and no slow compiler."""
+    kinds = [
+        kind for kind in ("delta", "iceberg", "postgres") if any(kind in job for job in chosen.jobs)
+    ]
+    made = connectors.settings(kinds, work / "warehouse")
+    without = made.pop("spark.jars.excludes").split(",")
+    found = jars(made.pop("spark.jars.packages").split(","), without)
+    return made | {
+        "spark.jars": ",".join(map(str, found)),
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.local.dir": str(work / "local"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+    }
 
 
 def _end(process: subprocess.Popen[bytes], whom: str) -> None:
@@ -425,26 +448,11 @@ def _changes(checkpoint: Path) -> int:
     return sum(event.get("event") == "assignment" for event in events)
 
 
-def _settings(chosen: TableKillParameters, work: Path) -> dict[str, str]:
-    kinds = {
-        kind: any(kind in job for job in chosen.jobs) for kind in ("delta", "iceberg", "postgres")
-    }
-    return connectors.settings(
-        [kind for kind, wanted in kinds.items() if wanted], work / "warehouse"
-    )
-
-
 def _child(what: str, request: dict[str, Any]) -> None:
     given = request["parameters"]
     chosen = TableKillParameters(**{**given, "jobs": tuple(given["jobs"])})
     work = Path(request["directory"])
-    settings = {
-        "spark.local.dir": str(work / "local"),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        **_settings(chosen, work),
-    }
-    spark = session(master="local[2]", name="bench-table-kill", **settings)
+    spark = session(master="local[2]", name="bench-table-kill", **request["settings"])
     spark.sparkContext.setLogLevel("ERROR")
     if what == "finish":
         print(json.dumps(_finish(spark, chosen, work)))
