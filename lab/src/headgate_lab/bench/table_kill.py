@@ -309,9 +309,8 @@ def _met(work: Path, job: str) -> list[str]:
 
 def _settings(chosen: TableKillParameters, work: Path) -> dict[str, str]:
     """Return what the sessions need, so that they start quickly: jars in files, and no slow compiler."""
-    kinds = [
-        kind for kind in ("delta", "iceberg", "postgres") if any(kind in job for job in chosen.jobs)
-    ]
+    kinds = [kind for kind in ("delta", "iceberg") if any(kind in job for job in chosen.jobs)]
+    kinds.append("postgres")
     made = connectors.settings(kinds, work / "warehouse")
     without = made.pop("spark.jars.excludes").split(",")
     found = jars(made.pop("spark.jars.packages").split(","), without)
