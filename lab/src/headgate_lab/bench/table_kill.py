@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate.core.errors import EngineError, nearest
@@ -403,42 +403,61 @@ def _live(spark: SparkSession, chosen: TableKillParameters, work: Path) -> None:
 
 def _finish(spark: SparkSession, chosen: TableKillParameters, work: Path) -> dict[str, Any]:
     """Go on for a batch and end, and compare."""
-    found = {}
+    queries = []
     for job in chosen.jobs:
         sink = _sink(job)
         sink.prepare(spark)
         writer = _start(spark, chosen, work, job).trigger(availableNow=True)
-        sink.start(writer, work).awaitTermination()
-        found[job] = _compared(spark, chosen, work, job)
-        progress(f"{job}: {found[job]}")
-    return {"jobs": found}
+        queries.append(sink.start(writer, work))
+    for query in queries:
+        query.awaitTermination()
+    return {"jobs": {job: _compared(spark, chosen, work, job) for job in chosen.jobs}}
 
 
 def _compared(
     spark: SparkSession, chosen: TableKillParameters, work: Path, job: str
 ) -> dict[str, int]:
     """Return what a table has too little, too often and otherwise."""
-    sink, key = _sink(job), ["start", "auction"]
+    sink = _sink(job)
     (offset, *_) = end_offsets(work / job, _committed(work / job))
     assert offset is not None
     read = json.loads(offset)["offset"]
-    answer = expected(spark, chosen, read).persist()
     newest_s = _START_MS // 1000 + (read // chosen.rows - 1) * _ADVANCE_MS // 1000
     # what the watermark of the last batch but one has closed, whoever counts
-    closed = answer.where(F.unix_seconds("end") <= newest_s - _DELAY_S - _ADVANCE_MS // 1000)
-    rows = sink.read(spark, work).persist()
-    copies = rows.groupBy(*key).count().where("count > 1").count()
-    found = {
-        "windows": closed.count(),
-        "lost": closed.join(rows, key, "left_anti").count(),
-        "doubled": copies + sink.doubled(spark, work),
-        "wrong": rows.distinct().exceptAll(answer).count(),
-        "steps": _newest_step(work, job) + 1,
-        "changes": 0 if _is_plain(job) else _changes(work / job),
-    }
-    answer.unpersist()
-    rows.unpersist()
-    return found
+    bound_s = newest_s - _DELAY_S - _ADVANCE_MS // 1000
+    answer = expected(spark, chosen, read).withColumn("closed", F.unix_seconds("end") <= bound_s)
+    found = (
+        sink.read(spark, work)
+        .groupBy("start", "auction")
+        .agg(
+            F.count("*").alias("copies"),
+            *_least_and_greatest("bids"),
+            *_least_and_greatest("total"),
+        )
+    )
+    both = answer.join(found, ["start", "auction"], "full_outer")
+    there = F.col("copies").isNotNull()
+    same = F.lit(True)
+    for name in ("bids", "total"):
+        same &= F.col(name).eqNullSafe(F.col(f"least_{name}"))
+        same &= F.col(name).eqNullSafe(F.col(f"greatest_{name}"))
+    counted = both.select(
+        F.count_if("closed").alias("windows"),
+        F.count_if(F.col("closed") & ~there).alias("lost"),
+        F.count_if(F.col("copies") > 1).alias("doubled"),
+        F.count_if(there & ~same).alias("wrong"),
+    ).first()
+    assert counted is not None
+    seen: dict[str, int] = counted.asDict()
+    seen["doubled"] += sink.doubled(spark, work)
+    seen["steps"] = _newest_step(work, job) + 1
+    seen["changes"] = 0 if _is_plain(job) else _changes(work / job)
+    progress(f"{job}: {seen}")
+    return seen
+
+
+def _least_and_greatest(name: str) -> list[Column]:
+    return [F.min(name).alias(f"least_{name}"), F.max(name).alias(f"greatest_{name}")]
 
 
 def _changes(checkpoint: Path) -> int:
