@@ -1,9 +1,10 @@
 """Jobs into tables, all in one driver that is killed again and again; headgate's beside plain Spark's.
 
 Each job counts the same numbers in windows and has a checkpoint and a table of its own. headgate's jobs
-change their slots all the time. Some drivers die exactly between two parts of a step, the others at a
-random moment or while they start. In the end each table must have the windows that are closed, each once:
-the numbers are made by their place in the input, so the answer is computed from how far a job has read.
+change their slots all the time. In each life all Python workers die once, and then the driver: exactly
+between two parts of a step, at a random moment, or while it starts. In the end each table must have the
+windows that are closed, each once: the numbers are made by their place in the input, so the answer is
+computed from how far a job has read.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from headgate_lab.bench.common import (
     spark_env,
     terminate_as_exit,
 )
+from headgate_lab.bench.kafka_kill import python_workers
 from headgate_lab.bench.kill_sinks import PLAIN, SINKS, TABLES, KillSink, server_of
 from headgate_lab.testing import connectors
 
@@ -58,6 +60,8 @@ _END_S = 400.0
 
 _SLOTS_MAX = 5
 _SCALE_EVERY_S = 0.7
+_EVERY = "1 second"
+_BEGUN = "begun "
 _AT_POINTS = (
     "after-sink",
     "after-manifest",
@@ -67,6 +71,7 @@ _AT_POINTS = (
     "after-intent",
 )
 AT_RANDOM, STARTING = "at random", "while starting"
+WORKERS = "all workers"
 
 COMPUTING = "in a step"
 BEFORE_TABLE = "manifest, not in table"
@@ -80,7 +85,10 @@ class TableKillParameters:
     """What `run` takes."""
 
     count: int = 10
-    """Kills; >= 1."""
+    """Kills of the driver; >= 1."""
+
+    workers: bool = True
+    """Whether all Python workers are killed once before, in each life that gets so far."""
 
     seed: int = 0
     """Chooses when each life ends; >= 0."""
@@ -95,7 +103,7 @@ class TableKillParameters:
     """Keys that they are counted by; > 0."""
 
     moment_s_max: float = 3.0
-    """A random kill comes up to this long after all jobs have gone on; >= 0."""
+    """A random kill comes up to this long after half of the jobs have gone on; >= 0."""
 
     life_s_max: float = 240.0
     """A life in which nothing goes on for so long has failed; > 0."""
@@ -126,11 +134,11 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``kills`` by kind; ``jobs``, each with ``windows`` (rows that must be there), ``lost``,
-        ``doubled`` (there more than once, or merged more than once), ``wrong``, ``steps``, ``changes``
-        (of slots) and ``caught`` (kills by where they met this job); ``ended`` (lives that ended of
-        themselves, with the last line of each), ``start_s`` (median from a start to the first step of
-        every job), ``duration_s``, ``parameters``, ``machine``.
+        ``kills`` by kind; ``jobs``, each with ``kills`` (of its driver once it had begun), ``windows``
+        (rows that must be there), ``lost``, ``doubled`` (there more than once, or merged more than
+        once), ``wrong``, ``steps``, ``changes`` (of slots) and ``caught`` (kills by where they met this
+        job); ``ended`` (lives that ended of themselves, with the last line of each), ``start_s`` (median
+        from a start to the first steps of half of the jobs), ``duration_s``, ``parameters``, ``machine``.
     """
     chosen = parameters(TableKillParameters, given)
     began = time.monotonic()
@@ -169,6 +177,7 @@ class _Run:
         self._start_s: list[float] = []
         self._ours = [job for job in chosen.jobs if not _is_plain(job)]
         self._points = 0
+        self._begun: Counter[str] = Counter()
         self._settings = _settings(chosen, work)
 
     def result(self) -> dict[str, Any]:
@@ -183,7 +192,7 @@ class _Run:
         found = child(self._command("finish"), spark_env(), _END_S)
         jobs = found["jobs"]
         for job, counts in self._caught.items():
-            jobs[job]["caught"] = dict(counts)
+            jobs[job] |= {"kills": self._begun[job], "caught": dict(counts)}
         start_s = sorted(self._start_s)
         return {
             "kills": dict(self._kills),
@@ -212,7 +221,7 @@ class _Run:
         if kind == "at a point":
             point = _AT_POINTS[self._points % len(_AT_POINTS)]
             # steps of jobs differ: whichever comes to this one first dies there
-            step = self._steps()[chance.choice(self._ours)] + chance.randint(2, 4)
+            step = self._steps()[chance.choice(self._ours)] + chance.randint(1, 2)
             self._points += 1
             kind = point
             env[CRASH] = f"{point}:{step}:{whom}"
@@ -249,24 +258,39 @@ class _Run:
                 if process.returncode != -signal.SIGKILL:
                     self._ended.append(_last_line(self._work / "said"))
                 return
-            if not gone_on and all(now > before[job] for job, now in self._steps().items()):
+            gone = sum(now > before[job] for job, now in self._steps().items())
+            if not gone_on and 2 * gone >= len(before):
                 gone_on = True
                 self._start_s.append(time.monotonic() - began)
+                time.sleep(moment)
+                if self._chosen.workers and process.poll() is None:
+                    self._kill_workers(process)
                 if kind == AT_RANDOM:
-                    time.sleep(moment)
+                    time.sleep(self._random.uniform(0.0, 2 * self._chosen.moment_s_max))
                     return
             if kind == STARTING and time.monotonic() > began + starting_s:
                 return
             time.sleep(_POLL_S)
         self._ended.append(f"nothing went on: {_last_line(self._work / 'said')}")
 
+    def _kill_workers(self, process: subprocess.Popen[bytes]) -> None:
+        found = python_workers(process.pid)
+        for worker in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+        self._kills[WORKERS] += bool(found)
+
     def _steps(self) -> dict[str, int]:
         """Return the newest step of each job that is done, -1 for none."""
         return {job: _newest_step(self._work, job) for job in self._chosen.jobs}
 
     def _look(self) -> None:
-        """Count where the kill met each job."""
+        """Count where the kill met each job that had begun."""
+        said = (self._work / "said").read_text(errors="replace")
         for job, counts in self._caught.items():
+            if f"{_BEGUN}{job}\n" not in said:
+                continue
+            self._begun[job] += 1
             for met in _met(self._work, job):
                 counts[met] += 1
 
@@ -384,10 +408,13 @@ def _start(spark: SparkSession, chosen: TableKillParameters, work: Path, job: st
 def _live(spark: SparkSession, chosen: TableKillParameters, work: Path) -> None:
     """Run all jobs until killed."""
     queries = {}
-    for job in chosen.jobs:
+    # none is always the last one to begin
+    for job in random.sample(chosen.jobs, len(chosen.jobs)):
         sink = _sink(job)
         sink.prepare(spark)
-        queries[job] = sink.start(_start(spark, chosen, work, job), work)
+        writer = _start(spark, chosen, work, job).trigger(processingTime=_EVERY)
+        queries[job] = sink.start(writer, work)
+        print(f"{_BEGUN}{job}", flush=True)
     chance = random.Random()
     ours = [query for job, query in queries.items() if not _is_plain(job)]
     while True:
