@@ -48,6 +48,31 @@ def kind_of_name(spark: SparkSession, name: str) -> str | None:
     return kind(NamedTable(spark, name).loaded())
 
 
+def identity(spark: SparkSession, name: str) -> str | None:
+    """Return what tells the table of a name from one that is made anew; None where there is none.
+
+    Raises
+    ------
+    JavaError
+        Its catalog cannot say.
+    """
+    named = NamedTable(spark, name)
+    if not named.exists:
+        return None
+    table = named.loaded()
+    if kind(table) == "iceberg":
+        inner = table.table()
+        inner.refresh()
+        return str(inner.uuid())
+    none = jvm(spark).scala.Option.empty()
+    return str(table.deltaLog().update(False, none, none).metadata().id())
+
+
+def delta_identity(spark: SparkSession, path: str) -> str:
+    """Return what tells the Delta table in a directory from one that is made anew."""
+    return str(_snapshot(spark, path).metadata().id())
+
+
 def last_commit(table: Jvm, writer: str, keys: tuple[str, str]) -> LastCommit:
     """Return what an Iceberg table knows of a writer.
 
