@@ -158,15 +158,24 @@ class KnownTable:
         ------
         CheckpointError
         """
-        now = self.identity()
-        if now is None:
-            raise _gone(name, outputs)
-        if before is not None and now != before:
-            msg = (
-                f"table {name} was made anew while this query wrote to it, and what it had put there is "
-                "gone; start it again to go on into the new one, or begin with a new checkpoint."
-            )
-            raise CheckpointError(msg)
+        check_same(name, before, self.identity(), outputs)
+
+
+def check_same(name: str, before: str | None, now: str | None, outputs: int) -> None:
+    """Refuse a table that is gone, or is not the one that it was `before`.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if now is None:
+        raise _gone(name, outputs)
+    if before is not None and now != before:
+        msg = (
+            f"table {name} was made anew while this query wrote to it, and what it had put there is "
+            "gone; start it again to go on into the new one, or begin with a new checkpoint."
+        )
+        raise CheckpointError(msg)
 
 
 class TableSink:
@@ -319,8 +328,8 @@ def check_there(name: str, checkpoint: Path) -> None:
 
 def _gone(name: str, outputs: int) -> CheckpointError:
     msg = (
-        f"table {name} is not there, and this query has put {outputs} outputs into it; restore the "
-        "table, or begin with a new checkpoint."
+        f"table {name} is not there, and this query has put {outputs} output{'s' * (outputs != 1)} into "
+        "it; restore the table, or begin with a new checkpoint."
     )
     return CheckpointError(msg)
 
