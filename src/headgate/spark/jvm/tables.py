@@ -49,23 +49,23 @@ def kind_of_name(spark: SparkSession, name: str) -> str | None:
 
 
 def identity(spark: SparkSession, name: str) -> str | None:
-    """Return what tells the table of a name from one that is made anew; None where there is none.
+    """Return what tells the table of a name from one that is made anew.
 
-    Raises
-    ------
-    JavaError
-        Its catalog cannot say.
+    None where there is no table; nothing (an empty text) where that cannot be told.
     """
     named = NamedTable(spark, name)
     if not named.exists:
         return None
-    table = named.loaded()
-    if kind(table) == "iceberg":
-        inner = table.table()
-        inner.refresh()
-        return str(inner.uuid())
-    none = jvm(spark).scala.Option.empty()
-    return str(table.deltaLog().update(False, none, none).metadata().id())
+    try:
+        table = named.loaded()
+        if kind(table) == "iceberg":
+            inner = table.table()
+            inner.refresh()
+            return str(inner.uuid())
+        none = jvm(spark).scala.Option.empty()
+        return str(table.deltaLog().update(False, none, none).metadata().id())
+    except Py4JError:
+        return ""
 
 
 def delta_identity(spark: SparkSession, path: str) -> str:

@@ -170,7 +170,7 @@ def check_same(name: str, before: str | None, now: str | None, outputs: int) -> 
     """
     if now is None:
         raise _gone(name, outputs)
-    if before is not None and now != before:
+    if before and now and now != before:
         msg = (
             f"table {name} was made anew while this query wrote to it, and what it had put there is "
             "gone; start it again to go on into the new one, or begin with a new checkpoint."
