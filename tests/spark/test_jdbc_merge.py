@@ -67,6 +67,20 @@ def test_what_goes_wrong_is_one_sentence_and_the_next_start_goes_on(found):
     assert not any("\n" in seen[what] for what in ("missing", "away", "checked", "twice"))
 
 
+def test_what_others_do_to_a_table_is_said_and_nothing_is_lost(found):
+    every = [[k, step] for k in (0, 1) for step in (1, 2, 3)]
+    since = [[k, step] for k in (0, 1) for step in (2, 3)]
+    seen = found["altered"]
+    assert seen["others"] == {"said": ["", "", ""], "rows": every}
+    assert "has no column more, which the result has" in seen["dropped_column"]["said"]
+    assert "has no column more, which the result has" in seen["dropped_column"]["again"]
+    assert 'relation "merge_gone" does not exist' in seen["gone"]["said"]
+    assert 'relation "merge_gone" does not exist' in seen["gone"]["again"]
+    rows = {change: seen[change]["rows"] for change in ("dropped_column", "gone", "anew")}
+    assert rows == {"dropped_column": every, "gone": since, "anew": since}
+    assert all(seen[change]["after"] == ["", ""] for change in rows)
+
+
 @pytest.mark.thorough
 def test_drivers_killed_on_one_checkpoint_leave_each_row_in_the_table_once():
     found = kill.run(count=3, seed=1, sink="merge-postgres")
