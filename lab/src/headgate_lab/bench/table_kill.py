@@ -61,6 +61,7 @@ _END_S = 400.0
 _SLOTS_MAX = 5
 _SCALE_EVERY_S = 0.7
 _EVERY = "1 second"
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:-BytecodeVerificationRemote -XX:+UseSerialGC"
 _BEGUN = "begun "
 _AT_POINTS = (
     "after-sink",
@@ -332,7 +333,7 @@ def _met(work: Path, job: str) -> list[str]:
 
 
 def _settings(chosen: TableKillParameters, work: Path) -> dict[str, str]:
-    """Return what the sessions need, so that they start quickly: jars in files, and no slow compiler."""
+    """Return what the sessions need, and what has them start quickly: jars in files, nothing compiled."""
     kinds = [kind for kind in ("delta", "iceberg") if any(kind in job for job in chosen.jobs)]
     kinds.append("postgres")
     made = connectors.settings(kinds, work / "warehouse")
@@ -340,7 +341,9 @@ def _settings(chosen: TableKillParameters, work: Path) -> dict[str, str]:
     found = jars(made.pop("spark.jars.packages").split(","), without)
     return made | {
         "spark.jars": ",".join(map(str, found)),
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": _QUICK,
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.local.dir": str(work / "local"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
