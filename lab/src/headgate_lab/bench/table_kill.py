@@ -19,17 +19,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
-from headgate.core.errors import EngineError, nearest
+from headgate.core.errors import EngineError, HeadgateError, nearest
 from headgate.spark.cluster.session import session
 from headgate.spark.job.faults import CRASH
 from headgate.spark.verify import end_offsets
@@ -47,13 +47,9 @@ from headgate_lab.bench.common import (
 )
 from headgate_lab.bench.kafka_kill import python_workers
 from headgate_lab.bench.kill_sinks import PLAIN, SINKS, TABLES, KillSink, server_of
+from headgate_lab.bench.table_answer import Numbers
 from headgate_lab.testing import connectors
 
-_START_MS = 1_700_000_000_000
-_ADVANCE_MS = 1_000
-"""Event time from one batch of the source to the next; all rows of a batch have the same."""
-
-_WINDOW_S, _SLIDE_S, _DELAY_S = 2, 1, 1
 _POLL_S = 0.05
 _END_S = 400.0
 """What the last life and the comparison may take. Chosen, not tuned."""
@@ -368,36 +364,8 @@ def _last_line(said: Path) -> str:
 # --- in the child --------------------------------------------------------------------------------
 
 
-def windows(spark: SparkSession, chosen: TableKillParameters) -> DataFrame:
-    """Return how many numbers each key has in windows of 2 s, every second, and their sum."""
-    reader = spark.readStream.format("rate-micro-batch")
-    numbers = reader.options(
-        rowsPerBatch=chosen.rows,
-        startTimestamp=_START_MS,
-        advanceMillisPerBatch=_ADVANCE_MS,
-        numPartitions=1,
-    ).load()
-    return _counted(numbers.withWatermark("timestamp", f"{_DELAY_S} seconds"), chosen)
-
-
-def _counted(numbers: DataFrame, chosen: TableKillParameters) -> DataFrame:
-    window = F.window("timestamp", f"{_WINDOW_S} seconds", f"{_SLIDE_S} seconds")
-    key = (F.col("value") * 7919 % chosen.keys).alias("auction")
-    counts = numbers.groupBy(window, key).agg(
-        F.count("*").alias("bids"), F.sum("value").alias("total")
-    )
-    return counts.selectExpr("window.start", "window.end", "auction", "bids", "total")
-
-
-def expected(spark: SparkSession, chosen: TableKillParameters, rows: int) -> DataFrame:
-    """Return the batch answer on so many numbers."""
-    ms = f"{_START_MS} + id div {chosen.rows} * {_ADVANCE_MS}"
-    numbers = spark.range(rows).selectExpr("id as value", f"timestamp_millis({ms}) as timestamp")
-    return _counted(numbers, chosen)
-
-
 def _start(spark: SparkSession, chosen: TableKillParameters, work: Path, job: str) -> Any:
-    frame = windows(spark, chosen)
+    frame = Numbers(chosen.rows, chosen.keys).windows(spark)
     if _is_plain(job):
         writer = frame.writeStream
     else:
@@ -410,7 +378,8 @@ def _start(spark: SparkSession, chosen: TableKillParameters, work: Path, job: st
 
 def _live(spark: SparkSession, chosen: TableKillParameters, work: Path) -> None:
     """Run all jobs until killed."""
-    queries = {}
+    queries: dict[str, Any] = {}
+    threading.Thread(target=_change_slots, args=(queries,), daemon=True).start()
     # none is always the last one to begin
     for job in random.sample(chosen.jobs, len(chosen.jobs)):
         sink = _sink(job)
@@ -418,8 +387,6 @@ def _live(spark: SparkSession, chosen: TableKillParameters, work: Path) -> None:
         writer = _start(spark, chosen, work, job).trigger(processingTime=_EVERY)
         queries[job] = sink.start(writer, work)
         print(f"{_BEGUN}{job}", flush=True)
-    chance = random.Random()
-    ours = [query for job, query in queries.items() if not _is_plain(job)]
     while True:
         time.sleep(_SCALE_EVERY_S)
         for job, query in queries.items():
@@ -427,8 +394,17 @@ def _live(spark: SparkSession, chosen: TableKillParameters, work: Path) -> None:
                 query.awaitTermination()
                 msg = f"the job into {job} has ended of itself."
                 raise EngineError(msg)
-        for query in ours:
-            query.scale(1 + chance.randrange(_SLOTS_MAX))
+
+
+def _change_slots(queries: Mapping[str, Any]) -> None:
+    """Give each query that has begun another number of slots, again and again."""
+    chance = random.Random()
+    while True:
+        time.sleep(_SCALE_EVERY_S)
+        for job, query in list(queries.items()):
+            if not _is_plain(job):
+                with contextlib.suppress(HeadgateError):  # it has just ended
+                    query.scale(1 + chance.randrange(_SLOTS_MAX))
 
 
 def _finish(spark: SparkSession, chosen: TableKillParameters, work: Path) -> dict[str, Any]:
@@ -451,43 +427,13 @@ def _compared(
     sink = _sink(job)
     (offset, *_) = end_offsets(work / job, _committed(work / job))
     assert offset is not None
-    read = json.loads(offset)["offset"]
-    newest_s = _START_MS // 1000 + (read // chosen.rows - 1) * _ADVANCE_MS // 1000
-    # what the watermark of the last batch but one has closed, whoever counts
-    bound_s = newest_s - _DELAY_S - _ADVANCE_MS // 1000
-    answer = expected(spark, chosen, read).withColumn("closed", F.unix_seconds("end") <= bound_s)
-    found = (
-        sink.read(spark, work)
-        .groupBy("start", "auction")
-        .agg(
-            F.count("*").alias("copies"),
-            *_least_and_greatest("bids"),
-            *_least_and_greatest("total"),
-        )
-    )
-    both = answer.join(found, ["start", "auction"], "full_outer")
-    there = F.col("copies").isNotNull()
-    same = F.lit(True)
-    for name in ("bids", "total"):
-        same &= F.col(name).eqNullSafe(F.col(f"least_{name}"))
-        same &= F.col(name).eqNullSafe(F.col(f"greatest_{name}"))
-    counted = both.select(
-        F.count_if("closed").alias("windows"),
-        F.count_if(F.col("closed") & ~there).alias("lost"),
-        F.count_if(F.col("copies") > 1).alias("doubled"),
-        F.count_if(there & ~same).alias("wrong"),
-    ).first()
-    assert counted is not None
-    seen: dict[str, int] = counted.asDict()
+    numbers = Numbers(chosen.rows, chosen.keys)
+    seen = numbers.compared(spark, json.loads(offset)["offset"], sink.read(spark, work))
     seen["doubled"] += sink.doubled(spark, work)
     seen["steps"] = _newest_step(work, job) + 1
     seen["changes"] = 0 if _is_plain(job) else _changes(work / job)
     progress(f"{job}: {seen}")
     return seen
-
-
-def _least_and_greatest(name: str) -> list[Column]:
-    return [F.min(name).alias(f"least_{name}"), F.max(name).alias(f"greatest_{name}")]
 
 
 def _changes(checkpoint: Path) -> int:
