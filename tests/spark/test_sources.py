@@ -225,7 +225,7 @@ def test_where_spark_tells_nothing_a_reader_goes_on_from_the_end_of_the_log(
 ) -> None:
     """Spark 4.1: `latestOffset` without arguments, and the log's end by two equal offsets, first."""
     clock(100.0)
-    options = {"rate": "1000", "batch_rows": "10"}
+    options = {"rate": "1000", "batch_rows": "10", "base": str(BASE_US)}
     reader = _reader(**options)
     assert [reader.onward()["event"] for _ in range(3)] == [10, 20, 30]
     end = {"event": 42, "base_us": BASE_US}
