@@ -1,6 +1,6 @@
 """Merges into PostgreSQL, in a process whose session has its driver; `test_jdbc_merge` reads the result.
 
-python jdbc_jobs.py URL DIRECTORY
+python jdbc_jobs.py URL DIRECTORY [JOB ...]
 """
 
 from __future__ import annotations
@@ -136,9 +136,10 @@ def altered(base: Database) -> Any:
 
 
 def main() -> None:
-    url, work = sys.argv[1:]
+    url, work, *wanted = sys.argv[1:]
     base = Database(url, Path(work))
-    found = {run.__name__: run(base) for run in (upserts, leftovers, failures, altered)}
+    jobs = {run.__name__: run for run in (upserts, leftovers, failures, altered)}
+    found = {name: jobs[name](base) for name in wanted}
     print(json.dumps(found))
 
 
