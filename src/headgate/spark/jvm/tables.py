@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate.spark.jvm.formats import NamedTable
@@ -54,8 +55,6 @@ def identity(spark: SparkSession, name: str) -> str | None:
     None where there is no table; nothing (an empty text) where that cannot be told.
     """
     named = NamedTable(spark, name)
-    if not named.exists:
-        return None
     try:
         table = named.loaded()
         if kind(table) == "iceberg":
@@ -64,8 +63,8 @@ def identity(spark: SparkSession, name: str) -> str | None:
             return str(inner.uuid())
         none = jvm(spark).scala.Option.empty()
         return str(table.deltaLog().update(False, none, none).metadata().id())
-    except Py4JError:
-        return ""
+    except (PySparkException, Py4JError):
+        return "" if named.exists else None
 
 
 def delta_identity(spark: SparkSession, path: str) -> str:
