@@ -2,6 +2,7 @@
 
     python scripts/matrix.py                      # all minors
     python scripts/matrix.py --minor 4.1 --short  # the contract, a few answers and the job, on one
+    python scripts/matrix.py --only test_tables   # one file; or job, or carried
 
 The lock files ``requirements/spark-*.lock`` name the minors besides the newest, each of which is put
 beside the checkout, in ``.spark``, and found before the installed one. At the end one checkpoint is
@@ -76,11 +77,12 @@ def main() -> None:
     known = [path.stem.removeprefix("spark-") for path in _locks()]
     parser.add_argument("--minor", action="append", choices=[*known, _NEWEST], help="repeatable")
     parser.add_argument("--short", action="store_true", help="the contract, sinks and the job only")
+    parser.add_argument("--only", metavar="WORD", help="only what has this in its name")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
     minors = given.minor or [*known, _NEWEST]
     lines = []
-    for line in _all(minors, short=given.short):
+    for line in _all(minors, given.only or "", short=given.short):
         lines.append(line)
         mark = "ok  " if line.good else "FAIL"
         out = sys.stderr if given.json else sys.stdout
@@ -91,13 +93,15 @@ def main() -> None:
     sys.exit(0 if lines and all(line.good for line in lines) else 1)
 
 
-def _all(minors: Sequence[str], *, short: bool) -> Iterator[Line]:
+def _all(minors: Sequence[str], only: str, *, short: bool) -> Iterator[Line]:
     for minor in minors:
         env = _environment(minor)
-        yield _job(minor, env, 10, [])
+        if only in "job":
+            yield _job(minor, env, 10, [])
         for file in _SHORT if short else _LONG:
-            yield _tests(minor, env, file)
-    if len(minors) > 1:
+            if only in file:
+                yield _tests(minor, env, file)
+    if len(minors) > 1 and only in "carried":
         with TemporaryDirectory(prefix="headgate-matrix-") as work:
             kept = ["--checkpoint", f"{work}/checkpoint", "--out", f"{work}/output"]
             for minor in minors:

@@ -95,6 +95,18 @@ def test_every_option_reaches_the_scenario(
     )
 
 
+def test_a_table_takes_the_output_in_place_of_a_directory(
+    engine: FakeEngine, invoke: Invoke, tmp_path: Path
+) -> None:
+    done = invoke(*run_args(tmp_path, "--table", "lake.db.t", "--format", "iceberg"))
+    assert done.exit_code == 0, done.output
+    assert engine.scenario is not None
+    assert (engine.scenario.table, engine.scenario.sink_format) == ("lake.db.t", "iceberg")
+    done = invoke(*run_args(tmp_path, "--table", "t", "--out", str(tmp_path / "o")))
+    assert done.exit_code == 2
+    assert "leave --table or --out out" in done.stderr
+
+
 def test_json_is_exactly_one_object(engine: FakeEngine, invoke: Invoke, tmp_path: Path) -> None:
     done = invoke(*run_args(tmp_path, "--json", "--verify"))
     assert done.stdout.count("\n") == 1

@@ -1,6 +1,6 @@
 """Merges into PostgreSQL, in a process whose session has its driver; `test_jdbc_merge` reads the result.
 
-python jdbc_jobs.py URL DIRECTORY
+python jdbc_jobs.py URL DIRECTORY [JOB ...]
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from altered_tables import CHANGES, COLUMNS, Job
 from pyspark.sql import functions as F
 from table_jobs import Tables, begin, elastic
 
@@ -112,10 +113,33 @@ def failures(base: Database) -> Any:
     }  # fmt: skip
 
 
+class DatabaseJob(Job):
+    """A query that merges into a table of PostgreSQL."""
+
+    def made(self) -> str:
+        self.sql(f"create table {self.name} ({COLUMNS}, unique (k, s))")
+        return self.name
+
+    def sql(self, text: str) -> None:
+        self.tables.sql(text)
+
+    def merge(self) -> Any:
+        return self.tables.merge(self.table, on=["k", "s"])
+
+    def there(self) -> list[list[int]]:
+        rows = self.tables.sql(f"select k, s % 60 from {self.table} order by k, s")
+        return [[int(value) for value in row] for row in rows]
+
+
+def altered(base: Database) -> Any:
+    return {c.__name__: c(DatabaseJob(base, f"merge_{c.__name__}", "merge")) for c in CHANGES}
+
+
 def main() -> None:
-    url, work = sys.argv[1:]
+    url, work, *wanted = sys.argv[1:]
     base = Database(url, Path(work))
-    found = {run.__name__: run(base) for run in (upserts, leftovers, failures)}
+    jobs = {run.__name__: run for run in (upserts, leftovers, failures, altered)}
+    found = {name: jobs[name](base) for name in wanted}
     print(json.dumps(found))
 
 

@@ -7,15 +7,16 @@ import secrets
 from collections import Counter, defaultdict
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import Row
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from headgate.operators.process import ProcessorOperator
 from headgate.operators.processor import ProcessorSpec, TimeMode
 from headgate.operators.serve import serve
 from headgate.operators.spec import Kind, Leaf
 from headgate.operators.step import GROUP, RECORDS, GroupState, Request
+from headgate.spark.jvm.arrow import to_arrow_schema
 from headgate.spark.read.declaration import declared
 from headgate.spark.worker.arrow_processor import ArrowProcessor
 from headgate.spark.worker.user_processor import RowProcessor
@@ -141,6 +142,12 @@ class Slots:
 
 def group_of(key):
     return sum(map(ord, key)) % GROUPS
+
+
+def tws_tester(processor, **options):
+    """Return PySpark's ``TwsTester`` of a processor; the test is skipped where PySpark has none."""
+    name = "pyspark.sql.streaming.tws_tester"
+    return pytest.importorskip(name, reason="new in PySpark 4.2").TwsTester(processor, **options)
 
 
 def of_tester(tester, rows):

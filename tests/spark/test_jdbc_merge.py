@@ -19,13 +19,17 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What came of the jobs of `jdbc_jobs`."""
+    """What came of most jobs of `jdbc_jobs`."""
+    return came_of(tmp_path_factory.mktemp("jdbc"), "upserts", "leftovers", "failures")
+
+
+def came_of(work, *jobs):
+    """Return what came of jobs of `jdbc_jobs`."""
     env = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     script = str(Path(__file__).with_name("jdbc_jobs.py"))
-    work = str(tmp_path_factory.mktemp("jdbc"))
     try:
         with postgres.server() as url:
-            command = [sys.executable, script, url, work]
+            command = [sys.executable, script, url, str(work), *jobs]
             ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     except EngineError as error:
         pytest.skip(str(error))
@@ -65,6 +69,21 @@ def test_what_goes_wrong_is_one_sentence_and_the_next_start_goes_on(found):
     assert "several rows of one key (k)" in seen["twice"]
     assert seen["later"] == [["0", "7"], ["1", "7"]]
     assert not any("\n" in seen[what] for what in ("missing", "away", "checked", "twice"))
+
+
+@pytest.mark.thorough
+def test_what_others_do_to_a_table_is_said_and_nothing_is_lost(tmp_path):
+    every = [[k, step] for k in (0, 1) for step in (1, 2, 3)]
+    since = [[k, step] for k in (0, 1) for step in (2, 3)]
+    seen = came_of(tmp_path, "altered")["altered"]
+    assert seen["others"] == {"said": ["", "", ""], "rows": every}
+    assert "has no column more, which the result has" in seen["dropped_column"]["said"]
+    assert "has no column more, which the result has" in seen["dropped_column"]["again"]
+    assert 'relation "merge_gone" does not exist' in seen["gone"]["said"]
+    assert 'relation "merge_gone" does not exist' in seen["gone"]["again"]
+    rows = {change: seen[change]["rows"] for change in ("dropped_column", "gone", "anew")}
+    assert rows == {"dropped_column": every, "gone": since, "anew": since}
+    assert all(seen[change]["after"] == ["", ""] for change in rows)
 
 
 @pytest.mark.thorough

@@ -12,16 +12,15 @@ from types import MappingProxyType, SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from processor_slots import OUTPUT, Slots, of_tester, struct
+from processor_slots import OUTPUT, Slots, of_tester, struct, tws_tester
 from pyspark.sql import Row
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.stateful_processor import TimerValues
-from pyspark.sql.streaming.tws_tester import TwsTester
 
 from headgate.core.errors import ProcessorError, UnsupportedQuery
 from headgate.operators.processor import TIMERS, Keyed, State, TimeMode, Timers
+from headgate.spark.jvm.arrow import to_arrow_schema
 from headgate.spark.read.declaration import declared
 from headgate.spark.worker.arrow_processor import ArrowProcessor
 from headgate.spark.worker.pandas_processor import _SETTINGS, PandasProcessor
@@ -275,7 +274,7 @@ def said(keys, words, what):
 @pytest.mark.parametrize("seed", range(3))
 def test_an_arrow_processor_with_timers_does_in_slots_what_it_does_in_the_tester(seed):
     rng = random.Random(seed)
-    tester = TwsTester(Clock(), timeMode="ProcessingTime")
+    tester = tws_tester(Clock(), timeMode="ProcessingTime")
     slots, now_ms = Slots(Clock, TimeMode.PROCESSING), 0
     for _ in range(12):
         now_ms += rng.randrange(1, 80)

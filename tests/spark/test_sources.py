@@ -220,6 +220,22 @@ def test_a_restarted_reader_goes_on_from_the_offset_and_never_back(
     assert reader.latestOffset(ahead, ReadAllAvailable()) == ahead
 
 
+def test_where_spark_tells_nothing_a_reader_goes_on_from_the_end_of_the_log(
+    clock: Callable[[float], None],
+) -> None:
+    """Spark 4.1: `latestOffset` without arguments, and the log's end by two equal offsets, first."""
+    clock(100.0)
+    options = {"rate": "1000", "batch_rows": "10", "base": str(BASE_US)}
+    reader = _reader(**options)
+    assert [reader.onward()["event"] for _ in range(3)] == [10, 20, 30]
+    end = {"event": 42, "base_us": BASE_US}
+    again = _reader(**options)
+    assert again.partitions(end, end) == []
+    assert again.onward() == {"event": 52, "base_us": BASE_US}
+    again.partitions(end, {"event": 52, "base_us": BASE_US})
+    assert again.onward()["event"] == 62
+
+
 def test_the_clock_stands_still_once_available_now_has_begun(
     clock: Callable[[float], None],
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -10,7 +11,7 @@ from pyspark.errors import AnalysisException
 from headgate.core.errors import CheckpointError, ConfigError, EngineError
 from headgate.spark.jvm.tables import LastCommit
 from headgate.spark.step import table_sinks
-from headgate.spark.step.table_sinks import TableSink, check_there
+from headgate.spark.step.table_sinks import KnownTable, TableSink, _check_columns, check_there
 
 
 class FakeInner:
@@ -41,10 +42,18 @@ def table(tmp_path, monkeypatch):
             asked.append(query_id)
             return LastCommit(has, complete)
 
-        sink = TableSink(FakeInner(), None, "t", tmp_path, look, (tmp_path / "metadata").exists)
+        place = tmp_path / "table"
+        place.write_text("first")
+        known_table = KnownTable(
+            lambda: place.read_text() if place.exists() else None,
+            lambda: _check_columns("t", ["k"], made.rows, {}),
+            silent=made.silent,
+        )
+        sink = TableSink(FakeInner(), None, "t", tmp_path, look, known_table)
         sink.begin()
         return sink, asked
 
+    made.rows, made.silent = ["k"], True
     return made
 
 
@@ -93,10 +102,41 @@ def test_what_a_table_has_forgotten_is_not_guessed(table):
 def test_a_table_that_goes_while_the_query_runs_is_not_made_anew(table, tmp_path):
     sink, _ = table(None, None)
     sink.write(0, "rows")
-    (tmp_path / "metadata").unlink()
+    (tmp_path / "table").unlink()
     with pytest.raises(CheckpointError, match="table t is not there, and this query has put 1"):
         sink.write(1, "rows")
     assert sink._inner.written == [0]
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_table_that_is_made_anew_is_told_from_the_one_before(table, tmp_path, silent):
+    table.silent = silent
+    sink, _ = table(None, None)
+    sink.write(0, "rows")
+    (tmp_path / "table").write_text("second")
+    with pytest.raises(CheckpointError, match="table t was made anew while this query wrote to it"):
+        sink.write(1, "rows" if silent else "bad")
+    assert sink._inner.written == [0]
+
+
+def test_a_column_that_is_dropped_meanwhile_is_named(table):
+    sink, _ = table(None, None)
+    sink.write(0, "rows")
+    table.rows = ["k", "more"]
+    with pytest.raises(ConfigError, match="table t has no column more, which the result has"):
+        sink.write(1, "bad")
+
+
+@pytest.mark.parametrize(
+    ("known", "batch", "warned"), [(None, 3, 0), (0, 0, 0), (0, 1, 1), (3, 4, 1)]
+)
+def test_a_table_that_has_nothing_of_ours_is_gone_on_in_and_said(table, known, batch, warned):
+    sink, _ = table(known, None)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        sink.write(batch, "rows")
+    assert len(said) == warned
+    assert sink._inner.written == [batch]
 
 
 def test_what_fails_is_one_sentence(table):

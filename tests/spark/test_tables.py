@@ -21,6 +21,11 @@ from headgate_lab.testing import connectors
 
 pytestmark = pytest.mark.timeout(900)
 
+CHANGED = ("others", "dropped_column", "gone", "anew")
+EVERY = [[k, step] for k in (0, 1) for step in (1, 2, 3)]
+SINCE = [[k, step] for k in (0, 1) for step in (2, 3)]
+"""Steps in a table that was made anew after the first one."""
+
 APPENDED = [[0, 2], [1, 1], [1, 2]]
 FETCHED = "unresolved dependency"
 
@@ -101,6 +106,23 @@ def test_a_table_is_read_as_a_stream_and_verified_up_to_the_jobs_offsets(found):
     seen = found["read"]
     assert seen["rows"] == [[0, 1683], [1, 1617], [2, 1650]]
     assert seen["verified"]["verified"], seen["verified"]
+
+
+@pytest.mark.parametrize("how", ["append", "merge"])
+def test_what_others_do_to_a_table_is_said_and_nothing_is_lost(found, how):
+    seen = {change: found["altered"][f"{how}_{change}"] for change in CHANGED}
+    assert seen["others"] == {"said": ["", "", ""], "rows": EVERY}
+    dropped = seen["dropped_column"]
+    # Iceberg's sink may have the table as it was, and write a column that nobody reads
+    assert not dropped["said"] or "has no column more, which the result has" in dropped["said"]
+    assert "has no column more, which the result has" in dropped["again"]
+    assert (dropped["after"], dropped["rows"]) == (["", ""], EVERY)
+    assert "is not there, and this query has put 1 output into it" in seen["gone"]["said"]
+    assert seen["gone"]["again"]
+    assert "was made anew while this query wrote to it" in seen["anew"]["said"]
+    for change in ("gone", "anew"):
+        assert (seen[change]["after"], seen[change]["rows"]) == (["", ""], SINCE)
+    assert not any("\n" in str(seen[change].get("said")) for change in CHANGED)
 
 
 @pytest.mark.thorough

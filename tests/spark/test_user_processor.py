@@ -8,10 +8,9 @@ import time
 from collections import Counter
 
 import pytest
-from processor_slots import Slots, of_tester, struct
+from processor_slots import Slots, of_tester, struct, tws_tester
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
-from pyspark.sql.streaming.tws_tester import TwsTester
 
 from headgate.core.errors import ProcessorError
 from headgate.operators.processor import TimeMode
@@ -100,7 +99,7 @@ def test_state_is_what_pysparks_own_tester_keeps(seed):
     rng = random.Random(seed)
     initial = [(key, rng.randrange(9)) for key in "ab"] if seed % 2 else []
     rows_of = [(key, Row(k=key, v=v)) for key, v in initial]
-    tester = TwsTester(Everything(), initialStateRow=rows_of or None)
+    tester = tws_tester(Everything(), initialStateRow=rows_of or None)
     slots = Slots(Everything)
     for step in range(14):
         count = rng.choice([0, 1, 5, 60])
@@ -117,7 +116,7 @@ def test_state_is_what_pysparks_own_tester_keeps(seed):
 def test_timers_fire_after_the_rows_of_their_batch(seed, mode):
     rng = random.Random(seed)
     event = mode is TimeMode.EVENT
-    tester = TwsTester(
+    tester = tws_tester(
         Alarms(),
         timeMode="EventTime" if event else "ProcessingTime",
         eventTimeExtractor=(lambda _: 2**60) if event else None,

@@ -30,6 +30,7 @@ class Benchmark(StrEnum):
     KILL = "kill"
     KAFKA_KILL = "kafka-kill"
     BEHIND = "behind"
+    TABLE_KILL = "table-kill"
     TWO_DRIVERS = "two-drivers"
     STORM = "storm"
     ISOLATION = "isolation"
@@ -57,6 +58,7 @@ _COUNTED = {
     Benchmark.KILL: "count",
     Benchmark.KAFKA_KILL: "count",
     Benchmark.BEHIND: "minutes",
+    Benchmark.TABLE_KILL: "count",
     Benchmark.STORM: "count",
     Benchmark.ISOLATION: "count",
     Benchmark.REPLICAS: "seconds",

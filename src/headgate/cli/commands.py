@@ -131,6 +131,10 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
     sink_format: Annotated[
         str | None, typer.Option("--format", help="Format of the output.")
     ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Put the output into a table, not a directory."),
+    ] = None,
     option: Options = None,
     output_mode: OutputMode = None,
     arrival: Annotated[
@@ -173,6 +177,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             checkpoint=checkpoint,
             output=out,
             sink_format=sink_format,
+            table=table,
             output_mode=output_mode,
             arrival=arrival,
             conf=parse_conf(conf or (), packages or ()),

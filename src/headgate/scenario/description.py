@@ -123,6 +123,9 @@ class Scenario:
     sink_format: str | None = None
     """Format of the output; None for the workload's own, or parquet."""
 
+    table: str | None = None
+    """Table that the output goes to; None for a directory, or where the workload says."""
+
     output_mode: str | None = None
     """append, update or complete; None for the workload's own."""
 
@@ -187,6 +190,8 @@ class Scenario:
         if self.sink_format is not None and not _FORMAT.fullmatch(self.sink_format):
             msg = f'format "{shown(self.sink_format, 60)}" is no name of one; use parquet.'
             raise ConfigError(msg)
+        if self.table is not None:
+            checked_text(self.table, "the table of --table", _NAME_MAX)
         if self.output_mode not in (None, *OUTPUT_MODES):
             msg = (
                 f'output mode "{shown(str(self.output_mode), 60)}" is unknown; use '
@@ -229,7 +234,7 @@ class Scenario:
         if not checkpoint.name:
             msg = f'"{checkpoint}" cannot be a checkpoint; name a directory of its own.'
             raise ConfigError(msg)
-        if on_store and self.output is None:
+        if on_store and self.output is None and self.table is None:
             msg = (
                 f"checkpoint {written(checkpoint)} has no directory beside it for the output; name one "
                 "with --out."

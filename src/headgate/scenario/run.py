@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headgate.core.errors import EngineError
+from headgate.core.errors import ConfigError, EngineError
 from headgate.journal.reader import Tail
 from headgate.journal.schema import Batch, Start
 from headgate.report.summary import summary
@@ -68,6 +68,9 @@ def run_scenario(
     # as they were written: the absolute path hides a scheme
     check_place(scenario.checkpoint, or_store=True)
     check_place(scenario.output)
+    if scenario.table is not None and scenario.output is not None:
+        msg = "the output goes to a table or into a directory; leave --table or --out out."
+        raise ConfigError(msg)
     placed = scenario.placed()
     check_place(placed.output)
     used = engine or SparkEngine(scenario.conf)

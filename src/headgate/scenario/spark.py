@@ -8,12 +8,10 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import json
 import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.core.errors import ConfigError, EngineError, HeadgateError, nearest
+from headgate.core.formats import FILE_FORMATS
 from headgate.core.input import is_directory, shown
 from headgate.core.location import uri
 from headgate.core.stores import store_url
@@ -76,7 +75,8 @@ class SparkEngine:
         arrival = scenario.arrival or workload.arrival
         if arrival is not None:
             writer = writer.option("headgate.arrival", arrival)
-        query: ScenarioQuery = writer.start()
+        table = scenario.table
+        query: ScenarioQuery = writer.start() if table is None else writer.toTable(table)
         if beside is not None:
             beside.begin()
         return query
@@ -106,7 +106,8 @@ class SparkEngine:
         if beside is not None and _writes_beside(beside, scenario):
             with _sparks_errors():
                 return self._verified(scenario)
-        if scenario.output is None or not is_directory(scenario.output):
+        placed = scenario.output is not None and is_directory(scenario.output)
+        if scenario.table is None and not placed:
             msg = (
                 f'there is no output at "{shown(scenario.output)}"; name its directory with --out.'
             )
@@ -124,9 +125,13 @@ class SparkEngine:
         spark = self.session()
         if beside is not None and _writes_beside(beside, scenario):
             output = beside.output(spark, schema)
+        elif scenario.table is not None:
+            output = spark.table(scenario.table)
         else:
-            reader = spark.read.schema(schema).format(scenario.sink_format or "parquet")
-            output = reader.load(uri(_placed(scenario.output)))
+            read_as = scenario.sink_format or "parquet"
+            # a table knows its schema, and Delta refuses to be told one
+            reader = spark.read.schema(schema) if read_as in FILE_FORMATS else spark.read
+            output = reader.format(read_as).load(uri(_placed(scenario.output)))
         found: Mapping[str, Any] = verify(
             spark,
             workload.build,
@@ -163,7 +168,6 @@ class SparkEngine:
         """Return the workload's query; what it does not take is refused before Spark starts."""
         options = self._options(workload, scenario)
         _check_arguments(scenario.workload, workload, options)
-        options = _begun(workload, scenario, options)
         if getattr(workload, "beside", None) is not None:
             self._conf = {**workload.beside.conf(self._conf), **self._conf}
         frame = call_user(scenario.workload, lambda: workload.build(self.session(), **options))
@@ -224,13 +228,15 @@ class SparkEngine:
 
 def _writes_beside(beside: Any, scenario: Scenario) -> bool:
     """Return whether results go to what runs beside the query, and not into a directory."""
-    return scenario.sink_format in (None, beside.sink_format)
+    return scenario.table is None and scenario.sink_format in (None, beside.sink_format)
 
 
 def _sink(beside: Any, scenario: Scenario) -> tuple[str, dict[str, str]]:
     """Return format and options of the scenario's sink."""
     if beside is not None and _writes_beside(beside, scenario):
         return beside.sink_format, dict(beside.sink_options)
+    if scenario.table is not None:
+        return scenario.sink_format or "parquet", {}
     return scenario.sink_format or "parquet", {"path": uri(_placed(scenario.output))}
 
 
@@ -280,26 +286,6 @@ class UserWorkload:
 def _build_options(workload: Any, scenario: Scenario) -> dict[str, Any]:
     """Return the workload's arguments: its own, and over them the scenario's."""
     return {**workload.options, **scenario.build_options()}
-
-
-def _begun(workload: Any, scenario: Scenario, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments, with when the stream began where Spark does not tell its source (4.1)."""
-    made_here = getattr(workload, "source", None) is not None and not _is_beside(workload)
-    if not made_here or "base" in options:
-        return options
-    if engine_module("headgate.spark.jvm.datasources").LIMITS:
-        return options
-    base_us = time.time_ns() // 1000
-    log = _placed(scenario.checkpoint) / "offsets"
-    batches = sorted(int(found.name) for found in log.glob("*") if found.name.isdecimal())
-    if batches:
-        ends = engine_module("headgate.spark.verify").end_offsets(log.parent, batches[-1])
-        base_us = json.loads(ends[0])["base_us"]
-    return {**options, "base": str(base_us)}
-
-
-def _is_beside(workload: Any) -> bool:
-    return getattr(workload, "beside", None) is not None
 
 
 def query_name(workload: str) -> str:

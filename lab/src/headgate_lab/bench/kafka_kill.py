@@ -262,7 +262,7 @@ class _Run:
             return "broker"
         if victim == WORKER:
             deadline = time.monotonic() + self._chosen.life_s_max
-            while not (workers := _python_workers(self._process.pid)):
+            while not (workers := python_workers(self._process.pid)):
                 if time.monotonic() > deadline:
                     msg = "there is no Python worker to kill; look at the jobs."
                     raise EngineError(msg)
@@ -381,7 +381,7 @@ class _Run:
         )
 
 
-def _python_workers(session_id: int) -> list[int]:
+def python_workers(session_id: int) -> list[int]:
     """Return the Python workers of a driver, by its session: those that a daemon has forked."""
     found = []
     for entry in Path("/proc").iterdir():

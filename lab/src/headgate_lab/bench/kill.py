@@ -61,7 +61,7 @@ _END_S = 300.0
 """What the last life and the comparison may take. Chosen, not tuned."""
 
 _LAST_STARTS = 3
-"""Spark 4.1 ends a source of Python's after one batch: the one that a kill had cut short."""
+"""Under ``availableNow`` Spark 4.1 reads a Python source for one batch: the one a kill had cut short."""
 
 _SCALE_EVERY = 3
 """Steps between two changes of slots."""

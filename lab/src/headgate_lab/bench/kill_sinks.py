@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.errors import ConfigError, nearest
+from headgate.spark.step.jdbc_merge import STEPS
 from headgate_lab.testing import connectors, postgres
 
 TABLE = "kills"
@@ -23,6 +24,9 @@ _SEEN = "seen"
 
 class KillSink(Protocol):
     """A sink of the killed job."""
+
+    def __init__(self, table: str = TABLE) -> None:
+        """Name its table."""
 
     def settings(self, work: Path) -> dict[str, str]:
         """Return what the session needs."""
@@ -44,7 +48,16 @@ class KillSink(Protocol):
 
 
 class IntoFiles:
-    """Spark's own file sink."""
+    """Spark's own file sink.
+
+    Parameters
+    ----------
+    table : str
+        The name of the directory or table.
+    """
+
+    def __init__(self, table: str = TABLE) -> None:
+        self._table = table
 
     def settings(self, work: Path) -> dict[str, str]:
         """Return nothing."""
@@ -55,11 +68,11 @@ class IntoFiles:
 
     def start(self, writer: Any, work: Path) -> Any:
         """Start into a directory."""
-        return writer.format("parquet").option("path", str(work / "output")).start()
+        return writer.format("parquet").option("path", self._path(work)).start()
 
     def read(self, spark: SparkSession, work: Path) -> DataFrame:
         """Return what is in the directory."""
-        return spark.read.parquet(str(work / "output"))
+        return spark.read.parquet(self._path(work))
 
     def doubled(self, spark: SparkSession, work: Path) -> int:
         """Every row is a row."""
@@ -67,9 +80,12 @@ class IntoFiles:
 
     def newest(self, work: Path) -> int:
         """Return the last number of the sink's log."""
-        log = work / "output" / "_spark_metadata"
+        log = Path(self._path(work)) / "_spark_metadata"
         found = (path.name.removesuffix(".compact") for path in log.glob("[0-9]*"))
         return max(map(int, found), default=-1)
+
+    def _path(self, work: Path) -> str:
+        return str(work / self._table)
 
 
 class IntoDelta(IntoFiles):
@@ -81,21 +97,23 @@ class IntoDelta(IntoFiles):
 
     def start(self, writer: Any, work: Path) -> Any:
         """Start into a directory."""
-        return writer.format("delta").option("path", str(work / "output")).start()
+        return writer.format("delta").option("path", self._path(work)).start()
 
     def read(self, spark: SparkSession, work: Path) -> DataFrame:
         """Return what is in the table."""
-        return spark.read.format("delta").load(str(work / "output"))
+        return spark.read.format("delta").load(self._path(work))
 
     def newest(self, work: Path) -> int:
         """Return the last number of a transaction in Delta's log."""
-        return _newest_transaction(work / "output")
+        return _newest_transaction(Path(self._path(work)))
 
 
 class IntoIceberg(IntoFiles):
     """An Iceberg table."""
 
-    _name = f"{connectors.CATALOG}.db.{TABLE}"
+    @property
+    def _name(self) -> str:
+        return f"{connectors.CATALOG}.db.{self._table}"
 
     def settings(self, work: Path) -> dict[str, str]:
         """Return what the session needs."""
@@ -115,14 +133,18 @@ class IntoIceberg(IntoFiles):
 
     def newest(self, work: Path) -> int:
         """Return the last number in the snapshots."""
-        return _newest_snapshot(work, "spark.sql.streaming.epochId")
+        return _newest_snapshot(work, self._table, "spark.sql.streaming.epochId")
 
 
 class _Merged(IntoFiles):
     """A table merged into; each row counts how often it was."""
 
-    table: str
     quote = "`"
+
+    @property
+    def table(self) -> str:
+        """The table, as SQL names it."""
+        return self._table
 
     def merge(self) -> Any:
         """Return the merge."""
@@ -153,27 +175,29 @@ class _Merged(IntoFiles):
 class MergedDelta(_Merged):
     """A Delta table merged into."""
 
-    table = TABLE
-
     def settings(self, work: Path) -> dict[str, str]:
         """Return what the session needs."""
         return connectors.settings(["delta"], work / "warehouse")
 
     def prepare(self, spark: SparkSession) -> None:
         """Make the table; a catalog in memory forgets where it is."""
-        place = f"{spark.conf.get('spark.sql.warehouse.dir')}/{TABLE}"
+        place = f"{spark.conf.get('spark.sql.warehouse.dir')}/{self._table}"
         columns = f"{COLUMNS}, {_SEEN} int"
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {TABLE} ({columns}) USING delta LOCATION '{place}'")
+        made = f"CREATE TABLE IF NOT EXISTS {self._table} ({columns}) USING delta"
+        spark.sql(f"{made} LOCATION '{place}'")
 
     def newest(self, work: Path) -> int:
         """Return the last number of a transaction in Delta's log."""
-        return _newest_transaction(work / "warehouse" / TABLE)
+        return _newest_transaction(work / "warehouse" / self._table)
 
 
 class MergedIceberg(_Merged):
     """An Iceberg table merged into."""
 
-    table = f"{connectors.CATALOG}.db.{TABLE}"
+    @property
+    def table(self) -> str:
+        """The table, as SQL names it."""
+        return f"{connectors.CATALOG}.db.{self._table}"
 
     def settings(self, work: Path) -> dict[str, str]:
         """Return what the session needs."""
@@ -186,13 +210,12 @@ class MergedIceberg(_Merged):
 
     def newest(self, work: Path) -> int:
         """Return the last number in the snapshots."""
-        return _newest_snapshot(work, "headgate-step")
+        return _newest_snapshot(work, self._table, "headgate-step")
 
 
 class MergedPostgres(_Merged):
     """A table of PostgreSQL merged into; the environment says where its server is."""
 
-    table = TABLE
     quote = '"'
     ADDRESS = "HEADGATE_KILL_POSTGRES"
     """Variable with the JDBC URL."""
@@ -216,22 +239,85 @@ class MergedPostgres(_Merged):
 
     def _all(self, spark: SparkSession) -> DataFrame:
         given = self.connection()
-        return spark.read.jdbc(given["url"], TABLE, properties=given["properties"])
+        return spark.read.jdbc(given["url"], self._table, properties=given["properties"])
 
     def newest(self, work: Path) -> int:
-        """Unknown without asking the server."""
+        """Return the newest step that the database has of any writer."""
+        url = os.environ[self.ADDRESS]
+        ((there,),) = postgres.run(url, f"SELECT to_regclass('{STEPS}') IS NOT NULL")
+        if there != "t":
+            return -1
+        ((step,),) = postgres.run(url, f"SELECT coalesce(max(step), -1) FROM {STEPS}")
+        return int(step)
+
+
+class AppendedDelta(IntoDelta):
+    """A Delta table appended to by a function for ``foreachBatch``, as people write it."""
+
+    def start(self, writer: Any, work: Path) -> Any:
+        """Start into a directory."""
+        path = self._path(work)
+
+        def append(frame: DataFrame, _batch: int) -> None:
+            frame.write.format("delta").mode("append").save(path)
+
+        return writer.foreachBatch(append).start()
+
+    def newest(self, work: Path) -> int:
+        """Return -1: nothing in the table tells."""
+        return -1
+
+
+class AppendedIceberg(IntoIceberg):
+    """An Iceberg table appended to by a function for ``foreachBatch``."""
+
+    def start(self, writer: Any, work: Path) -> Any:
+        """Start into the table."""
+
+        def append(frame: DataFrame, _batch: int) -> None:
+            frame.writeTo(self._name).append()
+
+        return writer.foreachBatch(append).start()
+
+    def newest(self, work: Path) -> int:
+        """Return -1: nothing in the table tells."""
+        return -1
+
+
+class MergedByHand(MergedDelta):
+    """A Delta table merged into by a ``MERGE`` of one's own in a function for ``foreachBatch``."""
+
+    def start(self, writer: Any, work: Path) -> Any:
+        """Start into the table."""
+
+        def merge(frame: DataFrame, _batch: int) -> None:
+            view = f"rows_of_{self._table}"
+            frame.createOrReplaceTempView(view)
+            frame.sparkSession.sql(
+                f"MERGE INTO {self._table} t USING {view} s "
+                "ON t.start = s.start AND t.auction = s.auction "
+                f"WHEN MATCHED THEN UPDATE SET {_SEEN} = t.{_SEEN} + 1 "
+                "WHEN NOT MATCHED THEN INSERT (start, end, auction, bids, total, "
+                f"{_SEEN}) VALUES (s.start, s.end, s.auction, s.bids, s.total, 1)"
+            )
+
+        return writer.foreachBatch(merge).start()
+
+    def newest(self, work: Path) -> int:
+        """Return -1: nothing in the table tells."""
         return -1
 
 
 @contextmanager
-def server_of(name: str) -> Iterator[None]:
+def server_of(name: str, table: str = TABLE) -> Iterator[None]:
     """Run the server that the sink of that name needs, if it needs one."""
-    if SINKS[name] is not MergedPostgres:
+    if SINKS.get(name) is not MergedPostgres:
         yield
         return
     columns = COLUMNS.replace("timestamp", "timestamptz").replace("end ", '"end" ')
     with postgres.server() as url:
-        postgres.run(url, f"CREATE TABLE {TABLE} ({columns}, {_SEEN} int, UNIQUE (start, auction))")
+        made = f"CREATE TABLE {table} ({columns}, {_SEEN} int, UNIQUE (start, auction))"
+        postgres.run(url, made)
         os.environ[MergedPostgres.ADDRESS] = url
         yield
 
@@ -245,6 +331,18 @@ SINKS: Mapping[str, type[KillSink]] = {
     "merge-postgres": MergedPostgres,
 }
 """By the names that ``--option sink=`` takes."""
+
+TABLES = tuple(name for name in SINKS if name != "files")
+"""Those that are tables."""
+
+PLAIN: Mapping[str, type[KillSink]] = {
+    "spark-delta": IntoDelta,
+    "spark-iceberg": IntoIceberg,
+    "spark-append-delta": AppendedDelta,
+    "spark-append-iceberg": AppendedIceberg,
+    "spark-merge-delta": MergedByHand,
+}
+"""What plain Spark has beside them: its own sinks of tables, and functions for ``foreachBatch``."""
 
 
 def sink(name: str) -> KillSink:
@@ -269,8 +367,8 @@ def _newest_transaction(table: Path) -> int:
     return max(versions)
 
 
-def _newest_snapshot(work: Path, key: str) -> int:
-    folder = work / "warehouse" / "iceberg" / "db" / TABLE / "metadata"
+def _newest_snapshot(work: Path, table: str, key: str) -> int:
+    folder = work / "warehouse" / "iceberg" / "db" / table / "metadata"
     files = sorted(folder.glob("v*.metadata.json"), key=lambda p: int(p.name[1:].split(".")[0]))
     if not files:
         return -1

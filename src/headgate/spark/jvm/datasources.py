@@ -1,15 +1,16 @@
 """Streams whose reader is in Python: told where a query is and what it takes; in Spark 4.1, neither.
 
-There a reader says only what is newest. It is not told where a query that goes on had been, so its
-offsets must not depend on that; and a query under ``availableNow`` takes all in one batch.
+There a reader says only what is newest. Where a query that goes on had been it hears on the side, before
+all else; that a query runs under ``availableNow``, and takes all in one batch, it never hears.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 __all__ = ["LIMITS", "LimitedReader", "ReadAllAvailable", "ReadLimit", "ReadMaxRows"]
 
@@ -55,16 +56,32 @@ class LimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     _reached: dict[str, int] | None = None
 
-    def newest(self, start: dict[str, int] | None, limit: ReadLimit) -> dict[str, int]:
+    def newest(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """Return the offset up to which the next batch reads.
 
         Parameters
         ----------
-        start : dict or None
-            Where the query is; None where Spark does not tell, and this reader has said nothing yet.
+        start : dict
+            Where the query is.
         limit : ReadLimit
         """
         raise NotImplementedError
+
+    def between(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Return the tasks of a batch."""
+        raise NotImplementedError
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """As of Spark, which calls it first for a query that goes on: twice the end of its log."""
+        if self._reached is None:
+            self._reached = end
+        return self.between(start, end)
+
+    def onward(self) -> dict[str, int]:
+        """Return the next batch's end where Spark tells neither where the query is nor a limit."""
+        start = self.initialOffset() if self._reached is None else self._reached
+        self._reached = self.newest(start, self.getDefaultReadLimit())
+        return self._reached
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return how much a batch takes."""
@@ -80,8 +97,4 @@ class LimitedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def latestOffset(self) -> dict[str, int]:  # type: ignore[misc]
             """As of Spark."""
-            # Where a query that goes on had been is beyond any limit from the beginning: all there is.
-            known = self._reached is not None
-            limit = self.getDefaultReadLimit() if known else ReadAllAvailable()
-            self._reached = self.newest(self._reached, limit)
-            return self._reached
+            return self.onward()

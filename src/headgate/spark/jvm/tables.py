@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate.spark.jvm.formats import NamedTable
@@ -46,6 +47,29 @@ def kind(table: Jvm) -> str | None:
 def kind_of_name(spark: SparkSession, name: str) -> str | None:
     """Return the kind of a table by its name; raises what Spark has against the name."""
     return kind(NamedTable(spark, name).loaded())
+
+
+def identity(spark: SparkSession, name: str) -> str | None:
+    """Return what tells the table of a name from one that is made anew.
+
+    None where there is no table; nothing (an empty text) where that cannot be told.
+    """
+    named = NamedTable(spark, name)
+    try:
+        table = named.loaded()
+        if kind(table) == "iceberg":
+            inner = table.table()
+            inner.refresh()
+            return str(inner.uuid())
+        none = jvm(spark).scala.Option.empty()
+        return str(table.deltaLog().update(False, none, none).metadata().id())
+    except (PySparkException, Py4JError):
+        return "" if named.exists else None
+
+
+def delta_identity(spark: SparkSession, path: str) -> str:
+    """Return what tells the Delta table in a directory from one that is made anew."""
+    return str(_snapshot(spark, path).metadata().id())
 
 
 def last_commit(table: Jvm, writer: str, keys: tuple[str, str]) -> LastCommit:

@@ -15,11 +15,11 @@ from headgate.core.errors import ConfigError, HeadgateError
 from headgate.spark.jvm import sparksinks
 from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.jvm.sessions import clone_of
-from headgate.spark.jvm.tables import commit_setting, kind_of_name, last_merge
+from headgate.spark.jvm.tables import commit_setting, identity, kind_of_name, last_merge
 from headgate.spark.step.jdbc_merge import JdbcMerge
 from headgate.spark.step.merge_rows import ahead, attempted, failing, one_row_per_key
 from headgate.spark.step.merge_statement import SPARK, MergedColumns, MergeSpec
-from headgate.spark.step.table_sinks import comes_again, last_output, wanted
+from headgate.spark.step.table_sinks import check_same, comes_again, last_output, wanted
 
 _ROWS = "headgate_merged_rows"
 _ICEBERG = ("headgate-merge", "headgate-step")
@@ -157,6 +157,7 @@ class _TableMerge:
     def __init__(self, session: SparkSession, spec: MergeSpec) -> None:
         self._session = session
         self._spec = spec
+        self._identity: str | None = None
 
     def check(self, rows: tuple[str, ...]) -> None:
         """Refuse a table that lacks a column."""
@@ -168,8 +169,12 @@ class _TableMerge:
         columns = MergedColumns(self._spec.table, there, rows)
         return self._spec.statement(SPARK, self._spec.table, _ROWS, columns)
 
-    def _merge(self, frame: DataFrame) -> bool:
+    def _merge(self, frame: DataFrame, batch: int) -> bool:
         """Run the statement; return whether it said what it did."""
+        with failing(self._spec.table):
+            now = identity(self._session, self._spec.table)
+        check_same(self._spec.table, self._identity, now, batch)
+        self._identity = now
         rows = one_row_per_key(of_rows(self._session, analysed(frame)), self._spec)
         rows.createOrReplaceTempView(_ROWS)
         with failing(self._spec.table, self._spec.on):
@@ -183,7 +188,7 @@ class _DeltaMerge(_TableMerge):
         """Merge a step's rows, unless the table has them."""
         self._session.conf.set("spark.databricks.delta.write.txnAppId", writer)
         self._session.conf.set("spark.databricks.delta.write.txnVersion", str(batch))
-        if not self._merge(frame) and again is False:
+        if not self._merge(frame, batch) and again is False:
             raise ahead(self._spec.table, batch)
 
 
@@ -212,6 +217,6 @@ class _IcebergMerge(_TableMerge):
             self._asked = True
         for key, value in zip(_ICEBERG, (writer, str(batch)), strict=True):
             self._session.conf.set(f"{self._setting}{key}", value)
-        self._merge(frame)
+        self._merge(frame, batch)
         # Iceberg keeps tables for each session, for half a minute
         self._home.catalog.refreshTable(self._spec.table)

@@ -7,14 +7,18 @@ up here before the first write of a run.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.errors import CheckpointError, ConfigError, EngineError
+from headgate.spark.jvm.errors import JavaError
 from headgate.spark.jvm.files import HadoopPath
 from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.jvm.sparksinks import WrittenStream
@@ -22,6 +26,8 @@ from headgate.spark.jvm.tables import (
     STREAM,
     LastCommit,
     delta_columns,
+    delta_identity,
+    identity,
     kind,
     last_commit,
     last_transaction,
@@ -78,10 +84,19 @@ def iceberg(
     if kind(table) != "iceberg":
         return None
     name = aim.table or str(table.name())
-    there = list(table.schema().fieldNames())
-    _check_columns(name, there, list(plan.schema().fieldNames()), aim.options)
+    rows = list(plan.schema().fieldNames())
+
+    def columns(there: Sequence[str]) -> None:
+        _check_columns(name, there, rows, aim.options)
+
+    columns(list(table.schema().fieldNames()))
     look = partial(last_commit, table, keys=STREAM)
-    return TableSink(inner, spark, name, aim.checkpoint, look)
+    if aim.table is None:
+        return TableSink(inner, spark, name, aim.checkpoint, look)
+    known = KnownTable(
+        partial(identity, spark, name), lambda: columns(spark.table(name).columns), silent=False
+    )
+    return TableSink(inner, spark, name, aim.checkpoint, look, known)
 
 
 def delta(
@@ -101,14 +116,66 @@ def delta(
         return None
     name = aim.table or path
     log = HadoopPath(spark, path, "_delta_log")
-    if log.exists():
+
+    def columns() -> None:
         may = {_EVOLVES[0]: str(spark.conf.get(_EVOLVES_ALWAYS, "false"))}
         rows = list(plan.schema().fieldNames())
         _check_columns(name, delta_columns(spark, path), rows, may | dict(aim.options))
+
+    if log.exists():
+        columns()
     else:
         check_there(name, aim.checkpoint)
+    known = KnownTable(
+        lambda: delta_identity(spark, path) if log.exists() else None, columns, silent=True
+    )
     look = partial(last_transaction, spark, path)
-    return TableSink(inner, spark, name, aim.checkpoint, look, log.exists)
+    return TableSink(inner, spark, name, aim.checkpoint, look, known)
+
+
+@dataclass(frozen=True)
+class KnownTable:
+    """What else can be asked of a table, by its name or place.
+
+    Attributes
+    ----------
+    identity : callable
+        What tells it from one made anew; None where there is no table.
+    columns : callable
+        Refuses a table that lacks columns of the result.
+    silent : bool
+        Whether writing to one that is gone, or made anew, does not fail.
+    """
+
+    identity: Callable[[], str | None]
+    columns: Callable[[], None]
+    silent: bool
+
+    def look(self, name: str, before: str | None, outputs: int) -> None:
+        """Refuse a table that is gone, or is not the one that it was `before`.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        check_same(name, before, self.identity(), outputs)
+
+
+def check_same(name: str, before: str | None, now: str | None, outputs: int) -> None:
+    """Refuse a table that is gone, or is not the one that it was `before`.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if now is None:
+        raise _gone(name, outputs)
+    if before and now and now != before:
+        msg = (
+            f"table {name} was made anew while this query wrote to it, and what it had put there is "
+            "gone; start it again to go on into the new one, or begin with a new checkpoint."
+        )
+        raise CheckpointError(msg)
 
 
 class TableSink:
@@ -124,8 +191,7 @@ class TableSink:
         The query's.
     look : callable
         From the id of Spark's query to what the table knows of it.
-    there : callable, optional
-        Whether the table still is, where writing to it would make it anew.
+    known : KnownTable, optional
     """
 
     inside = False
@@ -137,7 +203,7 @@ class TableSink:
         name: str,
         checkpoint: Path,
         look: Callable[[str], LastCommit],
-        there: Callable[[], bool] = lambda: True,
+        known: KnownTable | None = None,
     ) -> None:
         self.description = inner.description
         self._inner = inner
@@ -145,7 +211,8 @@ class TableSink:
         self._checkpoint = checkpoint
         self._stream = WrittenStream(spark, checkpoint)
         self._look = look
-        self._there = there
+        self._table = known
+        self._identity: str | None = None
         self._written = False
         self._known: int | None = None
 
@@ -160,19 +227,49 @@ class TableSink:
         Raises
         ------
         CheckpointError
-            The table is gone, has a step that the checkpoint does not know of, or cannot tell.
+            The table is gone or made anew, has a step that the checkpoint does not know of, or cannot
+            tell.
+        ConfigError
+            It lacks a column by now.
         EngineError
             Spark or the table refused.
         """
-        with failing(self._name):
-            if self._written and not self._there():
-                raise _gone(self._name, batch)
-            if self._written or self._wanted(batch):
-                self._inner.write(batch, frame)
-                self._written = True
+        try:
+            with failing(self._name):
+                if self._written and self._table is not None and self._table.silent:
+                    self._table.look(self._name, self._identity, batch)
+                if self._written or self._wanted(batch):
+                    self._inner.write(batch, frame)
+                    self._note_written()
+        except EngineError as error:
+            self._say_why(batch, error)
+            raise
+
+    def _note_written(self) -> None:
+        if not self._written and self._table is not None:
+            self._identity = self._table.identity()
+        self._written = True
+
+    def _say_why(self, batch: int, error: EngineError) -> None:
+        """Say it better than Spark where it is known what somebody has done to the table."""
+        if self._table is None:
+            return
+        try:
+            self._table.look(self._name, self._identity, batch)
+            self._table.columns()
+        except (PySparkException, JavaError):
+            return  # it cannot be asked
+        except (CheckpointError, ConfigError) as better:
+            raise better from error
 
     def _wanted(self, batch: int) -> bool:
         last = self._look(self._stream.query_id)
+        if last.number is None and last.complete and self._known is not None and batch > 0:
+            warnings.warn(
+                f"table {self._name} has nothing of what this query has put out so far; it goes on there "
+                f"with output {batch}.",
+                stacklevel=2,
+            )
         return wanted(self._name, last, batch, comes_again(self._known, batch))
 
 
@@ -231,8 +328,8 @@ def check_there(name: str, checkpoint: Path) -> None:
 
 def _gone(name: str, outputs: int) -> CheckpointError:
     msg = (
-        f"table {name} is not there, and this query has put {outputs} outputs into it; restore the "
-        "table, or begin with a new checkpoint."
+        f"table {name} is not there, and this query has put {outputs} output{'s' * (outputs != 1)} into "
+        "it; restore the table, or begin with a new checkpoint."
     )
     return CheckpointError(msg)
 

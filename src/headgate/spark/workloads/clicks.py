@@ -119,8 +119,8 @@ class ClicksBesides:
 
     @staticmethod
     def conf(given: Mapping[str, str]) -> dict[str, str]:
-        """Return what a session needs for Kafka, unless it is given jars already."""
-        if given.keys() & {"spark.jars", "spark.jars.packages"}:
+        """Return what a session needs for Kafka, unless it is given jars, or Kafka's, already."""
+        if "spark.jars" in given or "kafka" in given.get("spark.jars.packages", ""):
             return {}
         return {"spark.jars": ",".join(str(jar) for jar in connector())}
 

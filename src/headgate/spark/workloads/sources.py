@@ -431,9 +431,7 @@ class _StreamReader(LimitedReader):
         rows = self._settings.batch_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
-    def newest(self, start: dict[str, int] | None, limit: ReadLimit) -> dict[str, int]:
-        if start is None:
-            start = self._beginning()
+    def newest(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         first, base_us = start["event"], start["base_us"]
         self._base_us = base_us
         # Never back: options may have changed between two runs of a query, or the clock.
@@ -441,16 +439,6 @@ class _StreamReader(LimitedReader):
         if isinstance(limit, ReadMaxRows):
             stop = min(stop, first + limit.max_rows)
         return {"event": stop, "base_us": base_us}
-
-    def _beginning(self) -> dict[str, int]:
-        """Return where the stream begins, where Spark does not tell where the query is."""
-        if self._base_us is None:
-            msg = (
-                f"this Spark does not tell source {self._settings.name} where a query that goes on had "
-                'been; give option "base", or PySpark 4.2 or newer.'
-            )
-            raise ConfigError(msg)
-        return {"event": 0, "base_us": self._base_us}
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         if self._base_us is None:
@@ -461,7 +449,7 @@ class _StreamReader(LimitedReader):
     def prepareForTriggerAvailableNow(self) -> None:
         self._target_us = _now_us()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[_Range]:
+    def between(self, start: dict[str, int], end: dict[str, int]) -> list[_Range]:
         parts = self._settings.partitions
         return _split(start["event"], end["event"], end["base_us"], parts)
 
