@@ -65,6 +65,8 @@ class Reading:
         The operators whose results it reads, as `PlannedOperator` has it.
     node : plan node or None
         The node as it stands in `plan`.
+    whole_windows : bool
+        Whether overlapping windows are kept each by itself, and not as slices that they share.
     """
 
     spark: SparkSession
@@ -75,6 +77,7 @@ class Reading:
     number: int
     feeds: tuple[PlannedOperator, ...] = ()
     node: Jvm | None = None
+    whole_windows: bool = False
 
     def arrived(
         self, attributes: Iterable[Jvm], upstream: PlannedOperator | None = None
@@ -164,6 +167,7 @@ class Reading:
             arrival=taken.arrival,
             initial=taken.initial,
             feeds=self.feeds,
+            node=self.node,
         )
 
 

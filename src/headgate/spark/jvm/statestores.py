@@ -1,0 +1,191 @@
+"""State of plain Spark's streaming queries: read by Spark's sources, written by its `StateRewriter`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.errors import CheckpointError
+from headgate.core.location import uri
+from headgate.spark.jvm.folding import as_bytes, runs_as
+from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class
+from headgate.spark.jvm.minors import adapter
+from headgate.spark.jvm.plans import computed_rows
+
+
+def state_metadata(spark: SparkSession, path: Path) -> list[Row]:
+    """Return what a checkpoint says of its operators' state: a row for each operator and store.
+
+    Raises
+    ------
+    CheckpointError
+        It says nothing.
+    """
+    try:
+        found = spark.read.format("state-metadata").load(uri(path)).collect()
+    except PySparkException as error:
+        msg = f"the state below {path} cannot be read ({_first_line(error)})."
+        raise CheckpointError(msg) from error
+    return sorted(found, key=lambda row: int(row.operatorId))
+
+
+def state_rows(
+    spark: SparkSession, path: Path, operator: int, batch: int, **options: str
+) -> DataFrame:
+    """Return an operator's state after a batch, as Spark's source ``statestore`` reads it.
+
+    Parameters
+    ----------
+    operator : int
+        Spark's number of it.
+    options : str
+        Of the source: ``joinSide``, ``stateVarName``, ``storeName`` and so on.
+
+    Raises
+    ------
+    CheckpointError
+        It cannot be read, for instance because Spark has removed files of that batch.
+    """
+    reader = spark.read.format("statestore").options(operatorId=operator, batchId=batch, **options)
+    try:
+        return reader.load(uri(path))
+    except PySparkException as error:
+        msg = (
+            f"the state of operator {operator} below {path} cannot be read ({_first_line(error)})."
+        )
+        raise CheckpointError(msg) from error
+
+
+def aggregates_as_run(spark: SparkSession, plan: Jvm) -> list[list[str]]:
+    """Return the classes of the functions of each Aggregate, as Spark's optimizer leaves them.
+
+    From the sink down, and each node's in the order in which Spark lays out their buffers.
+    """
+    optimised = spark._jsparkSession.sessionState().optimizer().execute(plan)
+    found: list[list[str]] = []
+    _collect(spark, optimised, found)
+    return found
+
+
+def _collect(spark: SparkSession, plan: Jvm, found: list[list[str]]) -> None:
+    if class_name(plan) == "Aggregate" and plan.isStreaming():
+        functions: dict[str, str] = {}
+        for expression in each(plan.aggregateExpressions()):
+            _functions(spark, expression, functions)
+        found.append(list(functions.values()))
+    for child in each(plan.children()):
+        _collect(spark, child, found)
+
+
+def _functions(spark: SparkSession, expression: Jvm, found: dict[str, str]) -> None:
+    if class_name(expression) == "AggregateExpression":
+        known = str(expression.canonicalized().toString())
+        found.setdefault(known, class_name(runs_as(spark, expression.aggregateFunction())))
+        return
+    for child in each(expression.children()):
+        _functions(spark, child, found)
+
+
+class _Function:
+    """A function of Python's that Scala calls with one argument."""
+
+    def __init__(self, function: Callable[[Jvm], Jvm]) -> None:
+        self._function = function
+
+    def apply(self, argument: Jvm) -> Jvm:
+        """Call it."""
+        return self._function(argument)
+
+    class Java:
+        """What Py4J makes of it."""
+
+        implements = ("scala.Function1",)
+
+
+def rewrite(
+    spark: SparkSession, origin: Path, target: Path, batch: int, rows: Callable[[], DataFrame]
+) -> None:
+    """Write state below `target`, as that after a batch, of the same form as the state below `origin`.
+
+    Parameters
+    ----------
+    origin : Path
+        A checkpoint of the same query with a batch 0.
+    target : Path
+        With the offsets of `batch`, and what Spark says of operators' state.
+    batch : int
+    rows : callable
+        Gives entries as `entries` makes them, one partition for each of the state's.
+    """
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    session = spark._jsparkSession
+
+    def transformed(read: Jvm) -> Jvm:
+        # of the very schema that was read, whose columns say more of nulls than ours
+        made = computed_rows(rows())
+        return session.internalCreateDataFrame(made, read.schema(), False)
+
+    some = java_class(spark, "scala.Some")
+    none = java_class(spark, "scala.None$.MODULE$")
+    node = java_class(spark, "org.apache.spark.sql.execution.streaming.state.StateRewriter")
+    rewriter = adapter().state_rewriter(
+        node,
+        session,
+        0,
+        batch,
+        uri(target),
+        session.sessionState().newHadoopConf(),
+        some(uri(origin)),
+        some(_Function(transformed)),
+        none,
+    )
+    rewriter.run()
+
+
+def entries(rows: DataFrame, keys: int, partitions: int) -> DataFrame:
+    """Return entries of state as bytes, where Spark's own hash of their keys puts them.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Key and value columns.
+    keys : int
+        How many of them are the key.
+    partitions : int
+        Of the state.
+    """
+    names = rows.columns
+    key, value = ([F.col(name) for name in part] for part in (names[:keys], names[keys:]))
+    kinds = [T.StructType(part) for part in (rows.schema.fields[:keys], rows.schema.fields[keys:])]
+    spread = rows.repartition(partitions, *key) if keys else rows.coalesce(1)
+    partition = F.struct(*key) if keys else F.struct()
+    return spread.select(
+        partition.alias("partition_key"),
+        _row_bytes(kinds[0], key).alias("key_bytes"),
+        _row_bytes(kinds[1], value).alias("value_bytes"),
+        F.lit("default").alias("column_family_name"),
+    )
+
+
+_BEFORE_ROW = 40
+"""Bytes before a struct in the bytes of `as_bytes`: of a row of one array, and of that array of one."""
+
+
+def _row_bytes(kind: T.StructType, columns: list[Column]) -> Column:
+    """Return columns as the bytes of one of Spark's unsafe rows."""
+    if not columns:
+        return F.lit(b"")
+    return F.substring(as_bytes(kind, F.struct(*columns)), _BEFORE_ROW + 1, _ALL_BYTES)
+
+
+_ALL_BYTES = 2**31 - 1
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].removesuffix(".")

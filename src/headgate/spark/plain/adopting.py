@@ -1,0 +1,273 @@
+"""`hg.adopt`: a plain query's checkpoint becomes one of headgate's, with its state."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import types as T
+
+from headgate.core.errors import CheckpointError, UnsupportedQuery
+from headgate.spark import configured
+from headgate.spark.cluster.location import resolved
+from headgate.spark.job.job import JobConfig, OperatorState
+from headgate.spark.job.reports import Report, ReportChannel, consistent
+from headgate.spark.jvm.gateway import class_name
+from headgate.spark.jvm.plans import ArrowMap, analysed, run_through
+from headgate.spark.jvm.sessions import clone_of
+from headgate.spark.jvm.statestores import aggregates_as_run, state_metadata, state_rows
+from headgate.spark.launch import opened
+from headgate.spark.plain import log
+from headgate.spark.plain.rows import Asked, check_name, kind_of, records
+from headgate.spark.read.plan import PlannedOperator, PlannedQuery
+from headgate.spark.settings import options as own
+from headgate.spark.sparkwriter import SparkWriter
+from headgate.spark.start import identity, planned
+from headgate.spark.step import exchange
+from headgate.spark.step.begun import Begun
+from headgate.spark.step.commit import next_manifest
+from headgate.spark.worker.facts import SlotFacts
+from headgate.spark.worker.slot import SlotTask
+from headgate.state.arena import RunDirectory, arena_root, open_run
+from headgate.state.checkpoint import Checkpoint
+
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+
+
+def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
+    """Take over a plain query's checkpoint: offsets, watermark and state.
+
+    The writer's own checkpoint is made, from which `start` goes on where the plain query stopped. The
+    plain one is only read.
+
+    Parameters
+    ----------
+    writer : Writer
+        ``hg.writeStream(df)`` of the same query, with its output mode, and a ``checkpointLocation`` that
+        is not there yet.
+    checkpoint : str
+        The ``checkpointLocation`` of the plain query, which must be stopped.
+
+    Returns
+    -------
+    dict
+        ``checkpoint``, ``batch`` (the newest of the plain query), ``watermark_ms``, and for each operator
+        in ``operators`` its ``id`` and ``entries``.
+
+    Raises
+    ------
+    UnsupportedQuery
+        The query cannot run elastically, or some state means something else here.
+    CheckpointError
+        The checkpoint is not of this query, is not at rest, or there is something at the new place.
+    """
+    df, settings = writer.df, writer.settings
+    spark = df.sparkSession
+    query = planned(df, settings)
+    config = configured.job_config(settings, configured.cores_of(spark))
+    origin = resolved(spark, checkpoint)
+    newest = log.newest(origin)
+    found = state_metadata(spark, origin)
+    pairs = paired(query, found)
+    for operator, row in pairs:
+        check_name(operator, row.operatorName)
+    check_order(spark, df, query)
+    where = configured.checkpoint_place(spark, settings)
+    with ExitStack() as undo:
+        undo.callback(where.leave, failed=False)
+        if where.url is not None or where.temporary:
+            msg = "a checkpoint is adopted into a directory; give the writer one as its checkpointLocation."
+            raise CheckpointError(msg)
+        log.refuse_used(where.path)
+        session = clone_of(spark)
+        session.conf.set(
+            _ADAPTIVE, "false"
+        )  # an adaptive plan may run slots while it is being made
+        frames = {
+            operator.id: records(
+                Asked(
+                    session,
+                    operator,
+                    partial(state_rows, session, origin, int(row.operatorId), newest.batch),
+                    config.key_groups,
+                    bool(own.ORDERED.of(settings.options)),
+                )
+            )
+            for operator, row in pairs
+        }
+        target, uuid, unlock = opened(spark, where, identity(query, config), undo)
+        log.write(where.path, newest, ticks=True)
+        log.copy_beside(origin, where.path)
+        states = _state_step(spark, query, config, frames, newest, target, uuid)
+        unlock()
+    return {
+        "checkpoint": target.location,
+        "batch": newest.batch,
+        "watermark_ms": newest.watermark_us // 1000,
+        "operators": [{"id": name, "entries": sum(s.rows)} for name, s in states.items()],
+    }
+
+
+def paired(query: PlannedQuery, found: list[Row]) -> list[tuple[PlannedOperator, Row]]:
+    """Return each operator of a query with what a plain checkpoint says of its state.
+
+    Raises
+    ------
+    UnsupportedQuery
+        Only queries of one operator are carried.
+    CheckpointError
+        The checkpoint has other operators.
+    """
+    if len(query.operators) != 1:
+        msg = (
+            f"this query has {len(query.operators)} stateful operators, and checkpoints are carried "
+            "between Spark and headgate for queries of one."
+        )
+        raise UnsupportedQuery(msg)
+    names = [row.operatorName for row in found]
+    if len({row.operatorId for row in found}) != 1:
+        msg = (
+            f"the checkpoint has state of {', '.join(names) or 'no operator'} where the query has one "
+            f"operator, {query.operators[0].what}; give the query that wrote it."
+        )
+        raise CheckpointError(msg)
+    return [(query.operators[0], found[0])]
+
+
+def check_order(spark: SparkSession, df: DataFrame, query: PlannedQuery) -> None:
+    """Refuse an aggregate whose functions Spark runs otherwise than they are written.
+
+    Their buffers lie in Spark's state in the order of its optimised plan, under names such as ``sum``.
+
+    Raises
+    ------
+    UnsupportedQuery
+    """
+    aggregates = [op for op in query.operators if kind_of(op) == "aggregate"]
+    if not aggregates:
+        return
+    runs = aggregates_as_run(spark, analysed(df))
+    for operator, functions in zip(aggregates, runs, strict=True):
+        parts = operator.aggregate
+        assert parts is not None
+        written = [class_name(part.function) for part in parts.parts]
+        if written != functions:
+            msg = (
+                f"Spark runs {', '.join(functions)} where the query says {', '.join(written)}, so its "
+                "state cannot be told apart; leave out aggregates that nobody reads."
+            )
+            raise UnsupportedQuery(msg)
+
+
+def _state_step(
+    spark: SparkSession,
+    query: PlannedQuery,
+    config: JobConfig,
+    frames: dict[str, DataFrame],
+    newest: log.LogEntry,
+    target: Checkpoint,
+    uuid: str,
+) -> dict[str, OperatorState]:
+    """Do step 0, whose records are the state and whose output nobody gets; return where it leaves."""
+    begun = Begun(
+        number=0,
+        spark_batch=newest.batch,
+        watermark_us=newest.watermark_us,
+        sources=newest.sources,
+        read_ms=time.time() * 1e3,
+        started_ms=time.time() * 1e3,
+        timestamp_ms=int(newest.notes.get("batchTimestampMs", 0)),
+        drain=False,
+        latest=None,
+    )
+    states = {op.id: OperatorState.fresh(config.slots, config.key_groups) for op in query.operators}
+    run = open_run(arena_root())
+    reports: list[Report] = []
+    try:
+        for operator in query.operators:
+            told = _facts(spark, operator, states[operator.id], config, begun, target, run)
+            reports += _served(
+                spark, operator, frames[operator.id], states[operator.id], told, target
+            )
+    finally:
+        run.close()
+    manifest = next_manifest(begun, uuid, 0, states, reports)
+    given, kept = sum(r.arrived for r in reports), sum(sum(s.rows) for s in states.values())
+    if given != kept:
+        msg = (
+            f"of {given} entries of the checkpoint's state {given - kept} are older than its watermark "
+            "or alike, which Spark does not leave behind; restore it from a copy."
+        )
+        raise CheckpointError(msg)
+    # the plain query gave its sink this many batches, and sinks count on
+    engine = {**manifest.engine, "sink_batch": newest.batch, "adopted": newest.batch}
+    target.commit(replace(manifest, engine=engine))
+    return states
+
+
+def _served(
+    spark: SparkSession,
+    operator: PlannedOperator,
+    rows: DataFrame,
+    state: OperatorState,
+    told: SlotFacts,
+    target: Checkpoint,
+) -> list[Report]:
+    """Have an operator's slots serve the records of its state; return a report of each."""
+    channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
+    # as if this very job wrote the sink: then the slots keep no output
+    task = SlotTask(
+        operator.id, operator.spec, channel.sender, into_sink=True, store=target.options
+    )
+    schema = T.StructType(
+        [T.StructField(f.name, f.dataType, True) for f in operator.raw_schema.fields]
+    )
+    spark.sparkContext.setLocalProperty(SlotFacts.PROPERTY + operator.id, told.to_json())
+    slots = exchange.to_slots(rows, state.assignment, shared=operator.shared)
+    run_through(ArrowMap(task, schema).apply(slots))
+    found = channel.drain(0, 1)
+    return consistent(found, {operator.id: state.assignment.slots}, [operator.id])
+
+
+def _facts(
+    spark: SparkSession,
+    operator: PlannedOperator,
+    state: OperatorState,
+    config: JobConfig,
+    begun: Begun,
+    target: Checkpoint,
+    run: RunDirectory,
+) -> SlotFacts:
+    """Return what the slots of step 0 are told: serve all, and look at no clock."""
+    local = str(spark.sparkContext.master).startswith("local")
+    return SlotFacts(
+        step=begun.number,
+        attempt=1,
+        arena_root=str(run.path.parent) if local else None,
+        run_id=run.run_id,
+        checkpoint=target.location,
+        watermark_us=begun.watermark_us,
+        slot_of=state.assignment.slot_of,
+        held=(),
+        tokens=state.tokens,
+        steps=state.steps,
+        full_steps=state.full_steps,
+        emitted_us=state.emitted_us,
+        due_us=state.due_us,
+        snapshot_every=config.snapshot_every,
+        backlog={},
+        waiting_crc32={},
+        quotas=None,
+        next_slots=0,
+        keep_late=False,
+        delta_ms=0.0,
+        bound_ms=0.0,
+        timestamp_ms=begun.timestamp_ms,
+        time_limit_s=0.0,
+        arrived_ms=begun.read_ms,
+        faults=(),
+    )

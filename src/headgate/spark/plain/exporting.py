@@ -1,0 +1,182 @@
+"""`hg.export`: a checkpoint of headgate's becomes one that plain Spark starts from, with its state."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate.core.errors import CheckpointError
+from headgate.core.location import uri
+from headgate.spark import configured
+from headgate.spark.cluster.location import resolved
+from headgate.spark.job.job import OperatorState
+from headgate.spark.jvm.expressions import data_type, known_not_null
+from headgate.spark.jvm.gateway import Jvm, each
+from headgate.spark.jvm.plans import analysed, named_as, of_rows, replace_leaf
+from headgate.spark.jvm.sessions import clone_of
+from headgate.spark.jvm.statestores import entries, rewrite, state_metadata
+from headgate.spark.jvm.tick import Tick
+from headgate.spark.launch import opened
+from headgate.spark.plain import log
+from headgate.spark.plain.adopting import check_order, paired
+from headgate.spark.plain.entries import entries_of
+from headgate.spark.plain.rows import check_name
+from headgate.spark.settings import options as own
+from headgate.spark.sparkwriter import SparkWriter
+from headgate.spark.start import identity, planned
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.manifest import Manifest
+
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+_OFFSETS_VERSION = "spark.sql.streaming.offsetLog.formatVersion"
+
+
+def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
+    """Write a checkpoint that plain Spark starts from: offsets, watermark and state.
+
+    Parameters
+    ----------
+    writer : Writer
+        Of the query, as it was started; its checkpoint is only read, and the query must be stopped.
+    checkpoint : str
+        The plain query's ``checkpointLocation``, which must not be there yet. Its state has as many
+        partitions as ``spark.sql.shuffle.partitions`` says, and is kept by the session's provider.
+
+    Returns
+    -------
+    dict
+        ``checkpoint``, ``batch`` (the plain query goes on with the one after it), ``watermark_ms``, and
+        for each operator in ``operators`` its ``id`` and ``entries``.
+
+    Raises
+    ------
+    UnsupportedQuery
+        Some state means something else in plain Spark.
+    CheckpointError
+        The checkpoint is not of this query, is not at rest, or there is something at the new place.
+    HeadgateError
+        This Spark cannot write state.
+    """
+    df, settings = writer.df, writer.settings
+    spark = df.sparkSession
+    query = planned(df, settings)
+    config = configured.job_config(settings, configured.cores_of(spark))
+    target = resolved(spark, checkpoint)
+    log.refuse_used(target)
+    where = configured.checkpoint_place(spark, settings)
+    ordered = bool(own.ORDERED.of(settings.options))
+    check_order(spark, df, query)
+    with ExitStack() as undo:
+        undo.callback(where.leave, failed=False)
+        if where.url is not None or not (where.path / "headgate" / "identity.json").is_file():
+            place = where.url or where.path
+            msg = (
+                f"{place} is no directory with a checkpoint of headgate's; give that of the query."
+            )
+            raise CheckpointError(msg)
+        origin, _, unlock = opened(spark, where, identity(query, config), undo)
+        latest, newest = _at_rest(origin, where.path)
+        skeleton = Path(tempfile.mkdtemp(prefix="headgate-export-"))
+        undo.callback(shutil.rmtree, skeleton, ignore_errors=True)
+        session = clone_of(spark)
+        session.conf.set(_ADAPTIVE, "false")
+        session.conf.set(_OFFSETS_VERSION, "1")
+        _run_on_nothing(session, df, settings.mode, skeleton)
+        ((operator, row),) = paired(query, state_metadata(session, skeleton))
+        check_name(operator, row.operatorName)
+        state = OperatorState.recovered(latest, operator.id)
+        rows, keys = entries_of(session, operator, state, origin, ordered=ordered)
+        batch = max(0, int(latest.engine["sink_batch"]))
+        notes = log.entry(skeleton, 0).notes | {
+            name: newest.notes[name] for name in ("batchWatermarkMs", "batchTimestampMs")
+        }
+        target.mkdir(parents=True, exist_ok=True)
+        _copy_forms(skeleton / "state", target / "state")
+        log.write(target, replace(newest, batch=batch, notes=notes), ticks=False)
+        log.copy_beside(where.path, target)
+        partitions = int(row.numPartitions)
+        rewrite(session, skeleton, target, batch, lambda: entries(rows, keys, partitions))
+        unlock()
+    return {
+        "checkpoint": str(target),
+        "batch": batch,
+        "watermark_ms": newest.watermark_us // 1000,
+        "operators": [{"id": operator.id, "entries": sum(state.rows)}],
+    }
+
+
+def _at_rest(origin: Checkpoint, path: Path) -> tuple[Manifest, log.LogEntry]:
+    """Return the newest manifest, and Spark's newest batch as plain Spark would have noted it.
+
+    Raises
+    ------
+    CheckpointError
+        Something is still to be done, which only headgate can do.
+    """
+    latest = origin.latest()
+    if latest is None:
+        msg = (
+            f"{path} has no committed step, so there is nothing to export; start plain Spark anew."
+        )
+        raise CheckpointError(msg)
+    waiting = [name for name, facts in latest.engine["operators"].items() if facts["backlog"]]
+    newest = log.newest_of_ours(path)
+    unsettled = ""
+    if waiting:
+        unsettled = f"records wait for slots of {', '.join(waiting)}"
+    elif newest.batch < latest.spark_batch or newest.sources != latest.engine["sources"]:
+        unsettled = "its last step may not be with the sink"
+    if unsettled:
+        msg = (
+            f"{path} is not at rest, {unsettled}; run the query with trigger(availableNow=True) to its "
+            "end, and try again."
+        )
+        raise CheckpointError(msg)
+    evicted_ms = int(latest.watermarks["evict_us"]) // 1000
+    watermark_ms = max(int(newest.notes["batchWatermarkMs"]), evicted_ms)
+    notes = newest.notes | {"batchWatermarkMs": watermark_ms}
+    after_ms = max(newest.next_watermark_ms, watermark_ms)
+    return latest, replace(newest, notes=notes, next_watermark_ms=after_ms)
+
+
+def _run_on_nothing(spark: SparkSession, df: DataFrame, mode: str, checkpoint: Path) -> None:
+    """Run the query on plain Spark for one batch without records, so that it leaves its forms of state."""
+    plan = analysed(df)
+    for source in _streams(plan):
+        attributes = list(each(source.output()))
+        nothing = []
+        for attribute in attributes:
+            value = F.lit(None).cast(data_type(attribute.dataType()))
+            declared = value if attribute.nullable() else known_not_null(value)
+            nothing.append(declared.alias(attribute.name()))
+        ticks = Tick(spark, checkpoint).frame
+        plan = replace_leaf(spark, plan, source, named_as(ticks.select(*nothing), attributes))
+    writer = of_rows(spark, plan).writeStream.format("noop").outputMode(mode)
+    query = writer.option("checkpointLocation", uri(checkpoint)).start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+
+
+def _streams(plan: Jvm) -> list[Jvm]:
+    return [leaf for leaf in each(plan.collectLeaves()) if leaf.isStreaming()]
+
+
+def _copy_forms(origin: Path, target: Path) -> None:
+    """Copy what Spark says of operators' state, and none of the state."""
+    for directory, _, names in os.walk(origin):
+        below = Path(directory).relative_to(origin)
+        if not any(part.startswith("_") for part in below.parts):
+            continue
+        (target / below).mkdir(parents=True, exist_ok=True)
+        for name in names:
+            shutil.copyfile(Path(directory) / name, target / below / name)
