@@ -41,7 +41,7 @@ class SparkEngine:
 
     def start(self, scenario: Scenario) -> ScenarioQuery:
         """Start the scenario's query."""
-        with _sparks_errors():
+        with sparks_errors():
             return self._started(scenario)
 
     def _started(self, scenario: Scenario) -> ScenarioQuery:
@@ -104,14 +104,14 @@ class SparkEngine:
             raise ConfigError(msg)
         beside = getattr(self.workload(scenario.workload), "beside", None)
         if beside is not None and _writes_beside(beside, scenario):
-            with _sparks_errors():
+            with sparks_errors():
                 return self._verified(scenario)
         if scenario.output is None or not is_directory(scenario.output):
             msg = (
                 f'there is no output at "{shown(scenario.output)}"; name its directory with --out.'
             )
             raise ConfigError(msg)
-        with _sparks_errors():
+        with sparks_errors():
             return self._verified(scenario)
 
     def _verified(self, scenario: Scenario) -> Mapping[str, Any]:
@@ -140,7 +140,7 @@ class SparkEngine:
 
     def explain(self, scenario: Scenario) -> str:
         """Return what would run elastically."""
-        with _sparks_errors():
+        with sparks_errors():
             frame = self._built(self.workload(scenario.workload), scenario)
             return str(engine_module("headgate").explain(frame, scenario.output_mode))
 
@@ -403,7 +403,7 @@ def _of_spark(error: BaseException) -> bool:
 
 
 @contextmanager
-def _sparks_errors() -> Iterator[None]:
+def sparks_errors() -> Iterator[None]:
     """Turn what Spark refuses or fails with into one sentence: its own run over many lines."""
     try:
         yield

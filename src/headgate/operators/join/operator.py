@@ -37,6 +37,9 @@ SIDE, MAY_MATCH, EXPIRY, FIRST_LEAF = 0, 1, 2, 3
 """Positions of the values of an arriving record: its side, whether it may match, its expiry, the leaves
 of the left and then those of the right side."""
 
+MET = "met"
+"""Column that says which arriving records have met one before; none has where there is no such column."""
+
 _NUMBER_SHIFT = 32
 """A record's number is that of its step, and below these bits its place among the step's records."""
 
@@ -123,6 +126,8 @@ class _Arrived:
     may_match : bool[n]
     expiry_us : int64[n]
     numbers : int64[n]
+    met : bool[n]
+        Which have met a record of the other side before they came here.
     """
 
     at: I64
@@ -132,6 +137,7 @@ class _Arrived:
     may_match: Mask
     expiry_us: I64
     numbers: I64
+    met: Mask
 
 
 @dataclass(frozen=True)
@@ -235,6 +241,7 @@ class JoinOperator(Groupwise):
             whole(mine.column(f"v{MAY_MATCH}")).to_numpy() != 0,
             whole(mine.column(f"v{EXPIRY}")).to_numpy(),
             (request.turn << _NUMBER_SHIFT) + at,
+            _met_before(mine),
         )
 
     def _rows(self, table: Table, side: int, arrived: _Arrived, start: int, stop: int) -> I64:
@@ -246,6 +253,7 @@ class JoinOperator(Groupwise):
         rows[:, self._side_at + 1] = arrived.numbers[start:stop]
         rows[:, self._value_start :] = arrived.values.matrix[start:stop]
         rows[:, self._expiry_at] = arrived.expiry_us[start:stop]
+        rows[:, self._matched_at] = arrived.met[start:stop]
         return rows
 
     def _name_texts(
@@ -360,7 +368,7 @@ class JoinOperator(Groupwise):
             index = table.upsert(records.rows[:old][first][:, key_words])
             table.rows[index, self._matched_at] = 1
         new = records.rows[old:][stored]
-        new[:, self._matched_at] = new_met[stored]
+        new[:, self._matched_at] |= new_met[stored]
         index = table.upsert(new[:, key_words])
         table.rows[index, self._value_start :] = new[:, self._value_start :]
 
@@ -399,6 +407,13 @@ class JoinOperator(Groupwise):
                 words = rows[:, self._value_start :]
                 columns += codec.decode(words, leaves, here.at[: len(leaves)], strings)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema())
+
+
+def _met_before(rows: pa.Table) -> Mask:
+    if MET not in rows.column_names:
+        return np.zeros(rows.num_rows, dtype=np.bool_)
+    found: Mask = whole(rows.column(MET)).to_numpy(zero_copy_only=False)
+    return found
 
 
 def _part(keyed: SideRecords, start: int, stop: int | None) -> SideRecords:

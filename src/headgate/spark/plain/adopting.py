@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError, UnsupportedQuery
+from headgate.operators.build import Spec
 from headgate.spark import configured
 from headgate.spark.cluster.location import resolved
 from headgate.spark.job.job import JobConfig, OperatorState
@@ -22,7 +23,8 @@ from headgate.spark.jvm.sessions import clone_of
 from headgate.spark.jvm.statestores import aggregates_as_run, state_metadata, state_rows
 from headgate.spark.launch import opened
 from headgate.spark.plain import log
-from headgate.spark.plain.rows import Asked, check_name, kind_of, records
+from headgate.spark.plain.asked import Asked
+from headgate.spark.plain.records import check_name, kind_of, records
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.settings import options as own
 from headgate.spark.sparkwriter import SparkWriter
@@ -36,6 +38,7 @@ from headgate.state.arena import RunDirectory, arena_root, open_run
 from headgate.state.checkpoint import Checkpoint
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
+_NOTHING = T.StructType([T.StructField("nothing", T.IntegerType())])
 
 
 def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
@@ -80,14 +83,14 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     with ExitStack() as undo:
         undo.callback(where.leave, failed=False)
         if where.url is not None or where.temporary:
-            msg = "a checkpoint is adopted into a directory; give the writer one as its checkpointLocation."
+            msg = "a checkpoint is adopted into a directory; give the writer one to write to."
             raise CheckpointError(msg)
         log.refuse_used(where.path)
         session = clone_of(spark)
         session.conf.set(
             _ADAPTIVE, "false"
         )  # an adaptive plan may run slots while it is being made
-        frames = {
+        given = {
             operator.id: records(
                 Asked(
                     session,
@@ -102,7 +105,7 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         target, uuid, unlock = opened(spark, where, identity(query, config), undo)
         log.write(where.path, newest, ticks=True)
         log.copy_beside(origin, where.path)
-        states = _state_step(spark, query, config, frames, newest, target, uuid)
+        states = _state_step(spark, query, config, given, newest, target, uuid)
         unlock()
     return {
         "checkpoint": target.location,
@@ -167,7 +170,7 @@ def _state_step(
     spark: SparkSession,
     query: PlannedQuery,
     config: JobConfig,
-    frames: dict[str, DataFrame],
+    given: dict[str, tuple[DataFrame, Spec]],
     newest: log.LogEntry,
     target: Checkpoint,
     uuid: str,
@@ -191,7 +194,7 @@ def _state_step(
         for operator in query.operators:
             told = _facts(spark, operator, states[operator.id], config, begun, target, run)
             reports += _served(
-                spark, operator, frames[operator.id], states[operator.id], told, target
+                spark, operator, given[operator.id], states[operator.id], told, target
             )
     finally:
         run.close()
@@ -212,7 +215,7 @@ def _state_step(
 def _served(
     spark: SparkSession,
     operator: PlannedOperator,
-    rows: DataFrame,
+    given: tuple[DataFrame, Spec],
     state: OperatorState,
     told: SlotFacts,
     target: Checkpoint,
@@ -220,12 +223,9 @@ def _served(
     """Have an operator's slots serve the records of its state; return a report of each."""
     channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
     # as if this very job wrote the sink: then the slots keep no output
-    task = SlotTask(
-        operator.id, operator.spec, channel.sender, into_sink=True, store=target.options
-    )
-    schema = T.StructType(
-        [T.StructField(f.name, f.dataType, True) for f in operator.raw_schema.fields]
-    )
+    rows, spec = given
+    task = SlotTask(operator.id, spec, channel.sender, into_sink=True, store=target.options)
+    schema = operator.raw_schema if spec is operator.spec else _NOTHING
     spark.sparkContext.setLocalProperty(SlotFacts.PROPERTY + operator.id, told.to_json())
     slots = exchange.to_slots(rows, state.assignment, shared=operator.shared)
     run_through(ArrowMap(task, schema).apply(slots))

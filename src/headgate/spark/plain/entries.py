@@ -18,8 +18,8 @@ from headgate.spark.job.job import OperatorState
 from headgate.spark.jvm.expressions import data_type
 from headgate.spark.jvm.gateway import class_name, each
 from headgate.spark.jvm.plans import ArrowMap
+from headgate.spark.plain.aggregates import aggregate_parts
 from headgate.spark.plain.buffers import buffer_types, form_of
-from headgate.spark.plain.rows import aggregate_parts
 from headgate.spark.read import types
 from headgate.spark.read.aggregate import time_value
 from headgate.spark.read.plan import PlannedOperator

@@ -28,7 +28,7 @@ from headgate.spark.launch import opened
 from headgate.spark.plain import log
 from headgate.spark.plain.adopting import check_order, paired
 from headgate.spark.plain.entries import entries_of
-from headgate.spark.plain.rows import check_name
+from headgate.spark.plain.records import check_name
 from headgate.spark.settings import options as own
 from headgate.spark.sparkwriter import SparkWriter
 from headgate.spark.start import identity, planned
@@ -148,7 +148,7 @@ def _at_rest(origin: Checkpoint, path: Path) -> tuple[Manifest, log.LogEntry]:
 
 
 def _run_on_nothing(spark: SparkSession, df: DataFrame, mode: str, checkpoint: Path) -> None:
-    """Run the query on plain Spark for one batch without records, so that it leaves its forms of state."""
+    """Run the query on plain Spark for a batch without records, so that it leaves forms of state."""
     plan = analysed(df)
     for source in _streams(plan):
         attributes = list(each(source.output()))
