@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
 
 import headgate as hg
 
@@ -37,9 +36,11 @@ class Query:
     keys : tuple of str
         Columns that tell results apart, of which the last one counts; none where every row counts.
     ends : str
-        Column or field by which a result is due; empty where all of the batch answer must come.
-    options : dict
+        Condition under which a row of the batch answer is due by the watermark ``{due}``.
+    options : tuple of (str, str)
         headgate's, for its writer.
+    batch : bool
+        Whether there is a batch answer; else plain Spark's own over the same batches is.
     """
 
     build: Callable[[DataFrame], DataFrame]
@@ -47,6 +48,7 @@ class Query:
     keys: tuple[str, ...] = ()
     ends: str = ""
     options: tuple[tuple[str, str], ...] = ()
+    batch: bool = True
 
 
 def write_files(folder: Path, seed: int) -> None:
@@ -99,11 +101,19 @@ def due(folder: Path) -> dt.datetime:
     return made
 
 
-def expected(spark: SparkSession, query: Query, folder: Path) -> list[Row]:
+def expected(spark: SparkSession, query: Query, folder: Path, place: Path) -> list[Row]:
     """Return Spark's batch answer, of it what is due."""
+    if not query.batch:
+        out: list[Row] = []
+        arrived = place / "all"
+        come(folder, arrived, FILES)
+        frame = query.build(source(spark, arrived, folder))
+        run_plain(frame, query, place / "uninterrupted", out)
+        return latest(out, query)
     rows = query.build(spark.read.parquet(str(folder)))
     if query.ends:
-        rows = rows.where(F.col(query.ends) <= F.lit(due(folder)))
+        until = due(folder).isoformat(sep=" ")
+        rows = rows.where(query.ends.format(due=f"timestamp '{until}'"))
     return rows.collect()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
@@ -95,17 +96,15 @@ def _functions(spark: SparkSession, expression: Jvm, found: dict[str, str]) -> N
 class _Function:
     """A function of Python's that Scala calls with one argument."""
 
+    Java = SimpleNamespace(implements=("scala.Function1",))
+    """What Py4J makes of it."""
+
     def __init__(self, function: Callable[[Jvm], Jvm]) -> None:
         self._function = function
 
     def apply(self, argument: Jvm) -> Jvm:
         """Call it."""
         return self._function(argument)
-
-    class Java:
-        """What Py4J makes of it."""
-
-        implements = ("scala.Function1",)
 
 
 def rewrite(

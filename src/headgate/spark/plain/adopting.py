@@ -23,7 +23,7 @@ from headgate.spark.jvm.sessions import clone_of
 from headgate.spark.jvm.statestores import aggregates_as_run, state_metadata, state_rows
 from headgate.spark.launch import opened
 from headgate.spark.plain import log
-from headgate.spark.plain.asked import Asked
+from headgate.spark.plain.asked import PlainState
 from headgate.spark.plain.records import check_name, kind_of, records
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.settings import options as own
@@ -92,7 +92,7 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         )  # an adaptive plan may run slots while it is being made
         given = {
             operator.id: records(
-                Asked(
+                PlainState(
                     session,
                     operator,
                     partial(state_rows, session, origin, int(row.operatorId), newest.batch),

@@ -12,7 +12,7 @@ from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import NO_TIME_US
 from headgate.spark.jvm.expressions import data_type
 from headgate.spark.jvm.gateway import each
-from headgate.spark.plain.asked import Asked, check_columns, check_key, flat, struct_of
+from headgate.spark.plain.asked import PlainState, check_columns, check_key, flat, struct_of
 from headgate.spark.plain.buffers import buffer_types, form_of
 from headgate.spark.read import types
 from headgate.spark.read.expressions import sql_text
@@ -40,7 +40,7 @@ def aggregate_parts(operator: PlannedOperator) -> AggregateParts:
     return parts
 
 
-def of_aggregate(asked: Asked) -> DataFrame:
+def of_aggregate(asked: PlainState) -> DataFrame:
     """Return an aggregate's entries as records."""
     operator, parts = asked.operator, aggregate_parts(asked.operator)
     state = asked.load()

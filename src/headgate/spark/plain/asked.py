@@ -19,7 +19,7 @@ Load = Callable[..., DataFrame]
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlainState:
     """What is asked of an operator's state.
 
     Attributes

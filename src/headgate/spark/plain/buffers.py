@@ -17,7 +17,7 @@ from headgate.core.errors import UnsupportedQuery
 from headgate.spark.jvm.expressions import data_type
 from headgate.spark.jvm.gateway import class_name, each
 from headgate.spark.read import types
-from headgate.spark.read.plan import Part
+from headgate.spark.read.plan import AggregatePart
 
 Kinds = Sequence[T.DataType]
 Columns = Sequence[Column]
@@ -72,7 +72,7 @@ def _sum_given(kinds: Kinds, values: Columns) -> list[Column]:
     return [begun, count == 0]
 
 
-def _average_given(kinds: Kinds, values: Columns) -> list[Column]:
+def _mean_given(kinds: Kinds, values: Columns) -> list[Column]:
     total, count = values
     begun = F.when(count == 0, F.lit(0)).otherwise(total).cast(kinds[0])
     return [begun, F.coalesce(count, F.lit(0)).cast("bigint")]
@@ -101,7 +101,7 @@ def _by_given(kinds: Kinds, values: Columns) -> list[Column]:
 _EACH = Form(_each_taken, _each_given)
 _FORMS = {
     "Sum": Form(_sum_taken, _sum_given),
-    "Average": Form(_each_taken, _average_given),
+    "Average": Form(_each_taken, _mean_given),
     "First": Form(_edge_taken, _edge_given),
     "Last": Form(_edge_taken, _edge_given),
     "MaxBy": Form(_by_taken, _by_given),
@@ -110,12 +110,12 @@ _FORMS = {
 """By class of function; what is not here has its buffer as it is."""
 
 
-def buffer_types(part: Part) -> list[T.DataType]:
+def buffer_types(part: AggregatePart) -> list[T.DataType]:
     """Return the types of a function's buffer."""
     return [data_type(one.dataType()) for one in each(part.function.aggBufferAttributes())]
 
 
-def form_of(part: Part, *, ordered: bool) -> Form:
+def form_of(part: AggregatePart, *, ordered: bool) -> Form:
     """Return how a function's buffer is written down.
 
     Parameters

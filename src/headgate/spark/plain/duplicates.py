@@ -12,13 +12,13 @@ from headgate.operators.deduplicate import DeduplicateSpec
 from headgate.operators.spec import NO_TIME_US
 from headgate.spark.jvm.expressions import data_type
 from headgate.spark.jvm.gateway import Jvm, class_name, each
-from headgate.spark.plain.asked import Asked, check_key, flat
+from headgate.spark.plain.asked import PlainState, check_key, flat
 from headgate.spark.read import types
 from headgate.spark.read.expressions import WATERMARK
 from headgate.spark.read.plan import Passed, PlannedOperator, Routed
 
 
-def of_keys(asked: Asked, spec: DeduplicateSpec) -> DataFrame:
+def of_keys(asked: PlainState, spec: DeduplicateSpec) -> DataFrame:
     """Return the keys of an operator that drops duplicates as records."""
     operator, node = asked.operator, asked.operator.node
     assert node is not None

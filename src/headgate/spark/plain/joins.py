@@ -17,14 +17,14 @@ from headgate.operators.join.spec import LEFT, JoinKind, JoinSpec
 from headgate.spark.jvm.expressions import data_type
 from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.plans import named_as, of_rows, replace_leaf
-from headgate.spark.plain.asked import Asked, struct_of
+from headgate.spark.plain.asked import PlainState, struct_of
 from headgate.spark.step.exchange import routed_columns
 
 _MATCHED = "matched"
 """What Spark calls the flag behind a row's columns."""
 
 
-def of_rows_waiting(asked: Asked, spec: JoinSpec) -> DataFrame:
+def of_rows_waiting(asked: PlainState, spec: JoinSpec) -> DataFrame:
     """Return the rows that wait on both sides as records.
 
     Raises
@@ -57,7 +57,7 @@ def of_rows_waiting(asked: Asked, spec: JoinSpec) -> DataFrame:
     return reduce(DataFrame.unionByName, frames)
 
 
-def _side(asked: Asked, plan: Jvm, side: int) -> tuple[Jvm, DataFrame]:
+def _side(asked: PlainState, plan: Jvm, side: int) -> tuple[Jvm, DataFrame]:
     """Return a side's plan, and its rows in the order of what that puts out, with `_MATCHED` behind."""
     name = ("left", "right")[side]
     state = asked.load(storeName=f"{name}-keyWithIndexToValue")

@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.processor import TIMERS, Keyed, ProcessorSpec, State, Timers, Variable
 from headgate.spark.jvm.gateway import class_name, each
-from headgate.spark.plain.asked import Asked, check_columns, check_key, struct_of
+from headgate.spark.plain.asked import PlainState, check_columns, check_key, struct_of
 from headgate.spark.read import types
 from headgate.spark.read.plan import Passed, Routed
 
@@ -77,7 +77,7 @@ class Placing:
         """Nothing is held."""
 
 
-def of_variables(asked: Asked, spec: ProcessorSpec) -> tuple[DataFrame, ProcessorSpec]:
+def of_variables(asked: PlainState, spec: ProcessorSpec) -> tuple[DataFrame, ProcessorSpec]:
     """Return the entries of all state variables as records, and what serves them.
 
     Raises
@@ -118,7 +118,9 @@ def of_variables(asked: Asked, spec: ProcessorSpec) -> tuple[DataFrame, Processo
     return reduce(DataFrame.unionByName, frames), served
 
 
-def _numbered(asked: Asked, rows: DataFrame, number: int, inputs: Sequence[pa.Field]) -> DataFrame:
+def _numbered(
+    asked: PlainState, rows: DataFrame, number: int, inputs: Sequence[pa.Field]
+) -> DataFrame:
     """Return entries of a variable (a struct ``key``, then its columns) as records."""
     keys: list[Routed] = []
     for field in struct_of(rows, "key").fields:
@@ -136,7 +138,7 @@ def _numbered(asked: Asked, rows: DataFrame, number: int, inputs: Sequence[pa.Fi
 # -- transformWithState ---------------------------------------------------------------------------------
 
 
-def _variable(asked: Asked, variable: Variable) -> DataFrame:
+def _variable(asked: PlainState, variable: Variable) -> DataFrame:
     """Return a variable's entries: a struct ``key``, then the columns of its entry and its values."""
     attributes = list(each(asked.operator.node.leftAttributes()))
     if variable is TIMERS or variable.name == TIMERS.name:
@@ -167,7 +169,7 @@ def _check_names(what: str, fields: Sequence[T.StructField], schema: pa.Schema) 
 # -- applyInPandasWithState -----------------------------------------------------------------------------
 
 
-def _group_state(asked: Asked, spec: ProcessorSpec) -> dict[Variable, DataFrame]:
+def _group_state(asked: PlainState, spec: ProcessorSpec) -> dict[Variable, DataFrame]:
     """Return the one value and the one timer of each key."""
     attributes = list(each(asked.operator.node.groupingAttributes()))
     state = asked.load()

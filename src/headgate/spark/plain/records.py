@@ -15,7 +15,7 @@ from headgate.operators.deduplicate import DeduplicateSpec
 from headgate.operators.join.spec import JoinSpec
 from headgate.operators.processor import ProcessorSpec
 from headgate.spark.plain.aggregates import of_aggregate
-from headgate.spark.plain.asked import Asked
+from headgate.spark.plain.asked import PlainState
 from headgate.spark.plain.duplicates import of_keys
 from headgate.spark.plain.joins import of_rows_waiting
 from headgate.spark.plain.processors import of_variables
@@ -59,7 +59,7 @@ def check_name(operator: PlannedOperator, name: str) -> None:
         raise CheckpointError(msg)
 
 
-def records(asked: Asked) -> tuple[DataFrame, Spec]:
+def records(asked: PlainState) -> tuple[DataFrame, Spec]:
     """Return the records that stand for an operator's state, and what serves them.
 
     Raises

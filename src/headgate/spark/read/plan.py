@@ -58,7 +58,7 @@ class InitialState:
 
 
 @dataclass(frozen=True)
-class Part:
+class AggregatePart:
     """One aggregate function of an operator.
 
     Attributes
@@ -89,14 +89,14 @@ class AggregateParts:
         Which of them is the time; -1 where none is.
     keeps_start : bool
         Whether the start of a session is a key too.
-    parts : tuple of Part
+    parts : tuple of AggregatePart
     """
 
     grouping: tuple[Jvm, ...]
     spans: tuple[tuple[int, int], ...]
     time_index: int
     keeps_start: bool
-    parts: tuple[Part, ...]
+    parts: tuple[AggregatePart, ...]
 
 
 @dataclass
