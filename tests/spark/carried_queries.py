@@ -43,6 +43,11 @@ def overlapping(frame: DataFrame) -> DataFrame:
     return timed(frame).groupBy("k", window).agg(*_figures())
 
 
+def sessions(frame: DataFrame) -> DataFrame:
+    session = F.session_window("ts", "700 milliseconds")
+    return timed(frame).groupBy("k", session).agg(*_figures())
+
+
 def by_key(frame: DataFrame) -> DataFrame:
     others = (F.round(F.stddev("p"), 6).alias("spread"), F.max_by("s", "p").alias("top"))
     return frame.groupBy("s", (F.col("k") % 2).alias("odd")).agg(*_figures(), *others)
@@ -165,6 +170,7 @@ AGGREGATES = {
     "windows, update": Query(windowed, "update", keys=("window", "k")),
     "windows, complete": Query(windowed, "complete", keys=("window", "k")),
     "overlapping windows": Query(overlapping, "append", ends=_OVER, options=_WHOLE),
+    "sessions": Query(sessions, "append", ends="session_window.end <= {due}"),
     "keys": Query(by_key, "update", keys=("s", "odd")),
     "no key": Query(in_all, "complete", keys=("one",)),
 }
@@ -184,5 +190,5 @@ PROCESSORS = {
     "group state": Query(group_state, "update", batch=False),
     "processor": Query(with_state, "append", batch=False),
 }
-EXPORTED = AGGREGATES | DUPLICATES
-ADOPTED = EXPORTED | JOINS | PROCESSORS
+EXPORTED = AGGREGATES | DUPLICATES | JOINS | {"group state": PROCESSORS["group state"]}
+ADOPTED = AGGREGATES | DUPLICATES | JOINS | PROCESSORS

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 from pathlib import Path
 
 import answers
 import carried_state as carry
 import pytest
-from carried_queries import ADOPTED, EXPORTED
-from pyspark.sql import SparkSession
+from carried_queries import ADOPTED, AGGREGATES, EXPORTED, timed
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import headgate as hg
+from headgate.core.errors import CheckpointError, HeadgateError, UnsupportedQuery
+from headgate.spark.plain import log
 
 PROVIDERS = {"hdfs": carry.HDFS, "rocksdb": carry.ROCKSDB}
+SHOWN = {"adopt": [("windows, append", "hdfs")], "export": [("keys", "rocksdb")]}
+"""What always runs; all else runs with ``--thorough``."""
+
+
+def cases(act: str, names: dict[str, carry.Query]) -> list[object]:
+    return [
+        pytest.param(
+            name,
+            provider,
+            marks=[] if (name, provider) in SHOWN[act] else [pytest.mark.thorough],
+            id=f"{name}-{provider}",
+        )
+        for name in names
+        for provider in PROVIDERS
+        # Spark keeps the state of transformWithState in RocksDB only
+        if (name, provider) != ("processor", "hdfs")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -28,35 +53,188 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def provide(session: SparkSession, name: str, provider: str) -> None:
-    if name == "processor" and provider == "hdfs":
-        pytest.skip("Spark keeps the state of transformWithState in RocksDB only")
-    session.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS[provider])
+def same(session: SparkSession, query: carry.Query, files: Path, place: Path, **how: object) -> str:
+    """Return how the answer differs from Spark's if a query is carried after some files."""
+    move = carry.adopted if how["act"] == "adopt" else carry.exported
+    session.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS[str(how["kept_by"])])
+    got, told = move(session, query, files, place, at=how["at"])
+    assert sum(one["entries"] for one in told["operators"]) > 0
+    expected = carry.expected(session, query, files, place)
+    assert expected
+    return answers.differences(expected, got)
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("name", ADOPTED)
+@pytest.mark.parametrize(("name", "provider"), cases("adopt", ADOPTED))
 def test_headgate_goes_on_where_plain_spark_stopped(
     session: SparkSession, files: Path, tmp_path: Path, name: str, provider: str
 ) -> None:
-    query = ADOPTED[name]
-    provide(session, name, provider)
-    got, told = carry.adopted(session, query, files, tmp_path, at=3)
-    expected = carry.expected(session, query, files, tmp_path)
-    assert expected
-    assert sum(one["entries"] for one in told["operators"]) > 0
-    assert answers.differences(expected, got) == ""
+    how = {"act": "adopt", "kept_by": provider, "at": 3}
+    assert same(session, ADOPTED[name], files, tmp_path, **how) == ""
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize(("name", "provider"), cases("export", EXPORTED))
 def test_plain_spark_goes_on_where_headgate_stopped(
     session: SparkSession, files: Path, tmp_path: Path, name: str, provider: str
 ) -> None:
-    query = EXPORTED[name]
-    provide(session, name, provider)
-    got, told = carry.exported(session, query, files, tmp_path, at=3)
-    expected = carry.expected(session, query, files, tmp_path)
-    assert expected
-    assert sum(one["entries"] for one in told["operators"]) > 0
-    assert answers.differences(expected, got) == ""
+    how = {"act": "export", "kept_by": provider, "at": 3}
+    assert same(session, EXPORTED[name], files, tmp_path, **how) == ""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("name", ADOPTED)
+def test_wherever_it_is_cut_the_answer_is_sparks(
+    session: SparkSession, tmp_path: Path, name: str, seed: int
+) -> None:
+    folder = tmp_path / "data"
+    carry.write_files(folder, seed=100 + seed)
+    provider = "rocksdb" if name == "processor" or seed % 2 else "hdfs"
+    for act, names in (("adopt", ADOPTED), ("export", EXPORTED)):
+        if name in names:
+            how = {"act": act, "kept_by": provider, "at": 1 + (seed * 7 + len(name)) % 5}
+            assert same(session, names[name], folder, tmp_path / act, **how) == "", (act, how)
+
+
+# -- what is refused --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain(
+    session: SparkSession, files: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[DataFrame, Path]:
+    """A source of three files, and the checkpoint of a plain query of windows over it."""
+    place = tmp_path_factory.mktemp("plain")
+    carry.come(files, place / "in", 3)
+    source = carry.source(session, place / "in", files)
+    query = AGGREGATES["windows, append"]
+    carry.run_plain(query.build(source), query, place / "plain", [])
+    return source, place / "plain"
+
+
+def digest(folder: Path) -> str:
+    found = hashlib.sha256()
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            found.update(str(file.relative_to(folder)).encode() + file.read_bytes())
+    return found.hexdigest()
+
+
+def other_key(frame: DataFrame) -> DataFrame:
+    return timed(frame).groupBy(F.window("ts", "10 seconds"), "s").agg(F.count("*").alias("n"))
+
+
+def other_figures(frame: DataFrame) -> DataFrame:
+    return timed(frame).groupBy(F.window("ts", "10 seconds"), "k").agg(F.count("*").alias("n"))
+
+
+def collected(frame: DataFrame) -> DataFrame:
+    window = F.window("ts", "10 seconds")
+    return timed(frame).groupBy(window, "k").agg(F.collect_list("x").alias("n"))
+
+
+def overlapping(frame: DataFrame) -> DataFrame:
+    window = F.window("ts", "10 seconds", "5 seconds")
+    return timed(frame).groupBy(window, "k").agg(F.count("*").alias("n"))
+
+
+def two(frame: DataFrame) -> DataFrame:
+    return other_figures(frame).groupBy("window").agg(F.sum("n").alias("n"))
+
+
+REFUSED = {
+    "another key": (other_key, CheckpointError, "k int.*s string"),
+    "other figures": (other_figures, CheckpointError, "count bigint, count bigint.*keeps count"),
+    "duplicates": (
+        lambda f: timed(f).dropDuplicates(["ts", "k"]),
+        CheckpointError,
+        "state is of stateStoreSave where the query has Deduplicate",
+    ),
+    "slices": (overlapping, UnsupportedQuery, 'option."headgate.windows", "whole"'),
+    "two operators": (two, UnsupportedQuery, "2 stateful operators"),
+    "no operator": (lambda f: f.select("k"), UnsupportedQuery, "0 stateful operators"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_query_of_another_state_is_refused_and_nothing_is_written(
+    plain: tuple[DataFrame, Path], tmp_path: Path, name: str
+) -> None:
+    build, error, text = REFUSED[name]
+    source, checkpoint = plain
+    before = digest(checkpoint)
+    query = carry.Query(build, "append")
+    with pytest.raises(error, match=text):
+        hg.adopt(carry.writer(build(source), query, tmp_path / "ours", []), str(checkpoint))
+    assert not (tmp_path / "ours").exists()
+    assert digest(checkpoint) == before
+
+
+def test_a_place_that_is_taken_is_refused(plain: tuple[DataFrame, Path], tmp_path: Path) -> None:
+    source, checkpoint = plain
+    query = AGGREGATES["windows, append"]
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "mine").write_text("kept")
+    writer = carry.writer(query.build(source), query, tmp_path / "ours", [])
+    with pytest.raises(CheckpointError, match="is there already and not empty"):
+        hg.adopt(writer, str(checkpoint))
+    with pytest.raises(CheckpointError, match="is there already and not empty"):
+        hg.export(writer, str(tmp_path / "ours"))
+    assert (tmp_path / "ours" / "mine").read_text() == "kept"
+
+
+def test_what_is_no_checkpoint_to_carry_is_refused(
+    plain: tuple[DataFrame, Path], tmp_path: Path
+) -> None:
+    source, checkpoint = plain
+    query = AGGREGATES["windows, append"]
+    writer = carry.writer(query.build(source), query, tmp_path / "ours", [])
+    with pytest.raises(CheckpointError, match="has no file metadata"):
+        hg.adopt(writer, str(tmp_path))
+    with pytest.raises(HeadgateError, match="no directory with a checkpoint of headgate's"):
+        hg.export(writer, str(tmp_path / "plain"))
+    assert not (tmp_path / "ours").exists()
+
+
+def damaged(origin: Path, place: Path, name: str) -> Path:
+    """Return a copy of a plain checkpoint in which something is otherwise."""
+    made = place / "plain"
+    shutil.copytree(origin, made)
+    newest = max(int(file.name) for file in (made / "commits").iterdir() if file.name.isdigit())
+    offsets = made / "offsets" / str(newest)
+    if name == "a batch that was begun":
+        (made / "offsets" / str(newest + 1)).write_text(offsets.read_text())
+    elif name == "another form of the log":
+        offsets.write_text(offsets.read_text().replace("v1", "v2", 1))
+    elif name == "no commit":
+        shutil.rmtree(made / "commits")
+    elif name == "notes that are no JSON":
+        offsets.write_text(offsets.read_text().replace("{", "", 1))
+    elif name == "headgate's own":
+        (made / "headgate").mkdir()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a batch that was begun", "ends within batch .* start the plain query once more"),
+        ("another form of the log", 'has the form "v2"'),
+        ("no commit", "has no committed batch"),
+        ("notes that are no JSON", "has a damaged log"),
+        ("headgate's own", "is a checkpoint of headgate's already"),
+    ],
+)
+def test_a_log_that_says_less_than_it_must_is_refused(
+    plain: tuple[DataFrame, Path], tmp_path: Path, name: str, text: str
+) -> None:
+    with pytest.raises(CheckpointError, match=text):
+        log.newest(damaged(plain[1], tmp_path, name))
+
+
+def test_a_log_is_written_as_it_was_read(plain: tuple[DataFrame, Path], tmp_path: Path) -> None:
+    found = log.newest(plain[1])
+    log.begin(tmp_path, found, ticks=True)
+    log.commit(tmp_path, found)
+    again = log.newest_of_ours(tmp_path)
+    assert again == found
+    assert json.loads(found.sources[0])

@@ -115,19 +115,16 @@ class DeduplicateOperator(Groupwise):
         """Return the schema of what is put out: ``v0 ..``."""
         return pa.schema([pa.field(f"v{i}", x.type) for i, x in enumerate(self.spec.outputs)])
 
-    def entries_schema(self) -> pa.Schema:
-        """Return the schema of `entries`: ``k0 ..``, and ``t``, the watermark that forgets the key."""
-        keys = [pa.field(f"k{i}", codec.arrow_type(x)) for i, x in enumerate(self.spec.keys)]
-        return pa.schema([*keys, pa.field("t", pa.int64())])
-
-    def entries(self, table: Table, emitted_us: int) -> pa.RecordBatch:
-        """Return the keys that are remembered at a watermark."""
+    def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
+        """Return the keys that are remembered, ``k0 ..``, and ``t``, the watermark that forgets each."""
+        del part
         rows = table.rows[table.live()]
         rows = rows[rows[:, self._forget_at] > emitted_us]
         words, strings = rows[:, 1 : self._forget_at], codec.Strings(*table.strings())
         keys = codec.decode(words, self.spec.keys, self.layout.key_at, strings)
         forget_us = pa.array(np.ascontiguousarray(rows[:, self._forget_at]))
-        return pa.RecordBatch.from_arrays([*keys, forget_us], schema=self.entries_schema())
+        names = [f"k{i}" for i in range(len(keys))]
+        return pa.RecordBatch.from_arrays([*keys, forget_us], names=[*names, "t"])
 
     def _read(self, _: Request, chosen: pa.Table) -> _Work:
         columns = [whole(chosen.column(f"k{i}")) for i in range(len(self.spec.keys))]

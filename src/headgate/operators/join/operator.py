@@ -218,6 +218,20 @@ class JoinOperator(Groupwise):
             return BEFORE_ALL_US
         return watermark_us + self.spec.holds_us
 
+    def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
+        """Return the rows of a side: ``k0 ..``, ``number``, `MET`, and ``v0 ..``, all of its leaves."""
+        del emitted_us  # what has expired is gone
+        live, strings = table.live(), codec.Strings(*table.strings())
+        rows = table.rows[live[table.rows[live, self._side_at] == part]]
+        here, layout = self.layout.sides[part], self.layout
+        keys = codec.decode(rows[:, self._key], self.spec.keys, layout.key_at, strings)
+        numbers = pa.array(np.ascontiguousarray(rows[:, self._side_at + 1]))
+        met = pa.array(rows[:, self._matched_at] != 0)
+        values = codec.decode(rows[:, self._value_start :], here.leaves, here.at, strings)
+        names = [f"k{i}" for i in range(len(keys))] + ["number", MET]
+        names += [f"v{i}" for i in range(len(values))]
+        return pa.RecordBatch.from_arrays([*keys, numbers, met, *values], names=names)
+
     # -- arriving records ---------------------------------------------------------------------------
 
     def _read(self, request: Request, chosen: pa.Table) -> tuple[_Arrived, _Arrived]:

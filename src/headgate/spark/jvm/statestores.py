@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -108,7 +108,7 @@ class _Function:
 
 
 def rewrite(
-    spark: SparkSession, origin: Path, target: Path, batch: int, rows: Callable[[], DataFrame]
+    spark: SparkSession, origin: Path, target: Path, batch: int, stores: Mapping[str, DataFrame]
 ) -> None:
     """Write state below `target`, as that after a batch, of the same form as the state below `origin`.
 
@@ -119,15 +119,17 @@ def rewrite(
     target : Path
         With the offsets of `batch`, and what Spark says of operators' state.
     batch : int
-    rows : callable
-        Gives entries as `entries` makes them, one partition for each of the state's.
+    stores : mapping of str to DataFrame
+        Entries as `entry_bytes` makes them, by the name of their store.
     """
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
     session = spark._jsparkSession
 
     def transformed(read: Jvm) -> Jvm:
         # of the very schema that was read, whose columns say more of nulls than ours
-        made = computed_rows(rows())
+        relation = next(each(read.queryExecution().analyzed().collectLeaves()))
+        name = relation.options().get("storeName")
+        made = computed_rows(stores["default" if name is None else str(name)])
         return session.internalCreateDataFrame(made, read.schema(), False)
 
     some = java_class(spark, "scala.Some")
@@ -147,7 +149,7 @@ def rewrite(
     rewriter.run()
 
 
-def entries(rows: DataFrame, keys: int, partitions: int) -> DataFrame:
+def entry_bytes(rows: DataFrame, keys: int, hashed: int, partitions: int) -> DataFrame:
     """Return entries of state as bytes, where Spark's own hash of their keys puts them.
 
     Parameters
@@ -156,16 +158,17 @@ def entries(rows: DataFrame, keys: int, partitions: int) -> DataFrame:
         Key and value columns.
     keys : int
         How many of them are the key.
+    hashed : int
+        How many of these say in which partition an entry is.
     partitions : int
         Of the state.
     """
     names = rows.columns
     key, value = ([F.col(name) for name in part] for part in (names[:keys], names[keys:]))
     kinds = [T.StructType(part) for part in (rows.schema.fields[:keys], rows.schema.fields[keys:])]
-    spread = rows.repartition(partitions, *key) if keys else rows.coalesce(1)
-    partition = F.struct(*key) if keys else F.struct()
+    spread = rows.repartition(partitions, *key[:hashed]) if hashed else rows.coalesce(1)
     return spread.select(
-        partition.alias("partition_key"),
+        F.lit(None).alias("partition_key"),  # of use to who spreads entries anew
         _row_bytes(kinds[0], key).alias("key_bytes"),
         _row_bytes(kinds[1], value).alias("value_bytes"),
         F.lit("default").alias("column_family_name"),

@@ -85,7 +85,7 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         if where.url is not None or where.temporary:
             msg = "a checkpoint is adopted into a directory; give the writer one to write to."
             raise CheckpointError(msg)
-        log.refuse_used(where.path)
+        undo.enter_context(log.fresh(where.path))
         session = clone_of(spark)
         session.conf.set(
             _ADAPTIVE, "false"
@@ -102,11 +102,11 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
             )
             for operator, row in pairs
         }
-        target, uuid, unlock = opened(spark, where, identity(query, config), undo)
-        log.write(where.path, newest, ticks=True)
+        target, uuid, _ = opened(spark, where, identity(query, config), undo)
+        log.begin(where.path, newest, ticks=True)
         log.copy_beside(origin, where.path)
+        log.commit(where.path, newest)
         states = _state_step(spark, query, config, given, newest, target, uuid)
-        unlock()
     return {
         "checkpoint": target.location,
         "batch": newest.batch,

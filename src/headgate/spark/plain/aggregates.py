@@ -12,61 +12,73 @@ from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import NO_TIME_US
 from headgate.spark.jvm.expressions import data_type
 from headgate.spark.jvm.gateway import each
-from headgate.spark.plain.asked import PlainState, check_columns, check_key, flat, struct_of
+from headgate.spark.plain.asked import PlainState, check_columns, fields_of, flat, named
 from headgate.spark.plain.buffers import buffer_types, form_of
 from headgate.spark.read import types
 from headgate.spark.read.expressions import sql_text
 from headgate.spark.read.plan import AggregateParts, PlannedOperator, Routed
 
+SESSION_START = ("sessionStartTime", T.TimestampType())
+"""What Spark puts behind the keys of a session; the session itself is a value."""
 
-def aggregate_parts(operator: PlannedOperator) -> AggregateParts:
-    """Return what an aggregate consists of, if its state can be carried.
+
+def parts_of(operator: PlannedOperator) -> AggregateParts:
+    """Return what an aggregate consists of."""
+    assert operator.aggregate is not None
+    return operator.aggregate
+
+
+def of_aggregate(asked: PlainState) -> DataFrame:
+    """Return an aggregate's entries as records.
 
     Raises
     ------
     UnsupportedQuery
+        Its windows overlap and are kept as slices, or a function keeps something else here.
+    CheckpointError
+        The state is of another aggregate.
     """
-    parts, time = operator.aggregate, operator.spec.time
-    assert parts is not None
+    operator, parts = asked.operator, parts_of(asked.operator)
+    time = operator.spec.time
     if time is not None and time.sliced:
         msg = (
-            "state of overlapping windows cannot be carried as slices; write "
+            "state of overlapping windows cannot be taken over as slices; write "
             '.option("headgate.windows", "whole"), with which headgate keeps windows as Spark does.'
         )
         raise UnsupportedQuery(msg)
-    if time is not None and time.session:
-        msg = "state of session windows cannot be carried between Spark and headgate yet."
-        raise UnsupportedQuery(msg)
-    return parts
-
-
-def of_aggregate(asked: PlainState) -> DataFrame:
-    """Return an aggregate's entries as records."""
-    operator, parts = asked.operator, aggregate_parts(asked.operator)
     state = asked.load()
-    check_key(operator, state, parts.grouping)
+    session = time is not None and time.session
+    groups = named(parts.grouping)
     kinds = [buffer_types(part) for part in parts.parts]
-    wanted = [
+    buffers = [
         (attribute.name(), data_type(attribute.dataType()))
         for part in parts.parts
         for attribute in each(part.function.aggBufferAttributes())
     ]
-    found = [(field.name, field.dataType) for field in struct_of(state, "value").fields]
-    check_columns(operator.what, found, wanted)
-    rows, _ = flat(state, "key", "value")
-    keys, start_us = key_columns(
-        operator, parts, [F.col(f"s{i}") for i in range(len(rows.columns))]
-    )
-    buffer = [F.col(f"s{i}") for i in range(len(parts.grouping), len(rows.columns))]
+    if session:
+        without = [one for i, one in enumerate(groups) if i != parts.time_index]
+        check_columns(operator.what, fields_of(state, "key"), [*without, SESSION_START])
+        check_columns(operator.what, fields_of(state, "value"), [*groups, *buffers])
+        rows = flat(state, "value")
+    else:
+        check_columns(operator.what, fields_of(state, "key"), groups)
+        check_columns(operator.what, fields_of(state, "value"), buffers)
+        rows = flat(state, "key", "value")
+    columns = [F.col(name) for name in rows.columns]
+    keys, start_us = key_columns(operator, parts, columns)
+    buffer = columns[len(groups) :]
+    leaves = {routed.name: routed.leaf for routed in operator.values}
     values: list[Routed] = []
+    if session:
+        ends_us = F.unix_micros(columns[parts.time_index].getField("end"))
+        values.append(Routed("v0", leaves["v0"], ends_us))
     at = 0
     for part, own in zip(parts.parts, kinds, strict=True):
         form = form_of(part, ordered=asked.ordered)
         taken = form.taken(own, buffer[at : at + len(own)])
         at += len(own)
         for name, value in zip(part.values, taken, strict=True):
-            leaf = next(one.leaf for one in operator.values if one.name == name)
-            values.append(Routed(name, leaf, value))
+            values.append(Routed(name, leaves[name], value))
     return asked.routed(rows, keys, values, start_us)
 
 

@@ -51,13 +51,10 @@ class PlainState:
         return rows.select(*(value.alias(name) for name, value in columns.items()))
 
 
-def flat(state: DataFrame, *structs: str) -> tuple[DataFrame, list[T.DataType]]:
-    """Return the fields of `structs` as columns ``s0 ..``, and their types."""
-    fields = [field for name in structs for field in struct_of(state, name).fields]
-    opened = state.select(*(f"{name}.*" for name in structs)).toDF(
-        *(f"s{i}" for i in range(len(fields)))
-    )
-    return opened, [field.dataType for field in fields]
+def flat(state: DataFrame, *structs: str) -> DataFrame:
+    """Return the fields of `structs` as columns ``s0 ..``."""
+    count = sum(len(struct_of(state, name).fields) for name in structs)
+    return state.select(*(f"{name}.*" for name in structs)).toDF(*(f"s{i}" for i in range(count)))
 
 
 def struct_of(state: DataFrame, name: str) -> T.StructType:
@@ -65,6 +62,19 @@ def struct_of(state: DataFrame, name: str) -> T.StructType:
     found = state.schema[name].dataType
     assert isinstance(found, T.StructType)
     return found
+
+
+def fields_of(state: DataFrame, name: str) -> list[tuple[str, T.DataType]]:
+    """Return the names and types of the fields of a column that is a struct."""
+    return [(field.name, field.dataType) for field in struct_of(state, name).fields]
+
+
+def named(expressions: Sequence[Jvm]) -> list[tuple[str, T.DataType]]:
+    """Return the names and types of expressions; without a name where Spark makes one up."""
+    return [
+        (one.name() if class_name(one) == "AttributeReference" else "", data_type(one.dataType()))
+        for one in expressions
+    ]
 
 
 def check_columns(
@@ -101,9 +111,4 @@ def _listed(columns: Sequence[tuple[str, T.DataType]]) -> str:
 
 def check_key(operator: PlannedOperator, state: DataFrame, keys: Sequence[Jvm]) -> None:
     """Refuse a state whose keys are not those of the query, by name and type."""
-    wanted = [
-        (one.name() if class_name(one) == "AttributeReference" else "", data_type(one.dataType()))
-        for one in keys
-    ]
-    found = [(field.name, field.dataType) for field in struct_of(state, "key").fields]
-    check_columns(operator.what, found, wanted)
+    check_columns(operator.what, fields_of(state, "key"), named(keys))

@@ -25,7 +25,7 @@ def of_keys(asked: PlainState, spec: DeduplicateSpec) -> DataFrame:
     attributes = list(each(node.keys()))
     state = asked.load()
     check_key(operator, state, attributes)
-    rows, _ = flat(state, "key", "value")
+    rows = flat(state, "key", "value")
     keys: list[Routed] = []
     time_us: Column | None = None
     for index, attribute in enumerate(attributes):

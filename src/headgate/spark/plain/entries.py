@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -10,21 +10,22 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headgate.operators.aggregate import AggregateOperator
 from headgate.operators.build import Spec, operator_of
-from headgate.operators.deduplicate import DeduplicateOperator, DeduplicateSpec
-from headgate.operators.spec import AggregateSpec
 from headgate.spark.job.job import OperatorState
 from headgate.spark.jvm.expressions import data_type
 from headgate.spark.jvm.gateway import class_name, each
 from headgate.spark.jvm.plans import ArrowMap
-from headgate.spark.plain.aggregates import aggregate_parts
+from headgate.spark.plain.aggregates import parts_of
 from headgate.spark.plain.buffers import buffer_types, form_of
 from headgate.spark.read import types
 from headgate.spark.read.aggregate import time_value
 from headgate.spark.read.plan import PlannedOperator
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.heap import HeapStore
+from headgate.state.ports import EMPTY_TOKEN
+
+DEFAULT = "default"
+"""Spark's name of an operator's store where it has one."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class EntriesTask:
     ----------
     operator : str
     spec : Spec
+    part : int
+        As of `Operator.entries`.
     checkpoint : str
     tokens, steps, emitted_us : sequence
         As of `OperatorState`.
@@ -44,6 +47,7 @@ class EntriesTask:
 
     operator: str
     spec: Spec
+    part: int
     checkpoint: str
     tokens: Sequence[str]
     steps: Sequence[int]
@@ -53,65 +57,114 @@ class EntriesTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the groups, one after the other."""
         operator = operator_of(self.spec)
-        assert isinstance(operator, AggregateOperator | DeduplicateOperator)
         checkpoint = Checkpoint(self.checkpoint, self.store)
         for batch in batches:
             for group in batch.column(0).to_pylist():
+                if self.tokens[group] == EMPTY_TOKEN:
+                    continue
                 store = HeapStore(operator.layout.table)
                 chain = checkpoint.chain(self.operator, group, self.steps[group])
                 table = store.acquire(group, self.tokens[group], chain)
-                yield operator.entries(table, self.emitted_us[group])
+                yield operator.entries(table, self.emitted_us[group], self.part)
 
 
-def entries_of(
-    spark: SparkSession,
-    operator: PlannedOperator,
-    state: OperatorState,
-    checkpoint: Checkpoint,
-    *,
-    ordered: bool,
-) -> tuple[DataFrame, int]:
-    """Return the entries of plain Spark's state, and how many of their columns are the key.
+@dataclass(frozen=True)
+class Entries:
+    """Entries of one of Spark's stores.
 
-    Parameters
+    Attributes
     ----------
+    rows : DataFrame
+        Key columns, then value columns.
+    keys : int
+        How many are the key.
+    hashed : int
+        How many of these say in which partition an entry is.
+    """
+
+    rows: DataFrame
+    keys: int
+    hashed: int
+
+
+def entries(rows: DataFrame, keys: Sequence[Column], values: Sequence[Column]) -> Entries:
+    """Return entries over columns of `rows`, spread by the whole key."""
+    columns = [column.alias(f"s{i}") for i, column in enumerate([*keys, *values])]
+    return Entries(rows.select(*columns), len(keys), len(keys))
+
+
+@dataclass(frozen=True)
+class OurState:
+    """The state of one of headgate's operators, and the forms of plain Spark's.
+
+    Attributes
+    ----------
+    spark : SparkSession
+    operator : PlannedOperator
+    state : OperatorState
+    checkpoint : Checkpoint
+    form : callable
+        Reads state of the same operator in plain Spark, of which there is none; as `PlainState.load`.
     ordered : bool
         Whether records have an order of their own.
-
-    Raises
-    ------
-    UnsupportedQuery
-        The two keep different things.
     """
-    spec, task = (
-        operator.spec,
-        EntriesTask(
-            operator.id,
-            operator.spec,
+
+    spark: SparkSession
+    operator: PlannedOperator
+    state: OperatorState
+    checkpoint: Checkpoint
+    form: Callable[..., DataFrame]
+    ordered: bool
+
+    def part(self, values: Sequence[T.StructField], part: int = 0) -> DataFrame:
+        """Return what `Operator.entries` gives of all key groups: ``k0 ..``, then `values`."""
+        keys = [T.StructField(k.name, types.spark_type(k.leaf)) for k in self.operator.keys]
+        state, checkpoint = self.state, self.checkpoint
+        task = EntriesTask(
+            self.operator.id,
+            self.operator.spec,
+            part,
             checkpoint.location,
             state.tokens,
             state.steps,
             state.emitted_us,
             checkpoint.options,
-        ),
-    )
-    groups = spark.range(0, len(state.tokens), 1, state.assignment.slots)
-    if isinstance(spec, AggregateSpec):
-        keys, values = _of_aggregate(operator, ordered=ordered)
-        schema = operator.raw_schema
-    else:
-        assert isinstance(spec, DeduplicateSpec), spec
-        keys, values = _of_keys(operator)
-        fields = [T.StructField(k.name, types.spark_type(k.leaf)) for k in operator.keys]
-        schema = T.StructType([*fields, T.StructField("t", T.LongType())])
-    rows = ArrowMap(task, schema).apply(groups)
-    columns = [column.alias(f"s{i}") for i, column in enumerate([*keys, *values])]
-    return rows.select(*columns), len(keys)
+        )
+        groups = self.spark.range(0, len(state.tokens), 1, state.assignment.slots)
+        return ArrowMap(task, T.StructType([*keys, *values])).apply(groups)
 
 
-def _of_aggregate(operator: PlannedOperator, *, ordered: bool) -> tuple[list[Column], list[Column]]:
-    parts = aggregate_parts(operator)
-    keys, values = [], []
+def key_values(kinds: Sequence[T.DataType]) -> list[Column]:
+    """Return the values of which ``k0 ..`` are the leaves, by their types."""
+    found, at = [], 0
+    for kind in kinds:
+        width = types.leaf_count(kind)
+        found.append(types.rebuild(kind, [F.col(f"k{i}") for i in range(at, at + width)]))
+        at += width
+    return found
+
+
+def of_aggregate(ours: OurState) -> Entries:
+    """Return an aggregate's windows, keys and buffers.
+
+    Raises
+    ------
+    UnsupportedQuery
+        A function keeps something else here.
+    """
+    operator = ours.operator
+    keys, values, hashed = _aggregate_columns(operator, ordered=ours.ordered)
+    own = operator.raw_schema.fields[len(operator.keys) :]
+    found = entries(ours.part(own), keys, values)
+    return Entries(found.rows, found.keys, hashed)
+
+
+def _aggregate_columns(
+    operator: PlannedOperator, *, ordered: bool
+) -> tuple[list[Column], list[Column], int]:
+    parts, time = parts_of(operator), operator.spec.time
+    keys: list[Column] = []
+    values: list[Column] = []
     for index, (expression, span) in enumerate(zip(parts.grouping, parts.spans, strict=True)):
         kind = data_type(expression.dataType())
         if index == parts.time_index:
@@ -122,17 +175,20 @@ def _of_aggregate(operator: PlannedOperator, *, ordered: bool) -> tuple[list[Col
         kinds = buffer_types(part)
         given = form_of(part, ordered=ordered).given(kinds, [F.col(name) for name in part.values])
         values += [one.cast(kind) for one, kind in zip(given, kinds, strict=True)]
-    return keys, values
+    if time is None or not time.session:
+        return keys, values, len(keys)
+    # a session is a value, behind the keys it has its start, and Spark spreads by the others
+    session = keys[parts.time_index]
+    others = [key for index, key in enumerate(keys) if index != parts.time_index]
+    return [*others, session.getField("start")], [*keys, *values], len(others)
 
 
-def _of_keys(operator: PlannedOperator) -> tuple[list[Column], list[Column]]:
-    assert operator.node is not None
-    keys, at = [], 0
-    for attribute in each(operator.node.keys()):
-        kind = data_type(attribute.dataType())
-        width = types.leaf_count(kind)
-        keys.append(types.rebuild(kind, [F.col(f"k{i}") for i in range(at, at + width)]))
-        at += width
-    within = class_name(operator.node) == "DeduplicateWithinWatermark"
+def of_keys(ours: OurState) -> Entries:
+    """Return the keys that were seen."""
+    node = ours.operator.node
+    assert node is not None
+    keys = key_values([data_type(one.dataType()) for one in each(node.keys())])
+    within = class_name(node) == "DeduplicateWithinWatermark"
     # of a key that is remembered as long as its time is open, Spark keeps nothing but the key
-    return keys, [F.col("t") if within else F.lit(None)]
+    values = [F.col("t") if within else F.lit(None)]
+    return entries(ours.part([T.StructField("t", T.LongType())]), keys, values)

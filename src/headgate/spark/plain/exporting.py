@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,18 @@ from headgate.spark.jvm.expressions import data_type, known_not_null
 from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.plans import analysed, named_as, of_rows, replace_leaf
 from headgate.spark.jvm.sessions import clone_of
-from headgate.spark.jvm.statestores import entries, rewrite, state_metadata
+from headgate.spark.jvm.statestores import entry_bytes, rewrite, state_metadata, state_rows
 from headgate.spark.jvm.tick import Tick
 from headgate.spark.launch import opened
 from headgate.spark.plain import log
 from headgate.spark.plain.adopting import check_order, paired
-from headgate.spark.plain.entries import entries_of
+from headgate.spark.plain.entries import OurState
+from headgate.spark.plain.leaving import stores
 from headgate.spark.plain.records import check_name
 from headgate.spark.settings import options as own
 from headgate.spark.sparkwriter import SparkWriter
 from headgate.spark.start import identity, planned
+from headgate.spark.step.machine import drained
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 
@@ -82,7 +85,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
                 f"{place} is no directory with a checkpoint of headgate's; give that of the query."
             )
             raise CheckpointError(msg)
-        origin, _, unlock = opened(spark, where, identity(query, config), undo)
+        origin, _, _ = opened(spark, where, identity(query, config), undo)
         latest, newest = _at_rest(origin, where.path)
         skeleton = Path(tempfile.mkdtemp(prefix="headgate-export-"))
         undo.callback(shutil.rmtree, skeleton, ignore_errors=True)
@@ -93,18 +96,24 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         ((operator, row),) = paired(query, state_metadata(session, skeleton))
         check_name(operator, row.operatorName)
         state = OperatorState.recovered(latest, operator.id)
-        rows, keys = entries_of(session, operator, state, origin, ordered=ordered)
+        form = partial(state_rows, session, skeleton, int(row.operatorId), 0)
+        given = stores(OurState(session, operator, state, origin, form, ordered))
         batch = max(0, int(latest.engine["sink_batch"]))
         notes = log.entry(skeleton, 0).notes | {
             name: newest.notes[name] for name in ("batchWatermarkMs", "batchTimestampMs")
         }
-        target.mkdir(parents=True, exist_ok=True)
+        newest = replace(newest, batch=batch, notes=notes)
+        undo.enter_context(log.fresh(target))
         _copy_forms(skeleton / "state", target / "state")
-        log.write(target, replace(newest, batch=batch, notes=notes), ticks=False)
-        log.copy_beside(where.path, target)
+        log.begin(target, newest, ticks=False)
         partitions = int(row.numPartitions)
-        rewrite(session, skeleton, target, batch, lambda: entries(rows, keys, partitions))
-        unlock()
+        parted = {
+            name: entry_bytes(one.rows, one.keys, one.hashed, partitions)
+            for name, one in given.items()
+        }
+        rewrite(session, skeleton, target, batch, parted)
+        log.copy_beside(where.path, target)
+        log.commit(target, newest)
     return {
         "checkpoint": str(target),
         "batch": batch,
@@ -132,7 +141,11 @@ def _at_rest(origin: Checkpoint, path: Path) -> tuple[Manifest, log.LogEntry]:
     unsettled = ""
     if waiting:
         unsettled = f"records wait for slots of {', '.join(waiting)}"
-    elif newest.batch < latest.spark_batch or newest.sources != latest.engine["sources"]:
+    elif (
+        newest.batch < latest.spark_batch
+        or newest.sources != latest.engine["sources"]
+        or not _drain_is_out(origin, latest)
+    ):
         unsettled = "its last step may not be with the sink"
     if unsettled:
         msg = (
@@ -145,6 +158,13 @@ def _at_rest(origin: Checkpoint, path: Path) -> tuple[Manifest, log.LogEntry]:
     notes = newest.notes | {"batchWatermarkMs": watermark_ms}
     after_ms = max(newest.next_watermark_ms, watermark_ms)
     return latest, replace(newest, notes=notes, next_watermark_ms=after_ms)
+
+
+def _drain_is_out(origin: Checkpoint, latest: Manifest) -> bool:
+    """Return whether the sink has what was due when the sources had ended; Spark knows nothing of it."""
+    if not drained(latest):
+        return True
+    return bool((origin.read_intent(latest.step) or {}).get("delivered"))
 
 
 def _run_on_nothing(spark: SparkSession, df: DataFrame, mode: str, checkpoint: Path) -> None:

@@ -20,7 +20,7 @@ from headgate.spark.jvm.plans import named_as, of_rows, replace_leaf
 from headgate.spark.plain.asked import PlainState, struct_of
 from headgate.spark.step.exchange import routed_columns
 
-_MATCHED = "matched"
+MATCHED = "matched"
 """What Spark calls the flag behind a row's columns."""
 
 
@@ -45,8 +45,8 @@ def of_rows_waiting(asked: PlainState, spec: JoinSpec) -> DataFrame:
                 continue  # it is out, and may meet as many others as it likes
             over = operator.input_plan
             for other, (old, waiting) in enumerate(sides):
-                chosen = waiting.where(F.col(_MATCHED) == met if other == side else F.lit(False))
-                new = named_as(chosen.drop(_MATCHED), list(each(old.output())))
+                chosen = waiting.where(F.col(MATCHED) == met if other == side else F.lit(False))
+                new = named_as(chosen.drop(MATCHED), list(each(old.output())))
                 over = replace_leaf(asked.spark, over, old, new)
             if over.isStreaming():
                 msg = (
@@ -58,15 +58,15 @@ def of_rows_waiting(asked: PlainState, spec: JoinSpec) -> DataFrame:
 
 
 def _side(asked: PlainState, plan: Jvm, side: int) -> tuple[Jvm, DataFrame]:
-    """Return a side's plan, and its rows in the order of what that puts out, with `_MATCHED` behind."""
+    """Return a side's plan, and its rows in the order of what that puts out, with `MATCHED` behind."""
     name = ("left", "right")[side]
     state = asked.load(storeName=f"{name}-keyWithIndexToValue")
     fields = struct_of(state, "value").fields
     there = [field.name for field in fields]
     wanted = [attribute.name() for attribute in each(plan.output())]
     twice = {one for one in there if there.count(one) > 1 or wanted.count(one) > 1}
-    missing = {one for one in there if one not in wanted and one != _MATCHED}
-    if twice or missing or there[-1] != _MATCHED:
+    missing = {one for one in there if one not in wanted and one != MATCHED}
+    if twice or missing or there[-1] != MATCHED:
         what = ", ".join(sorted(twice | missing)) or "no flag matched"
         msg = (
             f"the state of the {name} side has {what}, which cannot be told apart from columns of "
@@ -87,7 +87,7 @@ def _side(asked: PlainState, plan: Jvm, side: int) -> tuple[Jvm, DataFrame]:
             raise CheckpointError(msg)
         else:
             columns.append(F.lit(None).cast(kind).alias(attribute.name()))
-    flag = F.coalesce(F.col(f"value.{_MATCHED}"), F.lit(False)).alias(_MATCHED)
+    flag = F.coalesce(F.col(f"value.{MATCHED}"), F.lit(False)).alias(MATCHED)
     return plan, state.select(*columns, flag)
 
 

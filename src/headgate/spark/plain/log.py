@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from headgate.core.input import shown
 _VERSION = "v1"
 _NOTHING = "-"
 """What Spark writes for a source that has given nothing yet."""
+
+_TICK = "0"
+"""An offset of headgate's own source, from which it goes on."""
 
 _WATERMARK = "nextBatchWatermarkMs"
 
@@ -112,8 +117,8 @@ def entry(path: Path, batch: int) -> LogEntry:
     return LogEntry(batch, noted, offsets, int(done.get(_WATERMARK, 0)))
 
 
-def write(path: Path, found: LogEntry, *, ticks: bool) -> None:
-    """Write one batch as all that Spark's log at `path` knows.
+def begin(path: Path, found: LogEntry, *, ticks: bool) -> None:
+    """Write what Spark notes when a batch begins.
 
     Parameters
     ----------
@@ -121,9 +126,13 @@ def write(path: Path, found: LogEntry, *, ticks: bool) -> None:
         Whether headgate's own source comes behind the others.
     """
     lines = [_VERSION, json.dumps(found.notes, separators=(",", ":")), *found.offsets]
-    _put(path / "offsets" / str(found.batch), [*lines, "0"] if ticks else lines)
-    commit = json.dumps({_WATERMARK: found.next_watermark_ms}, separators=(",", ":"))
-    _put(path / "commits" / str(found.batch), [_VERSION, commit])
+    _put(path / "offsets" / str(found.batch), [*lines, _TICK] if ticks else lines)
+
+
+def commit(path: Path, found: LogEntry) -> None:
+    """Write what Spark notes when a batch is done."""
+    done = json.dumps({_WATERMARK: found.next_watermark_ms}, separators=(",", ":"))
+    _put(path / "commits" / str(found.batch), [_VERSION, done])
 
 
 def copy_beside(origin: Path, target: Path) -> None:
@@ -143,6 +152,24 @@ def refuse_used(path: Path) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         msg = f"{path} is there already and not empty; name a new directory."
         raise CheckpointError(msg)
+
+
+@contextmanager
+def fresh(path: Path) -> Iterator[None]:
+    """Have a directory made within; what there is of it goes again where that fails.
+
+    Raises
+    ------
+    CheckpointError
+        There is something in it.
+    """
+    refuse_used(path)
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
 def _numbers(directory: Path) -> list[int]:

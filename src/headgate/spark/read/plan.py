@@ -99,6 +99,28 @@ class AggregateParts:
     parts: tuple[AggregatePart, ...]
 
 
+@dataclass(frozen=True)
+class JoinPart:
+    """What one side of a join consists of.
+
+    Attributes
+    ----------
+    attributes : tuple of attribute
+        What comes out of it.
+    spans : tuple of (int, int)
+        Their leaves, from the first up to the last.
+    compared : tuple of (int, expression)
+        Leaves that are only compared.
+    keys : tuple of expression
+        What is equal to the other side's.
+    """
+
+    attributes: tuple[Jvm, ...]
+    spans: tuple[tuple[int, int], ...]
+    compared: tuple[tuple[int, Jvm], ...]
+    keys: tuple[Jvm, ...]
+
+
 @dataclass
 class PlannedOperator:
     """One stateful operator of a query.
@@ -143,6 +165,8 @@ class PlannedOperator:
         The node that was read, as it stands in the query.
     aggregate : AggregateParts or None
         Of an aggregate.
+    join : tuple of JoinPart
+        Of a join: its left and its right side.
     """
 
     id: str
@@ -164,6 +188,7 @@ class PlannedOperator:
     feeds: tuple[PlannedOperator, ...] = ()
     node: Jvm | None = None
     aggregate: AggregateParts | None = None
+    join: tuple[JoinPart, ...] = ()
 
     @property
     def shared(self) -> bool:
