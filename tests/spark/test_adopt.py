@@ -185,7 +185,7 @@ def test_a_place_that_is_taken_is_refused(plain: tuple[DataFrame, Path], tmp_pat
 def test_what_is_no_checkpoint_to_carry_is_refused(
     plain: tuple[DataFrame, Path], tmp_path: Path
 ) -> None:
-    source, checkpoint = plain
+    source, _ = plain
     query = AGGREGATES["windows, append"]
     writer = carry.writer(query.build(source), query, tmp_path / "ours", [])
     with pytest.raises(CheckpointError, match="has no file metadata"):

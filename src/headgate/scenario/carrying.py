@@ -8,7 +8,13 @@ from typing import Any, Literal
 
 from headgate.core.errors import ConfigError
 from headgate.core.input import shown
-from headgate.scenario.spark import SparkEngine, call_user, engine_module, sparks_errors
+from headgate.scenario.spark import (
+    SparkEngine,
+    call_user,
+    check_arguments,
+    engine_module,
+    sparks_errors,
+)
 
 Act = Literal["adopt", "export"]
 
@@ -50,6 +56,7 @@ def carry_checkpoint(
         with sparks_errors():
             workload = engine.workload(query)
             given = {**workload.options, **options}
+            check_arguments(query, workload, given)
             made = call_user(query, lambda: workload.build(engine.session(), **given))
             writer = _writer(query, made, output_mode or workload.output_mode)
             writer = writer.option("checkpointLocation", str(ours.absolute()))

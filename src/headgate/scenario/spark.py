@@ -86,7 +86,7 @@ class SparkEngine:
         make = getattr(workload, "beside", None)
         if make is not None and self._beside is None:
             options = _build_options(workload, scenario)
-            _check_arguments(scenario.workload, workload, options)
+            check_arguments(scenario.workload, workload, options)
             place = _placed(scenario.checkpoint)
             self._beside = make(place.with_name(f"{place.name}-beside"), options)
         return self._beside
@@ -154,7 +154,7 @@ class SparkEngine:
         """
         try:
             workload = self.workload(name)
-            _check_arguments(name, workload, {**workload.options, **options})
+            check_arguments(name, workload, {**workload.options, **options})
         except ConfigError as error:
             msg = f"{where} {error}"
             raise ConfigError(msg) from error
@@ -162,7 +162,7 @@ class SparkEngine:
     def _built(self, workload: Any, scenario: Scenario) -> Any:
         """Return the workload's query; what it does not take is refused before Spark starts."""
         options = self._options(workload, scenario)
-        _check_arguments(scenario.workload, workload, options)
+        check_arguments(scenario.workload, workload, options)
         options = _begun(workload, scenario, options)
         if getattr(workload, "beside", None) is not None:
             self._conf = {**workload.beside.conf(self._conf), **self._conf}
@@ -363,7 +363,7 @@ def call_user(name: str, work: Callable[[], Any], what: str = "make a query") ->
         raise ConfigError(msg) from error
 
 
-def _check_arguments(name: str, workload: Any, options: Mapping[str, Any]) -> None:
+def check_arguments(name: str, workload: Any, options: Mapping[str, Any]) -> None:
     """Refuse options that a workload's function, or the source of a built-in one, does not take."""
     try:
         parameters = inspect.signature(workload.build).parameters
