@@ -51,7 +51,7 @@ class Placing:
 
     def handleBatch(
         self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
-    ) -> pa.RecordBatch:
+    ) -> pa.RecordBatch | None:
         """Put every entry where it belongs."""
         which = batch.rows.column(_WHICH).to_numpy()
         for number, name in enumerate(self.names):
@@ -64,7 +64,7 @@ class Placing:
             columns = [rows.column(one) for one in own]
             named = [one.removeprefix(prefix) for one in own]
             state.put(name, batch.of[mine], pa.RecordBatch.from_arrays(columns, names=named))
-        return pa.RecordBatch.from_pylist([], schema=pa.schema([]))
+        return None
 
     def handleExpired(
         self, keys: pa.RecordBatch, expired: Keyed, state: State, timers: Timers
