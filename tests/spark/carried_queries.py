@@ -31,6 +31,10 @@ def _figures() -> list[Any]:
         F.avg("d").alias("mean"),
         F.sum("m").alias("money"),
         F.avg("m").alias("price"),
+        # decimals of few digits, which Spark adds up without their point
+        F.sum(F.col("p").cast("decimal(8,2)") / 4).alias("quarters"),
+        F.sum(F.col("p").cast("decimal(7,2)")).alias("cents"),
+        F.avg(F.col("p").cast("decimal(7,2)")).alias("cent"),
     ]
 
 

@@ -94,8 +94,15 @@ def start(
     return _start_slots(df, settings, plan, watch)
 
 
-def planned(df: DataFrame, settings: QuerySettings) -> PlannedQuery:
+def planned(df: DataFrame, settings: QuerySettings, *, arrivals: bool = True) -> PlannedQuery:
     """Return a query as its settings have it run in slots.
+
+    Parameters
+    ----------
+    df : DataFrame
+    settings : QuerySettings
+    arrivals : bool
+        False for a query that is only looked at: nobody asks when its records arrived.
 
     Raises
     ------
@@ -105,8 +112,9 @@ def planned(df: DataFrame, settings: QuerySettings) -> PlannedQuery:
     return read(
         df,
         settings.mode,
-        own.ARRIVAL.of(settings.options),
+        own.ARRIVAL.of(settings.options) if arrivals else None,
         own.ORDERED.of(settings.options) or (),
+        asks_kafka=arrivals,
         whole_windows=own.WINDOWS.of(settings.options) == own.WHOLE,
     )
 

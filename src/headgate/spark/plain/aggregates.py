@@ -11,9 +11,8 @@ from pyspark.sql import types as T
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.spec import NO_TIME_US
 from headgate.spark.jvm.expressions import data_type
-from headgate.spark.jvm.gateway import each
 from headgate.spark.plain.asked import PlainState, check_columns, fields_of, flat, named
-from headgate.spark.plain.buffers import buffer_types, form_of
+from headgate.spark.plain.buffers import form_of, stored, stored_types
 from headgate.spark.read import types
 from headgate.spark.read.expressions import sql_text
 from headgate.spark.read.plan import AggregateParts, PlannedOperator, Routed
@@ -49,20 +48,17 @@ def of_aggregate(asked: PlainState) -> DataFrame:
     state = asked.load()
     session = time is not None and time.session
     groups = named(parts.grouping)
-    kinds = [buffer_types(part) for part in parts.parts]
-    buffers = [
-        (attribute.name(), data_type(attribute.dataType()))
-        for part in parts.parts
-        for attribute in each(part.function.aggBufferAttributes())
-    ]
+    there = fields_of(state, "value")
+    own = there[len(groups) :] if session else there
+    buffers = stored(parts.parts, own)
     if session:
         without = [one for i, one in enumerate(groups) if i != parts.time_index]
         check_columns(operator.what, fields_of(state, "key"), [*without, SESSION_START])
-        check_columns(operator.what, fields_of(state, "value"), [*groups, *buffers])
+        check_columns(operator.what, there, [*groups, *buffers])
         rows = flat(state, "value")
     else:
         check_columns(operator.what, fields_of(state, "key"), groups)
-        check_columns(operator.what, fields_of(state, "value"), buffers)
+        check_columns(operator.what, there, buffers)
         rows = flat(state, "key", "value")
     columns = [F.col(name) for name in rows.columns]
     keys, start_us = key_columns(operator, parts, columns)
@@ -73,10 +69,11 @@ def of_aggregate(asked: PlainState) -> DataFrame:
         ends_us = F.unix_micros(columns[parts.time_index].getField("end"))
         values.append(Routed("v0", leaves["v0"], ends_us))
     at = 0
-    for part, own in zip(parts.parts, kinds, strict=True):
-        form = form_of(part, ordered=asked.ordered)
-        taken = form.taken(own, buffer[at : at + len(own)])
-        at += len(own)
+    for part in parts.parts:
+        kinds = stored_types(part, own[at:])
+        form = form_of(part, kinds, ordered=asked.ordered)
+        taken = form.taken(kinds, buffer[at : at + len(kinds)])
+        at += len(kinds)
         for name, value in zip(part.values, taken, strict=True):
             values.append(Routed(name, leaves[name], value))
     return asked.routed(rows, keys, values, start_us)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -98,6 +99,25 @@ def _by_given(kinds: Kinds, values: Columns) -> list[Column]:
     return [types.rebuild(kinds[0], values[width:]), types.rebuild(kinds[1], values[:width])]
 
 
+def _without_point(scale: int) -> Form:
+    """Return the form of a decimal's sum as a whole number, alone or with a count."""
+    whole, least = Decimal(10**scale), Decimal(1).scaleb(-scale)
+
+    def taken(_: Kinds, buffer: Columns) -> list[Column]:
+        total = (buffer[0].cast(T.DecimalType(20, 0)) * F.lit(least)).cast(T.DecimalType(38, scale))
+        known = F.when(buffer[0].isNull(), 0).otherwise(1).cast("bigint")
+        return [total, *(buffer[1:] or [known])]
+
+    def given(kinds: Kinds, values: Columns) -> list[Column]:
+        total = (values[0].cast(T.DecimalType(28, scale)) * F.lit(whole)).cast(kinds[0])
+        if len(kinds) == 1:
+            return [F.when(values[1] > 0, total)]
+        begun = F.when(values[1] > 0, total).otherwise(F.lit(0)).cast(kinds[0])
+        return [begun, F.coalesce(values[1], F.lit(0)).cast("bigint")]
+
+    return Form(taken, given)
+
+
 _EACH = Form(_each_taken, _each_given)
 _FORMS = {
     "Sum": Form(_sum_taken, _sum_given),
@@ -110,16 +130,46 @@ _FORMS = {
 """By class of function; what is not here has its buffer as it is."""
 
 
-def buffer_types(part: AggregatePart) -> list[T.DataType]:
-    """Return the types of a function's buffer."""
-    return [data_type(one.dataType()) for one in each(part.function.aggBufferAttributes())]
+def stored_types(part: AggregatePart, found: Sequence[tuple[str, T.DataType]]) -> list[T.DataType]:
+    """Return the types of a function's buffer as Spark stores it.
+
+    Sums and averages of decimals of few digits Spark makes of whole numbers without their point.
+
+    Parameters
+    ----------
+    part : AggregatePart
+    found : sequence of (str, DataType)
+        Columns of the state from this buffer on.
+    """
+    declared = [data_type(one.dataType()) for one in each(part.function.aggBufferAttributes())]
+    if isinstance(declared[0], T.DecimalType) and found:
+        name, there = class_name(part.function), found[0][1]
+        if name == "Sum" and isinstance(there, T.LongType):
+            return [T.LongType()]
+        if name == "Average" and isinstance(there, T.DoubleType):
+            return [T.DoubleType(), T.LongType()]
+    return declared
 
 
-def form_of(part: AggregatePart, *, ordered: bool) -> Form:
+def stored(
+    parts: Sequence[AggregatePart], found: Sequence[tuple[str, T.DataType]]
+) -> list[tuple[str, T.DataType]]:
+    """Return the columns that functions have in Spark's state, of which `found` are there."""
+    columns: list[tuple[str, T.DataType]] = []
+    for part in parts:
+        names = [one.name() for one in each(part.function.aggBufferAttributes())]
+        columns += zip(names, stored_types(part, found[len(columns) :]), strict=False)
+    return columns
+
+
+def form_of(part: AggregatePart, kinds: Kinds, *, ordered: bool) -> Form:
     """Return how a function's buffer is written down.
 
     Parameters
     ----------
+    part : AggregatePart
+    kinds : sequence of DataType
+        Its `stored_types`.
     ordered : bool
         Whether records have an order of their own, by which ours finds the first of them.
 
@@ -139,4 +189,7 @@ def form_of(part: AggregatePart, *, ordered: bool) -> Form:
     if other:
         msg = f"state of {part.name} cannot be carried between Spark and headgate: {other}."
         raise UnsupportedQuery(msg)
+    declared = data_type(next(each(part.function.aggBufferAttributes())).dataType())
+    if isinstance(declared, T.DecimalType) and not isinstance(kinds[0], T.DecimalType):
+        return _without_point(declared.scale)
     return _FORMS.get(name, _EACH)

@@ -16,7 +16,8 @@ from headgate.spark.jvm.expressions import data_type
 from headgate.spark.jvm.gateway import class_name, each
 from headgate.spark.jvm.plans import ArrowMap
 from headgate.spark.plain.aggregates import parts_of
-from headgate.spark.plain.buffers import buffer_types, form_of
+from headgate.spark.plain.asked import fields_of
+from headgate.spark.plain.buffers import form_of, stored_types
 from headgate.spark.read import types
 from headgate.spark.read.aggregate import time_value
 from headgate.spark.read.plan import PlannedOperator
@@ -153,34 +154,35 @@ def of_aggregate(ours: OurState) -> Entries:
         A function keeps something else here.
     """
     operator = ours.operator
-    keys, values, hashed = _aggregate_columns(operator, ordered=ours.ordered)
+    keys, values, hashed = _aggregate_columns(ours)
     own = operator.raw_schema.fields[len(operator.keys) :]
     found = entries(ours.part(own), keys, values)
     return Entries(found.rows, found.keys, hashed)
 
 
-def _aggregate_columns(
-    operator: PlannedOperator, *, ordered: bool
-) -> tuple[list[Column], list[Column], int]:
-    parts, time = parts_of(operator), operator.spec.time
+def _aggregate_columns(ours: OurState) -> tuple[list[Column], list[Column], int]:
+    parts, time = parts_of(ours.operator), ours.operator.spec.time
+    session = time is not None and time.session
+    there = fields_of(ours.form(), "value")[len(parts.grouping) if session else 0 :]
     keys: list[Column] = []
     values: list[Column] = []
     for index, (expression, span) in enumerate(zip(parts.grouping, parts.spans, strict=True)):
         kind = data_type(expression.dataType())
         if index == parts.time_index:
-            keys.append(time_value(operator.spec.time, kind).cast(kind))
+            keys.append(time_value(time, kind).cast(kind))
         else:
             keys.append(types.rebuild(kind, [F.col(f"k{i}") for i in range(*span)]))
     for part in parts.parts:
-        kinds = buffer_types(part)
-        given = form_of(part, ordered=ordered).given(kinds, [F.col(name) for name in part.values])
+        kinds = stored_types(part, there[len(values) :])
+        form = form_of(part, kinds, ordered=ours.ordered)
+        given = form.given(kinds, [F.col(name) for name in part.values])
         values += [one.cast(kind) for one, kind in zip(given, kinds, strict=True)]
-    if time is None or not time.session:
+    if not session:
         return keys, values, len(keys)
     # a session is a value, behind the keys it has its start, and Spark spreads by the others
-    session = keys[parts.time_index]
+    own = keys[parts.time_index]
     others = [key for index, key in enumerate(keys) if index != parts.time_index]
-    return [*others, session.getField("start")], [*keys, *values], len(others)
+    return [*others, own.getField("start")], [*keys, *values], len(others)
 
 
 def of_keys(ours: OurState) -> Entries:

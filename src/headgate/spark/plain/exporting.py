@@ -70,7 +70,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     """
     df, settings = writer.df, writer.settings
     spark = df.sparkSession
-    query = planned(df, settings)
+    query = planned(df, settings, arrivals=False)
     config = configured.job_config(settings, configured.cores_of(spark))
     target = resolved(spark, checkpoint)
     log.refuse_used(target)

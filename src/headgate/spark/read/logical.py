@@ -86,6 +86,7 @@ def read(
     ordered: tuple[str, ...] = (),
     *,
     whole_windows: bool = False,
+    asks_kafka: bool = True,
 ) -> PlannedQuery:
     """Return the query behind `df`.
 
@@ -99,8 +100,8 @@ def read(
         Name of a timestamp column that says when a record arrived.
     ordered : tuple of str
         Names of columns that order records, where their order makes a difference.
-    whole_windows : bool
-        As `Reading.whole_windows`.
+    whole_windows, asks_kafka : bool
+        As of `Reading`.
 
     Raises
     ------
@@ -118,7 +119,14 @@ def read(
     _check_with_spark(spark, plan, mode)
     plan = with_any_condition(spark, plan)
     known = Reading(
-        spark, plan, OutputMode[mode.upper()], arrival, ordered, 0, whole_windows=whole_windows
+        spark,
+        plan,
+        OutputMode[mode.upper()],
+        arrival,
+        ordered,
+        0,
+        whole_windows=whole_windows,
+        asks_kafka=asks_kafka,
     )
     reader = _QueryReader(known)
     above = reader.above(plan)

@@ -67,6 +67,8 @@ class Reading:
         The node as it stands in `plan`.
     whole_windows : bool
         Whether overlapping windows are kept each by itself, and not as slices that they share.
+    asks_kafka : bool
+        Whether Kafka tells when a record arrived, where no column does.
     """
 
     spark: SparkSession
@@ -78,6 +80,7 @@ class Reading:
     feeds: tuple[PlannedOperator, ...] = ()
     node: Jvm | None = None
     whole_windows: bool = False
+    asks_kafka: bool = True
 
     def arrived(
         self, attributes: Iterable[Jvm], upstream: PlannedOperator | None = None
@@ -108,7 +111,7 @@ class Reading:
 
         Kafka tells of all of them, or it is not known of any.
         """
-        if self.arrival is None and not self.feeds:
+        if self.arrival is None and self.asks_kafka and not self.feeds:
             found = [kafka_arrival(self.spark, plan) for plan in plans]
             carried = [(one[0], column(self.spark, one[1])) for one in found if one is not None]
             if len(carried) == len(plans):
@@ -147,7 +150,8 @@ class Reading:
             What it reads from; None for the source.
         """
         parents = self.feeds if upstream is None else (upstream,)
-        if self.arrival is None and taken.arrival is None and not parents:
+        unknown = self.arrival is None and taken.arrival is None
+        if unknown and self.asks_kafka and not parents:
             taken = self._by_kafka(taken)
         return PlannedOperator(
             id=f"{kind}-{self.number}",
