@@ -167,6 +167,18 @@ def with_state(frame: DataFrame) -> DataFrame:
     return keyed.transformWithState(Silence(), Silence.output, "append", "eventTime")
 
 
+def distinct_in_windows(frame: DataFrame) -> DataFrame:
+    second = timed(frame.withColumn("ts", F.date_trunc("second", "ts")))
+    window = F.window("ts", "4 seconds")
+    return second.dropDuplicates(["ts", "k"]).groupBy(window).agg(F.count("*").alias("n"))
+
+
+def windows_of_windows(frame: DataFrame) -> DataFrame:
+    inner = timed(frame).groupBy(F.window("ts", "2 seconds"), "k").agg(F.count("*").alias("n"))
+    outer = inner.groupBy(F.window(F.window_time("window"), "6 seconds"))
+    return outer.agg(F.max("n").alias("most"), F.sum("n").alias("n"))
+
+
 _WHOLE = (("headgate.windows", "whole"),)
 _OVER = "window.end <= {due}"
 AGGREGATES = {
@@ -194,5 +206,9 @@ PROCESSORS = {
     "group state": Query(group_state, "update", batch=False),
     "processor": Query(with_state, "append", batch=False),
 }
-EXPORTED = AGGREGATES | DUPLICATES | JOINS | {"group state": PROCESSORS["group state"]}
-ADOPTED = AGGREGATES | DUPLICATES | JOINS | PROCESSORS
+CHAINS = {
+    "duplicates, then windows": Query(distinct_in_windows, "append", ends=_OVER),
+    "windows of windows": Query(windows_of_windows, "append", ends=_OVER),
+}
+EXPORTED = AGGREGATES | DUPLICATES | JOINS | CHAINS | {"group state": PROCESSORS["group state"]}
+ADOPTED = AGGREGATES | DUPLICATES | JOINS | CHAINS | PROCESSORS

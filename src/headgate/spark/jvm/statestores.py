@@ -108,7 +108,11 @@ class _Function:
 
 
 def rewrite(
-    spark: SparkSession, origin: Path, target: Path, batch: int, stores: Mapping[str, DataFrame]
+    spark: SparkSession,
+    origin: Path,
+    target: Path,
+    batch: int,
+    stores: Mapping[tuple[int, str], DataFrame],
 ) -> None:
     """Write state below `target`, as that after a batch, of the same form as the state below `origin`.
 
@@ -119,17 +123,17 @@ def rewrite(
     target : Path
         With the offsets of `batch`, and what Spark says of operators' state.
     batch : int
-    stores : mapping of str to DataFrame
-        Entries as `entry_bytes` makes them, by the name of their store.
+    stores : mapping of (int, str) to DataFrame
+        Entries as `entry_bytes` makes them, by Spark's number of the operator and name of the store.
     """
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
     session = spark._jsparkSession
 
     def transformed(read: Jvm) -> Jvm:
         # of the very schema that was read, whose columns say more of nulls than ours
-        relation = next(each(read.queryExecution().analyzed().collectLeaves()))
-        name = relation.options().get("storeName")
-        made = computed_rows(stores["default" if name is None else str(name)])
+        options = next(each(read.queryExecution().analyzed().collectLeaves())).options()
+        store = int(options.get("operatorId")), str(options.get("storeName") or "default")
+        made = computed_rows(stores[store])
         return session.internalCreateDataFrame(made, read.schema(), False)
 
     some = java_class(spark, "scala.Some")

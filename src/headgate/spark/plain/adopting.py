@@ -106,12 +106,12 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         log.begin(where.path, newest, ticks=True)
         log.copy_beside(origin, where.path)
         log.commit(where.path, newest)
-        states = _state_step(spark, query, config, given, newest, target, uuid)
+        taken = _state_step(spark, query, config, given, newest, target, uuid)
     return {
         "checkpoint": target.location,
         "batch": newest.batch,
         "watermark_ms": newest.watermark_us // 1000,
-        "operators": [{"id": name, "entries": sum(s.rows)} for name, s in states.items()],
+        "operators": [{"id": name, "entries": count} for name, count in taken.items()],
     }
 
 
@@ -121,24 +121,29 @@ def paired(query: PlannedQuery, found: list[Row]) -> list[tuple[PlannedOperator,
     Raises
     ------
     UnsupportedQuery
-        Only queries of one operator are carried.
+        There is no operator, or some do not follow each other.
     CheckpointError
         The checkpoint has other operators.
     """
-    if len(query.operators) != 1:
+    operators = query.operators
+    branched = any(len(op.parents) > 1 for op in operators) or len(query.last) > 1
+    if not operators or branched:
+        what = "which do not follow each other" if operators else "so there is no state to carry"
         msg = (
-            f"this query has {len(query.operators)} stateful operators, and checkpoints are carried "
-            "between Spark and headgate for queries of one."
+            f"this query has {len(operators)} stateful operators, {what}; checkpoints are carried "
+            "between Spark and headgate where one or several follow each other."
         )
         raise UnsupportedQuery(msg)
-    names = [row.operatorName for row in found]
-    if len({row.operatorId for row in found}) != 1:
+    # Spark counts them from the sink down, and has a row for each store
+    rows = {int(row.operatorId): row for row in reversed(found)}
+    if len(rows) != len(operators):
+        names = ", ".join(str(rows[number].operatorName) for number in sorted(rows))
         msg = (
-            f"the checkpoint has state of {', '.join(names) or 'no operator'} where the query has one "
-            f"operator, {query.operators[0].what}; give the query that wrote it."
+            f"the checkpoint has state of {names or 'no operator'} where the query has "
+            f"{', '.join(op.what.partition(';')[0] for op in operators)}; give the query that wrote it."
         )
         raise CheckpointError(msg)
-    return [(query.operators[0], found[0])]
+    return [(op, rows[n]) for op, n in zip(reversed(operators), sorted(rows), strict=True)]
 
 
 def check_order(spark: SparkSession, df: DataFrame, query: PlannedQuery) -> None:
@@ -154,7 +159,7 @@ def check_order(spark: SparkSession, df: DataFrame, query: PlannedQuery) -> None
     if not aggregates:
         return
     runs = aggregates_as_run(spark, analysed(df))
-    for operator, functions in zip(aggregates, runs, strict=True):
+    for operator, functions in zip(reversed(aggregates), runs, strict=True):
         parts = operator.aggregate
         assert parts is not None
         written = [class_name(part.function) for part in parts.parts]
@@ -174,8 +179,8 @@ def _state_step(
     newest: log.LogEntry,
     target: Checkpoint,
     uuid: str,
-) -> dict[str, OperatorState]:
-    """Do step 0, whose records are the state and whose output nobody gets; return where it leaves."""
+) -> dict[str, int]:
+    """Do step 0, whose records are the state and whose output nobody gets; return how many came."""
     begun = Begun(
         number=0,
         spark_batch=newest.batch,
@@ -197,19 +202,32 @@ def _state_step(
                 spark, operator, given[operator.id], states[operator.id], told, target
             )
     finally:
+        run.end()
         run.close()
     manifest = next_manifest(begun, uuid, 0, states, reports)
-    given, kept = sum(r.arrived for r in reports), sum(sum(s.rows) for s in states.values())
-    if given != kept:
-        msg = (
-            f"of {given} entries of the checkpoint's state {given - kept} are older than its watermark "
-            "or alike, which Spark does not leave behind; restore it from a copy."
-        )
-        raise CheckpointError(msg)
+    for name, state in states.items():
+        _check_all_kept(name, [r for r in reports if r.operator == name], sum(state.rows))
     # the plain query gave its sink this many batches, and sinks count on
     engine = {**manifest.engine, "sink_batch": newest.batch, "adopted": newest.batch}
     target.commit(replace(manifest, engine=engine))
-    return states
+    return {name: sum(r.arrived for r in reports if r.operator == name) for name in states}
+
+
+def _check_all_kept(name: str, reports: list[Report], rows: int) -> None:
+    """Refuse a state of which some entries have come to nothing; a processor's rows are more than those.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    came = sum(report.arrived for report in reports)
+    if came == rows or name.startswith("processor"):
+        return
+    msg = (
+        f"of {came} entries of the checkpoint's state {came - rows} are older than its watermark or "
+        "alike, which Spark does not leave behind; restore it from a copy."
+    )
+    raise CheckpointError(msg)
 
 
 def _served(
@@ -250,7 +268,8 @@ def _facts(
         arena_root=str(run.path.parent) if local else None,
         run_id=run.run_id,
         checkpoint=target.location,
-        watermark_us=begun.watermark_us,
+        # what it reads may be older than the query's watermark, where a join is below
+        watermark_us=max(0, begun.watermark_us - operator.behind_us),
         slot_of=state.assignment.slot_of,
         held=(),
         tokens=state.tokens,

@@ -93,11 +93,17 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         session.conf.set(_ADAPTIVE, "false")
         session.conf.set(_OFFSETS_VERSION, "1")
         _run_on_nothing(session, df, settings.mode, skeleton)
-        ((operator, row),) = paired(query, state_metadata(session, skeleton))
-        check_name(operator, row.operatorName)
-        state = OperatorState.recovered(latest, operator.id)
-        form = partial(state_rows, session, skeleton, int(row.operatorId), 0)
-        given = stores(OurState(session, operator, state, origin, form, ordered))
+        pairs = paired(query, state_metadata(session, skeleton))
+        states = {op.id: OperatorState.recovered(latest, op.id) for op in query.operators}
+        parted: dict[tuple[int, str], DataFrame] = {}
+        for operator, row in pairs:
+            check_name(operator, row.operatorName)
+            number, partitions = int(row.operatorId), int(row.numPartitions)
+            form = partial(state_rows, session, skeleton, number, 0)
+            ours = OurState(session, operator, states[operator.id], origin, form, ordered)
+            for name, one in stores(ours).items():
+                rows = entry_bytes(one.rows, one.keys, one.hashed, partitions)
+                parted[number, name] = rows
         batch = max(0, int(latest.engine["sink_batch"]))
         notes = log.entry(skeleton, 0).notes | {
             name: newest.notes[name] for name in ("batchWatermarkMs", "batchTimestampMs")
@@ -106,11 +112,6 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         undo.enter_context(log.fresh(target))
         _copy_forms(skeleton / "state", target / "state")
         log.begin(target, newest, ticks=False)
-        partitions = int(row.numPartitions)
-        parted = {
-            name: entry_bytes(one.rows, one.keys, one.hashed, partitions)
-            for name, one in given.items()
-        }
         rewrite(session, skeleton, target, batch, parted)
         log.copy_beside(where.path, target)
         log.commit(target, newest)
@@ -118,7 +119,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         "checkpoint": str(target),
         "batch": batch,
         "watermark_ms": newest.watermark_us // 1000,
-        "operators": [{"id": operator.id, "entries": sum(state.rows)}],
+        "operators": [{"id": name, "entries": sum(one.rows)} for name, one in states.items()],
     }
 
 
