@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import headgate as hg
 
-FILES, ROWS, FILE_S, DELAY_S = 6, 40, 3, 5
+FILES, ROWS, FILE_S, DELAY_S, PER_BATCH = 6, 40, 3, 5, 1
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
@@ -90,7 +90,9 @@ def come(folder: Path, arrived: Path, until: int) -> None:
 def source(spark: SparkSession, folder: Path, schema_of: Path) -> DataFrame:
     """Return the files as a stream, one per batch."""
     schema = spark.read.parquet(str(schema_of)).schema
-    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+    return (
+        spark.readStream.schema(schema).option("maxFilesPerTrigger", PER_BATCH).parquet(str(folder))
+    )
 
 
 def due(folder: Path) -> dt.datetime:

@@ -189,8 +189,16 @@ REFUSED = {
         "state is of stateStoreSave where the query has Deduplicate",
     ),
     "slices": (overlapping, UnsupportedQuery, 'option."headgate.windows", "whole"'),
-    "two operators": (two, CheckpointError, "state of stateStoreSave where the query has Agg.*, Agg"),
-    "two branches": (branches, UnsupportedQuery, "stateful operators, which do not follow each other"),
+    "two operators": (
+        two,
+        CheckpointError,
+        "state of stateStoreSave where the query has Agg.*, Agg",
+    ),
+    "two branches": (
+        branches,
+        UnsupportedQuery,
+        "stateful operators, which do not follow each other",
+    ),
     "no operator": (lambda f: f.select("k"), UnsupportedQuery, "0 stateful operators"),
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError
@@ -52,9 +53,17 @@ class PlainState:
 
 
 def flat(state: DataFrame, *structs: str) -> DataFrame:
-    """Return the fields of `structs` as columns ``s0 ..``."""
-    count = sum(len(struct_of(state, name).fields) for name in structs)
-    return state.select(*(f"{name}.*" for name in structs)).toDF(*(f"s{i}" for i in range(count)))
+    """Return the fields of `structs` as columns ``s0 ..``.
+
+    By place: buffers have one name many times, and Spark looks up the fields of a struct by name.
+    """
+    columns: list[Column] = []
+    for name in structs:
+        fields = struct_of(state, name).fields
+        renamed = [T.StructField(f"s{len(columns) + i}", f.dataType) for i, f in enumerate(fields)]
+        whole = F.col(name).cast(T.StructType(renamed))
+        columns += [whole.getField(field.name).alias(field.name) for field in renamed]
+    return state.select(*columns)
 
 
 def struct_of(state: DataFrame, name: str) -> T.StructType:

@@ -40,6 +40,9 @@ from headgate.state.manifest import Manifest
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _OFFSETS_VERSION = "spark.sql.streaming.offsetLog.formatVersion"
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+"""The one that Spark's rewriter writes; which it is stands in the log, so a later start knows."""
 
 
 def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
@@ -92,6 +95,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         session = clone_of(spark)
         session.conf.set(_ADAPTIVE, "false")
         session.conf.set(_OFFSETS_VERSION, "1")
+        session.conf.set(_PROVIDER, _ROCKSDB)
         _run_on_nothing(session, df, settings.mode, skeleton)
         pairs = paired(query, state_metadata(session, skeleton))
         states = {op.id: OperatorState.recovered(latest, op.id) for op in query.operators}

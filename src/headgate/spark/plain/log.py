@@ -126,7 +126,9 @@ def begin(path: Path, found: LogEntry, *, ticks: bool) -> None:
         Whether headgate's own source comes behind the others.
     """
     lines = [_VERSION, json.dumps(found.notes, separators=(",", ":")), *found.offsets]
-    _put(path / "offsets" / str(found.batch), [*lines, _TICK] if ticks else lines)
+    # a start also reads the offsets of the batch before, even where the last one is committed
+    for number in range(max(found.batch - 1, 0), found.batch + 1):
+        _put(path / "offsets" / str(number), [*lines, _TICK] if ticks else lines)
 
 
 def commit(path: Path, found: LogEntry) -> None:
