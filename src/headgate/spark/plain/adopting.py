@@ -24,7 +24,7 @@ from headgate.spark.jvm.statestores import aggregates_as_run, state_metadata, st
 from headgate.spark.launch import opened
 from headgate.spark.plain import log
 from headgate.spark.plain.asked import PlainState
-from headgate.spark.plain.records import check_name, kind_of, records
+from headgate.spark.plain.records import check_name, records
 from headgate.spark.read.plan import PlannedOperator, PlannedQuery
 from headgate.spark.settings import options as own
 from headgate.spark.sparkwriter import SparkWriter
@@ -155,7 +155,7 @@ def check_order(spark: SparkSession, df: DataFrame, query: PlannedQuery) -> None
     ------
     UnsupportedQuery
     """
-    aggregates = [op for op in query.operators if kind_of(op) == "aggregate"]
+    aggregates = [op for op in query.operators if op.aggregate is not None]
     if not aggregates:
         return
     runs = aggregates_as_run(spark, analysed(df))

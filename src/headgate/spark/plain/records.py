@@ -14,6 +14,7 @@ from headgate.operators.build import Spec
 from headgate.operators.deduplicate import DeduplicateSpec
 from headgate.operators.join.spec import JoinSpec
 from headgate.operators.processor import ProcessorSpec
+from headgate.spark.jvm.gateway import class_name
 from headgate.spark.plain.aggregates import of_aggregate
 from headgate.spark.plain.asked import PlainState
 from headgate.spark.plain.duplicates import of_keys
@@ -22,17 +23,17 @@ from headgate.spark.plain.processors import of_variables
 from headgate.spark.read.plan import PlannedOperator
 
 _NAMES = {
-    "aggregate": ("stateStoreSave", "sessionWindowStateStoreSaveExec"),
-    "deduplicate": ("dedupe", "dedupeWithinWatermark"),
-    "join": ("symmetricHashJoin",),
-    "processor": ("applyInPandasWithState", "transformWithStateInPySparkExec"),
+    "Aggregate": ("stateStoreSave", "sessionWindowStateStoreSaveExec"),
+    "Deduplicate": ("dedupe",),
+    "DeduplicateWithinWatermark": ("dedupeWithinWatermark",),
+    "FlatMapGroupsInPandasWithState": ("applyInPandasWithState",),
+    "Join": ("symmetricHashJoin",),
+    "TransformWithStateInPySpark": (
+        "transformWithStateInPySparkExec",
+        "transformWithStateInPandasExec",
+    ),
 }
-"""What Spark calls the operators whose state is read here, by kind of ours."""
-
-
-def kind_of(operator: PlannedOperator) -> str:
-    """Return the kind of an operator, as its id begins."""
-    return operator.id.rpartition("-")[0]
+"""What Spark calls the operators whose state is read here, by class of the plan's node."""
 
 
 def check_name(operator: PlannedOperator, name: str) -> None:
@@ -45,13 +46,14 @@ def check_name(operator: PlannedOperator, name: str) -> None:
         Such a state is not carried at all.
     """
     what = operator.what.partition(";")[0]
-    if kind_of(operator) not in _NAMES:
+    known = () if operator.node is None else _NAMES.get(class_name(operator.node), ())
+    if not known:
         msg = (
             f"state of {what} cannot be carried between Spark and headgate; aggregates, dropDuplicates, "
             "joins and processors can."
         )
         raise UnsupportedQuery(msg)
-    if name not in _NAMES[kind_of(operator)]:
+    if name not in known:
         msg = (
             f"the checkpoint's state is of {name} where the query has {what}; give the query that "
             "wrote it."
