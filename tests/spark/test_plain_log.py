@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import types as T
 
-from headgate.core.errors import CheckpointError
+from headgate.core.errors import CheckpointError, HeadgateError
+from headgate.spark.jvm.minors import adapter_for
 from headgate.spark.plain import log
 from headgate.spark.plain.asked import check_columns
 
@@ -88,6 +89,11 @@ def test_a_log_that_says_less_than_it_must_is_refused(plain: Path, what: str, te
     altered(plain, what)
     with pytest.raises(CheckpointError, match=text):
         log.newest(plain)
+
+
+def test_spark_4_1_has_nothing_that_writes_state() -> None:
+    with pytest.raises(HeadgateError, match=r"export with Spark 4\.2 or later"):
+        adapter_for("4.1.4").state_rewriter(None)
 
 
 def test_ours_without_a_commit_is_refused(tmp_path: Path) -> None:

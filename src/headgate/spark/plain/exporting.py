@@ -54,7 +54,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         Of the query, as it was started; its checkpoint is only read, and the query must be stopped.
     checkpoint : str
         The plain query's ``checkpointLocation``, which must not be there yet. Its state has as many
-        partitions as ``spark.sql.shuffle.partitions`` says, and is kept by the session's provider.
+        partitions as ``spark.sql.shuffle.partitions`` says, and is kept in RocksDB.
 
     Returns
     -------
