@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate.core.errors import CheckpointError
+from headgate.core.formats import FILE_FORMATS
 from headgate.core.location import uri
 from headgate.spark import configured
 from headgate.spark.cluster.location import resolved
@@ -32,6 +33,7 @@ from headgate.spark.plain.entries import OurState
 from headgate.spark.plain.leaving import stores
 from headgate.spark.plain.records import check_name
 from headgate.spark.settings import options as own
+from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.sparkwriter import SparkWriter
 from headgate.spark.start import identity, planned
 from headgate.spark.step.machine import drained
@@ -108,7 +110,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
             for name, one in stores(ours).items():
                 rows = entry_bytes(one.rows, one.keys, one.hashed, partitions)
                 parted[number, name] = rows
-        batch = max(0, int(latest.engine["sink_batch"]))
+        batch = _last_batch(settings, latest)
         notes = log.entry(skeleton, 0).notes | {
             name: newest.notes[name] for name in ("batchWatermarkMs", "batchTimestampMs")
         }
@@ -163,6 +165,26 @@ def _at_rest(origin: Checkpoint, path: Path) -> tuple[Manifest, log.LogEntry]:
     notes = newest.notes | {"batchWatermarkMs": watermark_ms}
     after_ms = max(newest.next_watermark_ms, watermark_ms)
     return latest, replace(newest, notes=notes, next_watermark_ms=after_ms)
+
+
+def _last_batch(settings: QuerySettings, latest: Manifest) -> int:
+    """Return the number behind which plain Spark goes on: the sink has counted up to it.
+
+    Raises
+    ------
+    CheckpointError
+        The sink wants all numbers from 0 on, and has none.
+    """
+    batch = int(latest.engine["sink_batch"])
+    calls = settings.function is not None or settings.row_function is not None
+    files = (settings.format or "parquet").lower() in FILE_FORMATS
+    if batch < 0 and files and not calls and settings.table is None:
+        msg = (
+            "the query has put out nothing yet, and Spark's sink of files counts its batches from 0; "
+            "start plain Spark anew, and nothing is lost."
+        )
+        raise CheckpointError(msg)
+    return max(0, batch)
 
 
 def _drain_is_out(origin: Checkpoint, latest: Manifest) -> bool:
