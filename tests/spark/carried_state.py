@@ -103,14 +103,15 @@ def due(folder: Path) -> dt.datetime:
     return made
 
 
-def expected(spark: SparkSession, query: Query, folder: Path, place: Path) -> list[Row]:
-    """Return Spark's batch answer, of it what is due."""
+def expected(spark: SparkSession, query: Query, folder: Path, place: Path, at: int) -> list[Row]:
+    """Return Spark's batch answer, of it what is due; or plain Spark's own, stopped after `at` files."""
     if not query.batch:
         out: list[Row] = []
         arrived = place / "all"
-        come(folder, arrived, FILES)
-        frame = query.build(source(spark, arrived, folder))
-        run_plain(frame, query, place / "uninterrupted", out)
+        for until in (at, FILES):
+            come(folder, arrived, until)
+            frame = query.build(source(spark, arrived, folder))
+            run_plain(frame, query, place / "by-itself", out)
         return latest(out, query)
     rows = query.build(spark.read.parquet(str(folder)))
     if query.ends:

@@ -57,7 +57,7 @@ def same(session: SparkSession, query: carry.Query, files: Path, place: Path, **
     session.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS[str(how["kept_by"])])
     got, told = move(session, query, files, place, at=how["at"])
     assert sum(one["entries"] for one in told["operators"]) > 0
-    expected = carry.expected(session, query, files, place)
+    expected = carry.expected(session, query, files, place, at=how["at"])
     assert expected
     return answers.differences(expected, got)
 
