@@ -113,17 +113,20 @@ def test_there_and_back_with_one_sink_of_files(
         query.awaitTermination()
         counts.append(session.read.parquet(str(tmp_path / "out")).count())
 
+    def plainly(of: DataFrame) -> Any:
+        return of.writeStream
+
     def ours(of: DataFrame) -> hg.Writer:
         return hg.writeStream(of).keyGroups(4).slots(start=2)
 
-    run(DataFrame.writeStream.fget, "plain")
+    run(plainly, "plain")
     to = ours(frame).outputMode("append").option("checkpointLocation", str(tmp_path / "ours"))
     hg.adopt(to, str(tmp_path / "plain"))
     carry.come(files, tmp_path / "in", 4)
     run(ours, "ours")
     hg.export(to, str(tmp_path / "again"))
     carry.come(files, tmp_path / "in", carry.FILES)
-    run(DataFrame.writeStream.fget, "again")
+    run(plainly, "again")
     expected = brief(session.read.parquet(str(files))).where(F.col("w.end") <= carry.due(files))
     got = session.read.parquet(str(tmp_path / "out")).collect()
     assert answers.differences(expected.collect(), got) == ""

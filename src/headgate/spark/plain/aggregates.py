@@ -63,7 +63,7 @@ def of_aggregate(asked: PlainState) -> DataFrame:
     columns = [F.col(name) for name in rows.columns]
     keys, start_us = key_columns(operator, parts, columns)
     buffer = columns[len(groups) :]
-    leaves = {routed.name: routed.leaf for routed in operator.values}
+    leaves = {one.name: one.leaf for one in operator.values if isinstance(one, Routed)}
     values: list[Routed] = []
     if session:
         ends_us = F.unix_micros(columns[parts.time_index].getField("end"))

@@ -140,7 +140,9 @@ def _numbered(
 
 def _variable(asked: PlainState, variable: Variable) -> DataFrame:
     """Return a variable's entries: a struct ``key``, then the columns of its entry and its values."""
-    attributes = list(each(asked.operator.node.leftAttributes()))
+    node = asked.operator.node
+    assert node is not None
+    attributes = list(each(node.leftAttributes()))
     if variable is TIMERS or variable.name == TIMERS.name:
         state = asked.load(readRegisteredTimers="true")
         return state.select("key", F.col("expiration_timestamp_ms").alias("at_ms"))
@@ -171,7 +173,9 @@ def _check_names(what: str, fields: Sequence[T.StructField], schema: pa.Schema) 
 
 def _group_state(asked: PlainState, spec: ProcessorSpec) -> dict[Variable, DataFrame]:
     """Return the one value and the one timer of each key."""
-    attributes = list(each(asked.operator.node.groupingAttributes()))
+    node = asked.operator.node
+    assert node is not None
+    attributes = list(each(node.groupingAttributes()))
     state = asked.load()
     check_key(asked.operator, state, attributes)
     fields = {field.name: field.dataType for field in struct_of(state, "value").fields}
