@@ -17,7 +17,10 @@ import headgate as hg
 from headgate.core.errors import CheckpointError, HeadgateError, UnsupportedQuery
 
 PROVIDERS = {"hdfs": carry.HDFS, "rocksdb": carry.ROCKSDB}
-SHOWN: dict[str, list[tuple[str, str]]] = {"adopt": [], "export": [("keys", "rocksdb")]}
+SHOWN: dict[str, list[tuple[str, str]]] = {
+    "adopt": [("windows, append", "hdfs")],
+    "export": [("keys", "rocksdb")],
+}
 """What always runs; all else runs with ``--thorough``."""
 
 
@@ -98,6 +101,7 @@ def brief(frame: DataFrame) -> DataFrame:
     return timed(frame).groupBy(window, "k").agg(F.count("*").alias("n"), F.max("s").alias("s"))
 
 
+@pytest.mark.thorough
 def test_there_and_back_with_one_sink_of_files(
     session: SparkSession, files: Path, tmp_path: Path
 ) -> None:
@@ -206,6 +210,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_query_of_another_state_is_refused_and_nothing_is_written(
     plain: tuple[DataFrame, Path], tmp_path: Path, name: str
@@ -220,6 +225,7 @@ def test_a_query_of_another_state_is_refused_and_nothing_is_written(
     assert digest(checkpoint) == before
 
 
+@pytest.mark.thorough
 def test_a_place_that_is_taken_is_refused(plain: tuple[DataFrame, Path], tmp_path: Path) -> None:
     source, checkpoint = plain
     query = AGGREGATES["windows, append"]
@@ -233,6 +239,7 @@ def test_a_place_that_is_taken_is_refused(plain: tuple[DataFrame, Path], tmp_pat
     assert (tmp_path / "ours" / "mine").read_text() == "kept"
 
 
+@pytest.mark.thorough
 def test_what_is_no_checkpoint_to_carry_is_refused(
     plain: tuple[DataFrame, Path], tmp_path: Path
 ) -> None:
