@@ -18,6 +18,7 @@ from headgate.spark.jvm.folding import as_bytes, runs_as
 from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.plans import computed_rows
+from headgate.spark.jvm.sessions import clone_of
 
 
 def state_metadata(spark: SparkSession, path: Path) -> list[Row]:
@@ -91,6 +92,24 @@ def _functions(spark: SparkSession, expression: Jvm, found: dict[str, str]) -> N
         return
     for child in each(expression.children()):
         _functions(spark, child, found)
+
+
+_REWRITING = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+    # the one that Spark's rewriter writes; which it is stands in the log, so a later start knows
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+
+
+def rewriting_session(spark: SparkSession) -> SparkSession:
+    """Return a session like `spark` in which state can be written anew."""
+    session = clone_of(spark)
+    for key, value in _REWRITING.items():
+        session.conf.set(key, value)
+    return session
 
 
 class _Function:

@@ -23,8 +23,13 @@ from headgate.spark.job.job import OperatorState
 from headgate.spark.jvm.expressions import data_type, known_not_null
 from headgate.spark.jvm.gateway import Jvm, each
 from headgate.spark.jvm.plans import analysed, named_as, of_rows, replace_leaf
-from headgate.spark.jvm.sessions import clone_of
-from headgate.spark.jvm.statestores import entry_bytes, rewrite, state_metadata, state_rows
+from headgate.spark.jvm.statestores import (
+    entry_bytes,
+    rewrite,
+    rewriting_session,
+    state_metadata,
+    state_rows,
+)
 from headgate.spark.jvm.tick import Tick
 from headgate.spark.launch import opened
 from headgate.spark.plain import log
@@ -39,12 +44,6 @@ from headgate.spark.start import identity, planned
 from headgate.spark.step.machine import drained
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
-
-_ADAPTIVE = "spark.sql.adaptive.enabled"
-_OFFSETS_VERSION = "spark.sql.streaming.offsetLog.formatVersion"
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-"""The one that Spark's rewriter writes; which it is stands in the log, so a later start knows."""
 
 
 def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
@@ -94,10 +93,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         latest, newest = _at_rest(origin, where.path)
         skeleton = Path(tempfile.mkdtemp(prefix="headgate-export-"))
         undo.callback(shutil.rmtree, skeleton, ignore_errors=True)
-        session = clone_of(spark)
-        session.conf.set(_ADAPTIVE, "false")
-        session.conf.set(_OFFSETS_VERSION, "1")
-        session.conf.set(_PROVIDER, _ROCKSDB)
+        session = rewriting_session(spark)
         _run_on_nothing(session, df, settings.mode, skeleton)
         pairs = paired(query, state_metadata(session, skeleton))
         states = {op.id: OperatorState.recovered(latest, op.id) for op in query.operators}
