@@ -31,8 +31,10 @@ _WHERE = {
     "Slo": "headgate.core.slo",
     "UnsupportedQuery": "headgate.core.errors",
     "Writer": "headgate.spark.writer",
+    "adopt": "headgate.spark.plain.adopting",
     "doctor": "headgate.spark.cluster.doctor",
     "explain": "headgate.spark.explain",
+    "export": "headgate.spark.plain.exporting",
     "inspect": "headgate.scenario.inspection",
     "merge": "headgate.spark.step.merge",
     "session": "headgate.spark.cluster.session",
@@ -54,8 +56,10 @@ __all__ = [
     "UnsupportedQuery",
     "Writer",
     "__version__",
+    "adopt",
     "doctor",
     "explain",
+    "export",
     "inspect",
     "merge",
     "session",
@@ -89,6 +93,8 @@ if TYPE_CHECKING:
     from headgate.spark.explain import explain
     from headgate.spark.fleet.fleet import Fleet
     from headgate.spark.operator_plus import stateful
+    from headgate.spark.plain.adopting import adopt
+    from headgate.spark.plain.exporting import export
     from headgate.spark.query import Query
     from headgate.spark.step.merge import merge
     from headgate.spark.verify import verify

@@ -53,6 +53,7 @@ NOT_CALLED = {
     # what an object is asked for, or is, and not what is called
     "org.apache.spark.sql.catalyst.InternalRow",
     "org.apache.spark.sql.catalyst.expressions.RuntimeReplaceable",
+    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     "org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend",
     "org.apache.spark.sql.types.BinaryType",
     "org.apache.spark.sql.types.LongType",

@@ -114,6 +114,7 @@ OPTION_VALUES = {
     "headgate.snapshotEvery": [0, "x", 2.5],
     "headgate.preaggregate": ["maybe"],
     "headgate.attempts": [0, -1, "four", True],
+    "headgate.windows": ["half", 1],
     "headgate.keepLate": ["yes", 1],
     "headgate.workload": [""],
     "headgate.processorTimeLimit": [30, "0 s", "1e400 s"],

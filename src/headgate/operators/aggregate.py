@@ -277,6 +277,13 @@ class AggregateOperator(Operator):
             self._expire(table, watermark_us)
         return results
 
+    def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
+        """Return all that there is, as if it were put out now; of windows those still open."""
+        del part
+        after_us = emitted_us if self._expiring() is not None else int(BEFORE_ALL_US)
+        found = self._windows(table, table.live(), after_us, int(NEVER_US))
+        return pa.RecordBatch.from_arrays(self.columns(found), schema=self.schema())
+
     def due_us(self, table: Table, watermark_us: int) -> int:
         """Return the watermark at which the group has something to emit or remove next."""
         time = self._expiring()

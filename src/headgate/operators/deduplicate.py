@@ -116,6 +116,17 @@ class DeduplicateOperator(Groupwise):
         """Return the schema of what is put out: ``v0 ..``."""
         return pa.schema([pa.field(f"v{i}", x.type) for i, x in enumerate(self.spec.outputs)])
 
+    def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
+        """Return the keys that are remembered, ``k0 ..``, and ``t``, the watermark that forgets each."""
+        del part
+        rows = table.rows[table.live()]
+        rows = rows[rows[:, self._forget_at] > emitted_us]
+        words, strings = rows[:, 1 : self._forget_at], codec.Strings(*table.strings())
+        keys = codec.decode(words, self.spec.keys, self.layout.key_at, strings)
+        forget_us = pa.array(np.ascontiguousarray(rows[:, self._forget_at]))
+        names = [f"k{i}" for i in range(len(keys))]
+        return pa.RecordBatch.from_arrays([*keys, forget_us], names=[*names, "t"])
+
     def _read(self, _: Request, chosen: pa.Table) -> _Work:
         columns = [whole(chosen.column(f"k{i}")) for i in range(len(self.spec.keys))]
         layout = self.layout

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headgate.operators.spec import OperatorSpec, TimeKey
 from headgate.operators.step import SlotStep, slice_starts
-from headgate.state.ports import TableLayout
+from headgate.state.ports import Table, TableLayout
 
 I64 = npt.NDArray[np.int64]
 
@@ -114,6 +114,19 @@ class Operator(Protocol):
         Only asked of operators whose spec is not `unsplittable`; by default they are left as they are.
         """
         return rows
+
+    def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
+        """Return what a key group holds, for another engine.
+
+        Parameters
+        ----------
+        table : Table
+        emitted_us : int
+            The group's watermark.
+        part : int
+            Of a join the side, of a processor the number of the variable.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def run(

@@ -26,6 +26,7 @@ from headgate.operators.entries import (
     ended,
     entry_layout,
     find,
+    named,
     row_keys,
 )
 from headgate.operators.failure import FAILURES, explained
@@ -135,6 +136,22 @@ class ProcessorOperator(Operator):
     def schema(self) -> pa.Schema:
         """Return the schema of what is put out: ``v0 ..``."""
         return pa.schema([pa.field(f"v{i}", x.type) for i, x in enumerate(self.spec.outputs)])
+
+    def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
+        """Return the entries of a variable: ``k0 ..``, then its columns as ``v0 ..``."""
+        del emitted_us
+        layout, columns = self.layout, self.layout.variables[part]
+        rows = table.rows[table.live()]
+        rows = rows[rows[:, layout.value_at - 2] == columns.number]
+        texts = pa.array([], pa.large_binary())
+        if layout.texts:
+            texts = named(table, rows[:, layout.table.width - layout.texts :].ravel())
+        found = columns.decoded(rows[:, layout.value_at :], texts, layout.texts_from, layout.texts)
+        words, strings = rows[:, 1 : 1 + layout.variable_at], codec.Strings(*table.strings())
+        keys = codec.decode(words, self.spec.keys, layout.key_at, strings)
+        values = found.columns if columns.leaves else []
+        names = [f"k{i}" for i in range(len(keys))] + [f"v{i}" for i in range(len(values))]
+        return pa.RecordBatch.from_arrays([*keys, *values], names=names)
 
     def late(self, times_us: I64, emitted_us: I64) -> Mask:
         """Return which records are late: the watermark of an earlier step has passed them."""

@@ -78,6 +78,12 @@ class SessionOperator(AggregateOperator):
         values[:, self._end_at] = starts
         return GroupResults(keys, values, codec.Strings(*table.strings()))
 
+    def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
+        """Return all sessions, as they are put out."""
+        del emitted_us, part  # what has ended is gone
+        found = self._results(table, self._sessions(table))
+        return pa.RecordBatch.from_arrays(self.columns(found), schema=self.schema())
+
     def due_us(self, table: Table, watermark_us: int) -> int:
         """Return when the first session ends."""
         if not self.expires:

@@ -8,6 +8,7 @@ explain itself and read journals without Spark.
 
 from __future__ import annotations
 
+from headgate.scenario.carrying import carry_checkpoint
 from headgate.scenario.control import ask
 from headgate.scenario.description import Scenario, recorded, to_verify
 from headgate.scenario.fleet import check_fleet, run_fleet_file
@@ -18,6 +19,7 @@ from headgate.scenario.run import explain_workload, run_scenario, verify_scenari
 __all__ = [
     "Scenario",
     "ask",
+    "carry_checkpoint",
     "check_fleet",
     "explain_workload",
     "inspect",

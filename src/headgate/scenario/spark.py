@@ -40,7 +40,7 @@ class SparkEngine:
 
     def start(self, scenario: Scenario) -> ScenarioQuery:
         """Start the scenario's query."""
-        with _sparks_errors():
+        with sparks_errors():
             return self._started(scenario)
 
     def _started(self, scenario: Scenario) -> ScenarioQuery:
@@ -86,7 +86,7 @@ class SparkEngine:
         make = getattr(workload, "beside", None)
         if make is not None and self._beside is None:
             options = _build_options(workload, scenario)
-            _check_arguments(scenario.workload, workload, options)
+            check_arguments(scenario.workload, workload, options)
             place = _placed(scenario.checkpoint)
             self._beside = make(place.with_name(f"{place.name}-beside"), options)
         return self._beside
@@ -104,7 +104,7 @@ class SparkEngine:
             raise ConfigError(msg)
         beside = getattr(self.workload(scenario.workload), "beside", None)
         if beside is not None and _writes_beside(beside, scenario):
-            with _sparks_errors():
+            with sparks_errors():
                 return self._verified(scenario)
         placed = scenario.output is not None and is_directory(scenario.output)
         if scenario.table is None and not placed:
@@ -112,7 +112,7 @@ class SparkEngine:
                 f'there is no output at "{shown(scenario.output)}"; name its directory with --out.'
             )
             raise ConfigError(msg)
-        with _sparks_errors():
+        with sparks_errors():
             return self._verified(scenario)
 
     def _verified(self, scenario: Scenario) -> Mapping[str, Any]:
@@ -145,7 +145,7 @@ class SparkEngine:
 
     def explain(self, scenario: Scenario) -> str:
         """Return what would run elastically."""
-        with _sparks_errors():
+        with sparks_errors():
             frame = self._built(self.workload(scenario.workload), scenario)
             return str(engine_module("headgate").explain(frame, scenario.output_mode))
 
@@ -159,7 +159,7 @@ class SparkEngine:
         """
         try:
             workload = self.workload(name)
-            _check_arguments(name, workload, {**workload.options, **options})
+            check_arguments(name, workload, {**workload.options, **options})
         except ConfigError as error:
             msg = f"{where} {error}"
             raise ConfigError(msg) from error
@@ -167,7 +167,7 @@ class SparkEngine:
     def _built(self, workload: Any, scenario: Scenario) -> Any:
         """Return the workload's query; what it does not take is refused before Spark starts."""
         options = self._options(workload, scenario)
-        _check_arguments(scenario.workload, workload, options)
+        check_arguments(scenario.workload, workload, options)
         if getattr(workload, "beside", None) is not None:
             self._conf = {**workload.beside.conf(self._conf), **self._conf}
         frame = call_user(scenario.workload, lambda: workload.build(self.session(), **options))
@@ -349,7 +349,7 @@ def call_user(name: str, work: Callable[[], Any], what: str = "make a query") ->
         raise ConfigError(msg) from error
 
 
-def _check_arguments(name: str, workload: Any, options: Mapping[str, Any]) -> None:
+def check_arguments(name: str, workload: Any, options: Mapping[str, Any]) -> None:
     """Refuse options that a workload's function, or the source of a built-in one, does not take."""
     try:
         parameters = inspect.signature(workload.build).parameters
@@ -389,7 +389,7 @@ def _of_spark(error: BaseException) -> bool:
 
 
 @contextmanager
-def _sparks_errors() -> Iterator[None]:
+def sparks_errors() -> Iterator[None]:
     """Turn what Spark refuses or fails with into one sentence: its own run over many lines."""
     try:
         yield

@@ -88,14 +88,38 @@ def start(
         pooled: Query = _start_pools(df, settings, settings.replica_policy, watch_pools)
         return pooled
     try:
-        ordered = own.ORDERED.of(settings.options) or ()
-        plan = read(df, settings.mode, own.ARRIVAL.of(settings.options), ordered)
+        plan = planned(df, settings)
     except UnsupportedQuery:
         if settings.fallback == "spark":
             plain: Query = _start_plain(df, settings)
             return plain
         raise
     return _start_slots(df, settings, plan, watch)
+
+
+def planned(df: DataFrame, settings: QuerySettings, *, arrivals: bool = True) -> PlannedQuery:
+    """Return a query as its settings have it run in slots.
+
+    Parameters
+    ----------
+    df : DataFrame
+    settings : QuerySettings
+    arrivals : bool
+        False for a query that is only looked at: nobody asks when its records arrived.
+
+    Raises
+    ------
+    UnsupportedQuery
+        A part of the query cannot run elastically.
+    """
+    return read(
+        df,
+        settings.mode,
+        own.ARRIVAL.of(settings.options) if arrivals else None,
+        own.ORDERED.of(settings.options) or (),
+        asks_kafka=arrivals,
+        whole_windows=own.WINDOWS.of(settings.options) == own.WHOLE,
+    )
 
 
 def _start_plain(df: DataFrame, settings: QuerySettings) -> Any:
@@ -164,7 +188,7 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
             )
             raise CheckpointError(msg)
         sink = configured.sink(spark, settings, plan, where)
-        checkpoint, uuid, unlock = opened(spark, where, _identity(plan, config), undo)
+        checkpoint, uuid, unlock = opened(spark, where, identity(plan, config), undo)
         root = arena_root()
         sweep(root)
         run = open_run(root)
@@ -247,7 +271,7 @@ def _controller(
     return controller
 
 
-def _identity(plan: PlannedQuery, config: JobConfig) -> dict[str, Any]:
+def identity(plan: PlannedQuery, config: JobConfig) -> dict[str, Any]:
     """Return what of a query its checkpoint depends on."""
     return {
         "key_groups": config.key_groups,

@@ -37,6 +37,9 @@ SIDE, MAY_MATCH, EXPIRY, FIRST_LEAF = 0, 1, 2, 3
 """Positions of the values of an arriving record: its side, whether it may match, its expiry, the leaves
 of the left and then those of the right side."""
 
+MET = "met"
+"""Column that says which arriving records have met one before; none has where there is no such column."""
+
 _NUMBER_SHIFT = 32
 """A record's number is that of its step, and below these bits its place among the step's records."""
 
@@ -123,6 +126,8 @@ class _Arrived:
     may_match : bool[n]
     expiry_us : int64[n]
     numbers : int64[n]
+    met : bool[n]
+        Which have met a record of the other side before they came here.
     """
 
     at: I64
@@ -132,6 +137,7 @@ class _Arrived:
     may_match: Mask
     expiry_us: I64
     numbers: I64
+    met: Mask
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,20 @@ class JoinOperator(Groupwise):
             return BEFORE_ALL_US
         return watermark_us + self.spec.holds_us
 
+    def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
+        """Return the rows of a side: ``k0 ..``, ``number``, `MET`, and ``v0 ..``, all of its leaves."""
+        del emitted_us  # what has expired is gone
+        live, strings = table.live(), codec.Strings(*table.strings())
+        rows = table.rows[live[table.rows[live, self._side_at] == part]]
+        here, layout = self.layout.sides[part], self.layout
+        keys = codec.decode(rows[:, self._key], self.spec.keys, layout.key_at, strings)
+        numbers = pa.array(np.ascontiguousarray(rows[:, self._side_at + 1]))
+        met = pa.array(rows[:, self._matched_at] != 0)
+        values = codec.decode(rows[:, self._value_start :], here.leaves, here.at, strings)
+        names = [f"k{i}" for i in range(len(keys))] + ["number", MET]
+        names += [f"v{i}" for i in range(len(values))]
+        return pa.RecordBatch.from_arrays([*keys, numbers, met, *values], names=names)
+
     # -- arriving records ---------------------------------------------------------------------------
 
     def _read(self, request: Request, chosen: pa.Table) -> tuple[_Arrived, _Arrived]:
@@ -235,6 +255,7 @@ class JoinOperator(Groupwise):
             whole(mine.column(f"v{MAY_MATCH}")).to_numpy() != 0,
             whole(mine.column(f"v{EXPIRY}")).to_numpy(),
             (request.turn << _NUMBER_SHIFT) + at,
+            _met_before(mine),
         )
 
     def _rows(self, table: Table, side: int, arrived: _Arrived, start: int, stop: int) -> I64:
@@ -246,6 +267,7 @@ class JoinOperator(Groupwise):
         rows[:, self._side_at + 1] = arrived.numbers[start:stop]
         rows[:, self._value_start :] = arrived.values.matrix[start:stop]
         rows[:, self._expiry_at] = arrived.expiry_us[start:stop]
+        rows[:, self._matched_at] = arrived.met[start:stop]
         return rows
 
     def _name_texts(
@@ -360,7 +382,7 @@ class JoinOperator(Groupwise):
             index = table.upsert(records.rows[:old][first][:, key_words])
             table.rows[index, self._matched_at] = 1
         new = records.rows[old:][stored]
-        new[:, self._matched_at] = new_met[stored]
+        new[:, self._matched_at] |= new_met[stored]
         index = table.upsert(new[:, key_words])
         table.rows[index, self._value_start :] = new[:, self._value_start :]
 
@@ -399,6 +421,13 @@ class JoinOperator(Groupwise):
                 words = rows[:, self._value_start :]
                 columns += codec.decode(words, leaves, here.at[: len(leaves)], strings)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema())
+
+
+def _met_before(rows: pa.Table) -> Mask:
+    if MET not in rows.column_names:
+        return np.zeros(rows.num_rows, dtype=np.bool_)
+    found: Mask = whole(rows.column(MET)).to_numpy(zero_copy_only=False)
+    return found
 
 
 def _part(keyed: SideRecords, start: int, stop: int | None) -> SideRecords:

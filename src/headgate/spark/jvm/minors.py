@@ -47,6 +47,10 @@ class Spark43:
         """Return what Spark noted beside the offsets of a batch: an Option."""
         return offsets.metadataOpt()
 
+    def state_rewriter(self, node: Jvm, *fields: Jvm) -> Jvm:
+        """Return what writes the state of a stopped query anew."""
+        return node(*fields)
+
 
 class Spark42(Spark43):
     """Spark 4.2: a leaf, the rule of common table expressions and a sink are told less."""
@@ -83,6 +87,12 @@ class Spark41(Spark42):
     def batch_notes(self, offsets: Jvm) -> Jvm:
         """As of 4.3."""
         return offsets.metadata()
+
+    def state_rewriter(self, node: Jvm, *fields: Jvm) -> Jvm:
+        """Refuse: Spark 4.1 has nothing that writes state."""
+        del node, fields
+        msg = "Spark 4.1 cannot write the state of a stopped query; export with Spark 4.2 or later."
+        raise HeadgateError(msg)
 
 
 MINORS: Mapping[str, type[Spark43]] = MappingProxyType(

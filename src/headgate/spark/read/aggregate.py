@@ -23,7 +23,7 @@ from headgate.spark.read.expressions import (
 )
 from headgate.spark.read.functions import AggregateFunctions
 from headgate.spark.read.order import RecordOrder
-from headgate.spark.read.plan import PlannedOperator, Routed, raw_schema
+from headgate.spark.read.plan import AggregateParts, PlannedOperator, Routed, raw_schema
 from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
 from headgate.spark.read.windows import (
     check_window,
@@ -83,7 +83,7 @@ class _AggregateReader:
             kept=tuple(one.kept for one in functions.kept),
         )
         placeholder, output_plan = self._output_plan(spec, functions, spans, time_index)
-        return self.reading.operator(
+        operator = self.reading.operator(
             "aggregate",
             self._what(time, time_index) + functions.how(),
             spec,
@@ -103,6 +103,14 @@ class _AggregateReader:
             ),
             upstream=self.upstream,
         )
+        operator.aggregate = AggregateParts(
+            tuple(self.grouping),
+            tuple(spans),
+            time_index,
+            self._keeps_start,
+            tuple(functions.parts),
+        )
+        return operator
 
     def _column(self, index: int) -> Column:
         return column(self.spark, self.grouping[index])
@@ -188,10 +196,10 @@ class _AggregateReader:
         if class_name(node) != "Expand":
             return TimeKey(size, size, offset, expires), start
         time = TimeKey(size, advance, offset, expires)
-        if self._only_passed_on(node, attribute):
+        if not self.reading.whole_windows and self._only_passed_on(node, attribute):
             self.child = self._cut_into_slices(node, attribute, time_column, time)
             return time, start
-        # somebody looks into the window below: keep it whole, a record then counts once per window
+        # asked for, or somebody looks into the window below: it is whole, a record counts in each
         return TimeKey(size, size, offset, expires), start
 
     def _passes(self, attribute: Jvm) -> bool:
@@ -256,7 +264,7 @@ class _AggregateReader:
             kind = data_type(expression.dataType())
             if index == time_index:
                 begins = F.col(f"k{spans[index][0]}") if self._keeps_start else None
-                value = _time_value(spec.time, kind, begins)
+                value = time_value(spec.time, kind, begins)
             elif index in self._shown:
                 value = self._shown[index].value()
             else:
@@ -282,7 +290,7 @@ class _AggregateReader:
         return (value if nullable else known_not_null(value)).alias(name)
 
 
-def _time_value(time: TimeKey | None, kind: T.DataType, begins: Column | None = None) -> Column:
+def time_value(time: TimeKey | None, kind: T.DataType, begins: Column | None = None) -> Column:
     """Return the time of a row; `begins` is the start of a window that is kept."""
     assert time is not None
     end = F.call_function("timestamp_micros", F.col("t"))

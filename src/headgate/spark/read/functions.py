@@ -25,7 +25,7 @@ from headgate.spark.read.buffers import Buffer, Collection, Folded, Sketch
 from headgate.spark.read.expressions import sql_text, substitute
 from headgate.spark.read.merging import program_of
 from headgate.spark.read.order import RecordOrder
-from headgate.spark.read.plan import Routed
+from headgate.spark.read.plan import AggregatePart, Routed
 
 _ANY_ORDER = {
     "ApproxCountDistinctForIntervals": Keep.BAG,
@@ -76,6 +76,7 @@ class AggregateFunctions:
         self.kept_values: list[Routed] = []
         self.evaluated: list[str] = []
         self.ways: dict[str, list[str]] = {}
+        self.parts: list[AggregatePart] = []
         self._condition: Column | None = None
         self._known: list[tuple[Jvm, list[str]]] = []
         self._ansi = self.spark.conf.get("spark.sql.ansi.enabled") == "true"
@@ -98,7 +99,11 @@ class AggregateFunctions:
         """Add every aggregate function inside `expression`."""
         if class_name(expression) == "AggregateExpression":
             if self._find(expression) is None:
+                before = len(self.values)
                 self._known.append((expression.canonicalized(), self._add(expression)))
+                function = runs_as(self.spark, expression.aggregateFunction())
+                added = tuple(value.name for value in self.values[before:])
+                self.parts.append(AggregatePart(function, sql_text(expression), added))
             return
         for child in each(expression.children()):
             self.collect(child)

@@ -7,7 +7,7 @@ is worked out below, in Catalyst; of an inner join the slots may leave a part to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -31,7 +31,7 @@ from headgate.spark.read.expressions import (
     seconds,
     sql_text,
 )
-from headgate.spark.read.plan import PlannedOperator, Routed
+from headgate.spark.read.plan import JoinPart, PlannedOperator, Routed
 from headgate.spark.read.reading import Given, NodeReader, Reading, Taken
 from headgate.spark.read.wording import WAY_OUT
 
@@ -64,6 +64,8 @@ class _Side:
     lag_us : int or None
         A record is removed when the watermark has passed its time by this; None: never.
     expiry_us : Column
+    compared : list of (int, expression)
+        Leaves that are only compared, by their place.
     """
 
     plan: Jvm
@@ -73,6 +75,7 @@ class _Side:
     event_time: Jvm | None
     lag_us: int | None = None
     expiry_us: Column | None = None
+    compared: list[tuple[int, Jvm]] = field(default_factory=list)
 
 
 class _JoinReader:
@@ -153,7 +156,7 @@ class _JoinReader:
         leaves = [Leaf(Kind.INTEGER)] * FIRST_LEAF + [*spec.sides[LEFT], *spec.sides[RIGHT]]
         raw = self._raw_schema(spec)
         placeholder = analysed(template(self.spark, raw))
-        return self.reading.operator(
+        operator = self.reading.operator(
             "join",
             self._what(),
             spec,
@@ -167,6 +170,16 @@ class _JoinReader:
             ),
             given=Given(self._output_plan(placeholder), placeholder, raw),
         )
+        operator.join = tuple(
+            JoinPart(
+                tuple(side.attributes),
+                tuple(side.spans),
+                tuple(side.compared),
+                tuple(key[at] for key in self.condition.keys),
+            )
+            for at, side in enumerate(self.sides)
+        )
+        return operator
 
     def _what(self) -> str:
         keys = ", ".join(f"{sql_text(a)} = {sql_text(b)}" for a, b, _ in self.condition.keys)
@@ -197,6 +210,7 @@ class _JoinReader:
                 return start
         kind, value = data_type(expression.dataType()), column(self.spark, expression)
         ((leaf, part),) = types.leaves(kind, value, sql_text(expression))
+        side.compared.append((len(side.leaves), expression))
         side.leaves.append((leaf, part))
         return len(side.leaves) - 1
 

@@ -80,7 +80,13 @@ class ModeRefused(UnsupportedQuery):
 
 
 def read(
-    df: DataFrame, mode: str, arrival: str | None = None, ordered: tuple[str, ...] = ()
+    df: DataFrame,
+    mode: str,
+    arrival: str | None = None,
+    ordered: tuple[str, ...] = (),
+    *,
+    whole_windows: bool = False,
+    asks_kafka: bool = True,
 ) -> PlannedQuery:
     """Return the query behind `df`.
 
@@ -94,6 +100,8 @@ def read(
         Name of a timestamp column that says when a record arrived.
     ordered : tuple of str
         Names of columns that order records, where their order makes a difference.
+    whole_windows, asks_kafka : bool
+        As of `Reading`.
 
     Raises
     ------
@@ -110,7 +118,17 @@ def read(
     plan = distinct(spark, without_cte(spark, whole), mode)
     _check_with_spark(spark, plan, mode)
     plan = with_any_condition(spark, plan)
-    reader = _QueryReader(Reading(spark, plan, OutputMode[mode.upper()], arrival, ordered, 0))
+    known = Reading(
+        spark,
+        plan,
+        OutputMode[mode.upper()],
+        arrival,
+        ordered,
+        0,
+        whole_windows=whole_windows,
+        asks_kafka=asks_kafka,
+    )
+    reader = _QueryReader(known)
     above = reader.above(plan)
     if reader.operators:
         above = without_watermarks(spark, above)

@@ -57,6 +57,70 @@ class InitialState:
     values: list[Passed]
 
 
+@dataclass(frozen=True)
+class AggregatePart:
+    """One aggregate function of an operator.
+
+    Attributes
+    ----------
+    function : aggregate function
+        What Spark runs for it.
+    name : str
+        As SQL, for people.
+    values : tuple of str
+        The routed values that stand for its buffer, by name; none where values of records are kept.
+    """
+
+    function: Jvm
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AggregateParts:
+    """What an Aggregate node consists of, in Spark's order; plain Spark's state has this form.
+
+    Attributes
+    ----------
+    grouping : tuple of expression
+    spans : tuple of (int, int)
+        The routed keys that each of them became, from the first up to the last; none for the time.
+    time_index : int
+        Which of them is the time; -1 where none is.
+    keeps_start : bool
+        Whether the start of a session is a key too.
+    parts : tuple of AggregatePart
+    """
+
+    grouping: tuple[Jvm, ...]
+    spans: tuple[tuple[int, int], ...]
+    time_index: int
+    keeps_start: bool
+    parts: tuple[AggregatePart, ...]
+
+
+@dataclass(frozen=True)
+class JoinPart:
+    """What one side of a join consists of.
+
+    Attributes
+    ----------
+    attributes : tuple of attribute
+        What comes out of it.
+    spans : tuple of (int, int)
+        Their leaves, from the first up to the last.
+    compared : tuple of (int, expression)
+        Leaves that are only compared.
+    keys : tuple of expression
+        What is equal to the other side's.
+    """
+
+    attributes: tuple[Jvm, ...]
+    spans: tuple[tuple[int, int], ...]
+    compared: tuple[tuple[int, Jvm], ...]
+    keys: tuple[Jvm, ...]
+
+
 @dataclass
 class PlannedOperator:
     """One stateful operator of a query.
@@ -97,6 +161,12 @@ class PlannedOperator:
     feeds : tuple of PlannedOperator
         Operators whose results of a step it reads once all of them are done, each at its placeholder in
         `input_plan`: where there are several, or what stands between cannot let markers through.
+    node : plan node or None
+        The node that was read, as it stands in the query.
+    aggregate : AggregateParts or None
+        Of an aggregate.
+    join : tuple of JoinPart
+        Of a join: its left and its right side.
     """
 
     id: str
@@ -116,6 +186,9 @@ class PlannedOperator:
     arrival: Column | None = None
     initial: InitialState | None = None
     feeds: tuple[PlannedOperator, ...] = ()
+    node: Jvm | None = None
+    aggregate: AggregateParts | None = None
+    join: tuple[JoinPart, ...] = ()
 
     @property
     def shared(self) -> bool:

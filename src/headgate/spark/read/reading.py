@@ -65,6 +65,10 @@ class Reading:
         The operators whose results it reads, as `PlannedOperator` has it.
     node : plan node or None
         The node as it stands in `plan`.
+    whole_windows : bool
+        Whether overlapping windows are kept each by itself, and not as slices that they share.
+    asks_kafka : bool
+        Whether Kafka tells when a record arrived, where no column does.
     """
 
     spark: SparkSession
@@ -75,6 +79,8 @@ class Reading:
     number: int
     feeds: tuple[PlannedOperator, ...] = ()
     node: Jvm | None = None
+    whole_windows: bool = False
+    asks_kafka: bool = True
 
     def arrived(
         self, attributes: Iterable[Jvm], upstream: PlannedOperator | None = None
@@ -105,7 +111,7 @@ class Reading:
 
         Kafka tells of all of them, or it is not known of any.
         """
-        if self.arrival is None and not self.feeds:
+        if self.arrival is None and self.asks_kafka and not self.feeds:
             found = [kafka_arrival(self.spark, plan) for plan in plans]
             carried = [(one[0], column(self.spark, one[1])) for one in found if one is not None]
             if len(carried) == len(plans):
@@ -144,7 +150,8 @@ class Reading:
             What it reads from; None for the source.
         """
         parents = self.feeds if upstream is None else (upstream,)
-        if self.arrival is None and taken.arrival is None and not parents:
+        unknown = self.arrival is None and taken.arrival is None
+        if unknown and self.asks_kafka and not parents:
             taken = self._by_kafka(taken)
         return PlannedOperator(
             id=f"{kind}-{self.number}",
@@ -164,6 +171,7 @@ class Reading:
             arrival=taken.arrival,
             initial=taken.initial,
             feeds=self.feeds,
+            node=self.node,
         )
 
 

@@ -118,6 +118,7 @@ def _zero_or_more_s(text: str) -> float:
     return parse_duration_s(text, zero=True)
 
 
+SLICES, WHOLE = "slices", "whole"
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 
 _DURATION = 'a number above 0 with its unit, such as "30 s"'
@@ -131,6 +132,13 @@ ORDERED: Option[tuple[str, ...] | None] = Option(
     None,
     'names of columns, such as "ts" or "ts, offset"',
     "the order in which records count, where that makes a difference",
+)
+WINDOWS = Option(
+    "headgate.windows",
+    _one_of(SLICES, WHOLE),
+    SLICES,
+    f'"{SLICES}" or "{WHOLE}"',
+    "whether overlapping windows are kept as slices that they share, or each by itself as in Spark",
 )
 SNAPSHOT_EVERY = Option(
     "headgate.snapshotEvery",
@@ -252,6 +260,7 @@ FLOOR: Option[float | None] = Option(
 _ALL: tuple[Option[Any], ...] = (
     ARRIVAL,
     ORDERED,
+    WINDOWS,
     SNAPSHOT_EVERY,
     PREAGGREGATE,
     ATTEMPTS,

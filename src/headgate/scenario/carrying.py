@@ -1,0 +1,80 @@
+"""A checkpoint that moves between plain Spark and headgate, by a query that can be imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from headgate.core.errors import ConfigError
+from headgate.core.input import shown
+from headgate.scenario.spark import (
+    SparkEngine,
+    call_user,
+    check_arguments,
+    engine_module,
+    sparks_errors,
+)
+
+Act = Literal["adopt", "export"]
+
+
+def carry_checkpoint(
+    act: Act,
+    origin: Path,
+    target: Path,
+    query: str,
+    options: Mapping[str, Any],
+    conf: Mapping[str, str] | None = None,
+    output_mode: str | None = None,
+) -> dict[str, Any]:
+    """Adopt a plain query's checkpoint, or export one of headgate's.
+
+    Parameters
+    ----------
+    act : str
+    origin, target : Path
+        The checkpoint that is there, and the one to be made.
+    query : str
+        ``module:function`` of a ``function(spark, **options)`` that gives headgate's writer of the query,
+        or its DataFrame; or a built-in workload.
+    options : mapping
+        Arguments of the function.
+    conf : mapping, optional
+        Settings of the Spark session.
+    output_mode : str, optional
+        Of a DataFrame; the workload's own by default.
+
+    Returns
+    -------
+    dict
+        As of `hg.adopt` and `hg.export`.
+    """
+    ours, plain = (target, origin) if act == "adopt" else (origin, target)
+    engine = SparkEngine(conf)
+    try:
+        with sparks_errors():
+            workload = engine.workload(query)
+            given = {**workload.options, **options}
+            check_arguments(query, workload, given)
+            made = call_user(query, lambda: workload.build(engine.session(), **given))
+            writer = _writer(query, made, output_mode or workload.output_mode)
+            writer = writer.option("checkpointLocation", str(ours.absolute()))
+            function = getattr(engine_module("headgate"), act)
+            told: dict[str, Any] = function(writer, str(plain.absolute()))
+            return told
+    finally:
+        engine.close()
+
+
+def _writer(query: str, made: Any, mode: str) -> Any:
+    """Return the writer that a user's function gave, or one of its DataFrame."""
+    if hasattr(made, "settings") and hasattr(made, "df"):
+        return made
+    if hasattr(made, "schema") and hasattr(made, "isStreaming"):
+        return engine_module("headgate").writeStream(made).outputMode(mode)
+    msg = (
+        f'"{shown(query)}" returned {shown(type(made).__name__, 60)}; it must take a Spark session and '
+        "return hg.writeStream(...) of the query, not started, or its DataFrame."
+    )
+    raise ConfigError(msg)

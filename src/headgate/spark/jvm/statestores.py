@@ -1,0 +1,216 @@
+"""State of plain Spark's streaming queries: read by Spark's sources, written by its `StateRewriter`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.errors import CheckpointError
+from headgate.core.location import uri
+from headgate.spark.jvm.folding import as_bytes, runs_as
+from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class
+from headgate.spark.jvm.minors import adapter
+from headgate.spark.jvm.plans import computed_rows
+from headgate.spark.jvm.sessions import clone_of
+
+
+def state_metadata(spark: SparkSession, path: Path) -> list[Row]:
+    """Return what a checkpoint says of its operators' state: a row for each operator and store.
+
+    Raises
+    ------
+    CheckpointError
+        It says nothing.
+    """
+    try:
+        found = spark.read.format("state-metadata").load(uri(path)).collect()
+    except PySparkException as error:
+        msg = f"the state below {path} cannot be read ({_first_line(error)})."
+        raise CheckpointError(msg) from error
+    return sorted(found, key=lambda row: int(row.operatorId))
+
+
+def state_rows(
+    spark: SparkSession, path: Path, operator: int, batch: int, **options: str
+) -> DataFrame:
+    """Return an operator's state after a batch, as Spark's source ``statestore`` reads it.
+
+    Parameters
+    ----------
+    operator : int
+        Spark's number of it.
+    options : str
+        Of the source: ``joinSide``, ``stateVarName``, ``storeName`` and so on.
+
+    Raises
+    ------
+    CheckpointError
+        It cannot be read, for instance because Spark has removed files of that batch.
+    """
+    reader = spark.read.format("statestore").options(operatorId=operator, batchId=batch, **options)
+    try:
+        return reader.load(uri(path))
+    except PySparkException as error:
+        msg = (
+            f"the state of operator {operator} below {path} cannot be read ({_first_line(error)})."
+        )
+        raise CheckpointError(msg) from error
+
+
+def aggregates_as_run(spark: SparkSession, plan: Jvm) -> list[list[str]]:
+    """Return the classes of the functions of each Aggregate, as Spark's optimizer leaves them.
+
+    From the sink down, and each node's in the order in which Spark lays out their buffers.
+    """
+    optimised = spark._jsparkSession.sessionState().optimizer().execute(plan)
+    found: list[list[str]] = []
+    _collect(spark, optimised, found)
+    return found
+
+
+def _collect(spark: SparkSession, plan: Jvm, found: list[list[str]]) -> None:
+    if class_name(plan) == "Aggregate" and plan.isStreaming():
+        functions: dict[str, str] = {}
+        for expression in each(plan.aggregateExpressions()):
+            _functions(spark, expression, functions)
+        found.append(list(functions.values()))
+    for child in each(plan.children()):
+        _collect(spark, child, found)
+
+
+def _functions(spark: SparkSession, expression: Jvm, found: dict[str, str]) -> None:
+    if class_name(expression) == "AggregateExpression":
+        known = str(expression.canonicalized().toString())
+        found.setdefault(known, class_name(runs_as(spark, expression.aggregateFunction())))
+        return
+    for child in each(expression.children()):
+        _functions(spark, child, found)
+
+
+_REWRITING = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+    # the one that Spark's rewriter writes; which it is stands in the log, so a later start knows
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+
+
+def rewriting_session(spark: SparkSession) -> SparkSession:
+    """Return a session like `spark` in which state can be written anew."""
+    session = clone_of(spark)
+    for key, value in _REWRITING.items():
+        session.conf.set(key, value)
+    return session
+
+
+class _Function:
+    """A function of Python's that Scala calls with one argument."""
+
+    Java = SimpleNamespace(implements=("scala.Function1",))
+    """What Py4J makes of it."""
+
+    def __init__(self, function: Callable[[Jvm], Jvm]) -> None:
+        self._function = function
+
+    def apply(self, argument: Jvm) -> Jvm:
+        """Call it."""
+        return self._function(argument)
+
+
+def rewrite(
+    spark: SparkSession,
+    origin: Path,
+    target: Path,
+    batch: int,
+    stores: Mapping[tuple[int, str], DataFrame],
+) -> None:
+    """Write state below `target`, as that after a batch, of the same form as the state below `origin`.
+
+    Parameters
+    ----------
+    origin : Path
+        A checkpoint of the same query with a batch 0.
+    target : Path
+        With the offsets of `batch`, and what Spark says of operators' state.
+    batch : int
+    stores : mapping of (int, str) to DataFrame
+        Entries as `entry_bytes` makes them, by Spark's number of the operator and name of the store.
+    """
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    session = spark._jsparkSession
+
+    def transformed(read: Jvm) -> Jvm:
+        # of the very schema that was read, whose columns say more of nulls than ours
+        options = next(each(read.queryExecution().analyzed().collectLeaves())).options()
+        store = int(options.get("operatorId")), str(options.get("storeName") or "default")
+        made = computed_rows(stores[store])
+        return session.internalCreateDataFrame(made, read.schema(), False)
+
+    some = java_class(spark, "scala.Some")
+    none = java_class(spark, "scala.None$.MODULE$")
+    node = java_class(spark, "org.apache.spark.sql.execution.streaming.state.StateRewriter")
+    rewriter = adapter().state_rewriter(
+        node,
+        session,
+        0,
+        batch,
+        uri(target),
+        session.sessionState().newHadoopConf(),
+        some(uri(origin)),
+        some(_Function(transformed)),
+        none,
+    )
+    rewriter.run()
+
+
+def entry_bytes(rows: DataFrame, keys: int, hashed: int, partitions: int) -> DataFrame:
+    """Return entries of state as bytes, where Spark's own hash of their keys puts them.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Key and value columns.
+    keys : int
+        How many of them are the key.
+    hashed : int
+        How many of these say in which partition an entry is.
+    partitions : int
+        Of the state.
+    """
+    names = rows.columns
+    key, value = ([F.col(name) for name in part] for part in (names[:keys], names[keys:]))
+    kinds = [T.StructType(part) for part in (rows.schema.fields[:keys], rows.schema.fields[keys:])]
+    spread = rows.repartition(partitions, *key[:hashed]) if hashed else rows.coalesce(1)
+    return spread.select(
+        F.lit(None).alias("partition_key"),  # of use to who spreads entries anew
+        _row_bytes(kinds[0], key).alias("key_bytes"),
+        _row_bytes(kinds[1], value).alias("value_bytes"),
+        F.lit("default").alias("column_family_name"),
+    )
+
+
+_BEFORE_ROW = 40
+"""Bytes before a struct in the bytes of `as_bytes`: of a row of one array, and of that array of one."""
+
+
+def _row_bytes(kind: T.StructType, columns: list[Column]) -> Column:
+    """Return columns as the bytes of one of Spark's unsafe rows."""
+    if not columns:
+        return F.lit(b"")
+    return F.substring(as_bytes(kind, F.struct(*columns)), _BEFORE_ROW + 1, _ALL_BYTES)
+
+
+_ALL_BYTES = 2**31 - 1
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].removesuffix(".")

@@ -1,0 +1,292 @@
+"""`hg.adopt`: a plain query's checkpoint becomes one of headgate's, with its state."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import types as T
+
+from headgate.core.errors import CheckpointError, UnsupportedQuery
+from headgate.operators.build import Spec
+from headgate.spark import configured
+from headgate.spark.cluster.location import resolved
+from headgate.spark.job.job import JobConfig, OperatorState
+from headgate.spark.job.reports import Report, ReportChannel, consistent
+from headgate.spark.jvm.gateway import class_name
+from headgate.spark.jvm.plans import ArrowMap, analysed, run_through
+from headgate.spark.jvm.sessions import clone_of
+from headgate.spark.jvm.statestores import aggregates_as_run, state_metadata, state_rows
+from headgate.spark.launch import opened
+from headgate.spark.plain import log
+from headgate.spark.plain.asked import PlainState
+from headgate.spark.plain.records import check_name, records
+from headgate.spark.read.plan import PlannedOperator, PlannedQuery
+from headgate.spark.settings import options as own
+from headgate.spark.sparkwriter import SparkWriter
+from headgate.spark.start import identity, planned
+from headgate.spark.step import exchange
+from headgate.spark.step.begun import Begun
+from headgate.spark.step.commit import next_manifest
+from headgate.spark.worker.facts import SlotFacts
+from headgate.spark.worker.slot import SlotTask
+from headgate.state.arena import RunDirectory, arena_root, open_run
+from headgate.state.checkpoint import Checkpoint
+
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+_NOTHING = T.StructType([T.StructField("nothing", T.IntegerType())])
+
+
+def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
+    """Take over a plain query's checkpoint: offsets, watermark and state.
+
+    The writer's own checkpoint is made, from which `start` goes on where the plain query stopped. The
+    plain one is only read.
+
+    Parameters
+    ----------
+    writer : Writer
+        ``hg.writeStream(df)`` of the same query, with its output mode, and a ``checkpointLocation`` that
+        is not there yet.
+    checkpoint : str
+        The ``checkpointLocation`` of the plain query, which must be stopped.
+
+    Returns
+    -------
+    dict
+        ``checkpoint``, ``batch`` (the newest of the plain query), ``watermark_ms``, and for each operator
+        in ``operators`` its ``id`` and ``entries``.
+
+    Raises
+    ------
+    UnsupportedQuery
+        The query cannot run elastically, or some state means something else here.
+    CheckpointError
+        The checkpoint is not of this query, is not at rest, or there is something at the new place.
+    """
+    df, settings = writer.df, writer.settings
+    spark = df.sparkSession
+    query = planned(df, settings, arrivals=False)
+    config = configured.job_config(settings, configured.cores_of(spark))
+    origin = resolved(spark, checkpoint)
+    newest = log.newest(origin)
+    found = state_metadata(spark, origin)
+    pairs = paired(query, found)
+    for operator, row in pairs:
+        check_name(operator, row.operatorName)
+    check_order(spark, df, query)
+    where = configured.checkpoint_place(spark, settings)
+    with ExitStack() as undo:
+        undo.callback(where.leave, failed=False)
+        if where.url is not None or where.temporary:
+            msg = "a checkpoint is adopted into a directory; give the writer one to write to."
+            raise CheckpointError(msg)
+        undo.enter_context(log.fresh(where.path))
+        session = clone_of(spark)
+        session.conf.set(
+            _ADAPTIVE, "false"
+        )  # an adaptive plan may run slots while it is being made
+        given = {
+            operator.id: records(
+                PlainState(
+                    session,
+                    operator,
+                    partial(state_rows, session, origin, int(row.operatorId), newest.batch),
+                    config.key_groups,
+                    bool(own.ORDERED.of(settings.options)),
+                )
+            )
+            for operator, row in pairs
+        }
+        target, uuid, _ = opened(spark, where, identity(query, config), undo)
+        log.begin(where.path, newest, ticks=True)
+        log.copy_beside(origin, where.path)
+        log.commit(where.path, newest)
+        taken = _state_step(spark, query, config, given, newest, target, uuid)
+    return {
+        "checkpoint": target.location,
+        "batch": newest.batch,
+        "watermark_ms": newest.watermark_us // 1000,
+        "operators": [{"id": name, "entries": count} for name, count in taken.items()],
+    }
+
+
+def paired(query: PlannedQuery, found: list[Row]) -> list[tuple[PlannedOperator, Row]]:
+    """Return each operator of a query with what a plain checkpoint says of its state.
+
+    Raises
+    ------
+    UnsupportedQuery
+        There is no operator, or some do not follow each other.
+    CheckpointError
+        The checkpoint has other operators.
+    """
+    operators = query.operators
+    branched = any(len(op.parents) > 1 for op in operators) or len(query.last) > 1
+    if not operators or branched:
+        what = "which do not follow each other" if operators else "so there is no state to carry"
+        msg = (
+            f"this query has {len(operators)} stateful operators, {what}; checkpoints are carried "
+            "between Spark and headgate where one or several follow each other."
+        )
+        raise UnsupportedQuery(msg)
+    # Spark counts them from the sink down, and has a row for each store
+    rows = {int(row.operatorId): row for row in reversed(found)}
+    if len(rows) != len(operators):
+        names = ", ".join(str(rows[number].operatorName) for number in sorted(rows))
+        msg = (
+            f"the checkpoint has state of {names or 'no operator'} where the query has "
+            f"{', '.join(op.what.partition(';')[0] for op in operators)}; give the query that wrote it."
+        )
+        raise CheckpointError(msg)
+    return [(op, rows[n]) for op, n in zip(reversed(operators), sorted(rows), strict=True)]
+
+
+def check_order(spark: SparkSession, df: DataFrame, query: PlannedQuery) -> None:
+    """Refuse an aggregate whose functions Spark runs otherwise than they are written.
+
+    Their buffers lie in Spark's state in the order of its optimised plan, under names such as ``sum``.
+
+    Raises
+    ------
+    UnsupportedQuery
+    """
+    aggregates = [op for op in query.operators if op.aggregate is not None]
+    if not aggregates:
+        return
+    runs = aggregates_as_run(spark, analysed(df))
+    for operator, functions in zip(reversed(aggregates), runs, strict=True):
+        parts = operator.aggregate
+        assert parts is not None
+        written = [class_name(part.function) for part in parts.parts]
+        if written != functions:
+            msg = (
+                f"Spark runs {', '.join(functions)} where the query says {', '.join(written)}, so its "
+                "state cannot be told apart; leave out aggregates that nobody reads."
+            )
+            raise UnsupportedQuery(msg)
+
+
+def _state_step(
+    spark: SparkSession,
+    query: PlannedQuery,
+    config: JobConfig,
+    given: dict[str, tuple[DataFrame, Spec]],
+    newest: log.LogEntry,
+    target: Checkpoint,
+    uuid: str,
+) -> dict[str, int]:
+    """Do step 0, whose records are the state and whose output nobody gets; return how many came."""
+    begun = Begun(
+        number=0,
+        spark_batch=newest.batch,
+        watermark_us=newest.watermark_us,
+        sources=newest.sources,
+        read_ms=time.time() * 1e3,
+        started_ms=time.time() * 1e3,
+        timestamp_ms=int(newest.notes.get("batchTimestampMs", 0)),
+        drain=False,
+        latest=None,
+    )
+    states = {op.id: OperatorState.fresh(config.slots, config.key_groups) for op in query.operators}
+    run = open_run(arena_root())
+    reports: list[Report] = []
+    try:
+        for operator in query.operators:
+            told = _facts(spark, operator, states[operator.id], config, begun, target, run)
+            reports += _served(
+                spark, operator, given[operator.id], states[operator.id], told, target
+            )
+    finally:
+        run.end()
+        run.close()
+    manifest = next_manifest(begun, uuid, 0, states, reports)
+    for name, state in states.items():
+        _check_all_kept(name, [r for r in reports if r.operator == name], sum(state.rows))
+    # the plain query gave its sink this many batches, and sinks count on
+    engine = {**manifest.engine, "sink_batch": newest.batch, "adopted": newest.batch}
+    target.commit(replace(manifest, engine=engine))
+    return {name: sum(r.arrived for r in reports if r.operator == name) for name in states}
+
+
+def _check_all_kept(name: str, reports: list[Report], rows: int) -> None:
+    """Refuse a state of which some entries have come to nothing; a processor's rows are more than those.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    came = sum(report.arrived for report in reports)
+    if came == rows or name.startswith("processor"):
+        return
+    msg = (
+        f"of {came} entries of the checkpoint's state {came - rows} are older than its watermark or "
+        "alike, which Spark does not leave behind; restore it from a copy."
+    )
+    raise CheckpointError(msg)
+
+
+def _served(
+    spark: SparkSession,
+    operator: PlannedOperator,
+    given: tuple[DataFrame, Spec],
+    state: OperatorState,
+    told: SlotFacts,
+    target: Checkpoint,
+) -> list[Report]:
+    """Have an operator's slots serve the records of its state; return a report of each."""
+    channel: ReportChannel[Report] = ReportChannel(spark.sparkContext)
+    # as if this very job wrote the sink: then the slots keep no output
+    rows, spec = given
+    task = SlotTask(operator.id, spec, channel.sender, into_sink=True, store=target.options)
+    schema = operator.raw_schema if spec is operator.spec else _NOTHING
+    spark.sparkContext.setLocalProperty(SlotFacts.PROPERTY + operator.id, told.to_json())
+    slots = exchange.to_slots(rows, state.assignment, shared=operator.shared)
+    run_through(ArrowMap(task, schema).apply(slots))
+    found = channel.drain(0, 1)
+    return consistent(found, {operator.id: state.assignment.slots}, [operator.id])
+
+
+def _facts(
+    spark: SparkSession,
+    operator: PlannedOperator,
+    state: OperatorState,
+    config: JobConfig,
+    begun: Begun,
+    target: Checkpoint,
+    run: RunDirectory,
+) -> SlotFacts:
+    """Return what the slots of step 0 are told: serve all, and look at no clock."""
+    local = str(spark.sparkContext.master).startswith("local")
+    return SlotFacts(
+        step=begun.number,
+        attempt=1,
+        arena_root=str(run.path.parent) if local else None,
+        run_id=run.run_id,
+        checkpoint=target.location,
+        # what it reads may be older than the query's watermark, where a join is below
+        watermark_us=max(0, begun.watermark_us - operator.behind_us),
+        slot_of=state.assignment.slot_of,
+        held=(),
+        tokens=state.tokens,
+        steps=state.steps,
+        full_steps=state.full_steps,
+        emitted_us=state.emitted_us,
+        due_us=state.due_us,
+        snapshot_every=config.snapshot_every,
+        backlog={},
+        waiting_crc32={},
+        quotas=None,
+        next_slots=0,
+        keep_late=False,
+        delta_ms=0.0,
+        bound_ms=0.0,
+        timestamp_ms=begun.timestamp_ms,
+        time_limit_s=0.0,
+        arrived_ms=begun.read_ms,
+        faults=(),
+    )

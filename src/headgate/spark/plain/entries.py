@@ -1,0 +1,196 @@
+"""The state of headgate's operators as entries of plain Spark's: read in tasks, turned by expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.operators.build import Spec, operator_of
+from headgate.spark.job.job import OperatorState
+from headgate.spark.jvm.expressions import data_type
+from headgate.spark.jvm.gateway import class_name, each
+from headgate.spark.jvm.plans import ArrowMap
+from headgate.spark.plain.aggregates import parts_of
+from headgate.spark.plain.asked import fields_of
+from headgate.spark.plain.buffers import form_of, stored_types
+from headgate.spark.read import types
+from headgate.spark.read.aggregate import time_value
+from headgate.spark.read.plan import PlannedOperator
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.heap import HeapStore
+from headgate.state.ports import EMPTY_TOKEN
+
+DEFAULT = "default"
+"""Spark's name of an operator's store where it has one."""
+
+
+@dataclass(frozen=True)
+class EntriesTask:
+    """The function that `mapInArrow` runs: from numbers of key groups to their entries.
+
+    Attributes
+    ----------
+    operator : str
+    spec : Spec
+    part : int
+        As of `Operator.entries`.
+    checkpoint : str
+    tokens, steps, emitted_us : sequence
+        As of `OperatorState`.
+    store : mapping of str to str
+        Options of the checkpoint's store.
+    """
+
+    operator: str
+    spec: Spec
+    part: int
+    checkpoint: str
+    tokens: Sequence[str]
+    steps: Sequence[int]
+    emitted_us: Sequence[int]
+    store: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the groups, one after the other."""
+        operator = operator_of(self.spec)
+        checkpoint = Checkpoint(self.checkpoint, self.store)
+        for batch in batches:
+            for group in batch.column(0).to_pylist():
+                if self.tokens[group] == EMPTY_TOKEN:
+                    continue
+                store = HeapStore(operator.layout.table)
+                chain = checkpoint.chain(self.operator, group, self.steps[group])
+                table = store.acquire(group, self.tokens[group], chain)
+                yield operator.entries(table, self.emitted_us[group], self.part)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Entries of one of Spark's stores.
+
+    Attributes
+    ----------
+    rows : DataFrame
+        Key columns, then value columns.
+    keys : int
+        How many are the key.
+    hashed : int
+        How many of these say in which partition an entry is.
+    """
+
+    rows: DataFrame
+    keys: int
+    hashed: int
+
+
+def entries(rows: DataFrame, keys: Sequence[Column], values: Sequence[Column]) -> Entries:
+    """Return entries over columns of `rows`, spread by the whole key."""
+    columns = [column.alias(f"s{i}") for i, column in enumerate([*keys, *values])]
+    return Entries(rows.select(*columns), len(keys), len(keys))
+
+
+@dataclass(frozen=True)
+class OurState:
+    """The state of one of headgate's operators, and the forms of plain Spark's.
+
+    Attributes
+    ----------
+    spark : SparkSession
+    operator : PlannedOperator
+    state : OperatorState
+    checkpoint : Checkpoint
+    form : callable
+        Reads state of the same operator in plain Spark, of which there is none; as `PlainState.load`.
+    ordered : bool
+        Whether records have an order of their own.
+    """
+
+    spark: SparkSession
+    operator: PlannedOperator
+    state: OperatorState
+    checkpoint: Checkpoint
+    form: Callable[..., DataFrame]
+    ordered: bool
+
+    def part(self, values: Sequence[T.StructField], part: int = 0) -> DataFrame:
+        """Return what `Operator.entries` gives of all key groups: ``k0 ..``, then `values`."""
+        keys = [T.StructField(k.name, types.spark_type(k.leaf)) for k in self.operator.keys]
+        state, checkpoint = self.state, self.checkpoint
+        task = EntriesTask(
+            self.operator.id,
+            self.operator.spec,
+            part,
+            checkpoint.location,
+            state.tokens,
+            state.steps,
+            state.emitted_us,
+            checkpoint.options,
+        )
+        groups = self.spark.range(0, len(state.tokens), 1, state.assignment.slots)
+        return ArrowMap(task, T.StructType([*keys, *values])).apply(groups)
+
+
+def key_values(kinds: Sequence[T.DataType]) -> list[Column]:
+    """Return the values of which ``k0 ..`` are the leaves, by their types."""
+    found, at = [], 0
+    for kind in kinds:
+        width = types.leaf_count(kind)
+        found.append(types.rebuild(kind, [F.col(f"k{i}") for i in range(at, at + width)]))
+        at += width
+    return found
+
+
+def of_aggregate(ours: OurState) -> Entries:
+    """Return an aggregate's windows, keys and buffers.
+
+    Raises
+    ------
+    UnsupportedQuery
+        A function keeps something else here.
+    """
+    operator = ours.operator
+    keys, values, hashed = _aggregate_columns(ours)
+    own = operator.raw_schema.fields[len(operator.keys) :]
+    found = entries(ours.part(own), keys, values)
+    return Entries(found.rows, found.keys, hashed)
+
+
+def _aggregate_columns(ours: OurState) -> tuple[list[Column], list[Column], int]:
+    parts, time = parts_of(ours.operator), ours.operator.spec.time
+    session = time is not None and time.session
+    there = fields_of(ours.form(), "value")[len(parts.grouping) if session else 0 :]
+    keys: list[Column] = []
+    values: list[Column] = []
+    for index, (expression, span) in enumerate(zip(parts.grouping, parts.spans, strict=True)):
+        kind = data_type(expression.dataType())
+        if index == parts.time_index:
+            keys.append(time_value(time, kind).cast(kind))
+        else:
+            keys.append(types.rebuild(kind, [F.col(f"k{i}") for i in range(*span)]))
+    for part in parts.parts:
+        kinds = stored_types(part, there[len(values) :])
+        form = form_of(part, kinds, ordered=ours.ordered)
+        given = form.given(kinds, [F.col(name) for name in part.values])
+        values += [one.cast(kind) for one, kind in zip(given, kinds, strict=True)]
+    if not session:
+        return keys, values, len(keys)
+    # a session is a value, behind the keys it has its start, and Spark spreads by the others
+    own = keys[parts.time_index]
+    others = [key for index, key in enumerate(keys) if index != parts.time_index]
+    return [*others, own.getField("start")], [*keys, *values], len(others)
+
+
+def of_keys(ours: OurState) -> Entries:
+    """Return the keys that were seen."""
+    node = ours.operator.node
+    assert node is not None
+    keys = key_values([data_type(one.dataType()) for one in each(node.keys())])
+    within = class_name(node) == "DeduplicateWithinWatermark"
+    # of a key that is remembered as long as its time is open, Spark keeps nothing but the key
+    values = [F.col("t") if within else F.lit(None)]
+    return entries(ours.part([T.StructField("t", T.LongType())]), keys, values)

@@ -1,0 +1,99 @@
+"""Rows that wait in a join of plain Spark's as records of either side.
+
+Every pair of them has met already; what comes of it in the step that adopts is given to nobody. A row
+whose partner has gone is told apart by the column `MET`, or it would come out alone one day.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headgate.core.errors import CheckpointError
+from headgate.operators.join.operator import MET
+from headgate.operators.join.spec import LEFT, JoinKind, JoinSpec
+from headgate.spark.jvm.expressions import data_type
+from headgate.spark.jvm.gateway import Jvm, each
+from headgate.spark.jvm.plans import named_as, of_rows, replace_leaf
+from headgate.spark.plain.asked import PlainState, struct_of
+from headgate.spark.step.exchange import routed_columns
+
+MATCHED = "matched"
+"""What Spark calls the flag behind a row's columns."""
+
+
+def of_rows_waiting(asked: PlainState, spec: JoinSpec) -> DataFrame:
+    """Return the rows that wait on both sides as records.
+
+    Raises
+    ------
+    CheckpointError
+        The state lacks a column that the query needs, or is of another form.
+    """
+    operator, node = asked.operator, asked.operator.node
+    assert node is not None
+    sides = [_side(asked, plan, side) for side, plan in enumerate((node.left(), node.right()))]
+    columns = [
+        value.alias(name) for name, value in routed_columns(operator, asked.key_groups).items()
+    ]
+    frames = []
+    for side in range(len(sides)):
+        for met in (False, True):
+            if met and spec.kind is JoinKind.LEFT_SEMI and side == LEFT:
+                continue  # it is out, and may meet as many others as it likes
+            over = operator.input_plan
+            for other, (old, waiting) in enumerate(sides):
+                chosen = waiting.where(F.col(MATCHED) == met if other == side else F.lit(False))
+                new = named_as(chosen.drop(MATCHED), list(each(old.output())))
+                over = replace_leaf(asked.spark, over, old, new)
+            if over.isStreaming():
+                msg = (
+                    f"the rows that wait in {operator.what} cannot be put in place of its streams."
+                )
+                raise CheckpointError(msg)
+            frames.append(of_rows(asked.spark, over).select(*columns, F.lit(met).alias(MET)))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _side(asked: PlainState, plan: Jvm, side: int) -> tuple[Jvm, DataFrame]:
+    """Return a side's plan, and its rows in the order of what that puts out, with `MATCHED` behind."""
+    name = ("left", "right")[side]
+    state = asked.load(storeName=f"{name}-keyWithIndexToValue")
+    fields = struct_of(state, "value").fields
+    there = [field.name for field in fields]
+    wanted = [attribute.name() for attribute in each(plan.output())]
+    twice = {one for one in there if there.count(one) > 1 or wanted.count(one) > 1}
+    missing = {one for one in there if one not in wanted and one != MATCHED}
+    if twice or missing or there[-1] != MATCHED:
+        what = ", ".join(sorted(twice | missing)) or "no flag matched"
+        msg = (
+            f"the state of the {name} side has {what}, which cannot be told apart from columns of "
+            f"{asked.operator.what}; give the query that wrote it, each column with its own name."
+        )
+        raise CheckpointError(msg)
+    needed = _needed(asked.operator.input_plan, plan)
+    columns = []
+    for attribute in each(plan.output()):
+        kind = data_type(attribute.dataType())
+        if attribute.name() in there:
+            columns.append(F.col(f"value.`{attribute.name()}`"))
+        elif attribute.exprId().toString() in needed:
+            msg = (
+                f"the state of the {name} side lacks column {attribute.name()}, which the query needs; "
+                "give the query that wrote it."
+            )
+            raise CheckpointError(msg)
+        else:
+            columns.append(F.lit(None).cast(kind).alias(attribute.name()))
+    flag = F.coalesce(F.col(f"value.{MATCHED}"), F.lit(False)).alias(MATCHED)
+    return plan, state.select(*columns, flag)
+
+
+def _needed(plan: Jvm, below: Jvm) -> set[str]:
+    """Return the ids of all that is referred to between the top of `plan` and one of its parts."""
+    if plan.equals(below):
+        return set()
+    own = {one.exprId().toString() for one in each(plan.references().toSeq())}
+    return reduce(set.union, (_needed(child, below) for child in each(plan.children())), own)

@@ -1,0 +1,207 @@
+"""Spark's own log of a streaming query, as files: where it stands, and how it is written elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headgate.core.errors import CheckpointError
+from headgate.core.input import shown
+
+_VERSION = "v1"
+_NOTHING = "-"
+"""What Spark writes for a source that has given nothing yet."""
+
+_TICK = "0"
+"""An offset of headgate's own source, from which it goes on."""
+
+_WATERMARK = "nextBatchWatermarkMs"
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """A batch in Spark's log.
+
+    Attributes
+    ----------
+    batch : int
+        Its number.
+    notes : dict
+        What Spark noted when it began the batch: ``batchWatermarkMs``, ``batchTimestampMs``, ``conf``.
+    offsets : list of str
+        End offset of each source, as Spark's JSON; ``-`` where there is none.
+    next_watermark_ms : int
+        The watermark that it computed after the batch.
+    """
+
+    batch: int
+    notes: dict[str, Any]
+    offsets: list[str]
+    next_watermark_ms: int
+
+    @property
+    def watermark_us(self) -> int:
+        """The watermark of the batch."""
+        return int(self.notes["batchWatermarkMs"]) * 1000
+
+    @property
+    def sources(self) -> list[str]:
+        """The offsets as manifests keep them."""
+        return ["" if offset == _NOTHING else offset for offset in self.offsets]
+
+
+def newest(path: Path) -> LogEntry:
+    """Return the newest batch of a plain checkpoint, which Spark has committed.
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint, it is headgate's, its newest batch is not committed, or its log is of a
+        form that is not known.
+    """
+    if not (path / "metadata").is_file():
+        msg = f"{path} is no checkpoint of a Spark query: it has no file metadata; check the path."
+        raise CheckpointError(msg)
+    if (path / "headgate").exists():
+        msg = f"{path} is a checkpoint of headgate's already; start its query."
+        raise CheckpointError(msg)
+    begun, committed = _numbers(path / "offsets"), _numbers(path / "commits")
+    if not committed:
+        msg = f"{path} has no committed batch, so there is nothing to take over; start anew."
+        raise CheckpointError(msg)
+    if begun[-1:] != committed[-1:]:
+        msg = (
+            f"{path} ends within batch {begun[-1] if begun else committed[-1]}; start the plain query "
+            "once more, so that it commits that batch, stop it and try again."
+        )
+        raise CheckpointError(msg)
+    return entry(path, committed[-1])
+
+
+def newest_of_ours(path: Path) -> LogEntry:
+    """Return the newest committed batch of headgate's checkpoint, without headgate's own source.
+
+    Raises
+    ------
+    CheckpointError
+        There is none.
+    """
+    committed = _numbers(path / "commits")
+    if not committed:
+        msg = f"{path} has no batch that Spark has committed; run the query to its end, and try again."
+        raise CheckpointError(msg)
+    found = entry(path, committed[-1])
+    return replace(found, offsets=found.offsets[:-1])
+
+
+def entry(path: Path, batch: int) -> LogEntry:
+    """Return a batch of Spark's log.
+
+    Raises
+    ------
+    CheckpointError
+        It is not there, damaged, or of a form that is not known.
+    """
+    _, notes, *offsets = _lines(path / "offsets" / str(batch))
+    commit = _lines(path / "commits" / str(batch))
+    noted, done = _json(path, notes), _json(path, commit[1])
+    if "batchWatermarkMs" not in noted:
+        msg = f"{path} was written by a Spark before 2.2, whose log is not read; start anew."
+        raise CheckpointError(msg)
+    return LogEntry(batch, noted, offsets, int(done.get(_WATERMARK, 0)))
+
+
+def begin(path: Path, found: LogEntry, *, ticks: bool) -> None:
+    """Write what Spark notes when a batch begins.
+
+    Parameters
+    ----------
+    ticks : bool
+        Whether headgate's own source comes behind the others.
+    """
+    lines = [_VERSION, json.dumps(found.notes, separators=(",", ":")), *found.offsets]
+    # a start also reads the offsets of the batch before, even where the last one is committed
+    for number in range(max(found.batch - 1, 0), found.batch + 1):
+        _put(path / "offsets" / str(number), [*lines, _TICK] if ticks else lines)
+
+
+def commit(path: Path, found: LogEntry) -> None:
+    """Write what Spark notes when a batch is done."""
+    done = json.dumps({_WATERMARK: found.next_watermark_ms}, separators=(",", ":"))
+    _put(path / "commits" / str(found.batch), [_VERSION, done])
+
+
+def copy_beside(origin: Path, target: Path) -> None:
+    """Copy what of a log is neither offsets nor commits: the query's id, and what sources keep."""
+    shutil.copyfile(origin / "metadata", target / "metadata")
+    if (origin / "sources").is_dir():
+        shutil.copytree(origin / "sources", target / "sources")
+
+
+def refuse_used(path: Path) -> None:
+    """Refuse a directory to write to that has anything in it.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        msg = f"{path} is there already and not empty; name a new directory."
+        raise CheckpointError(msg)
+
+
+@contextmanager
+def fresh(path: Path) -> Iterator[None]:
+    """Have a directory made within; what there is of it goes again where that fails.
+
+    Raises
+    ------
+    CheckpointError
+        There is something in it.
+    """
+    refuse_used(path)
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _numbers(directory: Path) -> list[int]:
+    names = os.listdir(directory) if directory.is_dir() else []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"{file} cannot be read ({error}); restore the checkpoint from a copy."
+        raise CheckpointError(msg) from error
+    if len(lines) < 2 or lines[0] != _VERSION:  # noqa: PLR2004 -- a version and what follows it
+        found = shown(lines[0] if lines else "", 20)
+        msg = f'{file} has the form "{found}" of Spark\'s log, and only {_VERSION} is read.'
+        raise CheckpointError(msg)
+    return lines
+
+
+def _json(path: Path, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        msg = f"{path} has a damaged log ({error}); restore the checkpoint from a copy."
+        raise CheckpointError(msg) from error
+    return found if isinstance(found, dict) else {}
+
+
+def _put(file: Path, lines: list[str]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+    file.write_text("\n".join(lines), encoding="utf-8")

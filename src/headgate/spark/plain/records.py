@@ -1,0 +1,81 @@
+"""Entries of plain Spark's state as records of headgate's operators, by kind of operator.
+
+Each entry becomes the record that leaves its operator as the entry has it: a window's buffer, a key that
+was seen, a row that waits for its partner. So the state is made by the operator's own step, and there is
+no second way of writing it (docs/design/0144).
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from headgate.core.errors import CheckpointError, UnsupportedQuery
+from headgate.operators.build import Spec
+from headgate.operators.deduplicate import DeduplicateSpec
+from headgate.operators.join.spec import JoinSpec
+from headgate.operators.processor import ProcessorSpec
+from headgate.spark.jvm.gateway import class_name
+from headgate.spark.plain.aggregates import of_aggregate
+from headgate.spark.plain.asked import PlainState
+from headgate.spark.plain.duplicates import of_keys
+from headgate.spark.plain.joins import of_rows_waiting
+from headgate.spark.plain.processors import of_variables
+from headgate.spark.read.plan import PlannedOperator
+
+_NAMES = {
+    "Aggregate": ("stateStoreSave", "sessionWindowStateStoreSaveExec"),
+    "Deduplicate": ("dedupe",),
+    "DeduplicateWithinWatermark": ("dedupeWithinWatermark",),
+    "FlatMapGroupsInPandasWithState": ("applyInPandasWithState",),
+    "Join": ("symmetricHashJoin",),
+    "TransformWithStateInPySpark": (
+        "transformWithStateInPySparkExec",
+        "transformWithStateInPandasExec",
+    ),
+}
+"""What Spark calls the operators whose state is read here, by class of the plan's node."""
+
+
+def check_name(operator: PlannedOperator, name: str) -> None:
+    """Refuse a state that is of another kind of operator than the query's.
+
+    Raises
+    ------
+    CheckpointError
+    UnsupportedQuery
+        Such a state is not carried at all.
+    """
+    what = operator.what.partition(";")[0]
+    known = () if operator.node is None else _NAMES.get(class_name(operator.node), ())
+    if not known:
+        msg = (
+            f"state of {what} cannot be carried between Spark and headgate; aggregates, dropDuplicates, "
+            "joins and processors can."
+        )
+        raise UnsupportedQuery(msg)
+    if name not in known:
+        msg = (
+            f"the checkpoint's state is of {name} where the query has {what}; give the query that "
+            "wrote it."
+        )
+        raise CheckpointError(msg)
+
+
+def records(asked: PlainState) -> tuple[DataFrame, Spec]:
+    """Return the records that stand for an operator's state, and what serves them.
+
+    Raises
+    ------
+    UnsupportedQuery
+        The two keep different things.
+    CheckpointError
+        The state is not of this operator.
+    """
+    spec = asked.operator.spec
+    if isinstance(spec, DeduplicateSpec):
+        return of_keys(asked, spec), spec
+    if isinstance(spec, JoinSpec):
+        return of_rows_waiting(asked, spec), spec
+    if isinstance(spec, ProcessorSpec):
+        return of_variables(asked, spec)
+    return of_aggregate(asked), spec
