@@ -14,7 +14,6 @@ from headgate.spark.jvm.expressions import data_type
 from headgate.spark.plain.asked import PlainState, check_columns, fields_of, flat, named
 from headgate.spark.plain.buffers import form_of, stored, stored_types
 from headgate.spark.read import types
-from headgate.spark.read.expressions import sql_text
 from headgate.spark.read.plan import AggregateParts, PlannedOperator, Routed
 
 SESSION_START = ("sessionStartTime", T.TimestampType())
@@ -92,8 +91,7 @@ def key_columns(
             time_us = F.unix_micros(value.getField("start") if window else value)
             start_us = time_us if window else F.coalesce(time_us, F.lit(NO_TIME_US))
             continue
-        what = f"key {sql_text(expression)}"
-        for leaf, part in types.key_leaves(kind, value, what):
+        for leaf, part in types.key_leaves(kind, value):
             keys.append(Routed(f"k{len(keys)}", leaf, part))
     assert [key.leaf for key in keys] == [key.leaf for key in operator.keys]
     return keys, start_us

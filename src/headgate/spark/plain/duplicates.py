@@ -30,7 +30,7 @@ def of_keys(asked: PlainState, spec: DeduplicateSpec) -> DataFrame:
     time_us: Column | None = None
     for index, attribute in enumerate(attributes):
         value, kind = F.col(f"s{index}"), data_type(attribute.dataType())
-        for leaf, part in types.key_leaves(kind, value, f"key {attribute.name()}"):
+        for leaf, part in types.key_leaves(kind, value):
             keys.append(Routed(f"k{len(keys)}", leaf, part))
     if spec.time is not None:
         time_us = _seen_us(operator, spec, attributes, len(attributes))
