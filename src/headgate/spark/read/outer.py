@@ -86,8 +86,8 @@ class _Rewritten:
                 self._spark, each(self._join.output()), self._with_pairs(0, "LeftSemi")[0]
             )
         alone = [self._alone(side) for side in _SIDES[kind]]
-        pairs = named_as(of_rows(self._spark, self._pairs), each(self._join.output()))
-        return union(self._spark, [pairs, *alone])
+        # under the ids that the join has: a column that is named so twice gets a new id when it is analysed
+        return union(self._spark, [self._pairs, *alone])
 
     def _with_pairs(self, side: int, kind: str) -> tuple[Jvm, Jvm]:
         """Return a side's join with the pairs of its content, and a column that pairs have."""
