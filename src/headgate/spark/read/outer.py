@@ -86,7 +86,7 @@ class _Rewritten:
                 self._spark, each(self._join.output()), self._with_pairs(0, "LeftSemi")[0]
             )
         alone = [self._alone(side) for side in _SIDES[kind]]
-        # under the ids that the join has: a column that is named so twice gets a new id when it is analysed
+        # under ids of the join already: named so a second time, columns get new ones when analysed
         return union(self._spark, [self._pairs, *alone])
 
     def _with_pairs(self, side: int, kind: str) -> tuple[Jvm, Jvm]:
