@@ -82,7 +82,6 @@ def start(
     CheckpointError
         The checkpoint belongs to something else, is held, or is damaged.
     """
-    check_brokers(analysed(df))
     if settings.replica_policy is not None:
         # not a Query: pools have neither assignments nor an SLO to steer by
         pooled: Query = _start_pools(df, settings, settings.replica_policy, watch_pools)
@@ -94,6 +93,7 @@ def start(
             plain: Query = _start_plain(df, settings)
             return plain
         raise
+    check_brokers(analysed(df))
     return _start_slots(df, settings, plan, watch)
 
 
@@ -140,6 +140,7 @@ def _start_pools(
         raise ConfigError(msg)
     spark = df.sparkSession
     pipeline = read_pipeline(df, policy.name, own.ARRIVAL.of(settings.options))
+    check_brokers(analysed(df))
     plan = PlannedQuery([], pipeline.plan, df.schema, OutputMode.APPEND)
     config = configured.pool_config(spark, settings.slots, settings.options, settings.budget_s)
     config.groupings.check(stage.id for stage in pipeline.stages)
