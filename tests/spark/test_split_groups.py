@@ -196,9 +196,10 @@ def test_split_key_groups_give_the_answers_of_plain_spark(
 
 
 def fixed(query, shares):
-    """Split the hottest group over so many slots, once."""
+    """Split the hottest group over so many slots, once: where few are served another may be the next."""
     name, new = split_of(query, shares)
-    query._work.changes.ask({name: new}, "test", "split")
+    if len(new.split) == 1:
+        query._work.changes.ask({name: new}, "test", "split")
 
 
 @pytest.mark.parametrize("fault", [faults.raise_in, faults.kill_worker])
