@@ -88,14 +88,18 @@ def known_programs(spark: SparkSession, aggregates: Iterable[Aggregate]) -> dict
     wanted = {one.program for one in aggregates if one.program is not None}
     if not wanted:
         return {}
+    sizes = {len(program.merges) for program in wanted}
     names = ["n", "x", "y"]
     numbers = spark.range(0).select(*(F.col("id").alias(name) for name in names))
     plan = analysed(numbers.agg(*(same(names) for same in _KNOWN)))
     found: dict[Program, Same] = {}
     for same, output in zip(_KNOWN, each(plan.aggregateExpressions()), strict=True):
-        program = program_of(spark, output.child().aggregateFunction())
-        if program in wanted:
-            found[program] = same
+        function = output.child().aggregateFunction()
+        # reading one takes a tenth of a second
+        if function.aggBufferAttributes().size() in sizes:
+            program = program_of(spark, function)
+            if program in wanted:
+                found[program] = same
     return found
 
 
@@ -178,6 +182,8 @@ class Preaggregation:
         self.wanted = wanted if operator.spec.merges is not None else "off"
         self.active = self.wanted == "on"
         self._rest = 0
+        self._leaves: list[Merged] | None = None
+        """Found out once: a plan is made for every change of slots."""
 
     def stages(self, frame: DataFrame, hole: Jvm) -> tuple[list[Stage], DataFrame, Jvm]:
         """Return what is to be run below a plan of routed rows, that plan so far, and its leaf.
@@ -198,10 +204,11 @@ class Preaggregation:
             return [], frame, hole
         keys = [GROUP, *([TIME] if TIME in frame.columns else [])]
         keys += [routed.name for routed in self.operator.keys]
-        leaves = all_merged(spark, self.operator.spec.merges or ())
-        if leaves is None:
+        if self._leaves is None:
+            self._leaves = all_merged(spark, self.operator.spec.merges or ())
+        if self._leaves is None:
             return self._never(frame, hole)
-        merged = [*leaves, Merged(F.sum(RECORDS), _one(RECORDS))]
+        merged = [*self._leaves, Merged(F.sum(RECORDS), _one(RECORDS))]
         if ARRIVED_FIRST in frame.columns:
             merged.append(Merged(F.min(ARRIVED_FIRST), _one(ARRIVED_FIRST)))
             merged.append(Merged(F.max(ARRIVED_LAST), _one(ARRIVED_LAST)))
