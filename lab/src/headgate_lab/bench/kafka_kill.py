@@ -45,6 +45,7 @@ from headgate_lab.bench.common import (
     spark_env,
     terminate_as_exit,
 )
+from headgate_lab.bench.lives import end, last_line, python_workers
 
 DRIVER, WORKER, BROKER = "driver", "worker", "broker"
 VICTIMS = (DRIVER, WORKER, BROKER)
@@ -195,6 +196,7 @@ class _Run:
     def __init__(self, chosen: KafkaKillParameters, work: Path, broker: Broker) -> None:
         self._chosen = chosen
         self._work = work
+        self._said = work / "said"
         self._broker = broker
         self._random = random.Random(chosen.seed + 1)
         self._kills: Counter[str] = Counter()
@@ -216,7 +218,7 @@ class _Run:
             feed.end()
             self._finish()
         finally:
-            self._end()
+            self._kill_group()
         return self._found()
 
     # -- lives ----------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ class _Run:
     def _start(self, what: str, crash: str | None = None) -> None:
         request = {"directory": str(self._work), "servers": self._broker.servers}
         env = spark_env() | ({} if crash is None else {CRASH: crash})
-        with open(self._work / "said", "wb") as said:
+        with open(self._said, "wb") as said:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "headgate_lab.bench.kafka_kill", what, json.dumps(request)],
                 env=env,
@@ -238,7 +240,7 @@ class _Run:
         exactly = victim == DRIVER and self._random.random() < 0.5  # noqa: PLR2004 (half of them)
         if exactly:
             # another process: it dies where a step is in Kafka and Spark does not know it
-            self._end()
+            self._kill_group()
             point = self._random.choice(("after-sink", "after-sink", "after-manifest"))
             whom = self._random.choice(("driver", "group"))
             step = max(self._steps().values()) + self._random.randint(3, 6)
@@ -274,21 +276,15 @@ class _Run:
         if whole:
             self._kill_group()
         else:
-            self._process.kill()
-            self._process.wait()
+            end(self._process, "driver")
             time.sleep(self._random.uniform(0.0, 1.0))  # its JVM lives on for a while
             self._kill_group()
         return "driver and JVM" if whole else "driver"
 
     def _kill_group(self) -> None:
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            end(self._process, "group")
             self._process = None
-
-    def _end(self) -> None:
-        self._kill_group()
 
     def _await_steps(self) -> None:
         """Wait until both jobs have made two steps more; start them where they are not."""
@@ -300,7 +296,7 @@ class _Run:
                 self._note_end()
                 self._start("live")
             if time.monotonic() > deadline or restarts > 3:  # noqa: PLR2004 (it ends again and again)
-                raise EngineError(f"the jobs do not go on: {self._last_line()}.")
+                raise EngineError(f"the jobs do not go on: {last_line(self._said)}.")
             time.sleep(_POLL_S * 5)
 
     def _await_end(self) -> None:
@@ -314,13 +310,8 @@ class _Run:
     def _note_end(self) -> None:
         """Take note of a life that ended of itself."""
         if self._process is not None and self._process.poll() not in (None, -signal.SIGKILL):
-            self._ended.append(self._last_line())
+            self._ended.append(last_line(self._said))
         self._kill_group()
-
-    def _last_line(self) -> str:
-        said = (self._work / "said").read_text(errors="replace").strip().splitlines()
-        told = [line for line in said if "Error" in line or "Exception" in line]
-        return (told or said or ["nothing was said"])[-1][:300]
 
     def _finish(self) -> None:
         for _ in range(3):
@@ -333,8 +324,8 @@ class _Run:
                 code = -1
             if code == 0:
                 return
-            self._ended.append(self._last_line())
-        msg = f"the jobs do not finish: {self._last_line()}."
+            self._ended.append(last_line(self._said))
+        msg = f"the jobs do not finish: {last_line(self._said)}."
         raise EngineError(msg)
 
     def _steps(self) -> dict[str, int]:
@@ -379,23 +370,6 @@ class _Run:
         return sum(
             '"event": "assignment"' in line or '"event":"assignment"' in line for line in lines
         )
-
-
-def python_workers(session_id: int) -> list[int]:
-    """Return the Python workers of a driver, by its session: those that a daemon has forked."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            _, _, rest = (entry / "stat").read_text().rpartition(")")
-            parent, _, its_session = (int(text) for text in rest.split()[1:4])
-            command = (entry / "cmdline").read_bytes()
-            above = (Path("/proc") / str(parent) / "cmdline").read_bytes()
-            of_daemon = b"worker.daemon" in command and b"worker.daemon" in above
-            if of_daemon and its_session == session_id:
-                found.append(int(entry.name))
-    return found
 
 
 # --- in the child --------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ from headgate_lab.bench.common import (
     spark_env,
 )
 from headgate_lab.bench.kill_sinks import server_of, sink
+from headgate_lab.bench.lives import end
 from headgate_lab.testing import faults
 from headgate_lab.testing.hdfs import hdfs
 from headgate_lab.testing.s3_server import BUCKET, serving
@@ -306,11 +307,11 @@ class _Run:
         try:
             fired = self._watch(process, plan, started, before)
         except BaseException:
-            _end(process, "group")
+            end(process, "group")
             raise
         text = f"{plan.kind}, {plan.whom}"
         if not fired:
-            _end(process, "group")
+            end(process, "group")
             self._failed.append(f"kill {number}: {text}")
         else:
             self._at[plan.kind] += 1
@@ -339,7 +340,7 @@ class _Run:
                 self._recovery_s.append(now - started)
             at_random = plan.where == AT_RANDOM and ready is not None and now >= ready + plan.after
             if at_random or (plan.where == STARTING and now >= started + plan.after):
-                _end(process, plan.whom)
+                end(process, plan.whom)
                 return True
             time.sleep(_poll_s(self._chosen))
         return False
@@ -371,15 +372,6 @@ class _Run:
         said = (self._work / "said").read_text(errors="replace").splitlines()
         causes = [line for line in said if line.startswith("Caused by:")]
         return "\n".join([f"the job ended with exit code {code} of itself:", *causes, *said[-8:]])
-
-
-def _end(process: subprocess.Popen[bytes], whom: str) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if whom == "group":
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    process.wait()
 
 
 def _quantiles(seconds: list[float]) -> dict[str, float | int | None]:

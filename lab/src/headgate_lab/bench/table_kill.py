@@ -45,8 +45,8 @@ from headgate_lab.bench.common import (
     spark_env,
     terminate_as_exit,
 )
-from headgate_lab.bench.kafka_kill import python_workers
 from headgate_lab.bench.kill_sinks import PLAIN, SINKS, TABLES, KillSink, server_of
+from headgate_lab.bench.lives import end, last_line, python_workers
 from headgate_lab.bench.table_answer import Numbers
 from headgate_lab.testing import connectors
 
@@ -54,10 +54,13 @@ _POLL_S = 0.05
 _END_S = 400.0
 """What the last life and the comparison may take. Chosen, not tuned."""
 
+_GIVE_UP = 3
+"""Lives in a row that end of themselves before the run has failed."""
+
 _SLOTS_MAX = 5
 _SCALE_EVERY_S = 0.7
 _EVERY = "1 second"
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:-BytecodeVerificationRemote -XX:+UseSerialGC"
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _BEGUN = "begun "
 _AT_POINTS = (
     "after-sink",
@@ -179,11 +182,17 @@ class _Run:
 
     def result(self) -> dict[str, Any]:
         until = time.monotonic() + self._chosen.limit_s
+        in_a_row = 0
         for number in range(1, self._chosen.count + 1):
             if time.monotonic() > until:
                 break
+            ended = len(self._ended)
             what = self._live(number)
             self._look()
+            in_a_row = in_a_row + 1 if len(self._ended) > ended else 0
+            if in_a_row == _GIVE_UP:
+                msg = f"the driver ended of itself {_GIVE_UP} times in a row: {self._ended[-1]}."
+                raise EngineError(msg)
             progress(f"kill {number} of {self._chosen.count}: {what}; steps {self._steps()}")
         progress("last life: go on once more and compare")
         found = child(self._command("finish"), spark_env(), _END_S)
@@ -231,11 +240,11 @@ class _Run:
         try:
             self._await(process, kind, before, began)
             if process.poll() is None:
-                _end(process, whom)
+                end(process, whom)
             if whom == "driver":
                 time.sleep(chance.uniform(0.0, 1.0))  # its JVM lives on for a while
         finally:
-            _end(process, "group")
+            end(process, "group")
         return f"{kind}, {whom}"
 
     def _await(
@@ -253,7 +262,7 @@ class _Run:
         while time.monotonic() < until:
             if process.poll() is not None:
                 if process.returncode != -signal.SIGKILL:
-                    self._ended.append(_last_line(self._work / "said"))
+                    self._ended.append(last_line(self._work / "said"))
                 return
             gone = sum(now > before[job] for job, now in self._steps().items())
             if not gone_on and 2 * gone >= len(before):
@@ -268,7 +277,7 @@ class _Run:
             if kind == STARTING and time.monotonic() > began + starting_s:
                 return
             time.sleep(_POLL_S)
-        self._ended.append(f"nothing went on: {_last_line(self._work / 'said')}")
+        self._ended.append(f"nothing went on: {last_line(self._work / 'said')}")
 
     def _kill_workers(self, process: subprocess.Popen[bytes]) -> None:
         found = python_workers(process.pid)
@@ -344,21 +353,6 @@ def _settings(chosen: TableKillParameters, work: Path) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
     }
-
-
-def _end(process: subprocess.Popen[bytes], whom: str) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if whom == "group":
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    process.wait()
-
-
-def _last_line(said: Path) -> str:
-    lines = said.read_text(errors="replace").strip().splitlines()
-    told = [line for line in lines if "Error" in line or "Exception" in line]
-    return (told or lines or ["nothing was said"])[-1][:300]
 
 
 # --- in the child --------------------------------------------------------------------------------

@@ -1,0 +1,52 @@
+"""Lives of a driver in a process group of its own: whom to kill in it, and what it said last."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+_SAID_MAX = 300
+"""Characters of a life's last line that a result quotes."""
+
+
+def end(process: subprocess.Popen[bytes], whom: str) -> None:
+    """Kill a life and wait until it is over.
+
+    Parameters
+    ----------
+    whom : str
+        driver: only its Python, and its JVM finds itself alone; group: all of it at once.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        if whom == "group":
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()
+
+
+def last_line(said: Path) -> str:
+    """Return of what a life said the last line that names an error, else its last line."""
+    lines = said.read_text(errors="replace").strip().splitlines()
+    told = [line for line in lines if "Error" in line or "Exception" in line]
+    return (told or lines or ["nothing was said"])[-1][:_SAID_MAX]
+
+
+def python_workers(session_id: int) -> list[int]:
+    """Return the Python workers of a driver, by its session: those that a daemon has forked."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            _, _, rest = (entry / "stat").read_text().rpartition(")")
+            parent, _, its_session = (int(text) for text in rest.split()[1:4])
+            command = (entry / "cmdline").read_bytes()
+            above = (Path("/proc") / str(parent) / "cmdline").read_bytes()
+            of_daemon = b"worker.daemon" in command and b"worker.daemon" in above
+            if of_daemon and its_session == session_id:
+                found.append(int(entry.name))
+    return found
