@@ -14,18 +14,14 @@ import re
 import secrets
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 from headgate.core.errors import CheckpointError
-from headgate.core.stores import Hidden
 from headgate.state.files import unreadable
-from headgate.state.store_calls import called, refuse_after_fork
-from headgate.state.traffic import Traffic
+from headgate.state.remote import RemoteFiles
 
 _GIVE_UP_S = 120.0
 """How long a name node may be away, in safe mode or on standby before a request fails. Chosen: a batch
@@ -60,7 +56,7 @@ _PASSING = (
 Result = TypeVar("Result")
 
 
-class HdfsFiles:
+class HdfsFiles(RemoteFiles):
     """Files below a directory on HDFS; safe to use from several threads.
 
     Parameters
@@ -77,18 +73,12 @@ class HdfsFiles:
         Calls made, by kind; one of them is several requests to name and data nodes.
     """
 
-    shared = True
-
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
-        self.url = url
+        super().__init__(url, options)
         scheme, _, rest = url.partition("://")
         host, _, path = rest.partition("/")
         self._node = f"{scheme}://{host}"
         self._root = f"/{path}"
-        self._options = {name: Hidden(text) for name, text in options.items()}
-        self._lock = threading.Lock()
-        self.requests: Counter[str] = Counter()
-        self._written_bytes = 0
 
     @cached_property
     def _client(self) -> Any:
@@ -100,10 +90,6 @@ class HdfsFiles:
         """How files are created: by their owner alone, over nothing, with their directories."""
         return _library().WriteOptions(permission=_OWNERS, overwrite=False, create_parent=True)
 
-    def at(self, name: str) -> str:
-        """Return the address of a file."""
-        return f"{self.url}/{name}" if name else self.url
-
     def check(self) -> None:
         """Try what a checkpoint needs of the place.
 
@@ -113,14 +99,7 @@ class HdfsFiles:
             Nobody answers there, it may not be used, or it lets one write over another.
         """
         there = self.exists("")
-        name, mine = f"probe-{secrets.token_hex(8)}", b"first\n"
-        self.put_new(name, mine)
-        try:
-            self.put_new(name, b"second\n")
-        except FileExistsError:
-            kept = self.get(name) == mine
-        else:
-            kept = False
+        name, kept = self._tried()
         self._call("remove", name, self._deleting(name))
         if not there:  # a directory that is refused later leaves nothing behind
             with contextlib.suppress(CheckpointError):
@@ -128,10 +107,6 @@ class HdfsFiles:
         if not kept:
             msg = f"{self.url} cannot hold a checkpoint: it lets one writer rename over another's file."
             raise CheckpointError(msg)
-
-    def is_there(self) -> bool:
-        """Return whether a checkpoint was begun here: its identity is its first file."""
-        return self.exists("identity.json")
 
     def prepare(self, directories: Iterable[str]) -> None:
         """Make the directories, of mode 0700."""
@@ -197,13 +172,6 @@ class HdfsFiles:
                 self._client.delete(temporary, False)
             raise
 
-    def get(self, name: str) -> bytes:
-        """Return a file's bytes."""
-        found = self._found(name)
-        if found is None:
-            raise unreadable(self.at(name))
-        return found
-
     def _found(self, name: str) -> bytes | None:
         def read() -> bytes | None:
             try:
@@ -212,10 +180,6 @@ class HdfsFiles:
                 return None
 
         return self._call("read", name, read)
-
-    def get_large(self, name: str) -> bytes:
-        """Return a file's bytes."""
-        return self.get(name)
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """Return some of a file's bytes."""
@@ -241,14 +205,6 @@ class HdfsFiles:
             return True
 
         return self._call("read", name, look)
-
-    def names(self, directory: str) -> list[str]:
-        """Return the names in a directory; none where there is no such."""
-        return list(self._listed(directory))
-
-    def sizes(self, directory: str) -> Mapping[str, int]:
-        """Return the sizes of the files in a directory."""
-        return self._listed(directory)
 
     def _listed(self, directory: str) -> dict[str, int]:
         def listed() -> dict[str, int]:
@@ -290,11 +246,6 @@ class HdfsFiles:
         except CheckpointError:
             return ""
 
-    def traffic(self) -> Traffic | None:
-        """Return what was asked for so far."""
-        with self._lock:
-            return Traffic(self.requests.total(), self._written_bytes)
-
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
@@ -308,14 +259,9 @@ class HdfsFiles:
         again: bool = True,
     ) -> Result:
         """Carry a call out, and `again` while the name node is away; else that is `_Passing`."""
-        path = Path(name)
         until_s, wait_s = time.monotonic() + _GIVE_UP_S, _WAIT_S
         while True:
-            called(act, path.parent, path.name, length)
-            with self._lock:
-                self.requests[act] += 1
-                self._written_bytes += length
-            refuse_after_fork()
+            self._count(act, name, length)
             try:
                 with self._explained(act, name):
                     return self._answered(do, length)

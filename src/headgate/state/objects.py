@@ -10,22 +10,16 @@ import importlib
 import os
 import random
 import re
-import secrets
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 from headgate.core.errors import CheckpointError
-from headgate.core.stores import Hidden, kind_of
-from headgate.state.files import unreadable
-from headgate.state.store_calls import called, refuse_after_fork
-from headgate.state.traffic import Traffic
+from headgate.core.stores import kind_of
+from headgate.state.remote import RemoteFiles
 
 _TRIES = 6
 """Writes of one file before giving up, where each is refused and nothing is there. Chosen."""
@@ -68,7 +62,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 Result = TypeVar("Result")
 
 
-class ObjectFiles:
+class ObjectFiles(RemoteFiles):
     """Files below a place on an object store; safe to use from several threads.
 
     Parameters
@@ -84,15 +78,6 @@ class ObjectFiles:
     requests : Counter
         Calls made, by kind; what the library repeats by itself is not seen.
     """
-
-    shared = True
-
-    def __init__(self, url: str, options: Mapping[str, str]) -> None:
-        self.url = url
-        self._options = {name: Hidden(text) for name, text in options.items()}
-        self._lock = threading.Lock()
-        self.requests: Counter[str] = Counter()
-        self._written_bytes = 0
 
     @cached_property
     def _store(self) -> Any:
@@ -112,10 +97,6 @@ class ObjectFiles:
                 retry_config={"retry_timeout": _GIVE_UP},
             )
 
-    def at(self, name: str) -> str:
-        """Return the address of a file."""
-        return f"{self.url}/{name}" if name else self.url
-
     def prepare(self, directories: Iterable[str]) -> None:
         """Do nothing: a store has no directories."""
 
@@ -126,14 +107,7 @@ class ObjectFiles:
         ------
         CheckpointError    The bucket is not there, may not be used, or lets one write over another.
         """
-        name, mine, other = f"probe-{secrets.token_hex(8)}", b"first\n", b"second\n"
-        self.put_new(name, mine)
-        try:
-            self.put_new(name, other)
-        except FileExistsError:
-            kept = self.get(name) == mine
-        else:
-            kept = False
+        name, kept = self._tried()
         self.names("manifests")
         self._call("remove", name, lambda: _library("obstore").delete(self._store, [name]))
         if not kept:
@@ -142,10 +116,6 @@ class ObjectFiles:
                 "(it ignores If-None-Match); use a store with conditional writes."
             )
             raise CheckpointError(msg)
-
-    def is_there(self) -> bool:
-        """Return whether a checkpoint was begun here: its identity is its first object."""
-        return self.exists("identity.json")
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Write an object over one of that name; a store has it durably, whatever is asked for."""
@@ -204,13 +174,6 @@ class ObjectFiles:
 
         self._call("write", name, create, len(data))
 
-    def get(self, name: str) -> bytes:
-        """Return an object's bytes."""
-        found = self._found(name)
-        if found is None:
-            raise unreadable(self.at(name))
-        return found
-
     def _found(self, name: str) -> bytes | None:
         def read() -> bytes | None:
             try:
@@ -221,10 +184,6 @@ class ObjectFiles:
                 return None
 
         return self._call("read", name, read)
-
-    def get_large(self, name: str) -> bytes:
-        """Return an object's bytes."""
-        return self.get(name)
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """Return some of an object's bytes."""
@@ -253,14 +212,6 @@ class ObjectFiles:
             return True
 
         return self._call("read", name, look)
-
-    def names(self, directory: str) -> list[str]:
-        """Return the names below a directory; none where there is no such."""
-        return list(self._listed(directory))
-
-    def sizes(self, directory: str) -> Mapping[str, int]:
-        """Return the sizes of the objects below a directory."""
-        return self._listed(directory)
 
     def _listed(self, directory: str) -> dict[str, int]:
         def listed() -> dict[str, int]:
@@ -294,18 +245,8 @@ class ObjectFiles:
         self.remove([name])
         return aside.rpartition("/")[2]
 
-    def traffic(self) -> Traffic | None:
-        """Return what was asked for so far."""
-        with self._lock:
-            return Traffic(self.requests.total(), self._written_bytes)
-
     def _call(self, act: str, name: str, do: Callable[[], Result], length: int = 0) -> Result:
-        path = Path(name)
-        called(act, path.parent, path.name, length)
-        with self._lock:
-            self.requests[act] += 1
-            self._written_bytes += length
-        refuse_after_fork()
+        self._count(act, name, length)
         with self._explained(act, name):
             return do()
 

@@ -1,0 +1,113 @@
+"""What files of a checkpoint on other machines have in common, whichever client reaches them."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from headgate.core.stores import Hidden
+from headgate.state.files import unreadable
+from headgate.state.store_calls import called, refuse_after_fork
+from headgate.state.traffic import Traffic
+
+
+class RemoteFiles(ABC):
+    """Files below a place that all hosts reach; safe to use from several threads.
+
+    Parameters
+    ----------
+    url : str
+        A `headgate.core.stores.store_url`.
+    options : mapping
+        As `headgate.core.stores.options_for` returns them.
+
+    Attributes
+    ----------
+    requests : Counter
+        Calls made, by kind; what a client's library asks for beyond them is not seen.
+    """
+
+    shared = True
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self.url = url
+        self._options = {name: Hidden(text) for name, text in options.items()}
+        self._lock = threading.Lock()
+        self.requests: Counter[str] = Counter()
+        self._written_bytes = 0
+
+    def at(self, name: str) -> str:
+        """Return the address of a file."""
+        return f"{self.url}/{name}" if name else self.url
+
+    def is_there(self) -> bool:
+        """Return whether a checkpoint was begun here: its identity is its first file."""
+        return self.exists("identity.json")
+
+    @abstractmethod
+    def exists(self, name: str) -> bool:
+        """Return whether something of that name is there."""
+
+    @abstractmethod
+    def put_new(self, name: str, data: bytes) -> None:
+        """Write a file, unless there is one of that name with other bytes."""
+
+    def get(self, name: str) -> bytes:
+        """Return a file's bytes."""
+        found = self._found(name)
+        if found is None:
+            raise unreadable(self.at(name))
+        return found
+
+    def get_large(self, name: str) -> bytes:
+        """Return a file's bytes."""
+        return self.get(name)
+
+    @abstractmethod
+    def _found(self, name: str) -> bytes | None:
+        """Return a file's bytes, None where there is none of that name."""
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory; none where there is no such."""
+        return list(self._listed(directory))
+
+    def sizes(self, directory: str) -> Mapping[str, int]:
+        """Return the sizes of the files in a directory."""
+        return self._listed(directory)
+
+    @abstractmethod
+    def _listed(self, directory: str) -> dict[str, int]:
+        """Return the names in a directory and their sizes."""
+
+    def traffic(self) -> Traffic | None:
+        """Return what was asked for so far."""
+        with self._lock:
+            return Traffic(self.requests.total(), self._written_bytes)
+
+    def _count(self, act: str, name: str, length: int) -> None:
+        """Take note of a call that is about to be made.
+
+        Raises
+        ------
+        CheckpointError    This process was forked from one whose client has threads.
+        """
+        path = Path(name)
+        called(act, path.parent, path.name, length)
+        with self._lock:
+            self.requests[act] += 1
+            self._written_bytes += length
+        refuse_after_fork()
+
+    def _tried(self) -> tuple[str, bool]:
+        """Write one file twice; return its name, and whether the first writer's bytes stayed."""
+        name, mine = f"probe-{secrets.token_hex(8)}", b"first\n"
+        self.put_new(name, mine)
+        try:
+            self.put_new(name, b"second\n")
+        except FileExistsError:
+            return name, self.get(name) == mine
+        return name, False
