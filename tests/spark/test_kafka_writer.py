@@ -187,7 +187,6 @@ def test_a_checkpoint_that_was_put_back_by_one_step_is_refused_at_the_start(
     kafka: FakeKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, state: bool
 ) -> None:
     monkeypatch.setattr(kafka_sink, "_look", lambda _: None)
-    monkeypatch.setattr(kafka_sink, "last_output", lambda _: kafka.committed if state else None)
     schema = T.StructType([T.StructField("value", T.StringType())])
     monkeypatch.setattr(kafka_sink, "_columns", lambda *_: [])
     (tmp_path / "metadata").write_text('{"id": "a"}')
@@ -197,7 +196,8 @@ def test_a_checkpoint_that_was_put_back_by_one_step_is_refused_at_the_start(
     (tmp_path / "offsets" / ".10.crc").touch()
 
     def begins() -> None:
-        kafka_sink.KafkaSink({**SERVERS, "topic": "out"}, schema, tmp_path).begin()
+        last = kafka.committed if state else None
+        kafka_sink.KafkaSink({**SERVERS, "topic": "out"}, schema, tmp_path, lambda: last).begin()
 
     kafka.note = kafka.committed = 10
     begins()  # delivered, or to be delivered again

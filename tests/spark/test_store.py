@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import headgate as hg
 from headgate.core.errors import CheckpointError
+from headgate.spark import configured
+from headgate.spark.cluster.location import Place
 from headgate.spark.verify import verify
 from headgate.spark.workloads import sources
 from headgate.state.checkpoint import Checkpoint
@@ -82,6 +84,10 @@ def test_a_query_goes_on_from_a_store_on_another_machine(
     for name, text in store.environment.items():
         monkeypatch.setenv(name, text)
     checkpoint = Checkpoint(f"s3://{BUCKET}/ck")
+    latest = checkpoint.latest()
+    assert latest is not None
+    place = Place(tmp_path / "beside", url=f"s3://{BUCKET}/ck")
+    assert configured.last_output(place) == latest.engine["sink_batch"], "sinks ask the store"
     found = verify(
         spark,
         kill.bids_per_auction,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from types import SimpleNamespace
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -30,18 +31,18 @@ class FakeInner:
 
 
 @pytest.fixture
-def table(tmp_path, monkeypatch):
+def table(tmp_path):
     """From what the checkpoint knows, and what the table has, to its sink."""
     (tmp_path / "metadata").write_text(json.dumps({"id": "q"}))
 
     def made(known, has, complete=True):
-        monkeypatch.setattr(table_sinks, "last_output", lambda _: known)
         asked = []
 
         def look(query_id):
             asked.append(query_id)
             return LastCommit(has, complete)
 
+        aim = SimpleNamespace(checkpoint=tmp_path, last_output=lambda: known)
         place = tmp_path / "table"
         place.write_text("first")
         known_table = KnownTable(
@@ -49,7 +50,7 @@ def table(tmp_path, monkeypatch):
             lambda: _check_columns("t", ["k"], made.rows, {}),
             silent=made.silent,
         )
-        sink = TableSink(FakeInner(), None, "t", tmp_path, look, known_table)
+        sink = TableSink(FakeInner(), None, "t", aim, look, known_table)
         sink.begin()
         return sink, asked
 
@@ -147,13 +148,11 @@ def test_what_fails_is_one_sentence(table):
         sink.write(0, "bad")
 
 
-def test_a_table_that_is_gone_is_refused_once_something_was_written(monkeypatch, tmp_path):
-    for known in (None, -1):
-        monkeypatch.setattr(table_sinks, "last_output", lambda _, known=known: known)
-        check_there("t", tmp_path)
-    monkeypatch.setattr(table_sinks, "last_output", lambda _: 4)
+def test_a_table_that_is_gone_is_refused_once_something_was_written():
+    for last in (None, -1):
+        check_there("t", last)
     with pytest.raises(CheckpointError, match="has put 5 outputs into it"):
-        check_there("t", tmp_path)
+        check_there("t", 4)
 
 
 def test_a_column_more_is_refused_unless_the_table_may_change():

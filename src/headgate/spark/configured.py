@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +23,7 @@ from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
 from headgate.spark.steer.control import DELTA_S
 from headgate.spark.step import sinks
+from headgate.state.checkpoint import Checkpoint
 
 
 def cores_of(spark: SparkSession) -> int:
@@ -131,11 +133,19 @@ def sink(
         options=options,
         function=settings.function,
         checkpoint=where.path,
+        last_output=partial(last_output, where),
         row_function=settings.row_function,
         cluster_by=list(settings.cluster_by),
         exactly_once=own.DELIVERY.of(settings.options) == own.EXACTLY_ONCE,
     )
     return sinks.sink_of(spark, target, plan.plan)
+
+
+def last_output(where: Place) -> int | None:
+    """Return the number of the last output that a checkpoint knows of; None without a manifest."""
+    store = Checkpoint(where.url or where.path, where.options)
+    latest = store.latest() if store.files.is_there() else None
+    return None if latest is None else int(latest.engine["sink_batch"])
 
 
 def inner_writer(frame: DataFrame, settings: QuerySettings, where: Place) -> DataStreamWriter:

@@ -8,7 +8,7 @@ seen whole or not at all needs one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from headgate.core.errors import ConfigError, EngineError
 from headgate.spark.settings.kafka import KafkaTarget, confluent, kafka_target
 from headgate.spark.step.kafka_notes import make_notes
 from headgate.spark.step.kafka_writer import NO_TOPIC, KafkaRecord, KafkaWriter
-from headgate.spark.step.table_sinks import last_output
 
 _HEADERS = T.ArrayType(
     T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
@@ -53,10 +52,17 @@ class KafkaSink:
 
     inside = False
 
-    def __init__(self, options: Mapping[str, str], schema: T.StructType, checkpoint: Path) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        schema: T.StructType,
+        checkpoint: Path,
+        last_output: Callable[[], int | None],
+    ) -> None:
         self._target = kafka_target(options)
         self._columns = _columns(schema, self._target)
         self._checkpoint = checkpoint
+        self._last_output = last_output
         self._writer: KafkaWriter | None = None
         self.description = f"KafkaSink[{self._target.topic or 'by row'}]"
 
@@ -74,13 +80,24 @@ class KafkaSink:
         if self._metadata.is_file():  # else this is the first start, and nothing was written
             # a step is in the checkpoint before it is in Kafka; by its number alone, the first one
             # after it would pass for one that is delivered again
-            self._opened().check_last(_newest(self._checkpoint))
+            self._opened().check_last(self._newest())
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step; one that readers see already is skipped."""
         rows = frame.select(*self._columns).toArrow()
         if rows.num_rows:
             self._opened().write(batch, lambda: _records(rows, self._target.topic))
+
+    def _newest(self) -> int:
+        """Return the number of the newest step that may have been delivered, -1 for none.
+
+        Without a manifest, of a query without state, that is the newest batch that Spark has planned.
+        """
+        last = self._last_output()
+        if last is not None:
+            return last
+        planned = (one.name for one in (self._checkpoint / "offsets").glob("*"))
+        return max((int(name) for name in planned if name.isdecimal()), default=-1)
 
     @property
     def _metadata(self) -> Path:
@@ -93,18 +110,6 @@ class KafkaSink:
             self._writer = KafkaWriter(self._target, job)
             self._writer.open()
         return self._writer
-
-
-def _newest(checkpoint: Path) -> int:
-    """Return the number of the newest step that may have been delivered, -1 for none.
-
-    Without a manifest, of a query without state, that is the newest batch that Spark has planned.
-    """
-    last = last_output(checkpoint)
-    if last is not None:
-        return last
-    planned = (one.name for one in (checkpoint / "offsets").glob("*") if one.name.isdecimal())
-    return max(map(int, planned), default=-1)
 
 
 def _columns(schema: T.StructType, target: KafkaTarget) -> list[Column]:

@@ -6,6 +6,7 @@ a table that the same transaction writes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from headgate.spark.jvm.tables import commit_setting, identity, kind_of_name, la
 from headgate.spark.step.jdbc_merge import JdbcMerge
 from headgate.spark.step.merge_rows import ahead, attempted, failing, one_row_per_key
 from headgate.spark.step.merge_statement import SPARK, MergedColumns, MergeSpec
-from headgate.spark.step.table_sinks import check_same, comes_again, last_output, wanted
+from headgate.spark.step.table_sinks import check_same, comes_again, wanted
 
 _ROWS = "headgate_merged_rows"
 _ICEBERG = ("headgate-merge", "headgate-step")
@@ -88,19 +89,24 @@ class MergeSink:
     inside = False
 
     def __init__(
-        self, spark: SparkSession, spec: MergeSpec, columns: tuple[str, ...], checkpoint: Path
+        self,
+        spark: SparkSession,
+        spec: MergeSpec,
+        columns: tuple[str, ...],
+        checkpoint: Path,
+        last_output: Callable[[], int | None],
     ) -> None:
         self.description = f"Merge[{spec.table}]"
         self._merging = merging_of(spark, spec)
         self._merging.check(columns)
         self._stream = sparksinks.WrittenStream(spark, checkpoint)
-        self._checkpoint = checkpoint
+        self._last_output = last_output
         self._name = spec.name
         self._known: int | None = None
 
     def begin(self) -> None:
         """Look up which step was committed last: it alone may have been merged already."""
-        self._known = last_output(self._checkpoint)
+        self._known = self._last_output()
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Merge the step, unless the table has it."""

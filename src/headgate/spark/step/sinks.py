@@ -67,6 +67,8 @@ class Target:
         For ``foreachBatch``.
     checkpoint : Path
         The query's.
+    last_output : callable
+        Returns the number of the last output that the checkpoint knows of; None without a manifest.
     row_function : callable, object or None
         For ``foreach``.
     exactly_once : bool
@@ -81,6 +83,7 @@ class Target:
     options: Mapping[str, str]
     function: Callable[[DataFrame, int], None] | None
     checkpoint: Path
+    last_output: Callable[[], int | None]
     row_function: Any = None
     cluster_by: list[str] = field(default_factory=list)
     exactly_once: bool = True
@@ -111,7 +114,9 @@ def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
         _refuse_partitions(target, "foreachBatch")
         if isinstance(target.function, Merge):
             columns = tuple(plan.schema().fieldNames())
-            return MergeSink(spark, target.function.spec, columns, target.checkpoint)
+            return MergeSink(
+                spark, target.function.spec, columns, target.checkpoint, target.last_output
+            )
         return FunctionSink(target.function, sparksinks.WrittenStream(spark, target.checkpoint))
     if target.row_function is not None:
         _refuse_partitions(target, "foreach")
@@ -135,7 +140,9 @@ def _sink_by_name(spark: SparkSession, name: str, target: Target, plan: Jvm) -> 
             raise ConfigError(msg)
         return sparksinks.MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
     _refuse_partitions(target, "kafka")
-    return KafkaSink(target.options, of_rows(spark, plan).schema, target.checkpoint)
+    return KafkaSink(
+        target.options, of_rows(spark, plan).schema, target.checkpoint, target.last_output
+    )
 
 
 def _refuse_partitions(target: Target, what: str) -> None:
@@ -243,7 +250,7 @@ class _TableFinder:
                 msg = f"table {self._name} is a temporary view; name a table."
                 raise ConfigError(msg)
             if not named.exists:
-                table_sinks.check_there(self._name, self._target.checkpoint)
+                table_sinks.check_there(self._name, self._target.last_output())
                 spark.sql(self._create(quoted))
             table = named.loaded()
         if writes_streams(spark, table):

@@ -33,7 +33,6 @@ from headgate.spark.jvm.tables import (
     last_transaction,
 )
 from headgate.spark.step.merge_rows import ahead, failing
-from headgate.state.checkpoint import Checkpoint
 
 _EVOLVES = ("mergeschema", "merge-schema", "overwriteschema")
 _EVOLVES_ALWAYS = "spark.databricks.delta.schema.autoMerge.enabled"
@@ -70,6 +69,10 @@ class TableTarget(Protocol):
     def checkpoint(self) -> Path:
         """The query's."""
 
+    @property
+    def last_output(self) -> Callable[[], int | None]:
+        """Returns the number of the last output that the checkpoint knows of; None without a manifest."""
+
 
 def iceberg(
     spark: SparkSession, inner: SparksTableSink, table: Jvm, aim: TableTarget, plan: Jvm
@@ -92,11 +95,11 @@ def iceberg(
     columns(list(table.schema().fieldNames()))
     look = partial(last_commit, table, keys=STREAM)
     if aim.table is None:
-        return TableSink(inner, spark, name, aim.checkpoint, look)
+        return TableSink(inner, spark, name, aim, look)
     known = KnownTable(
         partial(identity, spark, name), lambda: columns(spark.table(name).columns), silent=False
     )
-    return TableSink(inner, spark, name, aim.checkpoint, look, known)
+    return TableSink(inner, spark, name, aim, look, known)
 
 
 def delta(
@@ -125,12 +128,12 @@ def delta(
     if log.exists():
         columns()
     else:
-        check_there(name, aim.checkpoint)
+        check_there(name, aim.last_output())
     known = KnownTable(
         lambda: delta_identity(spark, path) if log.exists() else None, columns, silent=True
     )
     look = partial(last_transaction, spark, path)
-    return TableSink(inner, spark, name, aim.checkpoint, look, known)
+    return TableSink(inner, spark, name, aim, look, known)
 
 
 @dataclass(frozen=True)
@@ -187,8 +190,7 @@ class TableSink:
     spark : SparkSession
     name : str
         Of the table, for messages.
-    checkpoint : Path
-        The query's.
+    aim : TableTarget
     look : callable
         From the id of Spark's query to what the table knows of it.
     known : KnownTable, optional
@@ -201,15 +203,15 @@ class TableSink:
         inner: SparksTableSink,
         spark: SparkSession,
         name: str,
-        checkpoint: Path,
+        aim: TableTarget,
         look: Callable[[str], LastCommit],
         known: KnownTable | None = None,
     ) -> None:
         self.description = inner.description
         self._inner = inner
         self._name = name
-        self._checkpoint = checkpoint
-        self._stream = WrittenStream(spark, checkpoint)
+        self._last_output = aim.last_output
+        self._stream = WrittenStream(spark, aim.checkpoint)
         self._look = look
         self._table = known
         self._identity: str | None = None
@@ -218,7 +220,7 @@ class TableSink:
 
     def begin(self) -> None:
         """Look up which output was committed last: it alone may be in the table already."""
-        self._known = last_output(self._checkpoint)
+        self._known = self._last_output()
         self._inner.begin()
 
     def write(self, batch: int, frame: DataFrame) -> None:
@@ -307,21 +309,19 @@ def wanted(name: str, last: LastCommit, batch: int, again: bool | None) -> bool:
     return True
 
 
-def last_output(checkpoint: Path) -> int | None:
-    """Return the number of the last output that a checkpoint knows of; None without a manifest."""
-    store = Checkpoint(checkpoint)
-    latest = store.latest() if (store.root / "manifests").is_dir() else None
-    return None if latest is None else int(latest.engine["sink_batch"])
-
-
-def check_there(name: str, checkpoint: Path) -> None:
+def check_there(name: str, last: int | None) -> None:
     """Refuse a table that is gone although the query has written to it; else it would be made anew.
+
+    Parameters
+    ----------
+    name : str
+    last : int or None
+        The number of the query's last output.
 
     Raises
     ------
     CheckpointError
     """
-    last = last_output(checkpoint)
     if last is not None and last >= 0:
         raise _gone(name, last + 1)
 
