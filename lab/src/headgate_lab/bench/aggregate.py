@@ -133,7 +133,7 @@ class AggregateParameters:
         ------
         ConfigError    A name is unknown.
         """
-        asked = [self.engines] if isinstance(self.engines, str) else [*self.engines]
+        asked = self.engines.split(",") if isinstance(self.engines, str) else [*self.engines]
         if asked == ["all"]:
             return _FURTHER if self.function else ENGINES
         if "flink" in asked:
