@@ -15,11 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from headgate.core.errors import StateError
+from headgate.core.errors import ArenaFull, StateError
 from headgate.state.arena_file import (
     MAKE_ROOM,
     ArenaFile,
-    ArenaFull,
     forget_directory,
     forget_replaced,
     remember,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from headgate.core.errors import StateError
+from headgate.core.errors import ArenaFull, StateError
 from headgate.state.header import HEADER_BYTES, Header
 from headgate.state.mapping import empty_file, map_file
 from headgate.state.ports import U8, TableLayout
@@ -35,10 +35,6 @@ _TRIES = 3
 
 _known: dict[str, ArenaFile] = {}
 """Files this process has mapped, by path; mapping anew costs 0.3 us per page touched."""
-
-
-class ArenaFull(StateError):
-    """The file system of an arena, or of a spill directory, has no room for a table."""
 
 
 class ArenaFile:
