@@ -171,7 +171,7 @@ def run(**given: Any) -> dict[str, Any]:
 def _over(found: Mapping[str, Mapping[str, Any]], other: str) -> float | None:
     if BOUNDED not in found or other not in found:
         return None
-    return round(found[BOUNDED]["rows_per_s"] / found[other]["rows_per_s"], 3)
+    return round(float(found[BOUNDED]["rows_per_s"]) / float(found[other]["rows_per_s"]), 3)
 
 
 # --- in the child --------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def _memory(query: Any, batches: int) -> dict[str, Any]:
     last = told[-batches:]
 
     def mean(name: str) -> float:
-        return round(statistics.mean(getattr(use, name) for use in last), 2)
+        return round(statistics.mean(float(getattr(use, name)) for use in last), 2)
 
     moved = ("groups_back", "groups_away", "groups_cold", "moving_ms")
     return {
