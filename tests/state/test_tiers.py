@@ -294,6 +294,24 @@ def test_a_stale_copy_is_brought_up_and_not_believed(tmp_path: Path):
     jobs.store.release(1)
 
 
+def test_what_is_of_no_use_does_not_keep_memory(tmp_path: Path):
+    jobs = _Groups(bounded(tmp_path, 1 << 30))
+    jobs.serve([1])
+    good = Path(f"{tmp_path}/arena/op/g1").read_bytes()
+    jobs.store._move(1, jobs.histories[1].token, inwards=False)
+    # what a worker that was killed in the middle of its writes leaves, and one in the middle of a copy
+    for name, data in (
+        ("g1", good[:80] + bytes(512) + good[592:]),
+        ("g1.00000000000000ab.tmp", good),
+    ):
+        left = tmp_path / "arena" / "op" / name
+        left.write_bytes(data)
+        left.chmod(0o600)
+    jobs.store.balance({1: jobs.histories[1].token}, 2, moving=False)
+    assert jobs.counts(1) == {1}
+    assert memory(tmp_path) == 0
+
+
 def test_a_group_that_leaves_the_host_leaves_both_places(tmp_path: Path):
     jobs = _Groups(bounded(tmp_path, 1 << 30))
     jobs.serve([1, 2])

@@ -120,7 +120,7 @@ def memory_use(run: Run) -> dict[str, float] | None:
     last = told[-1]
     found: dict[str, float] = {"memory_bytes": last.memory_bytes, "cold_bytes": last.cold_bytes}
     for name in ("groups_back", "groups_away", "groups_cold", "moving_ms"):
-        found[name] = _rounded(statistics.mean(float(getattr(use, name)) for use in told))
+        found[name] = round(statistics.mean(float(getattr(use, name)) for use in told), 3)
     return found
 
 

@@ -91,6 +91,7 @@ class ArenaStore(Store):
                 table = self._brought(file, group, token, chain)
                 if table is not None:
                     self._hold(group, file)
+                    self._leave_one(group, file, path)
                     return table
         return self._build(group, token, chain)
 
@@ -142,6 +143,9 @@ class ArenaStore(Store):
         for directory in (tiers.memory, tiers.spill):
             forget_replaced(f"{directory}/")
         if not moving:
+            # a worker that was killed may have left half a table, which takes room
+            for group in groups:
+                self._tidy(group, -1, "tmp")
             return
         began = time.perf_counter()
         out, back = tiers.plan(groups.keys(), step)
@@ -167,7 +171,7 @@ class ArenaStore(Store):
             return False
         try:
             file.move(target)
-        except ArenaFull:
+        except (ArenaFull, OSError):
             file.unlock()
             return False  # it is served where it is
         self._tidy(group, file.nonce)
@@ -230,16 +234,22 @@ class ArenaStore(Store):
             raise
         remember(file)
         self._hold(group, file)
-        for path in self._paths(group):
-            if path != file.path:
-                ArenaFile.remove_stale(path)
+        self._leave_one(group, file, None)
         if replaced:
             self._tidy(group, file.nonce)
         return table
 
-    def _tidy(self, group: int, nonce: int) -> None:
+    def _leave_one(self, group: int, file: ArenaFile, found: str | None) -> None:
+        """Remove what else bears the group's name, and was of no use; nobody looks behind `found`."""
+        for path in self._paths(group):
+            if path == found:
+                break
+            if path != file.path:
+                ArenaFile.remove_stale(path)
+
+    def _tidy(self, group: int, nonce: int, kinds: str = "tmp|undo") -> None:
         """Remove what attempts that died left of this group: unlocked temporary files, old undo."""
-        left = re.compile(rf"g{group}\.([0-9a-f]{{16}})\.(tmp|undo)")
+        left = re.compile(rf"g{group}\.([0-9a-f]{{16}})\.({kinds})")
         for path in self._paths(group):
             directory = os.path.dirname(path)
             for name in os.listdir(directory):
