@@ -349,6 +349,21 @@ def test_full_memory_is_no_failure_and_a_full_disk_is_one_sentence(
     assert jobs.counts(1) == {1, 3}, "rows of two steps, and of all three"
 
 
+def test_a_file_system_without_room_for_one_more_file_is_full_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    jobs, real = _Groups(bounded(tmp_path, 1 << 30)), os.open
+
+    def full(path: str, flags: int, *more: int) -> int:
+        if "/arena/" in str(path) and flags & os.O_EXCL:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", full)
+    jobs.serve([1])
+    assert names(tmp_path / "spill" / "op") == {"g1"}
+
+
 def test_heat_that_cannot_be_kept_costs_nothing_but_the_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

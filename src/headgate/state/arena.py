@@ -17,7 +17,6 @@ from pathlib import Path
 
 from headgate.core.errors import ArenaFull, StateError
 from headgate.state.arena_file import (
-    MAKE_ROOM,
     ArenaFile,
     forget_directory,
     forget_replaced,
@@ -26,6 +25,7 @@ from headgate.state.arena_file import (
 )
 from headgate.state.lineage import bring, build
 from headgate.state.ports import Chain, Store, Table, TableLayout
+from headgate.state.room import MAKE_ROOM
 from headgate.state.runs import (
     RunDirectory,
     arena_root,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Callable, Sequence
 
@@ -17,21 +15,16 @@ from headgate.core.errors import ArenaFull, StateError
 from headgate.state.header import HEADER_BYTES, Header
 from headgate.state.mapping import empty_file, map_file
 from headgate.state.ports import U8, TableLayout
+from headgate.state.room import ENLARGE, MAKE_ROOM, allocate, created
 from headgate.state.table import BufferTable
 
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-_CREATE = _OPEN | os.O_CREAT | os.O_EXCL
 
-ENLARGE = (
-    "enlarge its file system, bound memory by headgate.state.memoryMax, or set HEADGATE_ARENA_DIR to a "
-    "local directory"
-)
-MAKE_ROOM = "make room there, or set HEADGATE_SPILL_DIR to another local directory"
-"""What to do about a full arena, and about a full spill directory."""
-
-_CHUNK = 1 << 24
 _TRIES = 3
 """How often to look again when a file is replaced between opening and locking it."""
+
+_CHUNK = 1 << 24
+"""Bytes written at once: a call that takes 2 GB or more writes less than it is asked."""
 
 _known: dict[str, ArenaFile] = {}
 """Files this process has mapped, by path; mapping anew costs 0.3 us per page touched."""
@@ -126,7 +119,7 @@ class ArenaFile:
     def _create(cls, path: str, byte_count: int, nonce: int | None, remedy: str) -> ArenaFile:
         named = secrets.randbits(63) if nonce is None else nonce
         temporary = f"{path}.{secrets.randbits(64):016x}.tmp"
-        descriptor = _created(temporary, byte_count, remedy)
+        descriptor = created(temporary, byte_count, remedy)
         try:
             file = cls(path, descriptor, byte_count, named)
             file._temporary = temporary
@@ -395,43 +388,6 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def allocate(descriptor: int, byte_count: int) -> None:
-    """Give the file its bytes now; raises OSError where there is no room.
-
-    On a full tmpfs writing to a sparse mapped file is SIGBUS, not an exception.
-    """
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, byte_count)
-        return
-    missing = byte_count - os.fstat(descriptor).st_size  # macOS
-    while missing > 0:
-        missing -= os.pwrite(descriptor, bytes(min(missing, 1 << 20)), byte_count - missing)
-
-
-def _created(temporary: str, byte_count: int, remedy: str) -> int:
-    try:
-        descriptor = os.open(temporary, _CREATE, 0o600)
-    except OSError as error:
-        msg = f"{temporary} cannot be created: {error.strerror}"
-        raise StateError(msg) from error
-    try:
-        allocate(descriptor, byte_count)
-    except OSError as error:
-        os.close(descriptor)
-        os.unlink(temporary)
-        directory = os.path.dirname(temporary)
-        if error.errno != errno.ENOSPC:
-            msg = f"{byte_count} bytes cannot be allocated in {directory}: {error.strerror}"
-            raise StateError(msg) from error
-        free = shutil.disk_usage(directory).free
-        msg = (
-            f"the arena {directory} has {free} bytes left where a key group needs {byte_count}: "
-            f"{remedy}"
-        )
-        raise ArenaFull(msg) from error
-    return descriptor
 
 
 def _read_nonce(path: str) -> int | None:
