@@ -9,7 +9,7 @@ import pytest
 import runs
 
 from headgate.core.errors import CheckpointError
-from headgate.journal import AssignmentChange, Event, Latency, Restart, Retry
+from headgate.journal import AssignmentChange, Event, Latency, MemoryUse, Restart, Retry
 from headgate.journal.histogram import counts_of, sparse_of
 from headgate.report import Run, summary
 from headgate.report.summary import quantile
@@ -17,7 +17,7 @@ from headgate.report.summary import quantile
 KEYS = {
     "workload", "duration_s", "batches", "records", "verified", "rows_compared", "missing", "extra",
     "dropped", "slots_seen", "query_restarts", "latency_ms", "floor_ms", "rescale_added_ms",
-    "phases_ms", "checkpoint", "journal", "slots_mean", "slo", "decisions", "switching",
+    "phases_ms", "checkpoint", "journal", "slots_mean", "slo", "decisions", "switching", "memory",
 }  # fmt: skip
 
 
@@ -40,6 +40,18 @@ def test_counts_and_times_are_those_of_the_batches(tmp_path: Path) -> None:
     assert found["verified"] is None
     assert found["phases_ms"] == {
         "plan": 40.0, "slots": 80.0, "manifest": 9.0, "sink": 60.0, "wait": 90.0
+    }  # fmt: skip
+
+
+def test_where_state_lies_is_told_of_the_last_batch_and_what_moved_as_a_mean(
+    tmp_path: Path,
+) -> None:
+    assert of(tmp_path / "none", runs.start())["memory"] is None
+    uses = [MemoryUse(100, 400, 2, 1, 8, 3.0), MemoryUse(90, 410, 0, 1, 6, 1.0)]
+    batches = [runs.batch(step, memory=use) for step, use in enumerate(uses)]
+    assert of(tmp_path, runs.start(), *batches)["memory"] == {
+        "memory_bytes": 90, "cold_bytes": 410,
+        "groups_back": 1.0, "groups_away": 1.0, "groups_cold": 7.0, "moving_ms": 2.0,
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import runs
 from rich.console import Console
 
-from headgate.journal import Event, JournalWriter, Restart, Retry, SlotStats
+from headgate.journal import Event, JournalWriter, MemoryUse, Restart, Retry, SlotStats
 from headgate.report import Run, render_svg, summary
 from headgate.report.display import Display
 from headgate.report.finish import finish_lines
@@ -130,6 +130,14 @@ def test_a_store_is_shown_by_what_it_costs_per_hour() -> None:
     assert "store 36000 requests/h 86 MB/h" in plain_line(run, now_ms=END_MS)
     now = now_of(run)
     assert now.store_per_h == (36_000.0, 90_000_000.0)
+
+
+def test_state_that_is_not_all_in_memory_is_shown_by_where_it_lies() -> None:
+    run = Run()
+    run.absorb(runs.start())
+    run.absorb(runs.batch(0, memory=MemoryUse(500 * 2**20, 1536 * 2**20, 3, 2, 40, 12.5)))
+    assert "state 500 MB in memory 1.5 GB on disk" in plain_line(run, now_ms=END_MS)
+    assert "in memory 500 MB, on disk 1.5 GB" in shown([runs.start(), run.last])
 
 
 def test_a_plain_line_has_no_control_codes_and_all_numbers() -> None:

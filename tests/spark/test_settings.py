@@ -112,6 +112,7 @@ OPTION_VALUES = {
     "headgate.arrival": [" "],
     "headgate.ordered": [" ", "ts,", ",ts"],
     "headgate.snapshotEvery": [0, "x", 2.5],
+    "headgate.state.memoryMax": [0, "-1 MB", "500 MBs", "much"],
     "headgate.preaggregate": ["maybe"],
     "headgate.attempts": [0, -1, "four", True],
     "headgate.windows": ["half", 1],

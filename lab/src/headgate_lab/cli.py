@@ -44,6 +44,7 @@ class Benchmark(StrEnum):
     HENGE = "henge"
     HOTKEY = "hotkey"
     STEADY = "steady"
+    SPILL = "spill"
     SOAK = "soak"
     PHASES = "phases"
     RESCALE = "rescale"
@@ -64,6 +65,7 @@ _COUNTED = {
     Benchmark.REPLICAS: "seconds",
     Benchmark.GROUPING: "seconds",
     Benchmark.STEADY: "batches",
+    Benchmark.SPILL: "batches",
     Benchmark.SLO: "seconds",
     Benchmark.PHASES: "seconds",
     Benchmark.HOTKEY: "seconds",
@@ -150,7 +152,9 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the load.")] = None,
     state: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="repartition, rescale, steady: size of the state."),
+        typer.Option(
+            metavar="SIZE", help="repartition, rescale, steady, spill: size of the state."
+        ),
     ] = None,
     only: Annotated[
         str | None,

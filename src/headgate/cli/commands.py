@@ -50,6 +50,10 @@ Options = Annotated[
 OutputMode = Annotated[
     str | None, typer.Option(help="append, update or complete; default: the workload's own.")
 ]
+MemoryMax = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="What state may take of a host's memory, such as '500 MB'."),
+]
 Conf = Annotated[
     list[str] | None,
     typer.Option("--conf", metavar="KEY=VALUE", help="Setting of the Spark session; repeatable."),
@@ -108,6 +112,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
         str | None,
         typer.Option(help="Experiment: latency floor such as '0 s', not the measured one."),
     ] = None,
+    memory_max: MemoryMax = None,
     require_slo: Annotated[
         bool, typer.Option("--require-slo", help="Exit with 4 if the SLO was missed.")
     ] = False,
@@ -170,6 +175,7 @@ def run(  # noqa: PLR0913, PLR0917 - a command line has many options
             slot_rate=slot_rate,
             migration=migration,
             floor=floor,
+            memory_max=memory_max,
             require_slo=require_slo,
             seed=seed,
             verify=verify,
@@ -195,6 +201,7 @@ def explain(
     conf: Conf = None,
     packages: Packages = None,
     output_mode: OutputMode = None,
+    memory_max: MemoryMax = None,
     debug: Debug = False,
 ) -> None:
     """Say what of a query would run elastically, and what would not (then the exit code is 2)."""
@@ -202,7 +209,7 @@ def explain(
     def work() -> dict[str, Any]:
         settings = parse_conf(conf or (), packages or ())
         options = parse_options(option or ())
-        text = scenarios.explain_workload(workload, options, settings, output_mode)
+        text = scenarios.explain_workload(workload, options, settings, output_mode, memory_max)
         return {"text": text, "refused": text.startswith("not elastic")}
 
     answer(work, lambda result: result["text"].splitlines(), as_json=False, debug=debug)

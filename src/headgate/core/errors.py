@@ -7,6 +7,7 @@
     ├── UnsupportedQuery    a query part that cannot run elastically
     ├── CheckpointError     a checkpoint that does not fit, is held, or is damaged
     ├── StateError          state that cannot be brought to the token asked for
+    │   └── ArenaFull       the file system that state lies in has no room
     ├── ProtocolError       an event that the protocol does not allow
     ├── EngineError         the engine failed; ``transient`` says whether a retry may help
     │   ├── ProcessorError  a user's own processor failed, or gave back what does not fit
@@ -44,6 +45,10 @@ class AnotherDriver(CheckpointError):
 
 class StateError(HeadgateError):
     """The state of a key group cannot be brought to the token that was asked for."""
+
+
+class ArenaFull(StateError):
+    """The file system of an arena, or of a spill directory, has no room for a table."""
 
 
 class ProtocolError(HeadgateError):

@@ -200,6 +200,29 @@ class Wish:
 
 
 @dataclass(frozen=True)
+class MemoryUse:
+    """Where a query's state lies on its hosts, if it has a bound on memory."""
+
+    memory_bytes: int
+    """Bytes of tables in memory after the batch, and of what undoes their last step; all hosts."""
+
+    cold_bytes: int
+    """Likewise in spill directories."""
+
+    groups_back: int
+    """Key groups that were moved into memory before the batch was served."""
+
+    groups_away: int
+    """Key groups that were moved out of it."""
+
+    groups_cold: int
+    """Key groups that were served where they lay on disk."""
+
+    moving_ms: float
+    """What moving took the slot that moved longest, in ms."""
+
+
+@dataclass(frozen=True)
 class Start:
     """A query started, for the first time or again; the first line of every journal."""
 
@@ -333,6 +356,9 @@ class Batch:
 
     store_bytes: int | None = None
     """Bytes that these have written; null where the checkpoint is a directory."""
+
+    memory: MemoryUse | None = None
+    """Where state lies; null where memory has no bound."""
 
     at_ms: int = 0
     """Wall clock at the batch's end, ms since 1970; the writer fills it in when 0."""
@@ -561,6 +587,7 @@ NESTED = (
     Latency,
     SlotStats,
     SloState,
+    MemoryUse,
     Arrivals,
     Observed,
     Wish,

@@ -110,6 +110,10 @@ def _rates(now: Now, last: Batch) -> Text:
         requests, written = now.store_per_h
         text.append("   store ", style="bold")
         text.append(f"{requests:,.0f} requests/h, {bytes_text(written)}/h")
+    if last.memory is not None:
+        text.append("   in memory ", style="bold")
+        text.append(f"{bytes_text(last.memory.memory_bytes)}, on disk ")
+        text.append(bytes_text(last.memory.cold_bytes))
     return _labelled("records", text)
 
 

@@ -32,7 +32,7 @@ def plain_line(run: Run, *, now_ms: int) -> str:
         f"in {now.in_per_s:.0f}/s out {now.out_per_s:.0f}/s "
         f"latency mean {ms_text(now.mean_ms)} p95 {ms_text(now.p95_ms)} "
         f"p99 {ms_text(now.p99_ms)} ms backlog {last.backlog}{_lag(last)}{_split(run)}{_slo(run)}"
-        f"{_store(now)}"
+        f"{_store(now)}{_memory(last)}"
     )
 
 
@@ -41,6 +41,13 @@ def _store(now: Now) -> str:
         return ""
     requests, written = now.store_per_h
     return f" store {requests:.0f} requests/h {bytes_text(written)}/h"
+
+
+def _memory(last: Batch) -> str:
+    use = last.memory
+    if use is None:
+        return ""
+    return f" state {bytes_text(use.memory_bytes)} in memory {bytes_text(use.cold_bytes)} on disk"
 
 
 def _lag(last: Batch) -> str:

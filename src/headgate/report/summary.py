@@ -60,6 +60,9 @@ def summary(journal_path: str | os.PathLike[str]) -> dict[str, Any]:
         Changes that a policy decided, by kind, and those it only `advised`.
     switching : dict
         events: changes that came into force; took_ms_mean: mean time from decision to force.
+    memory : dict or None
+        Where state lies after the last batch (memory_bytes, cold_bytes), and means of the last batches,
+        per batch: groups_back, groups_away, groups_cold, moving_ms. None where memory has no bound.
     checkpoint, journal : str or None
     """
     return summary_of(Run.read(journal_path), journal_path)
@@ -94,6 +97,7 @@ def summary_of(run: Run, journal_path: str | os.PathLike[str]) -> dict[str, Any]
             if run.switching_ms
             else None,
         },
+        "memory": memory_use(run),
         "checkpoint": None if checkpoint is None else str(checkpoint),
         "journal": str(Path(journal_path)),
     }
@@ -106,6 +110,18 @@ def slots_seen(run: Run) -> list[int]:
         if not seen or seen[-1] != row.slots:
             seen.append(row.slots)
     return seen
+
+
+def memory_use(run: Run) -> dict[str, float] | None:
+    """Return where state lies and what moving it took lately; None where memory has no bound."""
+    told = [batch.memory for batch in run.recent if batch.memory is not None]
+    if not told:
+        return None
+    last = told[-1]
+    found: dict[str, float] = {"memory_bytes": last.memory_bytes, "cold_bytes": last.cold_bytes}
+    for name in ("groups_back", "groups_away", "groups_cold", "moving_ms"):
+        found[name] = round(statistics.mean(float(getattr(use, name)) for use in told), 3)
+    return found
 
 
 def slots_mean(rows: list[BatchRow]) -> float | None:

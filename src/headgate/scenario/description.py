@@ -102,6 +102,9 @@ class Scenario:
     floor: str | None = None
     """Experiment: the latency floor, such as ``0 s``, in place of the measured one."""
 
+    memory_max: str | None = None
+    """What state may take of a host's memory, such as ``500 MB``; None for any."""
+
     require_slo: bool = False
     """Count a missed SLO as a failure."""
 

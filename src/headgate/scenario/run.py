@@ -217,9 +217,10 @@ def explain_workload(
     options: Mapping[str, Any],
     conf: Mapping[str, str] | None = None,
     output_mode: str | None = None,
+    memory_max: str | None = None,
 ) -> str:
     """Return what of a workload would run elastically, in words; `NOT_ELASTIC` begins a refusal."""
-    scenario = Scenario(workload, options=options, output_mode=output_mode)
+    scenario = Scenario(workload, options=options, output_mode=output_mode, memory_max=memory_max)
     engine = SparkEngine(conf)
     try:
         return engine.explain(scenario)

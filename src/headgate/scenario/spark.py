@@ -72,6 +72,8 @@ class SparkEngine:
             writer = writer.option("headgate.slotRate", scenario.slot_rate)
         if scenario.floor is not None:
             writer = writer.option("headgate.floor", scenario.floor)
+        if scenario.memory_max is not None:
+            writer = writer.option("headgate.state.memoryMax", scenario.memory_max)
         arrival = scenario.arrival or workload.arrival
         if arrival is not None:
             writer = writer.option("headgate.arrival", arrival)
@@ -147,7 +149,8 @@ class SparkEngine:
         """Return what would run elastically."""
         with sparks_errors():
             frame = self._built(self.workload(scenario.workload), scenario)
-            return str(engine_module("headgate").explain(frame, scenario.output_mode))
+            explain = engine_module("headgate").explain
+            return str(explain(frame, scenario.output_mode, memoryMax=scenario.memory_max))
 
     def check(self, name: str, options: Mapping[str, Any], where: str) -> None:
         """Refuse a workload that is not there, or options that it does not take; needs no session.

@@ -77,6 +77,7 @@ def job_config(settings: QuerySettings, cores: int) -> JobConfig:
         slot_rate=rate,
         delta_ms=DELTA_S * 1e3 if settings.slos else 0.0,
         processor_limit_s=own.TIME_LIMIT.of(options) or 0.0,
+        memory_max=own.MEMORY_MAX.of(options),
         migration=settings.migration,
         faults=[dict(fault) for fault in settings.faults],
     )

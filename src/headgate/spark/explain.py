@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame
 
 from headgate.control.groupings import GROUPINGS, Groupings
 from headgate.core.errors import UnsupportedQuery
+from headgate.core.size import format_bytes
 from headgate.operators.build import row_bytes
 from headgate.spark.jvm.gateway import require_classic
 from headgate.spark.read.arrival import reads_kafka
@@ -13,11 +14,18 @@ from headgate.spark.read.logical import ModeRefused, read, shown
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.read.stages import NoPythonStage, read_pipeline
 from headgate.spark.settings import options as own
+from headgate.state.arena import arena_root, spill_path
 
 MODES = ("append", "update", "complete")
 
 
-def explain(df: DataFrame, outputMode: str | None = None, *, grouping: str | None = None) -> str:
+def explain(
+    df: DataFrame,
+    outputMode: str | None = None,
+    *,
+    grouping: str | None = None,
+    memoryMax: str | None = None,
+) -> str:
     """Return, a line each, what of `df` runs elastically, what stays in Catalyst, what cannot run.
 
     Then comes its plan as a tree: what runs in *slots*, what Spark's own *stream* does below them, and
@@ -31,13 +39,16 @@ def explain(df: DataFrame, outputMode: str | None = None, *, grouping: str | Non
         append, update or complete; None for append, or for the first of them in which it runs.
     grouping : str or None
         As option ``headgate.grouping``; of the Python stages of a stateless query.
+    memoryMax : str or None
+        As option ``headgate.state.memoryMax``.
 
     Raises
     ------
     ConfigError
-        There is no such grouping, or no such stage.
+        There is no such grouping, or no such stage; or that is no size.
     """
     chosen = own.GROUPING.default if grouping is None else own.GROUPING.value_of(grouping)
+    bound = None if memoryMax is None else own.MEMORY_MAX.value_of(memoryMax)
     require_classic(df.sparkSession)
     refused: dict[str, UnsupportedQuery] = {}
     runs: dict[str, PlannedQuery] = {}
@@ -58,6 +69,8 @@ def explain(df: DataFrame, outputMode: str | None = None, *, grouping: str | Non
         lines += [
             f"{'where' if n == 0 else '':<14}{line}" for n, line in enumerate(shown(df, mode))
         ]
+    if query.operators and bound is not None:
+        lines.insert(len(query.operators), _memory(bound))
     if not query.operators:
         lines[1:1] = _stages(df, chosen)
     if refused:
@@ -84,6 +97,14 @@ def _stages(df: DataFrame, chosen: Groupings) -> list[str]:
         f"{chosen.of(stage.id)}"
         for stage in stages
     ]
+
+
+def _memory(bound: int) -> str:
+    """Return what a bound on memory means on this host."""
+    return (
+        f"memory        at most {format_bytes(bound)} of each host's for state in {arena_root()}; "
+        f"key groups that are touched least lie in {spill_path()}"
+    )
 
 
 def _arrivals(query: PlannedQuery) -> list[str]:

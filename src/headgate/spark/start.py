@@ -45,7 +45,7 @@ from headgate.spark.step.pools import PoolWork
 from headgate.spark.step.record import Recorder
 from headgate.spark.step.stateful import StatefulWork
 from headgate.spark.step.warmup import warm_workers
-from headgate.state.arena import arena_root, open_run, sweep
+from headgate.state.arena import arena_root, open_run, spill_root, sweep
 from headgate.state.control import ControlFiles
 
 Watch = Callable[[Observer | None, LiveJob], Observer | None]
@@ -192,7 +192,7 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         checkpoint, uuid, unlock = opened(spark, where, identity(plan, config), undo)
         root = arena_root()
         sweep(root)
-        run = open_run(root)
+        run = open_run(root, spill_root() if config.memory_max is not None else None)
         undo.callback(run.close)
         sink.begin()
         latest = checkpoint.latest()

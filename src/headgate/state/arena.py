@@ -8,15 +8,24 @@ nobody else will read.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from headgate.core.errors import StateError
-from headgate.state.arena_file import ArenaFile, forget_directory, remember, take
+from headgate.core.errors import ArenaFull, StateError
+from headgate.state.arena_file import (
+    ArenaFile,
+    forget_directory,
+    forget_replaced,
+    remember,
+    take,
+)
 from headgate.state.lineage import bring, build
 from headgate.state.ports import Chain, Store, Table, TableLayout
+from headgate.state.room import MAKE_ROOM
 from headgate.state.runs import (
     RunDirectory,
     arena_root,
@@ -24,9 +33,12 @@ from headgate.state.runs import (
     join_run,
     open_run,
     private_directory,
+    spill_path,
+    spill_root,
     sweep,
 )
 from headgate.state.table import BufferTable, initial_bytes
+from headgate.state.tiers import Tiering, Tiers
 
 __all__ = [
     "ArenaStore",
@@ -35,6 +47,8 @@ __all__ = [
     "checked_name",
     "join_run",
     "open_run",
+    "spill_path",
+    "spill_root",
     "sweep",
 ]
 
@@ -46,26 +60,39 @@ class ArenaStore(Store):
     ----------
     directory : path    Of this operator, in a run directory; created with mode 0700.
     layout : TableLayout
+    tiers : Tiers, optional
+        Where memory is bounded: what lies where.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], layout: TableLayout) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        layout: TableLayout,
+        tiers: Tiers | None = None,
+    ) -> None:
         checked_name(Path(directory).name, "operator")
         self._directory = private_directory(Path(directory))
         self._prefix = f"{self._directory}/g"
         self._layout = layout
         self._held: dict[int, ArenaFile] = {}
+        self._tiers = tiers
+        self._step = 0
+        self._stamps: dict[int, int] = {}
 
     def acquire(self, group: int, token: str, chain: Chain) -> Table:
         """Return the group's table at `token`, locked for this store."""
         if group in self._held:
             msg = f"key group {group} is held already: release it first"
             raise StateError(msg)
-        file = take(f"{self._prefix}{group}", self._layout)
-        if file is not None:
-            table = self._brought(file, group, token, chain)
-            if table is not None:
-                self._held[group] = file
-                return table
+        for path in self._paths(group):
+            file = take(path, self._layout)
+            if file is not None:
+                file.places = self._places(group)
+                table = self._brought(file, group, token, chain)
+                if table is not None:
+                    self._hold(group, file)
+                    self._leave_one(group, file, path)
+                    return table
         return self._build(group, token, chain)
 
     def commit(self, group: int, token: str) -> None:
@@ -76,7 +103,13 @@ class ArenaStore(Store):
 
     def release(self, group: int) -> None:
         """Unlock the group's file; without a commit it stays dirty, and is not used again."""
-        self._file(group).unlock()
+        file = self._file(group)
+        if self._tiers is not None:
+            assert file.table is not None, "a held file has a table"
+            rows = file.table.touched_since(self._stamps.pop(group))
+            cold = file.path != f"{self._prefix}{group}"
+            self._tiers.touched(group, rows, self._step, cold=cold)
+        file.unlock()
         del self._held[group]
 
     def forget(self, group: int) -> None:
@@ -85,19 +118,85 @@ class ArenaStore(Store):
         A slot that takes it up meanwhile works on in a file without a name, and the next one builds
         it anew: that costs time, never an answer.
         """
-        path = f"{self._prefix}{group}"
-        file = None if group in self._held else take(path, self._layout)
-        if file is not None:
-            for name in (path, f"{path}.{file.nonce:016x}.undo"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name)
-            file.drop()
+        for path in () if group in self._held else self._paths(group):
+            file = take(path, self._layout)
+            if file is not None:
+                file.remove()
+
+    def balance(self, groups: Mapping[int, str], step: int, *, moving: bool = True) -> None:
+        """Begin a step: where memory is bounded, move what is coldest out of it and what is hot in.
+
+        Parameters
+        ----------
+        groups : mapping of int to str
+            Key groups that the caller owns, and the states that they were committed in: a table in any
+            other state stays where it is, with what undoes its last step.
+        step : int
+            Numbers the steps by which groups grow cold.
+        moving : bool
+            False to leave all where they are.
+        """
+        self._step = step
+        tiers = self._tiers
+        if tiers is None:
+            return
+        for directory in (tiers.memory, tiers.spill):
+            forget_replaced(f"{directory}/")
+        if not moving:
+            # a worker that was killed may have left half a table, which takes room
+            for group in groups:
+                self._tidy(group, -1, "tmp")
+            return
+        began = time.perf_counter()
+        out, back = tiers.plan(groups.keys(), step)
+        away = [group for group in out if self._move(group, groups[group], inwards=False)]
+        came = [group for group in back if self._move(group, groups[group], inwards=True)]
+        tiers.moved(back=len(came), away=len(away), began=began)
+
+    def tiering(self) -> Tiering | None:
+        """Return what became of the groups since the last call; None where memory has no bound."""
+        return None if self._tiers is None else self._tiers.told()
+
+    def _move(self, group: int, token: str, *, inwards: bool) -> bool:
+        """Move a group's table between memory and disk; return whether that was done."""
+        assert self._tiers is not None, "there is one place only"
+        inside, outside = self._tiers.paths(group)
+        source, target = (outside, inside) if inwards else (inside, outside)
+        file = None if group in self._held else take(source, self._layout)
+        if file is None:
+            return False
+        table = file.table
+        if table is None or not table.trusted() or table.token != token:
+            file.unlock()
+            return False
+        try:
+            file.move(target)
+        except (ArenaFull, OSError):
+            file.unlock()
+            return False  # it is served where it is
+        self._tidy(group, file.nonce)
+        return True
+
+    def _paths(self, group: int) -> tuple[str, ...]:
+        """Return where a group's table may lie."""
+        return (f"{self._prefix}{group}",) if self._tiers is None else self._tiers.paths(group)
+
+    def _places(self, group: int) -> Callable[[int], Sequence[str]] | None:
+        """Return what says where to make a group's next file."""
+        return None if self._tiers is None else partial(self._tiers.places, group)
+
+    def _hold(self, group: int, file: ArenaFile) -> None:
+        self._held[group] = file
+        if self._tiers is not None and file.table is not None:
+            self._stamps[group] = file.table.stamp
 
     def close(self) -> None:
         """Release everything and drop this process's mappings of the directory."""
         for group in list(self._held):
             self.release(group)
         forget_directory(f"{self._directory}/")
+        if self._tiers is not None:
+            forget_directory(f"{self._tiers.spill}/")
 
     def _file(self, group: int) -> ArenaFile:
         file = self._held.get(group)
@@ -119,7 +218,12 @@ class ArenaStore(Store):
         return None
 
     def _build(self, group: int, token: str, chain: Chain) -> BufferTable:
-        file = ArenaFile.create(f"{self._prefix}{group}", initial_bytes(self._layout))
+        byte_count, places = initial_bytes(self._layout), self._places(group)
+        if places is None:
+            file = ArenaFile.create(self._paths(group), byte_count)
+        else:
+            file = ArenaFile.create(places(byte_count), byte_count, remedy=MAKE_ROOM)
+        file.places = places
         try:
             table = BufferTable.create(file, self._layout, file.nonce)
             file.table = table
@@ -129,15 +233,26 @@ class ArenaStore(Store):
             file.discard()
             raise
         remember(file)
-        self._held[group] = file
+        self._hold(group, file)
+        self._leave_one(group, file, None)
         if replaced:
             self._tidy(group, file.nonce)
         return table
 
-    def _tidy(self, group: int, nonce: int) -> None:
+    def _leave_one(self, group: int, file: ArenaFile, found: str | None) -> None:
+        """Remove what else bears the group's name, and was of no use; nobody looks behind `found`."""
+        for path in self._paths(group):
+            if path == found:
+                break
+            if path != file.path:
+                ArenaFile.remove_stale(path)
+
+    def _tidy(self, group: int, nonce: int, kinds: str = "tmp|undo") -> None:
         """Remove what attempts that died left of this group: unlocked temporary files, old undo."""
-        left = re.compile(rf"g{group}\.([0-9a-f]{{16}})\.(tmp|undo)")
-        for name in os.listdir(self._directory):
-            match = left.fullmatch(name)
-            if match and int(match[1], 16) != nonce:
-                ArenaFile.remove_stale(f"{self._directory}/{name}")
+        left = re.compile(rf"g{group}\.([0-9a-f]{{16}})\.({kinds})")
+        for path in self._paths(group):
+            directory = os.path.dirname(path)
+            for name in os.listdir(directory):
+                match = left.fullmatch(name)
+                if match and int(match[1], 16) != nonce:
+                    ArenaFile.remove_stale(f"{directory}/{name}")

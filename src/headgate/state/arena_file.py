@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import secrets
-import shutil
 import stat
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from headgate.core.errors import StateError
+from headgate.core.errors import ArenaFull, StateError
 from headgate.state.header import HEADER_BYTES, Header
-from headgate.state.mapping import map_file
+from headgate.state.mapping import empty_file, map_file
 from headgate.state.ports import U8, TableLayout
+from headgate.state.room import ENLARGE, MAKE_ROOM, allocate, created
 from headgate.state.table import BufferTable
 
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-_CREATE = _OPEN | os.O_CREAT | os.O_EXCL
 
 _TRIES = 3
 """How often to look again when a file is replaced between opening and locking it."""
+
+_CHUNK = 1 << 24
+"""Bytes written at once: a call that takes 2 GB or more writes less than it is asked."""
 
 _known: dict[str, ArenaFile] = {}
 """Files this process has mapped, by path; mapping anew costs 0.3 us per page touched."""
@@ -42,15 +44,21 @@ class ArenaFile:
     ----------
     table : BufferTable    Set by whoever creates the file; views of `buffer`.
     held : bool            Whether a store of this process has it: flock does not tell them apart.
+    places : callable or None
+        From a number of bytes to the paths where a larger file may be made, the best one first; set by
+        a store whose tables have several. None: where this one is.
     """
 
     table: BufferTable | None
+    places: Callable[[int], Sequence[str]] | None
 
     def __init__(self, path: str, descriptor: int, byte_count: int, nonce: int = 0) -> None:
         self.path = path
         self.nonce = nonce
         self.held = False
         self.table = None
+        self.places = None
+        self._went = False
         self._descriptor = descriptor
         self._temporary: str | None = None
         self._next: ArenaFile | None = None
@@ -78,11 +86,40 @@ class ArenaFile:
             raise
 
     @classmethod
-    def create(cls, path: str, byte_count: int, nonce: int | None = None) -> ArenaFile:
-        """Return a new zeroed file of `byte_count` bytes, locked, under a temporary name."""
+    def create(
+        cls,
+        paths: Sequence[str],
+        byte_count: int,
+        nonce: int | None = None,
+        remedy: str = ENLARGE,
+    ) -> ArenaFile:
+        """Return a new zeroed file of `byte_count` bytes, locked, under a temporary name.
+
+        Parameters
+        ----------
+        paths : sequence of str
+            Where it will belong: the first of them that has room.
+        byte_count : int
+        nonce : int, optional
+        remedy : str
+            What to do where the last of them has none.
+
+        Raises
+        ------
+        ArenaFull    None of them has.
+        """
+        for path in paths[:-1]:
+            try:
+                return cls._create(path, byte_count, nonce, remedy)
+            except ArenaFull:
+                continue
+        return cls._create(paths[-1], byte_count, nonce, remedy)
+
+    @classmethod
+    def _create(cls, path: str, byte_count: int, nonce: int | None, remedy: str) -> ArenaFile:
         named = secrets.randbits(63) if nonce is None else nonce
         temporary = f"{path}.{secrets.randbits(64):016x}.tmp"
-        descriptor = _create(temporary, byte_count)
+        descriptor = created(temporary, byte_count, remedy)
         try:
             file = cls(path, descriptor, byte_count, named)
             file._temporary = temporary
@@ -108,7 +145,9 @@ class ArenaFile:
     def unlock(self) -> None:
         """Give the file up; the mapping stays for the next task of this worker."""
         self.held = False
-        if _known.get(self.path) is self:
+        if self._went:
+            self.drop()
+        elif _known.get(self.path) is self:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         else:
             self._close()
@@ -166,7 +205,9 @@ class ArenaFile:
 
     def enlarge(self, byte_count: int) -> U8:
         """Return the buffer of a new, larger file."""
-        self._next = ArenaFile.create(self.path, byte_count, self.nonce)
+        paths = (self.path,) if self.places is None else self.places(byte_count)
+        remedy = ENLARGE if self.places is None else MAKE_ROOM
+        self._next = ArenaFile.create(paths, byte_count, self.nonce, remedy)
         return self._next.buffer
 
     def switch(self) -> None:
@@ -176,14 +217,65 @@ class ArenaFile:
         if self._temporary is not None:
             os.unlink(self._temporary)
             self._temporary = grown._temporary
+            self._go(grown.path)
         elif self.is_current():
             grown.publish()
+            if grown.path != self.path:
+                self._unlink()
+                self._go(grown.path)
         elif grown._temporary is not None:
             # Somebody has replaced this file meanwhile: theirs stays.
             os.unlink(grown._temporary)
         self._close()
         self._descriptor, self._inode = grown._descriptor, grown._inode
         self.buffer = grown.buffer
+
+    def _go(self, path: str) -> None:
+        """Be the file of another path from now on."""
+        if path == self.path:
+            return
+        if _known.get(self.path) is self:
+            del _known[self.path]
+            self.path = path
+            remember(self)
+            # what undoes the step lies where the file was: whoever takes it up next maps both anew
+            self._went = True
+        self.path = path
+
+    def _unlink(self) -> None:
+        """Remove the file's names."""
+        for name in (self.path, f"{self.path}.{self.nonce:016x}.undo"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+
+    def remove(self) -> None:
+        """Remove a file that this process has locked, with what undoes its last step."""
+        self._unlink()
+        self.drop()
+
+    def move(self, path: str) -> None:
+        """Copy the table to another path, put the copy in place, and remove this file.
+
+        Killed in between, both are there and equal. The memory is given back at once, though workers may
+        have mapped it: they look for the file under its name before they look into it.
+        """
+        copy = ArenaFile.create((path,), self.buffer.size, self.nonce, MAKE_ROOM)
+        try:
+            copy._write(self.buffer.data)
+            copy.publish()
+        except BaseException:
+            copy.discard()
+            raise
+        copy.drop()
+        if self.is_current():
+            self._unlink()
+            empty_file(self.buffer)
+        self.drop()
+
+    def _write(self, data: memoryview) -> None:
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._descriptor, data[done : done + _CHUNK], done)
 
     def undo(self, byte_count: int, *, create: bool) -> U8 | None:
         """Return the mapped undo file; None if it is missing or there is no room for it."""
@@ -278,6 +370,16 @@ def forget_directory(prefix: str) -> None:
             _known[path].drop()
 
 
+def forget_replaced(prefix: str) -> None:
+    """Drop mappings of files whose path below a directory names another by now, or none.
+
+    They would keep the memory of a file that has moved or grown elsewhere.
+    """
+    for path, file in [(p, f) for p, f in _known.items() if p.startswith(prefix)]:
+        if not file.held and not file.is_current():
+            _known[path].drop()
+
+
 def _forget_in_child() -> None:
     # A forked child shares its parent's locks: it must not be able to use or release them.
     for file in _known.values():
@@ -286,43 +388,6 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def allocate(descriptor: int, byte_count: int) -> None:
-    """Give the file its bytes now; raises OSError where there is no room.
-
-    On a full tmpfs writing to a sparse mapped file is SIGBUS, not an exception.
-    """
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, byte_count)
-        return
-    missing = byte_count - os.fstat(descriptor).st_size  # macOS
-    while missing > 0:
-        missing -= os.pwrite(descriptor, bytes(min(missing, 1 << 20)), byte_count - missing)
-
-
-def _create(temporary: str, byte_count: int) -> int:
-    try:
-        descriptor = os.open(temporary, _CREATE, 0o600)
-    except OSError as error:
-        msg = f"{temporary} cannot be created: {error.strerror}"
-        raise StateError(msg) from error
-    try:
-        allocate(descriptor, byte_count)
-    except OSError as error:
-        os.close(descriptor)
-        os.unlink(temporary)
-        directory = os.path.dirname(temporary)
-        if error.errno != errno.ENOSPC:
-            msg = f"{byte_count} bytes cannot be allocated in {directory}: {error.strerror}"
-            raise StateError(msg) from error
-        free = shutil.disk_usage(directory).free
-        msg = (
-            f"the arena {directory} has {free} bytes left where a key group needs {byte_count}: "
-            "enlarge its file system, or set HEADGATE_ARENA_DIR to a local directory"
-        )
-        raise StateError(msg) from error
-    return descriptor
 
 
 def _read_nonce(path: str) -> int | None:

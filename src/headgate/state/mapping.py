@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import weakref
 from typing import Any
 
@@ -19,6 +20,7 @@ from headgate.state.ports import U8
 _PROT_READ_WRITE = 3
 _MAP_SHARED = 1
 _FAILED = ctypes.c_void_p(-1).value
+_MADV_REMOVE = 9
 
 
 def _libc() -> Any:
@@ -33,6 +35,7 @@ def _libc() -> Any:
         ctypes.c_int64,
     )
     libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return libc
 
 
@@ -62,3 +65,12 @@ def map_file(descriptor: int, byte_count: int) -> U8:
     weakref.finalize(owner, _LIBC.munmap, address, byte_count).atexit = False
     mapped: U8 = np.frombuffer(memoryview(owner), dtype=np.uint8)
     return mapped
+
+
+def empty_file(mapped: U8) -> None:
+    """Give back the memory of a mapped file, whoever else has mapped it; all of it reads as zeros then.
+
+    Only a hint: where the system cannot do that, the memory goes with the last mapping.
+    """
+    if sys.platform == "linux":
+        _LIBC.madvise(mapped.ctypes.data, mapped.size, _MADV_REMOVE)

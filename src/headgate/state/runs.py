@@ -20,6 +20,7 @@ _RUN = re.compile(r"[0-9a-f]{32}(\.new)?")
 _LOCK = "lock"
 _ENDED = "ended"
 _ARENA = "arena.id"
+_SPILL = "HEADGATE_SPILL_DIR"
 
 
 def checked_name(name: str, what: str) -> str:
@@ -35,8 +36,14 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
-def private_directory(path: Path) -> Path:
+def private_directory(path: Path, setting: str = "HEADGATE_ARENA_DIR") -> Path:
     """Create `path` (0700) unless it is there; return it if it is this user's alone.
+
+    Parameters
+    ----------
+    path : Path
+    setting : str
+        Environment variable with which a user chooses another one.
 
     Raises
     ------
@@ -46,7 +53,7 @@ def private_directory(path: Path) -> Path:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
     except OSError as error:
-        msg = f"arena directory {path} cannot be used ({error.strerror}): set HEADGATE_ARENA_DIR"
+        msg = f"directory {path} for state cannot be used ({error.strerror}): set {setting}"
         raise StateError(msg) from error
     wrong = ""
     if not stat.S_ISDIR(found.st_mode):
@@ -56,7 +63,7 @@ def private_directory(path: Path) -> Path:
     elif found.st_mode & 0o077:
         wrong = f"is open to others (mode {stat.S_IMODE(found.st_mode):o})"
     if wrong:
-        msg = f"the arena directory {path} {wrong}: make it a directory of mode 0700 of your own"
+        msg = f"directory {path} for state {wrong}: make it a directory of mode 0700 of your own"
         raise StateError(msg)
     return path
 
@@ -76,6 +83,46 @@ def arena_root() -> Path:
     return private_directory(Path(tempfile.gettempdir()) / name)
 
 
+def spill_root() -> Path:
+    """Return the directory for spill directories on this host: for state that leaves memory.
+
+    ``HEADGATE_SPILL_DIR`` if set; else one in the temporary directory.
+
+    Raises
+    ------
+    StateError    The temporary directory is memory itself, or it cannot be used.
+    """
+    path = spill_path()
+    if not os.environ.get(_SPILL) and in_memory(path.parent):
+        msg = (
+            f"the temporary directory {path.parent} is memory, where state cannot go to leave memory: "
+            f"set {_SPILL} to a directory on a local disk"
+        )
+        raise StateError(msg)
+    return private_directory(path, _SPILL)
+
+
+def spill_path() -> Path:
+    """Return where `spill_root` is, whether it is there or not."""
+    chosen = os.environ.get(_SPILL)
+    return Path(chosen or Path(tempfile.gettempdir()) / f"headgate-spill-{os.geteuid()}")
+
+
+def in_memory(path: Path) -> bool:
+    """Return whether a directory lies in a file system that is memory, as far as the system says."""
+    try:
+        lines = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    real, found, kind_found = os.path.realpath(path), "", ""
+    for line in lines:
+        _, point, kind, *_ = line.split(" ")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(found):
+            found, kind_found = point, kind
+    return kind_found in ("tmpfs", "ramfs")
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """A run directory, in use for as long as this object is not closed.
@@ -84,10 +131,13 @@ class RunDirectory:
     ----------
     path : Path
     descriptor : int    Holds a shared lock; the kernel drops it when the process dies.
+    spill : RunDirectory, optional
+        Where memory is bounded: the run's directory for what leaves memory, which shares its fate.
     """
 
     path: Path
     descriptor: int
+    spill: RunDirectory | None = None
 
     @property
     def run_id(self) -> str:
@@ -119,6 +169,8 @@ class RunDirectory:
         their work any more, and a task that was given up goes on in files that have no name. Whatever
         killed drivers have left since this one began goes too.
         """
+        if self.spill is not None:
+            self.spill.end()
         with contextlib.suppress(OSError):
             (self.path / _ENDED).touch(mode=0o600)
         _remove(self.path)
@@ -131,22 +183,33 @@ class RunDirectory:
 
     def close(self, *, remove: bool = True) -> None:
         """Give the run up, and remove its directory unless somebody else uses it."""
+        if self.spill is not None:
+            self.spill.close(remove=remove)
         os.close(self.descriptor)
         if remove:
             _remove_unused(self.path)
 
 
-def open_run(root: Path) -> RunDirectory:
-    """Create a run directory and hold its lock; called by the driver's Python process."""
+def open_run(root: Path, spill: Path | None = None) -> RunDirectory:
+    """Create a run directory and hold its lock; called by the driver's Python process.
+
+    Parameters
+    ----------
+    root : Path
+    spill : Path, optional
+        Where memory is bounded: the host's `spill_root`. What ended runs have left there goes.
+    """
+    if spill is not None:
+        sweep(spill)
     fresh = root / f"{secrets.token_hex(16)}.new"
     descriptor = _hold(fresh)
     # Renamed only once it is locked, so that a sweep never sees a run without its lock.
     path = fresh.with_suffix("")
     fresh.rename(path)
-    return RunDirectory(path, descriptor)
+    return RunDirectory(path, descriptor, None if spill is None else join_run(spill, path.name))
 
 
-def join_run(root: Path, run_id: str) -> RunDirectory:
+def join_run(root: Path, run_id: str, spill: Path | None = None) -> RunDirectory:
     """Hold the lock of a run some driver opened, creating its directory on this host if need be.
 
     For workers: on other hosts than the driver's nobody else keeps a sweep away. Losing the
@@ -156,7 +219,7 @@ def join_run(root: Path, run_id: str) -> RunDirectory:
         msg = f"{run_id!r} is not a run: a run id is 32 hexadecimal digits"
         raise StateError(msg)
     path = root / run_id
-    return RunDirectory(path, _hold(path))
+    return RunDirectory(path, _hold(path), None if spill is None else join_run(spill, run_id))
 
 
 def sweep(root: Path) -> list[str]:

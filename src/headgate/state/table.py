@@ -284,6 +284,19 @@ class BufferTable:
             return self._undo[: int(self._counts[UNDO_COUNT]), 0]
         return np.flatnonzero(self.rows[:, 0] >> 1 == self._counts[STAMP])
 
+    def touched_since(self, stamp: int) -> int:
+        """Return how many rows the last step touched; 0 if none has begun since `stamp` was read."""
+        if int(self._counts[STAMP]) == stamp:
+            return 0
+        if self._counts[UNDO_VALID]:
+            return int(self._counts[UNDO_COUNT])
+        return int(np.count_nonzero(self.rows[:, 0] >> 1 == self._counts[STAMP]))
+
+    @property
+    def stamp(self) -> int:
+        """The number of the table's newest step; grows with each."""
+        return int(self._counts[STAMP])
+
     # Catching up.
 
     def catch_up(self, sections: Sequence[Section]) -> None:

@@ -112,6 +112,9 @@ class KillParameters:
     cluster of one process, ``s3://bucket/key`` for a key below that one, by the environment's
     credentials; None for a directory."""
 
+    memory_max: str | None = None
+    """What state may take of memory, such as ``50 kB``, so that the rest lies on disk; None for any."""
+
     def __post_init__(self) -> None:
         require(self.count >= 1, f"count={self.count} of kill is out of range; use 1 or more.")
         require(self.seed >= 0, f"seed={self.seed} of kill is out of range; use 0 or more.")
@@ -424,6 +427,7 @@ def _writer(
 ) -> Any:
     # Late and by name: the package's front imports the engine, of which this is a part.
     hg = importlib.import_module("headgate")
+    bound = {} if chosen.memory_max is None else {"headgate.state.memoryMax": chosen.memory_max}
     return (
         hg.writeStream(_build(chosen)(spark, **options))
         .slots(start=2)
@@ -432,6 +436,7 @@ def _writer(
         .option("headgate.keepLate", "true")
         .option("headgate.snapshotEvery", "8")
         .option("headgate.preaggregate", "off")
+        .options(**bound)
     )
 
 

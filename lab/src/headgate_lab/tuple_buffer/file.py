@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headgate.core.errors import StateError
-from headgate.state.arena_file import allocate
 from headgate.state.mapping import map_file
 from headgate.state.ports import U8
+from headgate.state.room import allocate
 from headgate.state.runs import private_directory
 from headgate_lab.tuple_buffer.layout import HEADER_BYTES, BufferShape, read_shape
 

@@ -22,7 +22,7 @@ from headgate.core.errors import HeadgateError
 from headgate.spark.cluster.store_mark import StoreMark
 from headgate.spark.worker.whereabouts import executor_and_host
 from headgate.state.arena import arena_root
-from headgate.state.arena_file import allocate
+from headgate.state.room import allocate
 
 PACKAGES = ("pyspark", "pyarrow", "numpy", "numba")
 """Packages whose versions must be the same everywhere, beside headgate's own."""

@@ -55,6 +55,8 @@ class JobConfig:
         Length of the time slots that the control loop counts in; 0 where there is none.
     processor_limit_s : float
         How long one call of a processor may take; 0 for any time.
+    memory_max : int or None
+        Bytes of a host's memory that state may take; None for any.
     migration : str
         Strategy for changes of assignment, as `headgate.migration.registry.strategy` reads it; empty:
         the default for each change.
@@ -77,6 +79,7 @@ class JobConfig:
     slot_rate: float | None = None
     delta_ms: float = 0.0
     processor_limit_s: float = 0.0
+    memory_max: int | None = None
     migration: str = ""
     faults: list[dict[str, Any]] = field(default_factory=list)
 

@@ -17,6 +17,7 @@ from headgate.journal.histogram import Sparse
 from headgate.operators.counts import Counts
 from headgate.operators.step import InputCounts
 from headgate.state.changelog import SectionRef
+from headgate.state.tiers import Tiering
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ class Report:
     results : dict of int to (dict of int to int)
         As of `Served`.
     ran : Ran or None
+    tiering : Tiering or None
+        Where memory is bounded: what became of its key groups.
     """
 
     step: int
@@ -161,6 +164,7 @@ class Report:
     newest_ms: dict[int, dict[int, float]] = field(default_factory=dict)
     results: dict[int, dict[int, int]] = field(default_factory=dict)
     ran: Ran | None = None
+    tiering: Tiering | None = None
 
     @property
     def work(self) -> int:

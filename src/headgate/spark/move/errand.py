@@ -100,7 +100,7 @@ class Errands:
     specs : dict of str to Spec
         By operator.
     facts : dict
-        ``arena_root``, ``run_id`` and ``checkpoint``, as slot tasks get them.
+        ``arena_root``, ``run_id``, ``checkpoint`` and ``memory``, as slot tasks get them.
     name : str
         Of the query, for the Spark UI.
     store : mapping of str to str, optional
@@ -182,7 +182,7 @@ class _Errand:
         freeze_once()
 
     def _answer(self, facts: dict[str, Any], wished: str, host: str) -> Answer:
-        run = run_named(facts["arena_root"], facts["run_id"])
+        run = run_named(facts["arena_root"], facts["run_id"], facts.get("memory"))
         if host != wished:
             return Answer(wished, host, run.arena)
         checkpoint = checkpoint_at(facts["checkpoint"], facts["run_id"], self.store)
@@ -190,7 +190,8 @@ class _Errand:
         for asked in facts["work"][host]:
             order = Order(**asked)
             operator = operator_named(order.operator, self.specs[order.operator])
-            done.append(_do(order, store_of(run, order.operator, operator), checkpoint))
+            store = store_of(run, order.operator, operator, facts.get("memory"))
+            done.append(_do(order, store, checkpoint))
             if time.monotonic() > until:
                 break
         return Answer(wished, host, run.arena, tuple(done))

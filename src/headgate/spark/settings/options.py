@@ -147,6 +147,13 @@ SNAPSHOT_EVERY = Option(
     "a whole number of 1 or more",
     "steps between two full sections of a key group",
 )
+MEMORY_MAX: Option[int | None] = Option(
+    "headgate.state.memoryMax",
+    _bytes,
+    None,
+    'a number of bytes above 0, or a size such as "500 MB"',
+    "what state may take of a host's memory; key groups that are touched least lie on its disk",
+)
 PREAGGREGATE = Option(
     "headgate.preaggregate",
     _one_of("auto", "on", "off"),
@@ -262,6 +269,7 @@ _ALL: tuple[Option[Any], ...] = (
     ORDERED,
     WINDOWS,
     SNAPSHOT_EVERY,
+    MEMORY_MAX,
     PREAGGREGATE,
     ATTEMPTS,
     KEEP_LATE,

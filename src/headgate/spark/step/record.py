@@ -16,6 +16,7 @@ from headgate.journal.schema import (
     Batch,
     Event,
     Latency,
+    MemoryUse,
     OperatorInfo,
     Restart,
     Retry,
@@ -34,6 +35,7 @@ from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.progress import Progress
 from headgate.spark.worker.failure import QueryFailed, told
 from headgate.state.manifest import Manifest
+from headgate.state.tiers import Tiering
 
 _HOTTEST = 5
 
@@ -203,6 +205,7 @@ class Recorder(StepRecorder):
             lag=self.progress.lag,
             store_requests=store_requests,
             store_bytes=store_bytes,
+            memory=_memory(reports),
         )
         self.late_records += event.late
         self.progress.add(event, self.operators(states, reports), emitted=event.emitted)
@@ -242,6 +245,30 @@ def _store(outcome: Outcome[Report]) -> tuple[int | None, int | None]:
         if payload is not None and payload.name is not None
     ]
     return outcome.store.requests + len(written), outcome.store.written_bytes + sum(written)
+
+
+def _memory(reports: Sequence[Report]) -> MemoryUse | None:
+    """Return where state lies after a step; None where memory has no bound."""
+    told = [(r, r.tiering) for r in reports if r.tiering is not None]
+    if not told:
+        return None
+    newest: dict[tuple[str, str], tuple[float, Tiering]] = {}
+    for report, tiering in told:
+        host, ended_ms = (report.ran.host, report.ran.ended_ms) if report.ran else ("", 0.0)
+        key = (report.operator, host)  # each slot tells of all that its host has of the operator
+        newest[key] = max(newest.get(key, (ended_ms, tiering)), (ended_ms, tiering), key=_first)
+    return MemoryUse(
+        memory_bytes=sum(one.memory_bytes for _, one in newest.values()),
+        cold_bytes=sum(one.cold_bytes for _, one in newest.values()),
+        groups_back=sum(one.back for _, one in told),
+        groups_away=sum(one.away for _, one in told),
+        groups_cold=sum(one.cold for _, one in told),
+        moving_ms=round(max(one.ms for _, one in told), 3),
+    )
+
+
+def _first(pair: tuple[float, Tiering]) -> float:
+    return pair[0]
 
 
 class _Served(Protocol):

@@ -404,7 +404,15 @@ class StatefulWork:
     def _places(self) -> dict[str, Any]:
         """Return where tasks find state: the arena and the checkpoint."""
         local = str(self.spark.sparkContext.master).startswith("local")
+        memory = None
+        if self.run.spill is not None:
+            memory = {
+                "byte_count": self.config.memory_max,
+                "key_groups": self.config.key_groups,
+                "spill_root": str(self.run.spill.path.parent),
+            }
         return {
+            "memory": memory,
             # workers on other hosts have arenas of their own
             "arena_root": str(self.run.path.parent) if local else None,
             "run_id": self.run.run_id,

@@ -103,6 +103,8 @@ def clear_away() -> None:
     # a directory that cannot be used was refused by whoever wanted to use it
     with contextlib.suppress(errors.HeadgateError, OSError):
         arena.sweep(arena.arena_root())
+        if arena.spill_path().is_dir():
+            arena.sweep(arena.spill_path())
 
 
 def _has_children() -> bool:

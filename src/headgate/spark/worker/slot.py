@@ -70,12 +70,15 @@ class SlotTask:
         read, read_cpu = time.perf_counter(), time.process_time()
         arriving, consumed, watermark_us = _split_markers(arrived, operator, facts)
         token = uuid.uuid4().hex
-        run = run_named(facts.arena_root, facts.run_id)
-        store = store_of(run, self.operator, operator)
+        run = run_named(facts.arena_root, facts.run_id, facts.memory)
+        store = store_of(run, self.operator, operator, facts.memory)
         checkpoint = checkpoint_at(facts.checkpoint, facts.run_id, self.store)
         faults = SlotFaults(facts.faults, slot, facts.step, facts.attempt)
         request = facts.request(slot, token, watermark_us, checkpoint, self.operator)
         backlog = facts.waiting(slot, checkpoint)
+        committed = {g: s.token for g, s in request.groups.items() if g not in request.held}
+        # what an attempt that failed has left may have to be undone: nothing moves then
+        store.balance(committed, facts.step, moving=facts.attempt == 1)
         if facts.delta_ms:
             # what has come from another operator has come just now
             arriving = stamped(arriving, facts.arrived_ms if not consumed else time.time() * 1e3)
@@ -94,7 +97,7 @@ class SlotTask:
         done = time.perf_counter()
         with TaskFiles(checkpoint) as writes:
             report = _report(self, facts, slot, request, consumed, served, writes)
-        report = replace(report, stage=context.stageId())
+        report = replace(report, stage=context.stageId(), tiering=store.tiering())
         phases = {
             "read": (read - started) * 1e3,
             "serve": (done - read) * 1e3,

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from headgate.operators.build import Spec, operator_of
 from headgate.operators.operator import Operator
-from headgate.state.arena import ArenaStore, RunDirectory, arena_root, join_run, sweep
+from headgate.state.arena import (
+    ArenaStore,
+    RunDirectory,
+    arena_root,
+    join_run,
+    spill_root,
+    sweep,
+)
 from headgate.state.checkpoint import Checkpoint
+from headgate.state.tiers import MemoryBound, Tiers
 
 _operators: dict[str, Operator] = {}
 _runs: dict[str, RunDirectory] = {}
@@ -24,7 +33,9 @@ def operator_named(name: str, spec: Spec) -> Operator:
     return known
 
 
-def run_named(root: str | None, run_id: str) -> RunDirectory:
+def run_named(
+    root: str | None, run_id: str, memory: Mapping[str, Any] | None = None
+) -> RunDirectory:
     """Return this host's directory of a run, joined.
 
     Parameters
@@ -32,22 +43,45 @@ def run_named(root: str | None, run_id: str) -> RunDirectory:
     root : str or None
         The driver's arena root where driver and workers share a host; None: this host's own.
     run_id : str
+    memory : mapping, optional
+        Where it is bounded, as `SlotFacts.memory`.
     """
     if run_id not in _runs:
         _leave_ended_runs()
         here = arena_root() if root is None else Path(root)
         # held as long as the run lasts: the lock keeps a sweep away from this host's files
-        _runs[run_id] = join_run(here, run_id)
+        spill = None
+        if memory is not None:
+            spill = spill_root() if root is None else Path(memory["spill_root"])
+        _runs[run_id] = join_run(here, run_id, spill)
         if root is None:
-            sweep(here)  # no driver ever starts on this host to do it
+            # no driver ever starts on this host to do it
+            for directory in (here, spill):
+                if directory is not None:
+                    sweep(directory)
     return _runs[run_id]
 
 
-def store_of(run: RunDirectory, name: str, operator: Operator) -> ArenaStore:
-    """Return the store of an operator's tables in this host's directory of a run."""
+def store_of(
+    run: RunDirectory, name: str, operator: Operator, memory: Mapping[str, Any] | None = None
+) -> ArenaStore:
+    """Return the store of an operator's tables in this host's directory of a run.
+
+    Parameters
+    ----------
+    run : RunDirectory
+    name : str
+    operator : Operator
+    memory : mapping, optional
+        As `SlotFacts.memory`; the same for all tasks of a run.
+    """
     key = (run.run_id, name)
     if key not in _stores:
-        _stores[key] = ArenaStore(run.path / name, operator.layout.table)
+        tiers = None
+        if memory is not None and run.spill is not None:
+            bound = MemoryBound(memory["byte_count"], memory["key_groups"])
+            tiers = Tiers(run.path / name, run.spill.path / name, bound)
+        _stores[key] = ArenaStore(run.path / name, operator.layout.table, tiers)
     return _stores[key]
 
 

@@ -1,0 +1,304 @@
+"""State larger than the memory it may have: rows per second beside all of it in memory, and RocksDB.
+
+Three runs of the same job on the same files, each in a process of its own: headgate with all state in
+memory, headgate with a bound, and Spark with RocksDB whose memory has the same bound. The job's entries
+are those of `wide`. First every key comes once, which brings state to its size; then come batches of
+skewed keys, a few of them in most rows and the rest now and then. Keys are spread over all key groups by
+their hash, so every batch touches every key group: skew by key, which costs a bounded store most.
+
+What an engine may have beside its state is not bounded: the kernel's copies of pages of files (of
+headgate's spill directory as of RocksDB's tables), the JVM, and workers' memory for a batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.core.errors import EngineError
+from headgate.core.size import parse_bytes
+from headgate.journal import Batch, read
+from headgate.spark.cluster.session import session
+from headgate_lab.bench import wide
+from headgate_lab.bench.common import (
+    I64,
+    Answer,
+    child,
+    machine,
+    parameters,
+    progress,
+    require,
+    spark_env,
+    spread,
+)
+from headgate_lab.bench.native import ROCKSDB
+
+MEMORY, BOUNDED, SPARK = "memory", "bounded", "spark-rocksdb"
+"""headgate with all state in memory; with a bound; Spark."""
+
+ENGINES = (MEMORY, BOUNDED, SPARK)
+
+_ROCKS = "spark.sql.streaming.stateStore.rocksdb."
+_KEPT_PROGRESS = 100_000
+_STRIDE = 1_000_003
+
+
+@dataclass(frozen=True)
+class SpillParameters:
+    """What `run` takes."""
+
+    state: str = "200 MB"
+    """Size of the state: entries times their size in headgate's layout."""
+
+    memory: str = "50 MB"
+    """What the bounded runs may have of it in memory."""
+
+    skew: float = 1.2
+    """Exponent of the keys' frequencies, as in Zipf's law; > 1. The larger, the fewer keys."""
+
+    batches: int = 20
+    """Batches that count; >= 1."""
+
+    dropped_batches: int = 5
+    """First batches of skewed keys, which do not count: groups are being moved."""
+
+    rows: int = 50_000
+    """Rows per batch; >= 1."""
+
+    slots: int = 2
+    """Slots of headgate, shuffle partitions of Spark, cores of both; >= 1."""
+
+    engines: str = ",".join(ENGINES)
+    """Who runs, separated by commas."""
+
+    seed: int = 0
+    """Of the input; >= 0."""
+
+    timeout_s: float = 3_600.0
+    """After this an engine's process is stopped and counts as failed."""
+
+    def __post_init__(self) -> None:
+        parse_bytes(self.state)
+        parse_bytes(self.memory)
+        require(self.skew > 1.0, f"skew={self.skew:g} of spill is out of range; use more than 1.")
+        sizes = (self.batches, self.rows, self.slots)
+        require(min(sizes) >= 1, "batches, rows and slots of spill must be >= 1.")
+        require(min(self.dropped_batches, self.seed) >= 0, "dropped_batches and seed must be >= 0.")
+        unknown = set(self.engines.split(",")) - set(ENGINES)
+        require(not unknown, f"engines={self.engines} of spill; use {', '.join(ENGINES)}.")
+
+
+@dataclass(frozen=True)
+class SkewedInput(wide.WideInput):
+    """`WideInput` whose later files have some keys in most of their rows.
+
+    Attributes
+    ----------
+    skew : float    Exponent of the frequencies; > 1.
+    """
+
+    skew: float
+
+    def touched(self, index: int) -> I64:
+        """Return the keys of a later file; shape [rows_per_batch], not distinct."""
+        random = np.random.default_rng([self.seed, index])
+        ranks = random.zipf(self.skew, self.rows_per_batch) - 1
+        # neighbours in rank have nothing to do with each other
+        spread_out: I64 = (ranks % self.keys) * _STRIDE % self.keys
+        return spread_out
+
+
+def run(**given: Any) -> dict[str, Any]:
+    """Run the same job on each engine; parameters are those of `SpillParameters`.
+
+    Returns
+    -------
+    dict
+        ``engines``: of each its ``rows_per_s`` (median batch), ``batch_ms`` (spread), ``fill_s``, and of
+        headgate's ``memory_bytes_max``, ``memory_bytes``, ``cold_bytes``, ``groups_back``,
+        ``groups_away``, ``groups_cold`` per batch and ``moving_ms`` per batch; ``over_memory`` and
+        ``over_rocksdb``: rows per second of the bounded run over theirs; ``state_bytes``, ``entries``,
+        ``keys_compared``, ``verified``, ``failed``, ``parameters``, ``machine``.
+
+    Raises
+    ------
+    WrongAnswer    Counts or sums of an engine were wrong in the end.
+    """
+    asked = parameters(SpillParameters, given)
+    found: dict[str, dict[str, Any]] = {}
+    failed: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="headgate-spill-") as work:
+        for engine in asked.engines.split(","):
+            request = {"parameters": asdict(asked), "directory": work, "engine": engine}
+            name = "headgate_lab.bench.spill"
+            command = [sys.executable, "-m", name, "--request", json.dumps(request)]
+            env = spark_env() | {"HEADGATE_SPILL_DIR": str(Path(work) / "spilled")}
+            try:
+                found[engine] = child(command, env, asked.timeout_s)
+            except EngineError as error:
+                progress(f"{engine}: FAILED, {error}")
+                failed.append(f"{engine}: {error}")
+                continue
+            progress(f"{engine}: {found[engine]['rows_per_s']:,} rows/s")
+    one: dict[str, Any] = next(iter(found.values()), {})
+    shared = ("state_bytes", "entries", "keys_compared")
+    return {
+        "engines": {
+            name: {k: v for k, v in said.items() if k not in shared} for name, said in found.items()
+        },
+        "over_memory": _over(found, MEMORY),
+        "over_rocksdb": _over(found, SPARK),
+        **{name: one.get(name) for name in shared},
+        "verified": bool(found),
+        "failed": failed,
+        "parameters": asdict(asked),
+        "machine": machine(),
+    }
+
+
+def _over(found: Mapping[str, Mapping[str, Any]], other: str) -> float | None:
+    if BOUNDED not in found or other not in found:
+        return None
+    return round(float(found[BOUNDED]["rows_per_s"]) / float(found[other]["rows_per_s"]), 3)
+
+
+# --- in the child --------------------------------------------------------------------------------
+
+
+class _Side:
+    """The job of one engine."""
+
+    def __init__(
+        self, spark: SparkSession, asked: SpillParameters, work: Path, engine: str
+    ) -> None:
+        self._spark, self._asked, self._engine = spark, asked, engine
+        self._input = work / engine / "input"
+        self._input.mkdir(parents=True)
+        self._checkpoint = work / engine / "checkpoint"
+        self.entry_bytes = wide.entry_bytes(spark, self._input)
+        keys = max(1, parse_bytes(asked.state) // self.entry_bytes)
+        self.data = SkewedInput(keys, asked.rows, asked.seed, asked.skew)
+        self._fills = 0
+
+    def _writer(self) -> Any:
+        frame: DataFrame = wide.totals(wide.source(self._spark, self._input))
+        writer: Any = frame.writeStream
+        if self._engine != SPARK:
+            # Late and by name: the package's front imports the engine, of which this is a part.
+            writer = importlib.import_module("headgate").writeStream(frame)
+            writer = writer.slots(start=self._asked.slots)
+        if self._engine == BOUNDED:
+            writer = writer.option("headgate.state.memoryMax", self._asked.memory)
+        writer = writer.option("checkpointLocation", str(self._checkpoint))
+        return writer.outputMode("update").trigger(availableNow=True)
+
+    def serve(self) -> dict[str, Any]:
+        """Fill state, serve the skewed batches, and return how long each took."""
+        self._fills = self.data.fill(self._input)
+        asked = self._asked
+        for index in range(asked.dropped_batches + asked.batches):
+            self.data.touch(self._input, index)
+        for number, path in enumerate(sorted(self._input.glob("*.parquet"))):
+            os.utime(path, (1_000_000_000 + number,) * 2)
+        query = self._writer().format("noop").start()
+        query.awaitTermination()
+        took_ms = [
+            float(p["durationMs"]["triggerExecution"])
+            for p in query.recentProgress
+            if int(p["numInputRows"])
+        ]
+        timed = took_ms[self._fills + asked.dropped_batches :]
+        if len(timed) != asked.batches:
+            msg = f"{len(timed)} batches counted where {asked.batches} were wanted"
+            raise EngineError(msg)
+        found = {
+            "rows_per_s": round(asked.rows / statistics.median(timed) * 1e3),
+            "batch_ms": spread(timed),
+            "fill_s": round(sum(took_ms[: self._fills]) / 1e3, 2),
+        }
+        return found | (_memory(query, asked.batches) if self._engine == BOUNDED else {})
+
+    def check(self) -> int:
+        """Compare all keys that were touched with the exact answer, in one last batch."""
+        exact = self.data.answer(self._asked.dropped_batches + self._asked.batches)
+        updates: list[Any] = []
+
+        def collect(frame: DataFrame, batch_id: int) -> None:
+            del batch_id
+            table = frame.select("k", "c", "s0").toArrow()
+            updates.append(tuple(table.column(name).to_numpy() for name in ("k", "c", "s0")))
+
+        self.data.again(self._input, exact.keys)
+        self._writer().foreachBatch(collect).start().awaitTermination()
+        counts = exact.counts + 1
+        wanted = Answer(exact.keys, counts, counts * wide.values_of(exact.keys))
+        wanted.check(Answer.of_updates(updates), self._engine)
+        return len(exact.keys)
+
+
+def _memory(query: Any, batches: int) -> dict[str, Any]:
+    """Return where state lay, and what was moved in the batches that count."""
+    told = [e.memory for e in read(query.journal) if isinstance(e, Batch) and e.memory]
+    last = told[-batches:]
+
+    def mean(name: str) -> float:
+        return round(statistics.mean(float(getattr(use, name)) for use in last), 2)
+
+    moved = ("groups_back", "groups_away", "groups_cold", "moving_ms")
+    return {
+        "memory_bytes_max": max(use.memory_bytes for use in told),
+        "memory_bytes": last[-1].memory_bytes,
+        "cold_bytes": last[-1].cold_bytes,
+        **{name: mean(name) for name in moved},
+    }
+
+
+def _child(request: Mapping[str, Any]) -> dict[str, Any]:
+    asked, work = SpillParameters(**request["parameters"]), Path(request["directory"])
+    engine = request["engine"]
+    settings = {
+        "spark.local.dir": str(work / engine / "local"),
+        "spark.driver.memory": "3g",
+        "spark.sql.shuffle.partitions": str(asked.slots),
+        "spark.sql.streaming.numRecentProgressUpdates": str(_KEPT_PROGRESS),
+    }
+    if engine == SPARK:
+        settings |= ROCKSDB | {
+            f"{_ROCKS}changelogCheckpointing.enabled": "true",
+            f"{_ROCKS}boundedMemoryUsage": "true",
+            f"{_ROCKS}maxMemoryUsageMB": str(max(1, parse_bytes(asked.memory) // 10**6)),
+        }
+    spark = session(f"local[{asked.slots}]", f"bench-spill-{engine}", **settings)
+    side = _Side(spark, asked, work, engine)
+    progress(f"{engine}: {side.data.keys} entries of {side.entry_bytes} B")
+    found = side.serve()
+    compared = side.check()
+    spark.stop()
+    return found | {
+        "state_bytes": side.data.keys * side.entry_bytes,
+        "entries": side.data.keys,
+        "keys_compared": compared,
+    }
+
+
+def main() -> None:
+    """Run one engine, as asked on the command line."""
+    arguments = argparse.ArgumentParser(description="State larger than its memory, one engine.")
+    arguments.add_argument("--request", required=True)
+    print(json.dumps(_child(json.loads(arguments.parse_args().request))))
+
+
+if __name__ == "__main__":
+    main()
