@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.spark.jvm.tick import Tick
@@ -117,6 +119,32 @@ def test_a_query_has_no_process_that_ticks(spark: SparkSession, tmp_path: Path) 
         assert children_of_the_jvm().count("python_streaming_source_runner") <= before
     finally:
         query.stop()
+
+
+@pytest.mark.parametrize("every", ["0 seconds", "1 second"])
+def test_what_is_due_is_out_when_sparks_own_handle_says_so(
+    spark: SparkSession, tmp_path: Path, every: str
+) -> None:
+    """A program that kept no handle takes Spark's: with a trigger at every tick it waited for ever."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "1.csv").write_text("2026-01-01 00:00:01,a\n2026-01-01 00:00:02,a\n")
+    (folder / "2.csv").write_text("2026-01-01 01:00:00,b\n")
+    reader = spark.readStream.schema("ts timestamp, k string").option("maxFilesPerTrigger", 1)
+    seen = reader.csv(str(folder)).withWatermark("ts", "5 seconds")
+    counts = seen.groupBy(F.window("ts", "10 seconds"), "k").count()
+    name = f"due_{every[0]}"
+    writer = hg.writeStream(counts).format("memory").queryName(name).trigger(processingTime=every)
+    mine = writer.start()
+    (query,) = [one for one in spark.streams.active if str(one.id) == mine.id]
+    waiting = threading.Thread(target=query.processAllAvailable, daemon=True)
+    waiting.start()
+    waiting.join(BOUND_S / 4)
+    waited = not waiting.is_alive()
+    query.stop()
+    mine.stop()
+    assert waited
+    assert [(row.k, row["count"]) for row in spark.table(name).collect()] == [("a", 2)]
 
 
 @pytest.mark.parametrize(
