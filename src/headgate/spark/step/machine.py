@@ -22,6 +22,7 @@ from headgate.spark.job.ports import Ports
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.carried import CarriedLog
+from headgate.spark.step.commit import delivers
 from headgate.spark.step.intake import Intake
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs
@@ -427,7 +428,7 @@ class StepMachine(Generic[R]):
     def _deliver(self, manifest: Manifest) -> int:
         """Give a committed step's output to the sink; return its rows before the user's filters."""
         outputs = Outputs.read(manifest)
-        if outputs.rows:
+        if delivers(manifest):
             try:
                 self.sink.write(manifest.engine["sink_batch"], self.work.result(outputs))
             except Exception:
