@@ -149,13 +149,13 @@ def test_folders_by_day_with_a_header_become_a_table_and_are_read_again(
     query = (
         hg.writeStream(again)
         .format("memory")
-        .queryName("users by day")
+        .queryName("users_by_day")
         .outputMode("complete")
         .start()
     )
     query.processAllAvailable()
     query.stop()
-    found = session.table("`users by day`").collect()
+    found = session.table("users_by_day").collect()
     session.sql("DROP TABLE by_day")
     assert sorted((str(row.day), row.users) for row in found) == [
         ("2026-03-01", 3),
@@ -287,6 +287,7 @@ class Seen(StreamingQueryListener):
 
 
 def test_a_query_is_watched_as_any_other(session: SparkSession, folder: Path) -> None:
+    session.streams.resetTerminated()  # queries of other tests
     listener = Seen()
     session.streams.addListener(listener)
     counts = given(session, folder).events.groupBy("user").count()
