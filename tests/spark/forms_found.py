@@ -101,7 +101,7 @@ FOUND = {
     ),
     "structs and arrays as keys": complete(
         lambda g: g.events.groupBy(F.struct("user", "device").alias("who"), "tags").agg(
-            F.min(F.struct("ts", "id")).alias("first"), F.max("who.user").alias("again")
+            F.min(F.struct("ts", "id")).alias("first"), F.max("user").alias("again")
         )
     ),
     "a star beside the window's ends": append(
