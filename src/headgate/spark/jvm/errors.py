@@ -18,7 +18,7 @@ class SaidBySpark(PySparkException):
     """
 
     def __str__(self) -> str:
-        return str(self._message)
+        return str(self.args[0])
 
     def getCondition(self) -> str | None:
         """Return the condition of Spark's error; None where there is none."""
