@@ -58,7 +58,6 @@ class Tick:
         self._nothing = seq(spark, [])
         self._ended = threading.Event()
         self._rests: Callable[[], bool] = lambda: False
-        self._wanted = False
         self._thread: threading.Thread | None = None
         self.frame = DataFrame(self._stream.toDF(), spark)
         self._tick()  # the first batch comes at once, whatever the sources have
@@ -75,13 +74,14 @@ class Tick:
         self._rests = rests
         self._thread = threading.Thread(target=self._run, name="headgate-tick", daemon=True)
         self._thread.start()
-        if self._wanted:
-            self._tick()
 
     def soon(self) -> None:
-        """Begin a batch right after the one under way, where it ticks at all."""
-        self._wanted = True
-        if self._thread is not None and not self._ended.is_set():
+        """Begin a batch right after the one under way.
+
+        Under availableNow, too, where Spark lets a memory stream move (4.3): its last batch is then that
+        in which the final watermark counts, as plain Spark's is.
+        """
+        if not self._ended.is_set():
             self._tick()
 
     def stop(self) -> None:

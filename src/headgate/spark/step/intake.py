@@ -73,7 +73,7 @@ class Intake:
             self.tick.start(rests)
 
     def go_on_soon(self) -> None:
-        """Begin a batch right after the one under way, unless the query ends by itself."""
+        """Begin a batch right after the one under way."""
         if self.tick is not None:
             self.tick.soon()
 
