@@ -141,6 +141,7 @@ def test_folders_by_day_with_a_header_become_a_table_and_are_read_again(
         hg.writeStream(source.dropDuplicates(["user", "day"]))
         .partitionBy("day")
         .option("checkpointLocation", str(tmp_path / "first"))
+        .option("path", str(tmp_path / "table"))
         .trigger(availableNow=True)
         .toTable("by_day", format="parquet")
     )
@@ -165,7 +166,9 @@ def test_folders_by_day_with_a_header_become_a_table_and_are_read_again(
 
 def test_a_stream_named_in_sql(session: SparkSession, folder: Path, tmp_path: Path) -> None:
     session.sql("DROP TABLE IF EXISTS log")
-    given(session, folder, stream=False).events.write.format("parquet").saveAsTable("log")
+    given(session, folder, stream=False).events.write.format("parquet").saveAsTable(
+        "log", path=str(tmp_path / "table")
+    )
     frame = session.sql("SELECT user, count(*) AS n FROM STREAM log GROUP BY user")
     assert frame.isStreaming
     query = hg.writeStream(frame).format("memory").queryName("by_name").outputMode("complete")
