@@ -241,8 +241,9 @@ class StepMachine(Generic[R]):
         self._step(batch, batch_id, watermark_us, started_ms=arrived_ms)
         if quiet:
             self._serve_backlog(batch_id, watermark_us)
-        if work.due(_FAR_US, 0) and not self.stopping.is_set():
-            # by the watermark after this batch, as Spark's batches without data; a clock waits for ticks
+        if work.due(_FAR_US, 0) and not (work.waits or self.stopping.is_set()):
+            # by the watermark after this batch, as Spark's batches without data; a clock and what
+            # waits in a backlog wait for ticks
             work.intake.go_on_soon()
 
     @property
