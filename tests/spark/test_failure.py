@@ -104,12 +104,15 @@ def test_a_failure_is_told_in_one_line_without_sparks_layers(error, sentence):
 
 
 def test_a_failed_query_says_what_its_batch_raised_and_keeps_what_spark_says():
-    raised, spark = ValueError("the users own"), StreamingQueryException("layers of Java")
+    raised = ValueError("the users own")
+    spark = StreamingQueryException("layers of Java", errorClass="STREAM_FAILED")
     failure = QueryFailed.of(spark, raised)
     assert str(failure) == "ValueError: the users own"
     assert isinstance(failure, StreamingQueryException)
     assert isinstance(failure, EngineError)
     assert (failure.__cause__, spark.__cause__) == (spark, raised)
+    assert failure.getCondition() == failure.getErrorClass() == "STREAM_FAILED"
+    assert failure.getSqlState() == spark.getSqlState()
     assert says(failure, "layers of Java")
     assert not says(failure, "something else")
 

@@ -40,7 +40,9 @@ class FakeWork:
         self.did: list[str] = []
         self.error, self.fails = error, fails
         self.intake = SimpleNamespace(
-            look_through=lambda _: self.did.append("look through"), close=lambda: None
+            look_through=lambda _: self.did.append("look through"),
+            go_on_soon=lambda: None,
+            close=lambda: None,
         )
 
     def settle_in(self, batch: Any) -> None: ...

@@ -17,7 +17,7 @@ import answers
 import pandas as pd
 import pytest
 from pyspark import SparkContext
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -141,6 +141,16 @@ def test_what_cannot_run_elastically_is_named(
 def test_a_batch_dataframe_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedQuery, match=r"not streaming; read its source with spark.read"):
         writer(spark.range(3).groupBy("id").count(), tmp_path / "checkpoint").start()
+
+
+def test_what_spark_refuses_is_caught_as_sparks_own(spark: SparkSession, tmp_path: Path) -> None:
+    rate = spark.readStream.format("rate").load()
+    with pytest.raises(AnalysisException) as spark_says:
+        rate.groupBy("value").count().writeStream.format("noop").start()
+    with pytest.raises(AnalysisException) as we_say:
+        writer(rate.groupBy("value").count(), tmp_path / "checkpoint").outputMode("append").start()
+    assert isinstance(we_say.value, UnsupportedQuery)
+    assert we_say.value.getCondition() == spark_says.value.getCondition()
 
 
 def test_a_session_of_spark_connect_is_refused() -> None:

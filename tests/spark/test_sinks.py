@@ -318,6 +318,23 @@ def test_once_is_one_batch_of_all_there_is(
     assert sorted(one.name for one in (tmp_path / "ck" / "commits").glob("[0-9]*")) == ["0"]
 
 
+def test_what_puts_nothing_out_leaves_its_schema_and_has_called_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As in plain Spark: who reads the answer finds an empty one, not that there is none."""
+    put(tmp_path / "in", 0, [(0, 1), (1, 2)])
+    stream = spark.readStream.schema("k int, t timestamp").json(str(tmp_path / "in"))
+    frame = per_window(stream.withWatermark("t", "1 hour"))
+    finish(elastic(frame).format("parquet").option("path", str(tmp_path / "out")), tmp_path / "ck")
+    found = spark.read.parquet(str(tmp_path / "out"))
+    assert (found.schema, found.collect()) == (frame.schema, [])
+    seen: list[tuple[int, int]] = []
+    for _ in range(2):  # not again at the next start
+        made = elastic(frame).foreachBatch(lambda rows, batch: seen.append((batch, rows.count())))
+        finish(made, tmp_path / "ck2")
+    assert seen == [(0, 0)]
+
+
 def test_a_failing_sink_fails_the_query(events: DataFrame, tmp_path: Path) -> None:
     def fail(row: Any) -> None:
         msg = "not this row"

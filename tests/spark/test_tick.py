@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.spark.jvm.tick import Tick
@@ -117,6 +121,52 @@ def test_a_query_has_no_process_that_ticks(spark: SparkSession, tmp_path: Path) 
         assert children_of_the_jvm().count("python_streaming_source_runner") <= before
     finally:
         query.stop()
+
+
+def windows_of(spark: SparkSession, folder: Path) -> DataFrame:
+    """Return counts by window of a stream of two files, of which the second closes the first's."""
+    folder.mkdir()
+    (folder / "1.csv").write_text("2026-01-01 00:00:01,a\n2026-01-01 00:00:02,a\n")
+    (folder / "2.csv").write_text("2026-01-01 01:00:00,b\n")
+    for number in (1, 2):
+        os.utime(folder / f"{number}.csv", (1000 + number, 1000 + number))
+    reader = spark.readStream.schema("ts timestamp, k string").option("maxFilesPerTrigger", 1)
+    seen = reader.csv(str(folder)).withWatermark("ts", "5 seconds")
+    return seen.groupBy(F.window("ts", "10 seconds"), "k").count()
+
+
+@pytest.mark.parametrize("every", ["0 seconds", "1 second"])
+def test_what_is_due_is_out_when_sparks_own_handle_says_so(
+    spark: SparkSession, tmp_path: Path, every: str
+) -> None:
+    """A program that kept no handle takes Spark's: with a trigger at every tick it waited for ever."""
+    name = f"due_{every[0]}"
+    writer = hg.writeStream(windows_of(spark, tmp_path / "in")).format("memory").queryName(name)
+    mine = writer.trigger(processingTime=every).start()
+    (query,) = [one for one in spark.streams.active if str(one.id) == mine.id]
+    waiting = threading.Thread(target=query.processAllAvailable, daemon=True)
+    waiting.start()
+    waiting.join(BOUND_S / 4)
+    waited = not waiting.is_alive()
+    query.stop()
+    mine.stop()
+    assert waited
+    assert [(row.k, row["count"]) for row in spark.table(name).collect()] == [("a", 2)]
+
+
+def test_what_is_due_is_out_when_spark_says_that_the_query_has_ended(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    if not pyspark.__version__.startswith("4.3"):
+        pytest.skip("a memory stream stands still under availableNow: headgate drains behind it")
+    counts = windows_of(spark, tmp_path / "in")
+    writer = hg.writeStream(counts).format("memory").queryName("due_at_the_end")
+    mine = writer.trigger(availableNow=True).start()
+    query = next((one for one in spark.streams.active if str(one.id) == mine.id), mine)
+    query.awaitTermination()
+    found = spark.table("due_at_the_end").collect()
+    mine.awaitTermination()
+    assert [(row.k, row["count"]) for row in found] == [("a", 2)]
 
 
 @pytest.mark.parametrize(

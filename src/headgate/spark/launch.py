@@ -88,7 +88,9 @@ def launched(
             files.enter_context(raw_local_files(machine.spark))
         inner = begin(writer.start, intake.stream, lambda: machine.batches_begun > 0)
     if not finite:
-        intake.start_ticking()
+        # with triggers as far apart as ticks Spark would always find a new one, and
+        # `processAllAvailable` of the handle in `spark.streams` would wait for ever
+        intake.start_ticking(lambda: machine.settled and bool(inner.status["isDataAvailable"]))
     return inner
 
 

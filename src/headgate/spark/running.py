@@ -105,13 +105,19 @@ class RunningQuery(Generic[R]):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         # the batch under way may have been planned before the call, so it is the next one that counts
         wanted = machine.batches_begun + 2
-        while machine.settled_batch < wanted:
-            if self._end.wait(_POLL_S):
-                return
-            if deadline is not None and time.monotonic() > deadline:
-                waiting = machine.work.waiting_rows()
-                msg = f"not drained after {timeout_s:g} s: {waiting} rows wait; raise timeout_s."
-                raise HeadgateError(msg)
+        machine.awaited += 1
+        try:
+            while machine.settled_batch < wanted:
+                if self._end.wait(_POLL_S):
+                    return
+                if deadline is not None and time.monotonic() > deadline:
+                    waiting = machine.work.waiting_rows()
+                    msg = (
+                        f"not drained after {timeout_s:g} s: {waiting} rows wait; raise timeout_s."
+                    )
+                    raise HeadgateError(msg)
+        finally:
+            machine.awaited -= 1
 
     # -- StreamingQuery ---------------------------------------------------------------------------
 

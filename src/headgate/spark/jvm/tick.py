@@ -1,4 +1,4 @@
-"""A source of nothing, once a second.
+"""A source of nothing, once a second, and after a batch that may have made something due.
 
 ``foreachBatch`` is not called while a source is quiet, so windows would stay open and backlog would
 wait for ever. The offset of this source moves once a second and brings no rows: Spark starts a batch,
@@ -14,9 +14,11 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.spark.jvm.gateway import Jvm, java_class, seq
@@ -55,15 +57,32 @@ class Tick:
         getattr(self._stream, "currentOffset_$eq")(last)
         self._nothing = seq(spark, [])
         self._ended = threading.Event()
+        self._rests: Callable[[], bool] = lambda: False
         self._thread: threading.Thread | None = None
         self.frame = DataFrame(self._stream.toDF(), spark)
         self._tick()  # the first batch comes at once, whatever the sources have
 
-    def start(self) -> None:
-        """Tick once a second from now on; never called for a query that is to end by itself."""
+    def start(self, rests: Callable[[], bool]) -> None:
+        """Tick once a second from now on; never called for a query that is to end by itself.
+
+        Parameters
+        ----------
+        rests : callable
+            Whether Spark shall find nothing new once before the next tick.
+        """
         # Spark 4.3 asks a memory stream for its newest offset under availableNow, too: it would not end
+        self._rests = rests
         self._thread = threading.Thread(target=self._run, name="headgate-tick", daemon=True)
         self._thread.start()
+
+    def soon(self) -> None:
+        """Begin a batch right after the one under way.
+
+        Under availableNow, too, where Spark lets a memory stream move (4.3): its last batch is then that
+        in which the final watermark counts, as plain Spark's is.
+        """
+        if not self._ended.is_set():
+            self._tick()
 
     def stop(self) -> None:
         """Tick no more."""
@@ -74,8 +93,9 @@ class Tick:
     def _run(self) -> None:
         while not self._ended.wait(_EVERY_S):
             try:
-                self._tick()
-            except (Py4JError, OSError):
+                if not self._rests():
+                    self._tick()
+            except (Py4JError, PySparkException, OSError):
                 return  # the JVM is gone, and the query with it
 
     def _tick(self) -> None:

@@ -24,6 +24,7 @@ from headgate.spark.jvm.analysis import (
     without_cte,
     without_distinct,
 )
+from headgate.spark.jvm.errors import SaidBySpark
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import analysed, without_watermarks
 from headgate.spark.read import aggregate, deduplicate, join, processor
@@ -75,8 +76,8 @@ def shown(df: DataFrame, mode: str) -> list[str]:
     return tree(plan, lambda node: _reader_of(node) is not None or limits(node))
 
 
-class ModeRefused(UnsupportedQuery):
-    """Spark itself refuses the query in this output mode."""
+class ModeRefused(UnsupportedQuery, SaidBySpark, AnalysisException):
+    """Spark itself refuses the query in this output mode; programs for PySpark catch it as Spark's."""
 
 
 def read(

@@ -75,7 +75,7 @@ def next_manifest(
                 for name, s in states.items()
             },
             "outputs": parts.outputs.entries,
-            "sink_batch": _sink_batch(parts.outputs, latest),
+            **_delivery(parts.outputs, begun),
             "sources": begun.sources,
             "late": parts.late[-LATE_FILES_KEPT:],
             "drain": begun.drain,
@@ -128,7 +128,7 @@ def pool_manifest(
         engine={
             "pools": {name: state.facts() for name, state in states.items()},
             "outputs": outputs.entries,
-            "sink_batch": _sink_batch(outputs, latest),
+            **_delivery(outputs, begun),
             "sources": begun.sources,
             "rest": begun.drain,
             "lost": lost,
@@ -146,13 +146,25 @@ def assigned(assignment: Assignment) -> dict[str, Any]:
     return plain
 
 
-def _sink_batch(outputs: Outputs, latest: Manifest | None) -> int:
-    """Return the sink's number of a step.
+def delivers(manifest: Manifest) -> bool:
+    """Whether a step has something for the sink."""
+    outputs = manifest.engine["outputs"]
+    return bool(manifest.engine.get("empty")) or any(entry["rows"] for entry in outputs)
 
-    Spark's file sink wants its batches numbered without gaps, so only deliveries count.
+
+def _delivery(outputs: Outputs, begun: Begun) -> dict[str, Any]:
+    """Return the sink's number of a step, and whether it is delivered without rows.
+
+    Spark's file sink wants its batches numbered without gaps, so only deliveries count. The first step
+    with input is one, whatever comes of it: it leaves files with the schema, and calls a user's function.
     """
-    before: int = latest.engine["sink_batch"] if latest else -1
-    return before + 1 if outputs.rows else before
+    before: int = begun.latest.engine["sink_batch"] if begun.latest else -1
+    # a source that has had nothing yet has no offset
+    empty = before < 0 and any(begun.sources or ()) and not outputs.rows
+    return {
+        "sink_batch": before + 1 if outputs.rows or empty else before,
+        **({"empty": True} if empty else {}),
+    }
 
 
 def _add(parts: _Parts, report: Report, state: OperatorState) -> None:

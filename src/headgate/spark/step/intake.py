@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -67,10 +67,15 @@ class Intake:
         assert self._session is not None
         make_active(self._session)
 
-    def start_ticking(self) -> None:
-        """Begin a batch every second from now on."""
+    def start_ticking(self, rests: Callable[[], bool]) -> None:
+        """Begin a batch every second from now on, but none while it `rests`."""
         if self.tick is not None:
-            self.tick.start()
+            self.tick.start(rests)
+
+    def go_on_soon(self) -> None:
+        """Begin a batch right after the one under way."""
+        if self.tick is not None:
+            self.tick.soon()
 
     def close(self) -> None:
         """Begin no batch any more."""

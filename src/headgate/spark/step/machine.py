@@ -22,6 +22,7 @@ from headgate.spark.job.ports import Ports
 from headgate.spark.jvm.sparklog import SparkLog
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.carried import CarriedLog
+from headgate.spark.step.commit import delivers
 from headgate.spark.step.intake import Intake
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs
@@ -36,6 +37,9 @@ from headgate.spark.worker.failure import is_final, processor_error
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
 from headgate.state.traffic import Traffic
+
+_FAR_US = 2**62
+"""A time by which all that will ever be due is due, in microseconds."""
 
 _QUIET_S = 0.8
 """How long waiting records are served between two ticks."""
@@ -132,6 +136,8 @@ class StepMachine(Generic[R]):
         Of the newest committed step.
     batches_begun, settled_batch : int
         Batches begun so far, and the last one of them that had nothing to do.
+    awaited : int
+        How many wait for batches.
     stopping, idle : Event
         Set where no batch shall be done any more; while none is under way.
     """
@@ -161,6 +167,7 @@ class StepMachine(Generic[R]):
         self._failed: Exception | None = None
         self.batches_begun = 0
         self.settled_batch = 0
+        self.awaited = 0
         self._intents, self._garbage = Beside("headgate-intents"), Beside("headgate-garbage")
         self._recovering = latest is not None
         self._noted = -1
@@ -220,6 +227,7 @@ class StepMachine(Generic[R]):
             self._recovering = False
             if self._delivered_again(self.latest, batch, batch_id, sources):
                 self._sources = sources
+                work.intake.go_on_soon()
                 return
         quiet = sources == self._sources
         self._sources = sources
@@ -233,6 +241,16 @@ class StepMachine(Generic[R]):
         self._step(batch, batch_id, watermark_us, started_ms=arrived_ms)
         if quiet:
             self._serve_backlog(batch_id, watermark_us)
+        if work.due(_FAR_US, 0) and not (work.waits or self.stopping.is_set()):
+            # by the watermark after this batch, as Spark's batches without data; a clock and what
+            # waits in a backlog wait for ticks
+            work.intake.go_on_soon()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last batch had nothing to do, and nobody and no clock needs another."""
+        quiet = self.idle.is_set() and self.settled_batch == self.batches_begun
+        return quiet and not self.awaited and not self.work.due(-_FAR_US, _FAR_US / 1e3)
 
     def _delivered_again(
         self, latest: Manifest, batch: DataFrame, batch_id: int, sources: list[str]
@@ -411,7 +429,7 @@ class StepMachine(Generic[R]):
     def _deliver(self, manifest: Manifest) -> int:
         """Give a committed step's output to the sink; return its rows before the user's filters."""
         outputs = Outputs.read(manifest)
-        if outputs.rows:
+        if delivers(manifest):
             try:
                 self.sink.write(manifest.engine["sink_batch"], self.work.result(outputs))
             except Exception:

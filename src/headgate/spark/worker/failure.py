@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from headgate.core.errors import EngineError, HeadgateError, ProcessorError
-from headgate.spark.jvm.errors import JavaError, JvmError
+from headgate.spark.jvm.errors import JavaError, JvmError, SaidBySpark
 from headgate.spark.worker.kafka_failure import kafka_failure
 
 _TOO_MUCH_TEXT = "TOO_MUCH_TEXT"
@@ -39,7 +39,7 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+$")
 _LOST_TASK = re.compile(r"most recent failure: Lost task .*? executor \S+?\): ")
 
 
-class QueryFailed(EngineError, StreamingQueryException):
+class QueryFailed(EngineError, SaidBySpark, StreamingQueryException):
     """A query failed. Says why in one sentence; what Spark says about it is its ``__cause__``.
 
     A ``StreamingQueryException``, as which programs for PySpark catch it.
