@@ -139,6 +139,21 @@ def test_a_step_is_committed_before_its_sink_has_it_and_a_quiet_batch_is_none(
     assert (made.batches_begun, made.settled_batch) == (2, 2)
 
 
+def test_a_batch_follows_at_once_only_what_has_brought_records_or_the_watermark_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = FakeWork()
+    monkeypatch.setattr(work, "due", lambda *_: True)  # and stays so, whatever is done
+    work.intake.go_on_soon = lambda: work.did.append("soon")
+    made = machine(tmp_path, work, {0: ["a"], 1: ["a"], 2: ["a"], 3: ["b"]})
+    for batch in range(3):
+        made.process(None, batch)
+    assert work.did.count("soon") == 1, "else it would go on for ever"
+    made.process(None, 3)
+    assert work.did.count("soon") == 2
+    made.close()
+
+
 def test_of_two_drivers_the_one_that_is_late_puts_nothing_out_and_names_the_other(
     tmp_path: Path,
 ) -> None:

@@ -171,6 +171,8 @@ class StepMachine(Generic[R]):
         self._intents, self._garbage = Beside("headgate-intents"), Beside("headgate-garbage")
         self._recovering = latest is not None
         self._noted = -1
+        self._followed_us = -_FAR_US
+        """The watermark of the last batch that another was to follow at once."""
         self._sources: list[str] | None = None
         self._read_ms = time.time() * 1e3
         self._timestamp_ms = 0
@@ -241,9 +243,12 @@ class StepMachine(Generic[R]):
         self._step(batch, batch_id, watermark_us, started_ms=arrived_ms)
         if quiet:
             self._serve_backlog(batch_id, watermark_us)
-        if work.due(_FAR_US, 0) and not (work.waits or self.stopping.is_set()):
-            # by the watermark after this batch, as Spark's batches without data; a clock and what
-            # waits in a backlog wait for ticks
+        # a batch without input follows itself only if it has brought the watermark on: what is due and
+        # stays so, as behind another operator's watermark, waits for ticks, as a clock and a backlog do
+        follows = not quiet or watermark_us > self._followed_us
+        if follows and work.due(_FAR_US, 0) and not (work.waits or self.stopping.is_set()):
+            # by the watermark after this batch, as Spark's batches without data
+            self._followed_us = watermark_us
             work.intake.go_on_soon()
 
     @property
