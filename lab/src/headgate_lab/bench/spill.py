@@ -130,11 +130,8 @@ def run(**given: Any) -> dict[str, Any]:
         headgate's ``memory_bytes_max``, ``memory_bytes``, ``cold_bytes``, ``groups_back``,
         ``groups_away``, ``groups_cold`` per batch and ``moving_ms`` per batch; ``over_memory`` and
         ``over_rocksdb``: rows per second of the bounded run over theirs; ``state_bytes``, ``entries``,
-        ``keys_compared``, ``verified``, ``failed``, ``parameters``, ``machine``.
-
-    Raises
-    ------
-    WrongAnswer    Counts or sums of an engine were wrong in the end.
+        ``keys_compared``, ``verified``, ``failed`` (with why, and be it that an engine's counts or sums
+        were wrong in the end), ``parameters``, ``machine``.
     """
     asked = parameters(SpillParameters, given)
     found: dict[str, dict[str, Any]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -256,7 +257,9 @@ def _memory(reports: Sequence[Report]) -> MemoryUse | None:
     for report, tiering in told:
         host, ended_ms = (report.ran.host, report.ran.ended_ms) if report.ran else ("", 0.0)
         key = (report.operator, host)  # each slot tells of all that its host has of the operator
-        newest[key] = max(newest.get(key, (ended_ms, tiering)), (ended_ms, tiering), key=_first)
+        newest[key] = max(
+            newest.get(key, (ended_ms, tiering)), (ended_ms, tiering), key=itemgetter(0)
+        )
     return MemoryUse(
         memory_bytes=sum(one.memory_bytes for _, one in newest.values()),
         cold_bytes=sum(one.cold_bytes for _, one in newest.values()),
@@ -265,10 +268,6 @@ def _memory(reports: Sequence[Report]) -> MemoryUse | None:
         groups_cold=sum(one.cold for _, one in told),
         moving_ms=round(max(one.ms for _, one in told), 3),
     )
-
-
-def _first(pair: tuple[float, Tiering]) -> float:
-    return pair[0]
 
 
 class _Served(Protocol):

@@ -76,9 +76,10 @@ class SlotTask:
         faults = SlotFaults(facts.faults, slot, facts.step, facts.attempt)
         request = facts.request(slot, token, watermark_us, checkpoint, self.operator)
         backlog = facts.waiting(slot, checkpoint)
-        committed = {g: s.token for g, s in request.groups.items() if g not in request.held}
-        # what an attempt that failed has left may have to be undone: nothing moves then
-        store.balance(committed, facts.step, moving=facts.attempt == 1)
+        if facts.memory is not None:
+            committed = {g: s.token for g, s in request.groups.items() if g not in request.held}
+            # what an attempt that failed has left may have to be undone: nothing moves then
+            store.balance(committed, facts.step, moving=facts.attempt == 1)
         if facts.delta_ms:
             # what has come from another operator has come just now
             arriving = stamped(arriving, facts.arrived_ms if not consumed else time.time() * 1e3)
