@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -17,6 +18,7 @@ from pyspark.sql import functions as F
 import headgate as hg
 from headgate.spark.jvm.tick import Tick
 from headgate.spark.step import begin as beginning
+from headgate_lab.bench.common import descendants
 
 BOUND_S = 240.0
 """Generous: on a busy machine a batch takes seconds. What is asserted is batches, not time."""
@@ -66,16 +68,14 @@ def as_an_older_headgate_left_it(place: Path, ticks: int) -> None:
         (place / "checkpoint" / "commits" / name).unlink(missing_ok=True)
 
 
-def children_of_the_jvm() -> str:
-    """Return the command lines of all processes of this user that read a Python source."""
-    lines = []
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                lines.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-            except OSError:
-                continue  # it has ended
-    return "\n".join(lines)
+def runners() -> int:
+    """Return how many processes read a Python source for the driver of this test."""
+    found = 0
+    for process in descendants(os.getpid()):
+        with contextlib.suppress(OSError):  # it has ended
+            line = Path(f"/proc/{process}/cmdline").read_bytes()
+            found += b"python_streaming_source_runner" in line
+    return found
 
 
 def test_a_query_ticks_and_ends_and_goes_on_whatever_its_log_says(
@@ -114,11 +114,11 @@ def test_a_query_ticks_and_ends_and_goes_on_whatever_its_log_says(
 
 def test_a_query_has_no_process_that_ticks(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "in", 0, 1)
-    before = children_of_the_jvm().count("python_streaming_source_runner")
+    before = runners()
     query = begin(spark, tmp_path, "alone", processingTime="0 seconds")
     try:
         await_batch(query, 2)
-        assert children_of_the_jvm().count("python_streaming_source_runner") <= before
+        assert runners() <= before
     finally:
         query.stop()
 

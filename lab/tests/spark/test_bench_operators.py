@@ -10,7 +10,7 @@ import pytest
 
 from headgate.core.errors import ConfigError, EngineError
 from headgate_lab.bench import flink, flink_words, joins, memory, processor, sides, windows, words
-from headgate_lab.bench.common import WrongAnswer
+from headgate_lab.bench.common import WrongAnswer, descendants
 from headgate_lab.experiments import operators
 from headgate_lab.experiments.stretch import counts, scalejoin
 from headgate_lab.workloads.tweets import TWEETS, tweets
@@ -330,7 +330,7 @@ def test_this_process_is_resident() -> None:
     import os
 
     assert 0 < memory._rollup(os.getpid())["Anonymous"] <= memory._rollup(os.getpid())["Rss"]
-    assert os.getpid() in memory._below(os.getppid())
+    assert os.getpid() in descendants(os.getppid())
 
 
 # -- parts --------------------------------------------------------------------------------------------

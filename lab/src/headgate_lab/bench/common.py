@@ -372,3 +372,18 @@ def _first_line(command: Sequence[str]) -> str:
     except (OSError, subprocess.SubprocessError):
         return _UNCOMMITTED
     return (ran.stdout or ran.stderr).partition("\n")[0].strip()
+
+
+def descendants(process: int) -> list[int]:
+    """Return the processes that a process started, and that those started, as /proc knows them now."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # the name before it, in parentheses, may hold anything
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it ended meanwhile
+    found = [process]
+    for one in found:
+        found.extend(child for child, parent in parents.items() if parent == one)
+    return found[1:]

@@ -37,7 +37,14 @@ from pyspark.sql import SparkSession
 
 from headgate.core.errors import EngineError
 from headgate.spark.cluster.session import session
-from headgate_lab.bench.common import child, parameters, progress, require, spark_env
+from headgate_lab.bench.common import (
+    child,
+    descendants,
+    parameters,
+    progress,
+    require,
+    spark_env,
+)
 from headgate_lab.bench.native import HEADGATE, counts_and_sums
 from headgate_lab.bench.sides import ENGINES, failed, in_child
 
@@ -241,23 +248,8 @@ def _resident(spark: SparkSession, arena: Path) -> dict[str, int]:
         "arena": sum(f.stat().st_blocks * 512 for f in arena.rglob("*") if f.is_file()),
         "heap": int(runtime.totalMemory()) - int(runtime.freeMemory()),
         "native": _rollup(java)["Rss"],
-        "python": sum(_rollup(process)["Anonymous"] for process in _below(java)),
+        "python": sum(_rollup(process)["Anonymous"] for process in descendants(java)),
     }
-
-
-def _below(process: int) -> list[int]:
-    """Return the processes that a process started, and that those started."""
-    parents = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # the name before it, in parentheses, may hold anything
-            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # it ended meanwhile
-    found = [process]
-    for one in found:
-        found.extend(child for child, parent in parents.items() if parent == one)
-    return found[1:]
 
 
 def _rollup(process: int) -> dict[str, int]:

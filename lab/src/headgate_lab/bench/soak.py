@@ -37,6 +37,7 @@ from headgate.spark.job.reports import Report
 from headgate.spark.start import start
 from headgate_lab.bench.common import (
     child,
+    descendants,
     machine,
     parameters,
     progress,
@@ -315,22 +316,6 @@ def _bindings(context: Any) -> int:
     """Return how many objects of the JVM its side of py4j keeps for Python."""
     server = context._gateway.java_gateway_server
     return int(server.getGateway().getBindings().size())
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes below `pid`, as /proc knows them now."""
-    below: list[int] = []
-    pending = [pid]
-    while pending:
-        one = pending.pop()
-        for task in Path(f"/proc/{one}/task").glob("*/children"):
-            try:
-                found = [int(child) for child in task.read_text().split()]
-            except OSError:
-                continue  # the thread has ended
-            below += found
-            pending += found
-    return below
 
 
 def _memory_kb(pid: int) -> dict[str, int]:
