@@ -15,6 +15,7 @@ from headgate.core.stores import OPTIONS, kind_of
 from headgate.state import objects
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest, file_name
+from headgate.state.objects import ObjectFiles
 from headgate.state.place import Files, PosixFiles, files_at
 from headgate.state.verify import problems
 from headgate_lab.testing import s3_server
@@ -190,6 +191,24 @@ def test_a_store_without_credentials_says_so(
     files = files_at(f"s3://{BUCKET}/ck", "", {"endpoint": store.endpoint})
     with pytest.raises(CheckpointError, match="no credentials"):
         files.get("x")
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        (
+            "Error performing token request: Server returned non-2xx status code: 403",
+            "no credentials",
+        ),
+        ("Error performing PUT http://host/latest/api/token: status code: 403", "no credentials"),
+        ("status code: 403 <Code>AccessDenied</Code> no credential", "refuses to read .403 Access"),
+        ("Missing ETag", "cannot read .no answer"),
+    ],
+)
+def test_what_the_library_says_is_told_from_what_the_store_says(said: str, meant: str) -> None:
+    files = files_at("gs://b/ck", "", {})
+    assert isinstance(files, ObjectFiles)
+    assert re.search(meant, str(files._sentence("read", "x", OSError(said))))
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ _UNKNOWN = ("", "409", "412", "500", "502", "503", "504")
 _STORES = {"s3": "S3Store", "gs": "GCSStore", "abfss": "AzureStore"}
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    "gs": (),
+    "gs": ("GOOGLE_BASE_URL",),
     "abfss": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
 }
 """Environment variables in which the library finds an address."""
@@ -48,6 +48,8 @@ _ENDPOINTS = {
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 _NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
 """As S3 and Azure say it."""
+_NO_CREDENTIALS = re.compile(r"Missing\w*Key|credential|token request|/latest/api/token", re.I)
+"""As the library says that it has found none, or that the cloud's own host for them has none."""
 _CREDENTIALS = ("ExpiredToken", "TokenRefreshRequired", "InvalidToken", "ExpiredTokenException")
 """What S3 answers with 400 to who has had the right."""
 _REDIRECTED = "redirect without LOCATION"
@@ -272,15 +274,15 @@ class ObjectFiles(RemoteFiles):
                 f"{self.url}: its bucket is not in the region that was asked; name its own by option "
                 "headgate.store.region, or as its cloud does."
             )
+        elif not code and _NO_CREDENTIALS.search(text):
+            msg = (
+                f"{self.url}: the store has no credentials to {act} with; set them as its cloud does, or "
+                "by options headgate.store.*."
+            )
         elif status in ("401", "403") or code in _CREDENTIALS:
             msg = (
                 f"{self.at(name)}: the store refuses to {act} ({status} {code or 'Forbidden'}); give "
                 "this user the right to, or other credentials."
-            )
-        elif "Missing" in text or "credential" in text.lower():
-            msg = (
-                f"{self.url}: the store has no credentials to {act} with; set them as its cloud does, or "
-                "by options headgate.store.*."
             )
         else:
             why = " ".join(filter(None, (status, code))) or "no answer from its address"

@@ -22,7 +22,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,8 +49,7 @@ from headgate_lab.bench.common import (
 from headgate_lab.bench.kill_sinks import server_of, sink
 from headgate_lab.bench.lives import end
 from headgate_lab.testing import faults
-from headgate_lab.testing.hdfs import hdfs
-from headgate_lab.testing.s3_server import BUCKET, serving
+from headgate_lab.testing.locations import located
 
 BETWEEN = "between manifest and sink"
 AT_RANDOM = "at random"
@@ -107,10 +105,9 @@ class KillParameters:
 
     sink: str = "files"
     """files, or a table: delta, iceberg, merge-delta, merge-iceberg, merge-postgres."""
+
     location: str | None = None
-    """Where the checkpoint lies: ``s3`` for a small server of the laboratory's own, ``hdfs`` for a
-    cluster of one process, ``s3://bucket/key`` for a key below that one, by the environment's
-    credentials; None for a directory."""
+    """Where the checkpoint lies, as `located` has it; None for a directory."""
 
     memory_max: str | None = None
     """What state may take of memory, such as ``50 kB``, so that the rest lies on disk; None for any."""
@@ -196,26 +193,6 @@ def _poll_s(chosen: KillParameters) -> float:
 def place(chosen: KillParameters, work: Path) -> str:
     """Return where the checkpoint of the run in `work` lies."""
     return str(work / "checkpoint") if chosen.location is None else f"{chosen.location}/{work.name}"
-
-
-@contextmanager
-def located(location: str | None) -> Iterator[str | None]:
-    """Yield a location as parameters have it, with a server where ``s3`` or ``hdfs`` was asked for."""
-    if location == "hdfs":
-        with hdfs() as address:
-            yield f"{address}/kill"
-        return
-    if location != "s3":
-        yield location
-        return
-    with serving() as store:
-        before = dict(os.environ)
-        os.environ.update(store.environment)
-        try:
-            yield f"s3://{BUCKET}/kill"
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
 
 
 def _plans(chosen: KillParameters) -> list[Plan]:

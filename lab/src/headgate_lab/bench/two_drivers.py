@@ -29,6 +29,7 @@ from headgate.spark.workloads import sources
 from headgate.state.checkpoint import Checkpoint
 from headgate_lab.bench import kill
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
+from headgate_lab.testing.locations import located
 
 _POLL_S = 0.1
 _FIRST_STEPS = 3
@@ -74,7 +75,7 @@ def run(**given: Any) -> dict[str, Any]:
     began = time.monotonic()
     rng = random.Random(chosen.seed)
     rows, told, failed = 0, 0, []
-    with kill.located(chosen.location) as location:
+    with located(chosen.location) as location:
         for number in range(chosen.count):
             made = tempfile.TemporaryDirectory(prefix="headgate-two-", ignore_cleanup_errors=True)
             with made as work:

@@ -8,20 +8,22 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import os
 import shutil
-import socket
-import subprocess
 import tempfile
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from headgate_lab.testing.servers import BUCKET, ServerUnavailable
+from headgate_lab.testing.servers import (
+    BUCKET,
+    ServerUnavailable,
+    cache,
+    free_port,
+    install,
+    running,
+)
 
 AZURITE = "azurite@3.37.0"
 ACCOUNT = "devstoreaccount1"
@@ -30,9 +32,6 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 
 PLACE = f"abfss://{BUCKET}@{ACCOUNT}.dfs.core.windows.net"
 """How a checkpoint on it begins."""
-
-_INSTALL_S = 280.0
-_START_S = 60.0
 
 
 @contextmanager
@@ -44,39 +43,17 @@ def azurite() -> Iterator[dict[str, str]]:
     ServerUnavailable
         It cannot be installed or started.
     """
-    program = _installed()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    program, port = _installed(), free_port()
     arguments = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent"]
-    process = subprocess.Popen(
-        ["node", str(program), *arguments, "--inMemoryPersistence", "--skipApiVersionCheck"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    command = ["node", str(program), *arguments, "--inMemoryPersistence", "--skipApiVersionCheck"]
     endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
-    try:
-        _await_container(process, f"{endpoint}/{BUCKET}?restype=container")
+
+    def container() -> urllib.request.Request:
+        url = f"{endpoint}/{BUCKET}?restype=container"
+        return urllib.request.Request(url, data=b"", headers=_signed(), method="PUT")
+
+    with running("Azurite", command, container):
         yield {"endpoint": endpoint, "accountName": ACCOUNT, "accountKey": KEY}
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _await_container(process: subprocess.Popen[bytes], url: str) -> None:
-    """Make the container as soon as the server answers."""
-    until_s = time.monotonic() + _START_S
-    while True:
-        try:
-            request = urllib.request.Request(url, data=b"", headers=_signed(), method="PUT")
-            with urllib.request.urlopen(request, timeout=10.0):
-                return
-        except OSError as error:
-            refused = isinstance(error, urllib.error.HTTPError)
-            if refused or process.poll() is not None or time.monotonic() > until_s:
-                msg = f"Azurite does not answer as it should: {error}"
-                raise ServerUnavailable(msg) from error
-            time.sleep(0.1)
 
 
 def _signed() -> dict[str, str]:
@@ -103,8 +80,7 @@ def _installed() -> Path:
     if shutil.which("npm") is None or shutil.which("node") is None:
         msg = "Azurite needs node and npm"
         raise ServerUnavailable(msg)
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = caches / "headgate" / AZURITE.replace("@", "-")
+    place = cache() / AZURITE.replace("@", "-")
     program = Path("node_modules", "azurite", "dist", "src", "blob", "main.js")
     if (place / program).exists():
         return place / program
@@ -112,20 +88,10 @@ def _installed() -> Path:
     made = Path(tempfile.mkdtemp(prefix="azurite-", dir=place.parent))
     quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--omit=dev", "--loglevel=error"]
     try:
-        done = subprocess.run(
-            ["npm", "install", *quiet, "--prefix", str(made), AZURITE],
-            capture_output=True,
-            text=True,
-            timeout=_INSTALL_S,
-            check=False,
-        )
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            msg = f"Azurite cannot be installed: {last}"
-            raise ServerUnavailable(msg)
+        install("Azurite", ["npm", "install", *quiet, "--prefix", str(made), AZURITE])
         if not place.exists():
             made.rename(place)
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         msg = f"Azurite cannot be installed: {error}"
         raise ServerUnavailable(msg) from error
     finally:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,38 +43,85 @@ def moto() -> Iterator[str]:
     ServerUnavailable
         It cannot be installed or started.
     """
-    python = _environment()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    python, port = _environment(), free_port()
     address = f"http://127.0.0.1:{port}"
-    arguments = ["-H", "127.0.0.1", "-p", str(port)]
+    command = [str(python), "-c", _SERVE, "-H", "127.0.0.1", "-p", str(port)]
+    made = urllib.request.Request(f"{address}/{BUCKET}", method="PUT")
+    with running("moto's server", command, lambda: made):
+        yield address
+
+
+def free_port() -> int:
+    """Return a port of loopback on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def running(
+    name: str,
+    command: Sequence[str],
+    first: Callable[[], urllib.request.Request],
+    env: Mapping[str, str] | None = None,
+) -> Iterator[None]:
+    """Run a server, and yield as soon as it has done its first request: that for a bucket, mostly.
+
+    Parameters
+    ----------
+    name : str
+        For errors.
+    command : sequence of str
+    first : callable
+        Makes the request; called for each try, since a signature may have the time in it.
+    env : mapping, optional
+        Besides this process's.
+
+    Raises
+    ------
+    ServerUnavailable
+        It ends, refuses the request, or does not answer in time.
+    """
     process = subprocess.Popen(
-        [str(python), "-c", _SERVE, *arguments],
+        command,
+        env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        _await_bucket(process, f"{address}/{BUCKET}")
-        yield address
+        _await(name, process, first)
+        yield
     finally:
         process.kill()
         process.wait()
 
 
-def _await_bucket(process: subprocess.Popen[bytes], url: str) -> None:
-    """Make the bucket as soon as the server answers."""
+def _await(
+    name: str, process: subprocess.Popen[bytes], first: Callable[[], urllib.request.Request]
+) -> None:
     until_s = time.monotonic() + _START_S
     while True:
         try:
-            request = urllib.request.Request(url, method="PUT")
-            with urllib.request.urlopen(request, timeout=10.0):
+            with urllib.request.urlopen(first(), timeout=10.0):
                 return
         except OSError as error:
-            if process.poll() is not None or time.monotonic() > until_s:
-                msg = f"moto's server does not answer: {error}"
+            refused = isinstance(error, urllib.error.HTTPError)
+            if refused or process.poll() is not None or time.monotonic() > until_s:
+                msg = f"{name} does not answer as it should: {error}"
                 raise ServerUnavailable(msg) from error
             time.sleep(0.1)
+
+
+def variables(prefix: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return what says to a store's library in the environment what options of a checkpoint say."""
+    return {
+        f"{prefix}_{re.sub('(?=[A-Z])', '_', name).upper()}": text for name, text in options.items()
+    }
+
+
+def cache() -> Path:
+    """Return where programs of others are kept that tests fetched."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headgate"
 
 
 def _environment() -> Path:
@@ -89,16 +137,15 @@ def _environment() -> Path:
         raise ServerUnavailable(msg)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     name = hashlib.sha256(LOCK.read_bytes() + version.encode()).hexdigest()[:16]
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = caches / "headgate" / f"servers-{name}"
+    place = cache() / f"servers-{name}"
     python = place / "bin" / "python"
     if python.exists():
         return python
     place.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix="servers-", dir=place.parent))
     try:
-        _run([sys.executable, "-m", "venv", "--copies", str(made)])
-        install = [
+        install("moto", [sys.executable, "-m", "venv", "--copies", str(made)])
+        packages = [
             "-m",
             "pip",
             "install",
@@ -108,7 +155,7 @@ def _environment() -> Path:
             "-r",
             str(LOCK),
         ]
-        _run([str(made / "bin" / "python"), *install])
+        install("moto", [str(made / "bin" / "python"), *packages])
         try:
             made.rename(place)  # whoever made it first wins
         except OSError:
@@ -122,15 +169,27 @@ def _environment() -> Path:
     return python
 
 
-def _run(command: list[str]) -> None:
+def install(name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    """Run an installer's command.
+
+    Raises
+    ------
+    ServerUnavailable
+        It cannot be run, fails, or takes too long.
+    """
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_INSTALL_S, check=False
+            command,
+            env={**os.environ, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_S,
+            check=False,
         )
-    except subprocess.TimeoutExpired as error:
-        msg = f"{command[0]} took longer than {_INSTALL_S:g} s"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        msg = f"{name} cannot be installed: {error}"
         raise ServerUnavailable(msg) from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        msg = f"moto cannot be installed: {last}"
+        msg = f"{name} cannot be installed: {last}"
         raise ServerUnavailable(msg)

@@ -1,0 +1,67 @@
+"""Where benchmarks and tests put checkpoints that lie on no directory: servers on loopback, by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from headgate_lab.testing.go_servers import fake_gcs, versity
+from headgate_lab.testing.hdfs import hdfs
+from headgate_lab.testing.s3_server import serving
+from headgate_lab.testing.servers import BUCKET, variables
+
+
+@contextmanager
+def _own_s3() -> Iterator[str]:
+    with serving() as store, _environment(store.environment):
+        yield "s3"
+
+
+@contextmanager
+def _versity() -> Iterator[str]:
+    with versity() as options, _environment(variables("AWS", options)):
+        yield "s3"
+
+
+@contextmanager
+def _fake_gcs() -> Iterator[str]:
+    with fake_gcs() as options, _environment(variables("GOOGLE", options)):
+        yield "gs"
+
+
+_STORES = {"s3": _own_s3, "versity": _versity, "gs": _fake_gcs}
+"""Servers of objects; each is a context that has the scheme of its addresses."""
+
+
+@contextmanager
+def located(location: str | None) -> Iterator[str | None]:
+    """Yield where checkpoints are to lie, with a server on loopback where the name of one was given.
+
+    Parameters
+    ----------
+    location : str or None
+        ``s3`` for the small server of this package, ``versity`` for one of others, ``gs`` for a fake of
+        Google's store, ``hdfs`` for a cluster of one process; else an address such as
+        ``s3://bucket/key``, by the environment's credentials, or None, which are yielded as they are.
+    """
+    if location == "hdfs":
+        with hdfs() as address:
+            yield f"{address}/kill"
+    elif location in _STORES:
+        with _STORES[location]() as scheme:
+            yield f"{scheme}://{BUCKET}/kill"
+    else:
+        yield location
+
+
+@contextmanager
+def _environment(added: Mapping[str, str]) -> Iterator[None]:
+    """Let this process and its children have variables besides the ones that they have."""
+    before = dict(os.environ)
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
