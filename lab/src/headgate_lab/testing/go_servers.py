@@ -5,19 +5,17 @@ Building one takes a minute or two and the modules that Go fetches for it, so on
 
 from __future__ import annotations
 
-import http.client
 import json
 import shutil
-import threading
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlencode, urlsplit
 
+from headgate_lab.testing.forward import Forwarding, forwarding
 from headgate_lab.testing.servers import (
     BUCKET,
     ServerUnavailable,
@@ -29,9 +27,6 @@ from headgate_lab.testing.servers import (
 
 VERSITY = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
-
-_HOP = ("connection", "transfer-encoding", "date", "server")
-"""Headers of an answer that are not handed on: this hop has its own."""
 
 
 @contextmanager
@@ -82,30 +77,14 @@ def fake_gcs() -> Iterator[dict[str, str]]:
         headers={"Content-Type": "application/json"},
     )
     with running("the fake of Google's store", command, lambda: bucket):
-        handler = type("_Between", (_Translated,), {"port": port})
-        between = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        between.daemon_threads = True
-        thread = threading.Thread(target=between.serve_forever, name="gcs", daemon=True)
-        thread.start()
-        try:
-            yield {
-                "baseUrl": f"http://127.0.0.1:{between.server_address[1]}",
-                "bearerToken": "anybody",
-            }
-        finally:
-            between.shutdown()
-            between.server_close()
-            thread.join()
+        with forwarding(_Translated, port=port) as between:
+            yield {"baseUrl": between, "bearerToken": "anybody"}
 
 
-class _Translated(BaseHTTPRequestHandler):
+class _Translated(Forwarding):
     """Hands requests on; a write of the XML API as one of the JSON API."""
 
-    port: int
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+    keeps_host = False  # the server picks what it does by the name of the host that was asked
 
     def do_PUT(self) -> None:
         bucket, _, name = urlsplit(self.path).path.removeprefix("/").partition("/")
@@ -115,53 +94,15 @@ class _Translated(BaseHTTPRequestHandler):
             asked["ifGenerationMatch"] = condition
         # the name is quoted already
         path = f"/upload/storage/v1/b/{bucket}/o?{urlencode(asked)}&name={name}"
-        answer, body = self._ask("POST", path)
+        answer, body = self.ask("POST", path)
         if answer.status == HTTPStatus.OK:
             made = json.loads(body)
             known = {"ETag": made["etag"], "x-goog-generation": made["generation"]}
-            self._say(answer.status, known, b"")
+            self.say(answer.status, known, b"")
         else:
             # of what it is asked for here, only a bucket can be missing
             code = "NoSuchBucket" if answer.status == HTTPStatus.NOT_FOUND else answer.reason
-            self._say(answer.status, {}, f"<Error><Code>{code}</Code></Error>".encode())
-
-    def do_GET(self) -> None:
-        self._hand_on("GET")
-
-    def do_HEAD(self) -> None:
-        self._hand_on("HEAD")
-
-    def do_DELETE(self) -> None:
-        self._hand_on("DELETE")
-
-    def _hand_on(self, method: str) -> None:
-        answer, body = self._ask(method, self.path)
-        given = dict(answer.getheaders())
-        if method != "HEAD":
-            given.pop("Content-Length", None)
-        self._say(answer.status, given, body)
-
-    def _ask(self, method: str, path: str) -> tuple[http.client.HTTPResponse, bytes]:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        # the server picks what it does by the name of the host that was asked
-        given = {k: v for k, v in self.headers.items() if k.lower() not in ("host", *_HOP)}
-        inner = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60.0)
-        try:
-            inner.request(method, path, body=body, headers=given)
-            answer = inner.getresponse()
-            return answer, answer.read()
-        finally:
-            inner.close()
-
-    def _say(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        self.send_response(status)
-        for key, text in headers.items():
-            if key.lower() not in _HOP:
-                self.send_header(key, text)
-        if "Content-Length" not in headers:
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+            self.say(answer.status, {}, f"<Error><Code>{code}</Code></Error>".encode())
 
 
 def _built(package: str) -> Path:
