@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from headgate.core.errors import EngineError
 from headgate.core.size import parse_bytes
@@ -34,7 +33,6 @@ from headgate.spark.cluster.session import session
 from headgate_lab.bench import wide
 from headgate_lab.bench.common import (
     I64,
-    Answer,
     child,
     machine,
     parameters,
@@ -44,6 +42,7 @@ from headgate_lab.bench.common import (
     spread,
 )
 from headgate_lab.bench.native import ROCKSDB
+from headgate_lab.bench.wide_job import KEPT_PROGRESS, WideJob
 
 MEMORY, BOUNDED, SPARK = "memory", "bounded", "spark-rocksdb"
 """headgate with all state in memory; with a bound; Spark."""
@@ -51,7 +50,6 @@ MEMORY, BOUNDED, SPARK = "memory", "bounded", "spark-rocksdb"
 ENGINES = (MEMORY, BOUNDED, SPARK)
 
 _ROCKS = "spark.sql.streaming.stateStore.rocksdb."
-_KEPT_PROGRESS = 100_000
 _STRIDE = 1_000_003
 
 
@@ -174,75 +172,12 @@ def _over(found: Mapping[str, Mapping[str, Any]], other: str) -> float | None:
 # --- in the child --------------------------------------------------------------------------------
 
 
-class _Side:
-    """The job of one engine."""
-
-    def __init__(
-        self, spark: SparkSession, asked: SpillParameters, work: Path, engine: str
-    ) -> None:
-        self._spark, self._asked, self._engine = spark, asked, engine
-        self._input = work / engine / "input"
-        self._input.mkdir(parents=True)
-        self._checkpoint = work / engine / "checkpoint"
-        self.entry_bytes = wide.entry_bytes(spark, self._input)
-        keys = max(1, parse_bytes(asked.state) // self.entry_bytes)
-        self.data = SkewedInput(keys, asked.rows, asked.seed, asked.skew)
-        self._fills = 0
-
-    def _writer(self) -> Any:
-        frame: DataFrame = wide.totals(wide.source(self._spark, self._input))
-        writer: Any = frame.writeStream
-        if self._engine != SPARK:
-            # Late and by name: the package's front imports the engine, of which this is a part.
-            writer = importlib.import_module("headgate").writeStream(frame)
-            writer = writer.slots(start=self._asked.slots)
-        if self._engine == BOUNDED:
-            writer = writer.option("headgate.state.memoryMax", self._asked.memory)
-        writer = writer.option("checkpointLocation", str(self._checkpoint))
-        return writer.outputMode("update").trigger(availableNow=True)
-
-    def serve(self) -> dict[str, Any]:
-        """Fill state, serve the skewed batches, and return how long each took."""
-        self._fills = self.data.fill(self._input)
-        asked = self._asked
-        for index in range(asked.dropped_batches + asked.batches):
-            self.data.touch(self._input, index)
-        for number, path in enumerate(sorted(self._input.glob("*.parquet"))):
-            os.utime(path, (1_000_000_000 + number,) * 2)
-        query = self._writer().format("noop").start()
-        query.awaitTermination()
-        took_ms = [
-            float(p["durationMs"]["triggerExecution"])
-            for p in query.recentProgress
-            if int(p["numInputRows"])
-        ]
-        timed = took_ms[self._fills + asked.dropped_batches :]
-        if len(timed) != asked.batches:
-            msg = f"{len(timed)} batches counted where {asked.batches} were wanted"
-            raise EngineError(msg)
-        found = {
-            "rows_per_s": round(asked.rows / statistics.median(timed) * 1e3),
-            "batch_ms": spread(timed),
-            "fill_s": round(sum(took_ms[: self._fills]) / 1e3, 2),
-        }
-        return found | (_memory(query, asked.batches) if self._engine == BOUNDED else {})
-
-    def check(self) -> int:
-        """Compare all keys that were touched with the exact answer, in one last batch."""
-        exact = self.data.answer(self._asked.dropped_batches + self._asked.batches)
-        updates: list[Any] = []
-
-        def collect(frame: DataFrame, batch_id: int) -> None:
-            del batch_id
-            table = frame.select("k", "c", "s0").toArrow()
-            updates.append(tuple(table.column(name).to_numpy() for name in ("k", "c", "s0")))
-
-        self.data.again(self._input, exact.keys)
-        self._writer().foreachBatch(collect).start().awaitTermination()
-        counts = exact.counts + 1
-        wanted = Answer(exact.keys, counts, counts * wide.values_of(exact.keys))
-        wanted.check(Answer.of_updates(updates), self._engine)
-        return len(exact.keys)
+def _writer(frame: DataFrame, asked: SpillParameters, engine: str) -> Any:
+    if engine == SPARK:
+        return frame.writeStream
+    # Late and by name: the package's front imports the engine, of which this is a part.
+    writer = importlib.import_module("headgate").writeStream(frame).slots(start=asked.slots)
+    return writer.option("headgate.state.memoryMax", asked.memory) if engine == BOUNDED else writer
 
 
 def _memory(query: Any, batches: int) -> dict[str, Any]:
@@ -269,7 +204,7 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
         "spark.local.dir": str(work / engine / "local"),
         "spark.driver.memory": "3g",
         "spark.sql.shuffle.partitions": str(asked.slots),
-        "spark.sql.streaming.numRecentProgressUpdates": str(_KEPT_PROGRESS),
+        "spark.sql.streaming.numRecentProgressUpdates": str(KEPT_PROGRESS),
     }
     if engine == SPARK:
         settings |= ROCKSDB | {
@@ -278,14 +213,30 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
             f"{_ROCKS}maxMemoryUsageMB": str(max(1, parse_bytes(asked.memory) // 10**6)),
         }
     spark = session(f"local[{asked.slots}]", f"bench-spill-{engine}", **settings)
-    side = _Side(spark, asked, work, engine)
-    progress(f"{engine}: {side.data.keys} entries of {side.entry_bytes} B")
-    found = side.serve()
-    compared = side.check()
+    place = work / engine
+    side = WideJob(
+        lambda frame: _writer(frame, asked, engine).option(
+            "checkpointLocation", str(place / "checkpoint")
+        ),
+        spark=spark,
+        input=place / "input",
+    )
+    keys = max(1, parse_bytes(asked.state) // side.entry_bytes)
+    data = SkewedInput(keys, asked.rows, asked.seed, asked.skew)
+    progress(f"{engine}: {keys} entries of {side.entry_bytes} B")
+    served = side.serve(data, asked.dropped_batches, asked.batches)
+    found = {
+        "rows_per_s": round(asked.rows / statistics.median(served.batch_ms) * 1e3),
+        "batch_ms": spread(served.batch_ms),
+        "fill_s": served.fill_s,
+    }
+    if engine == BOUNDED:
+        found |= _memory(served.query, asked.batches)
+    compared = side.check(data, asked.dropped_batches + asked.batches, engine)
     spark.stop()
     return found | {
-        "state_bytes": side.data.keys * side.entry_bytes,
-        "entries": side.data.keys,
+        "state_bytes": keys * side.entry_bytes,
+        "entries": keys,
         "keys_compared": compared,
     }
 

@@ -1,0 +1,111 @@
+"""The job of `wide` on one engine: state is brought to its size, then come batches that count."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.core.errors import EngineError
+from headgate_lab.bench import wide
+from headgate_lab.bench.common import Answer
+
+KEPT_PROGRESS = 100_000
+"""Reports of batches that a session has to keep for `WideJob.serve`."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What `WideJob.serve` saw.
+
+    Attributes
+    ----------
+    fill_s : float
+        The sum of the batches that brought state to its size.
+    batch_ms : list of float
+        Of the batches that count.
+    query : the query, ended
+    """
+
+    fill_s: float
+    batch_ms: list[float]
+    query: Any
+
+
+class WideJob:
+    """One engine's run of the job; its files are its own.
+
+    Parameters
+    ----------
+    writer : callable
+        From the job's frame to the engine's writer, which knows its checkpoint.
+    spark : SparkSession
+        Keeps `KEPT_PROGRESS` reports.
+    input : Path
+        A directory that is made.
+    """
+
+    def __init__(
+        self, writer: Callable[[DataFrame], Any], *, spark: SparkSession, input: Path
+    ) -> None:
+        self._make, self._spark, self._input = writer, spark, input
+        input.mkdir(parents=True)
+        self.entry_bytes = wide.entry_bytes(spark, input)
+
+    def _writer(self) -> Any:
+        frame = wide.totals(wide.source(self._spark, self._input))
+        return self._make(frame).outputMode("update").trigger(availableNow=True)
+
+    def serve(self, data: wide.WideInput, dropped: int, batches: int) -> Served:
+        """Fill state, serve the later batches, of which the first do not count.
+
+        Raises
+        ------
+        EngineError
+            Not as many batches came as there are files.
+        """
+        fills = data.fill(self._input)
+        for index in range(dropped + batches):
+            data.touch(self._input, index)
+        # one after the other, whatever the clock of the disk says
+        for number, path in enumerate(sorted(self._input.glob("*.parquet"))):
+            os.utime(path, (1_000_000_000 + number,) * 2)
+        query = self._writer().format("noop").start()
+        query.awaitTermination()
+        took_ms = [
+            float(p["durationMs"]["triggerExecution"])
+            for p in query.recentProgress
+            if int(p["numInputRows"])
+        ]
+        timed = took_ms[fills + dropped :]
+        if len(timed) != batches:
+            msg = f"{len(timed)} batches counted where {batches} were wanted"
+            raise EngineError(msg)
+        return Served(round(sum(took_ms[:fills]) / 1e3, 2), timed, query)
+
+    def check(self, data: wide.WideInput, touches: int, engine: str) -> int:
+        """Compare all keys that were touched with the exact answer, in one last batch.
+
+        Raises
+        ------
+        WrongAnswer
+            Counts or sums differ.
+        """
+        exact = data.answer(touches)
+        updates: list[Any] = []
+
+        def collect(frame: DataFrame, batch_id: int) -> None:
+            del batch_id
+            table = frame.select("k", "c", "s0").toArrow()
+            updates.append(tuple(table.column(name).to_numpy() for name in ("k", "c", "s0")))
+
+        data.again(self._input, exact.keys)
+        self._writer().foreachBatch(collect).start().awaitTermination()
+        counts = exact.counts + 1
+        wanted = Answer(exact.keys, counts, counts * wide.values_of(exact.keys))
+        wanted.check(Answer.of_updates(updates), engine)
+        return len(exact.keys)
