@@ -75,8 +75,8 @@ NAMES = ("time", "", "nosuch", "\x1b[2J", "a" * 10_000, "count", "key", "\0", "\
 COMMAND_TEXTS = ("", "x", "\x1b[2J", "a" * 100_000, "\0", "\udcff", "two\nlines", "\u202egnp.exe")
 BENCHMARKS = (
     "aggregate", "overhead", "kill", "isolation", "replicas", "repartition", "slo", "operators",
-    "fleet", "fleet-utility", "henge", "steady", "spill", "phases", "rescale", "tuple-buffer", "together",
-    "nosuch", "",
+    "fleet", "fleet-utility", "henge", "steady", "spill", "far", "phases", "rescale", "tuple-buffer",
+    "together", "nosuch", "",
 )  # fmt: skip
 FIGURES = (
     "nosuch",

@@ -45,6 +45,7 @@ class Benchmark(StrEnum):
     HOTKEY = "hotkey"
     STEADY = "steady"
     SPILL = "spill"
+    FAR = "far"
     SOAK = "soak"
     PHASES = "phases"
     RESCALE = "rescale"
@@ -66,6 +67,7 @@ _COUNTED = {
     Benchmark.GROUPING: "seconds",
     Benchmark.STEADY: "batches",
     Benchmark.SPILL: "batches",
+    Benchmark.FAR: "batches",
     Benchmark.SLO: "seconds",
     Benchmark.PHASES: "seconds",
     Benchmark.HOTKEY: "seconds",
@@ -153,7 +155,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as run
     state: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="repartition, rescale, steady, spill: size of the state."
+            metavar="SIZE", help="repartition, rescale, steady, spill, far: size of the state."
         ),
     ] = None,
     only: Annotated[
