@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from ending import ending
 from pyspark.sql import DataFrame, SparkSession
 
 import headgate as hg
 from headgate.spark.cluster.session import session
-from headgate.spark.jvm.datasources import LIMITS
 from headgate.spark.workloads import sources
 from headgate.spark.workloads.queries import stock_exchange
 from headgate.workloads import order_book
@@ -51,22 +49,6 @@ def writer(frame: DataFrame, directory: Path) -> Any:
 def put_out(spark: SparkSession, directory: Path) -> Counter[tuple[int, ...]]:
     rows = spark.read.parquet(str(directory / "out")).collect()
     return Counter((r.stock, r.buy, r.sell, r.price, r.volume) for r in rows)
-
-
-def ending(writer: Any) -> Any:
-    """Start a query, also one of plain Spark, that ends when it has read what there is."""
-    if LIMITS:
-        return writer.trigger(availableNow=True).start()
-    # there availableNow takes one batch of a Python source
-    query = writer.trigger(processingTime="0 seconds").start()
-
-    def end() -> None:
-        with contextlib.suppress(Exception):  # what fails is the query's to say
-            query.processAllAvailable()
-        query.stop()
-
-    threading.Thread(target=end, daemon=True).start()
-    return query
 
 
 if __name__ == "__main__":

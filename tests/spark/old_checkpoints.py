@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from ending import ending
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -151,7 +152,7 @@ def first_half(spark: SparkSession, job: str, checkpoint: Path) -> list[Any]:
     out: list[Any] = []
     made = writer(spark, job, HALF, checkpoint, out)
     if job != "pools":
-        made.trigger(availableNow=True).start().awaitTermination()
+        ending(made).awaitTermination()
         return out
     query = made.option("headgate.slotRate", 300).trigger(processingTime="0 seconds").start()
     while sum(line.arrived for line in query.batches()) < HALF * 46 // 50:
@@ -164,7 +165,7 @@ def second_half(spark: SparkSession, job: str, checkpoint: Path) -> list[Any]:
     """Go on from a checkpoint to the end of the events, and return what was put out."""
     out: list[Any] = []
     made = writer(spark, job, ALL, checkpoint, out)
-    made.trigger(availableNow=True).start().awaitTermination()
+    ending(made).awaitTermination()
     return out
 
 

@@ -17,6 +17,7 @@ import exchange
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ending import ending
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
@@ -37,14 +38,14 @@ def run(spark, directory, *planned, **options):
     """Run the exchange to its end and return the journal."""
     writer = exchange.writer(exchange.trades(spark, **options), directory)
     faults.inject(writer, *planned)
-    query = exchange.ending(writer)
+    query = ending(writer)
     query.awaitTermination()
     return [json.loads(line) for line in query.journal.read_text().splitlines()]
 
 
 def test_trades_are_those_of_the_books_while_slots_change(spark, tmp_path):
     writer = exchange.writer(exchange.trades(spark), tmp_path)
-    query = exchange.ending(writer)
+    query = ending(writer)
     assert answers.change_at_random(query, random.Random(1), key_groups=16) > 1
     assert query.lastProgress["headgate"]["epoch"] > 1
     got = exchange.put_out(spark, tmp_path)
@@ -88,7 +89,7 @@ def test_plain_spark_gives_the_same_trades_from_the_same_processor(spark, tmp_pa
     few = 300
     plain = exchange.trades(spark, events=str(few), batch_rows="150", stocks="6").writeStream
     plain = plain.format("memory").queryName("plain_trades")
-    exchange.ending(plain.option("checkpointLocation", str(tmp_path))).awaitTermination()
+    ending(plain.option("checkpointLocation", str(tmp_path))).awaitTermination()
     wanted = exchange.expected(few, stocks=6)
     assert Counter(map(tuple, spark.table("plain_trades").collect())) == wanted
     until = json.dumps({"event": few, "base_us": 0})
