@@ -31,6 +31,7 @@ from headgate.core.size import parse_bytes
 from headgate.migration.registry import strategy
 from headgate.spark.cluster.session import session
 from headgate.spark.workloads import sources
+from headgate.state.checkpoint import Checkpoint
 from headgate.state.control import Command, ControlFiles
 from headgate_lab.bench import repartition, wide
 from headgate_lab.bench.common import (
@@ -42,6 +43,7 @@ from headgate_lab.bench.common import (
     spark_env,
 )
 from headgate_lab.bench.rescale_cost import DUE_US, Markers, RescaleRun, change_of, longest_s
+from headgate_lab.testing.locations import located
 
 ONLY = {
     "all": "subscale(share=false)",
@@ -128,6 +130,9 @@ class RescaleParameters:
     seed: int = 0
     """Of the state; >= 0."""
 
+    location: str | None = None
+    """Where headgate's checkpoints lie, as `located` has it; None for a directory."""
+
     def __post_init__(self) -> None:
         parse_bytes(self.state)
         for name in re.split(r"[,|]", self.only) if self.only else ():
@@ -169,6 +174,19 @@ def run(**given: Any) -> dict[str, Any]:
         ``parameters``; ``machine``.
     """
     chosen = parameters(RescaleParameters, given)
+    with located(chosen.location) as location:
+        found = _measured(replace(chosen, location=location))
+    if chosen.spark and not chosen.only:
+        progress("Spark: stop, repartition, restart")
+        found["spark"] = repartition.measure(
+            parse_bytes(chosen.state), chosen.slots_from, chosen.slots_to
+        )
+    found["judged"] = judged(found)
+    return found | {"parameters": asdict(chosen), "machine": machine()}
+
+
+def _measured(chosen: RescaleParameters) -> dict[str, Any]:
+    """Return what each strategy cost, by place."""
     found: dict[str, Any] = {"in_host": {}}
     for place in ("across_hosts", *(("in_host",) if chosen.in_host else ())):
         with tempfile.TemporaryDirectory(prefix="headgate-rescale-", dir=_memory()) as work:
@@ -182,13 +200,7 @@ def run(**given: Any) -> dict[str, Any]:
                 * chosen.repeats
             )
             found[place] = child(command, spark_env(), limit_s)
-    if chosen.spark and not chosen.only:
-        progress("Spark: stop, repartition, restart")
-        found["spark"] = repartition.measure(
-            parse_bytes(chosen.state), chosen.slots_from, chosen.slots_to
-        )
-    found["judged"] = judged(found)
-    return found | {"parameters": asdict(chosen), "machine": machine()}
+    return found
 
 
 def judged(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,7 +284,7 @@ class _Bench:
         coming = due.select(key.alias("k"), F.pmod(key, F.lit(1_000)).alias("v"), "scheduled")
         return wide.totals(loaded.unionByName(coming), newest)
 
-    def start(self, text: str, checkpoint: Path, slots: int, markers: Markers) -> Any:
+    def start(self, text: str, checkpoint: str, slots: int, markers: Markers) -> Any:
         hg = importlib.import_module("headgate")  # late: the package's front imports this engine
         writer = (
             hg.writeStream(self._totals())
@@ -280,7 +292,7 @@ class _Bench:
             .keyGroups(self.chosen.key_groups)
             .outputMode("update")
             .foreachBatch(markers.keep)
-            .option("checkpointLocation", str(checkpoint))
+            .option("checkpointLocation", checkpoint)
             .option("headgate.arrival", "scheduled")
             .option("headgate.preaggregate", "off")
             # the hosts are what they are: slots share cores
@@ -298,7 +310,7 @@ class _Bench:
     def change(self, text: str, name: str) -> RescaleRun:
         """Run one strategy and return what was seen of it."""
         chosen = self.chosen
-        checkpoint, markers = self.directory / name, Markers()
+        checkpoint, markers = f"{chosen.location or self.directory}/{name}", Markers()
         query = self.start(text, checkpoint, chosen.slots_from, markers)
         journal = _Journal(query.journal)
         journal.wait(query, lambda e: e["event"] == "batch" and e["state_rows"] >= self.keys)
@@ -311,7 +323,7 @@ class _Bench:
             query.stop()
             arguments = {"slots": chosen.slots_to, "partitioning": chosen.partitioning}
             command = Command("scale", "bench", arguments=arguments)
-            ControlFiles(checkpoint / "headgate").ask(command)
+            ControlFiles(Checkpoint(checkpoint).files).ask(command)
             query = self.start(text, checkpoint, chosen.slots_from, markers)
         else:
             query.scale(chosen.slots_to, partitioning=chosen.partitioning, by="bench")
