@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,27 @@ def appended(tables: Tables) -> Any:
     tables.spark.sql(f"drop table {table}")
     gone = tables.fails(lambda: tables.run(elastic(tables.windows(folder)), "ck-appended", start))
     return {"first": first, "again": again, "further": further, "copied": copied, "gone": gone}
+
+
+@scenario
+def looked_at(tables: Tables) -> Any:
+    """A table that is read between steps, once the session that the query began in has forgotten it."""
+    folder = "looked_at"
+    table = tables.made(folder, "k int, n bigint")
+    for number, times in FIRST[:2]:
+        tables.put(folder, number, times)
+    writer = elastic(tables.windows(folder)).trigger(processingTime="0 seconds")
+    writer = writer.option("checkpointLocation", str(tables.work / "ck-looked-at"))
+    query = writer.toTable(table, format=tables.kind)
+    query.processAllAvailable()
+    if tables.kind == "iceberg":
+        time.sleep(31.0)  # that long it keeps a table that nobody asks for
+    seen = [tables.rows(table)]
+    tables.put(folder, *FIRST[2])
+    query.processAllAvailable()
+    seen.append(tables.rows(table))
+    query.stop()
+    return seen
 
 
 @scenario

@@ -54,8 +54,13 @@ def test_each_output_is_in_a_table_once_also_if_it_comes_again(found):
     assert seen["further"] == [[0, 1], *APPENDED[:1], [1, 1], *APPENDED[1:]]
 
 
+def test_who_reads_a_table_now_and_then_sees_what_was_written_since(found):
+    assert found["looked_at"] == [[[0, 2], [1, 1]], APPENDED]
+
+
 def test_a_checkpoint_that_is_behind_its_table_is_refused(found):
-    assert "has output 2 of this query already" in found["appended"]["copied"]
+    # output 0 had no rows: no window had closed yet
+    assert "has output 3 of this query already" in found["appended"]["copied"]
     assert "has output" in found["merged_again"]["copied"]
 
 

@@ -4,7 +4,8 @@ The job of `wide`, four times, each in a process of its own: headgate and Spark 
 checkpointing, by S3A), each with its checkpoint on the local disk and on the store. The server is
 Versity's S3 on loopback. A hop before it makes each request take longer and writes it down, so requests
 and bytes are counted for both alike: what comes while the batches that count are served, whatever it is
-for (Spark's snapshots go up every minute, beside batches).
+for (Spark's snapshots go up every minute, beside batches). Then a new process starts the query for one
+more batch: with nothing in memory, all state comes from the checkpoint.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import statistics
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ from headgate_lab.bench.common import (
     spread,
 )
 from headgate_lab.bench.native import HEADGATE, ROCKSDB
-from headgate_lab.bench.wide_job import KEPT_PROGRESS, WideJob
+from headgate_lab.bench.wide_job import KEPT_PROGRESS, Served, WideJob
 from headgate_lab.testing.forward import delayed
 from headgate_lab.testing.go_servers import versity
 from headgate_lab.testing.servers import BUCKET
@@ -54,6 +54,9 @@ TARGETS = {"ratio": 1.3}
 """At most: headgate's median batch on the store over that on the disk."""
 
 _HOUR_MS = 3_600_000.0
+
+_FIRST, _SECOND = "first", "second"
+"""Lives of a part's query."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,8 @@ def run(**given: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``engines``: of each ``disk`` and ``store`` (``batch_ms``: spread, ``fill_s``; of the store also
+        ``engines``: of each ``disk`` and ``store`` (``batch_ms``: spread, ``fill_s``, ``restart_s``: from
+        the start of a query without anything in memory to the end of its first batch; of the store also
         ``requests_per_batch``, ``bytes_per_batch``, ``requests_per_hour``, ``bytes_per_hour`` and
         ``methods``, requests per batch by method) and ``ratio`` of the medians; ``over_spark`` (median
         batch of headgate over Spark's, on the store); ``targets``, ``met``; ``state_bytes``,
@@ -149,8 +153,12 @@ def _part(
         "place": place,
         "store": dict(store),
     }
-    command = [sys.executable, "-m", "headgate_lab.bench.far", "--request", json.dumps(request)]
-    return child(command, spark_env(), asked.timeout_s)
+    found: dict[str, Any] = {}
+    for life in (_FIRST, _SECOND):
+        text = json.dumps(request | {"life": life})
+        command = [sys.executable, "-m", "headgate_lab.bench.far", "--request", text]
+        found |= child(command, spark_env(), asked.timeout_s)
+    return found
 
 
 def _requests(noted: Path, part: Mapping[str, Any], batches: int) -> dict[str, Any]:
@@ -270,21 +278,25 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
     job = WideJob(writer, spark=spark, input=work / "input")
     keys = max(asked.rows, parse_bytes(asked.state) // job.entry_bytes)
     data = wide.WideInput(keys, asked.rows, asked.seed)
-    progress(f"{engine} on {place}: {keys} entries of {job.entry_bytes} B")
-    served = job.serve(data, asked.dropped_batches, asked.batches)
-    timed = [p for p in served.query.recentProgress if int(p["numInputRows"])][-asked.batches :]
-    compared = job.check(data, asked.dropped_batches + asked.batches, engine)
+    touches = asked.dropped_batches + asked.batches
+    if request["life"] == _FIRST:
+        progress(f"{engine} on {place}: {keys} entries of {job.entry_bytes} B")
+        found = _served(job.serve(data, asked.dropped_batches, asked.batches))
+    else:
+        restart_s = round(job.again(data, touches), 2)
+        found = {"restart_s": restart_s, "keys_compared": job.check(data, touches + 1, engine)}
     spark.stop()
-    began, last = (_ms(p["timestamp"]) for p in (timed[0], timed[-1]))
+    return found | {"state_bytes": keys * job.entry_bytes, "entries": keys}
+
+
+def _served(served: Served) -> dict[str, Any]:
+    batches = len(served.batch_ms)
+    timed = [p for p in served.query.recentProgress if int(p["numInputRows"])][-batches:]
     return {
         "batch_ms": spread(served.batch_ms),
-        "batch_ms_p95": statistics.quantiles([*served.batch_ms] * 2, n=20)[-1],
         "fill_s": served.fill_s,
-        "began_ms": began,
-        "ended_ms": last + served.batch_ms[-1],
-        "state_bytes": keys * job.entry_bytes,
-        "entries": keys,
-        "keys_compared": compared,
+        "began_ms": _ms(timed[0]["timestamp"]),
+        "ended_ms": _ms(timed[-1]["timestamp"]) + served.batch_ms[-1],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,14 +47,14 @@ class WideJob:
     spark : SparkSession
         Keeps `KEPT_PROGRESS` reports.
     input : Path
-        A directory that is made.
+        A directory that is made if it is not there.
     """
 
     def __init__(
         self, writer: Callable[[DataFrame], Any], *, spark: SparkSession, input: Path
     ) -> None:
         self._make, self._spark, self._input = writer, spark, input
-        input.mkdir(parents=True)
+        input.mkdir(parents=True, exist_ok=True)
         self.entry_bytes = wide.entry_bytes(spark, input)
 
     def _writer(self) -> Any:
@@ -86,6 +87,14 @@ class WideJob:
             msg = f"{len(timed)} batches counted where {batches} were wanted"
             raise EngineError(msg)
         return Served(round(sum(took_ms[:fills]) / 1e3, 2), timed, query)
+
+    def again(self, data: wide.WideInput, index: int) -> float:
+        """Start the query once more for one more batch; return the seconds until that is done."""
+        data.touch(self._input, index)
+        began_s = time.monotonic()
+        query = self._writer().format("noop").start()
+        query.awaitTermination()
+        return time.monotonic() - began_s
 
     def check(self, data: wide.WideInput, touches: int, engine: str) -> int:
         """Compare all keys that were touched with the exact answer, in one last batch.

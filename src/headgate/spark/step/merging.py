@@ -175,12 +175,15 @@ class _TableMerge:
         columns = MergedColumns(self._spec.table, there, rows)
         return self._spec.statement(SPARK, self._spec.table, _ROWS, columns)
 
-    def _merge(self, frame: DataFrame, batch: int) -> bool:
-        """Run the statement; return whether it said what it did."""
+    def _check_same(self, batch: int) -> None:
+        """Refuse a table that is gone, or was made anew since the last step."""
         with failing(self._spec.table):
             now = identity(self._session, self._spec.table)
         check_same(self._spec.table, self._identity, now, batch)
         self._identity = now
+
+    def _merge(self, frame: DataFrame) -> bool:
+        """Run the statement; return whether it said what it did."""
         rows = one_row_per_key(of_rows(self._session, analysed(frame)), self._spec)
         rows.createOrReplaceTempView(_ROWS)
         with failing(self._spec.table, self._spec.on):
@@ -192,9 +195,10 @@ class _DeltaMerge(_TableMerge):
 
     def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool | None) -> None:
         """Merge a step's rows, unless the table has them."""
+        self._check_same(batch)
         self._session.conf.set("spark.databricks.delta.write.txnAppId", writer)
         self._session.conf.set("spark.databricks.delta.write.txnVersion", str(batch))
-        if not self._merge(frame, batch) and again is False:
+        if not self._merge(frame) and again is False:
             raise ahead(self._spec.table, batch)
 
 
@@ -216,6 +220,7 @@ class _IcebergMerge(_TableMerge):
 
     def write(self, writer: str, batch: int, frame: DataFrame, *, again: bool | None) -> None:
         """Merge a step's rows, unless the table has them."""
+        self._check_same(batch)
         if not self._asked or again is None:
             last = last_merge(self._session, self._spec.table, writer, _ICEBERG)
             if not wanted(self._spec.table, last, batch, again):
@@ -223,6 +228,6 @@ class _IcebergMerge(_TableMerge):
             self._asked = True
         for key, value in zip(_ICEBERG, (writer, str(batch)), strict=True):
             self._session.conf.set(f"{self._setting}{key}", value)
-        self._merge(frame, batch)
+        self._merge(frame)
         # Iceberg keeps tables for each session, for half a minute
         self._home.catalog.refreshTable(self._spec.table)

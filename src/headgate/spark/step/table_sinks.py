@@ -99,7 +99,8 @@ def iceberg(
     known = KnownTable(
         partial(identity, spark, name), lambda: columns(spark.table(name).columns), silent=False
     )
-    return TableSink(inner, spark, name, aim, look, known)
+    refresh = partial(spark.catalog.refreshTable, name)
+    return TableSink(inner, spark, name, aim, look, known, refresh)
 
 
 def delta(
@@ -194,6 +195,8 @@ class TableSink:
     look : callable
         From the id of Spark's query to what the table knows of it.
     known : KnownTable, optional
+    refresh : callable, optional
+        Lets who reads the table in the session that the query was started in see what is written.
     """
 
     inside = False
@@ -206,6 +209,7 @@ class TableSink:
         aim: TableTarget,
         look: Callable[[str], LastCommit],
         known: KnownTable | None = None,
+        refresh: Callable[[], None] = lambda: None,
     ) -> None:
         self.description = inner.description
         self._inner = inner
@@ -214,6 +218,7 @@ class TableSink:
         self._stream = WrittenStream(spark, aim.checkpoint)
         self._look = look
         self._table = known
+        self._refresh = refresh
         self._identity: str | None = None
         self._written = False
         self._known: int | None = None
@@ -243,6 +248,8 @@ class TableSink:
                 if self._written or self._wanted(batch):
                     self._inner.write(batch, frame)
                     self._note_written()
+                    # Iceberg keeps tables for each session, for half a minute
+                    self._refresh()
         except EngineError as error:
             self._say_why(batch, error)
             raise
