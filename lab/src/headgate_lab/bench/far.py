@@ -40,7 +40,7 @@ from headgate_lab.bench.common import (
     spread,
 )
 from headgate_lab.bench.native import HEADGATE, ROCKSDB
-from headgate_lab.bench.wide_job import KEPT_PROGRESS, Served, WideJob
+from headgate_lab.bench.wide_job import KEPT_PROGRESS, WideJob, WideTimes
 from headgate_lab.testing.forward import delayed
 from headgate_lab.testing.go_servers import versity
 from headgate_lab.testing.servers import BUCKET
@@ -289,7 +289,7 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
     return found | {"state_bytes": keys * job.entry_bytes, "entries": keys}
 
 
-def _served(served: Served) -> dict[str, Any]:
+def _served(served: WideTimes) -> dict[str, Any]:
     batches = len(served.batch_ms)
     timed = [p for p in served.query.recentProgress if int(p["numInputRows"])][-batches:]
     return {

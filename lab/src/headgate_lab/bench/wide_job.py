@@ -20,7 +20,7 @@ KEPT_PROGRESS = 100_000
 
 
 @dataclass(frozen=True)
-class Served:
+class WideTimes:
     """What `WideJob.serve` saw.
 
     Attributes
@@ -61,7 +61,7 @@ class WideJob:
         frame = wide.totals(wide.source(self._spark, self._input))
         return self._make(frame).outputMode("update").trigger(availableNow=True)
 
-    def serve(self, data: wide.WideInput, dropped: int, batches: int) -> Served:
+    def serve(self, data: wide.WideInput, dropped: int, batches: int) -> WideTimes:
         """Fill state, serve the later batches, of which the first do not count.
 
         Raises
@@ -86,7 +86,7 @@ class WideJob:
         if len(timed) != batches:
             msg = f"{len(timed)} batches counted where {batches} were wanted"
             raise EngineError(msg)
-        return Served(round(sum(took_ms[:fills]) / 1e3, 2), timed, query)
+        return WideTimes(round(sum(took_ms[:fills]) / 1e3, 2), timed, query)
 
     def again(self, data: wide.WideInput, index: int) -> float:
         """Start the query once more for one more batch; return the seconds until that is done."""
