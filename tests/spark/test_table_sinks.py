@@ -76,6 +76,15 @@ def test_an_output_is_written_unless_the_table_has_it(table, known, has, batch, 
     assert asked == ["q"]
 
 
+def test_who_has_read_the_table_is_told_of_each_write(table):
+    sink, _ = table(3, 3)
+    told = []
+    sink._refresh = lambda: told.append(list(sink._inner.written))
+    for batch in (3, 4, 5):
+        sink.write(batch, "rows")
+    assert told == [[4], [4, 5]]
+
+
 def test_the_table_is_asked_until_something_was_written(table):
     sink, asked = table(3, 3)
     for batch in (3, 4, 5, 6):
