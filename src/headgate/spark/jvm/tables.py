@@ -58,13 +58,23 @@ def identity(spark: SparkSession, name: str) -> str | None:
     try:
         table = named.loaded()
         if kind(table) == "iceberg":
-            inner = table.table()
-            inner.refresh()
-            return str(inner.uuid())
+            return _iceberg_identity(spark, named, table.table())
         none = jvm(spark).scala.Option.empty()
         return str(table.deltaLog().update(False, none, none).metadata().id())
     except (PySparkException, Py4JError):
         return "" if named.exists else None
+
+
+def _iceberg_identity(spark: SparkSession, named: NamedTable, table: Jvm) -> str:
+    try:
+        table.refresh()
+    except Py4JError:
+        # the session may keep a table that is gone, for half a minute
+        catalog, identifier = named.at
+        spelt = jvm(spark).org.apache.iceberg.spark.Spark3Util.identifierToTableIdentifier
+        catalog.icebergCatalog().invalidateTable(spelt(identifier))
+        raise
+    return str(table.uuid())
 
 
 def delta_identity(spark: SparkSession, path: str) -> str:

@@ -222,7 +222,8 @@ class _IcebergMerge(_TableMerge):
         """Merge a step's rows, unless the table has them."""
         self._check_same(batch)
         if not self._asked or again is None:
-            last = last_merge(self._session, self._spec.table, writer, _ICEBERG)
+            with failing(self._spec.table):
+                last = last_merge(self._session, self._spec.table, writer, _ICEBERG)
             if not wanted(self._spec.table, last, batch, again):
                 return
             self._asked = True
