@@ -69,11 +69,11 @@ def _iceberg_identity(spark: SparkSession, named: NamedTable, table: Jvm) -> str
     try:
         table.refresh()
     except Py4JError:
-        # the session may keep a table that is gone, for half a minute
+        # the session may keep a table that is gone, or was made anew, for half a minute
         catalog, identifier = named.at
         spelt = jvm(spark).org.apache.iceberg.spark.Spark3Util.identifierToTableIdentifier
         catalog.icebergCatalog().invalidateTable(spelt(identifier))
-        raise
+        table = named.loaded().table()
     return str(table.uuid())
 
 
