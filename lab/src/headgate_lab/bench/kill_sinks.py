@@ -129,6 +129,8 @@ class IntoIceberg(IntoFiles):
 
     def read(self, spark: SparkSession, work: Path) -> DataFrame:
         """Return what is in the table."""
+        # what another session of this process wrote may be newer than what this one keeps
+        spark.catalog.refreshTable(self._name)
         return spark.table(self._name)
 
     def newest(self, work: Path) -> int:

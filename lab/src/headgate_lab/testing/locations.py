@@ -47,10 +47,10 @@ def located(location: str | None) -> Iterator[str | None]:
     """
     if location == "hdfs":
         with hdfs() as address:
-            yield f"{address}/kill"
+            yield f"{address}/checkpoints"
     elif location in _STORES:
         with _STORES[location]() as scheme:
-            yield f"{scheme}://{BUCKET}/kill"
+            yield f"{scheme}://{BUCKET}/checkpoints"
     else:
         yield location
 
