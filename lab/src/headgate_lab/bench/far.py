@@ -35,12 +35,11 @@ from headgate_lab.bench.common import (
     machine,
     parameters,
     progress,
-    require,
     spark_env,
     spread,
 )
 from headgate_lab.bench.native import HEADGATE, ROCKSDB
-from headgate_lab.bench.wide_job import KEPT_PROGRESS, WideJob, WideTimes
+from headgate_lab.bench.wide_job import KEPT_PROGRESS, WideJob, WideParameters, WideTimes
 from headgate_lab.testing.forward import delayed
 from headgate_lab.testing.go_servers import versity
 from headgate_lab.testing.servers import BUCKET
@@ -60,44 +59,18 @@ _FIRST, _SECOND = "first", "second"
 
 
 @dataclass(frozen=True)
-class FarParameters:
-    """What `run` takes."""
+class FarParameters(WideParameters):
+    """What `run` takes; each row of a batch is of another key."""
 
-    state: str = "100 MB"
-    """Size of the state: entries times their size in headgate's layout."""
+    batches: int = 40
+    engines: str = ",".join(ENGINES)
 
     delay: str = "50 ms"
     """What each request to the store takes longer."""
 
-    batches: int = 40
-    """Batches that count; >= 1."""
-
-    dropped_batches: int = 10
-    """First batches after state has its size, which do not count."""
-
-    rows: int = 10_000
-    """Rows per batch, each of another key; >= 1."""
-
-    slots: int = 2
-    """Slots of headgate, shuffle partitions of Spark, cores of both; >= 1."""
-
-    engines: str = ",".join(ENGINES)
-    """Who runs, separated by commas."""
-
-    seed: int = 0
-    """Of the input; >= 0."""
-
-    timeout_s: float = 3_600.0
-    """After this a run's process is stopped and counts as failed."""
-
     def __post_init__(self) -> None:
-        parse_bytes(self.state)
         parse_duration_s(self.delay)
-        sizes = (self.batches, self.rows, self.slots)
-        require(min(sizes) >= 1, "batches, rows and slots of far must be >= 1.")
-        require(min(self.dropped_batches, self.seed) >= 0, "dropped_batches and seed must be >= 0.")
-        unknown = set(self.engines.split(",")) - set(ENGINES)
-        require(not unknown, f"engines={self.engines} of far; use {', '.join(ENGINES)}.")
+        self.check("far", ENGINES)
 
 
 def run(**given: Any) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from headgate_lab.bench.common import (
     spread,
 )
 from headgate_lab.bench.native import ROCKSDB
-from headgate_lab.bench.wide_job import KEPT_PROGRESS, WideJob
+from headgate_lab.bench.wide_job import KEPT_PROGRESS, WideJob, WideParameters
 
 MEMORY, BOUNDED, SPARK = "memory", "bounded", "spark-rocksdb"
 """headgate with all state in memory; with a bound; Spark."""
@@ -54,11 +54,13 @@ _STRIDE = 1_000_003
 
 
 @dataclass(frozen=True)
-class SpillParameters:
+class SpillParameters(WideParameters):
     """What `run` takes."""
 
     state: str = "200 MB"
-    """Size of the state: entries times their size in headgate's layout."""
+    dropped_batches: int = 5
+    rows: int = 50_000
+    engines: str = ",".join(ENGINES)
 
     memory: str = "50 MB"
     """What the bounded runs may have of it in memory."""
@@ -66,36 +68,10 @@ class SpillParameters:
     skew: float = 1.2
     """Exponent of the keys' frequencies, as in Zipf's law; > 1. The larger, the fewer keys."""
 
-    batches: int = 20
-    """Batches that count; >= 1."""
-
-    dropped_batches: int = 5
-    """First batches of skewed keys, which do not count: groups are being moved."""
-
-    rows: int = 50_000
-    """Rows per batch; >= 1."""
-
-    slots: int = 2
-    """Slots of headgate, shuffle partitions of Spark, cores of both; >= 1."""
-
-    engines: str = ",".join(ENGINES)
-    """Who runs, separated by commas."""
-
-    seed: int = 0
-    """Of the input; >= 0."""
-
-    timeout_s: float = 3_600.0
-    """After this an engine's process is stopped and counts as failed."""
-
     def __post_init__(self) -> None:
-        parse_bytes(self.state)
         parse_bytes(self.memory)
         require(self.skew > 1.0, f"skew={self.skew:g} of spill is out of range; use more than 1.")
-        sizes = (self.batches, self.rows, self.slots)
-        require(min(sizes) >= 1, "batches, rows and slots of spill must be >= 1.")
-        require(min(self.dropped_batches, self.seed) >= 0, "dropped_batches and seed must be >= 0.")
-        unknown = set(self.engines.split(",")) - set(ENGINES)
-        require(not unknown, f"engines={self.engines} of spill; use {', '.join(ENGINES)}.")
+        self.check("spill", ENGINES)
 
 
 @dataclass(frozen=True)

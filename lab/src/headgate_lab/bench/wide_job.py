@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,56 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.errors import EngineError
+from headgate.core.size import parse_bytes
 from headgate_lab.bench import wide
-from headgate_lab.bench.common import Answer
+from headgate_lab.bench.common import Answer, require
 
 KEPT_PROGRESS = 100_000
 """Reports of batches that a session has to keep for `WideJob.serve`."""
+
+
+@dataclass(frozen=True)
+class WideParameters:
+    """What a benchmark of this job takes, whatever else it does."""
+
+    state: str = "100 MB"
+    """Size of the state: entries times their size in headgate's layout."""
+
+    batches: int = 20
+    """Batches that count; >= 1."""
+
+    dropped_batches: int = 10
+    """First batches after state has its size, which do not count; >= 0."""
+
+    rows: int = 10_000
+    """Rows per batch; >= 1."""
+
+    slots: int = 2
+    """Slots of headgate, shuffle partitions of Spark, cores of both; >= 1."""
+
+    engines: str = ""
+    """Who runs, separated by commas."""
+
+    seed: int = 0
+    """Of the input; >= 0."""
+
+    timeout_s: float = 3_600.0
+    """After this an engine's process is stopped and counts as failed."""
+
+    def check(self, name: str, engines: Sequence[str]) -> None:
+        """Refuse what is out of range.
+
+        Raises
+        ------
+        ConfigError
+        """
+        parse_bytes(self.state)
+        sizes = (self.batches, self.rows, self.slots)
+        require(min(sizes) >= 1, f"batches, rows and slots of {name} must be >= 1.")
+        first = min(self.dropped_batches, self.seed)
+        require(first >= 0, f"dropped_batches and seed of {name} must be >= 0.")
+        known = set(self.engines.split(",")) <= set(engines)
+        require(known, f"engines={self.engines} of {name}; use {', '.join(engines)}.")
 
 
 @dataclass(frozen=True)
