@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -201,6 +202,28 @@ def test_a_childs_progress_is_seen_while_it_runs_and_its_other_words_only_if_it_
     assert capfd.readouterr().err == "half way\n"
     with pytest.raises(EngineError, match="JVM noise"):
         child([sys.executable, "-c", says + "sys.exit(1)"], spark_env(), 60)
+
+
+def test_a_child_is_done_when_it_ends_and_what_it_leaves_ends_with_it():
+    leaves = (
+        "import subprocess as s, sys;"
+        "left = s.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
+        "print('{\"pid\": %d}' % left.pid)"
+    )
+    # shorter than what is left sleeps, with its output open
+    pid = child([sys.executable, "-c", leaves], spark_env(), 60)["pid"]
+    for _ in range(200):  # a kill takes its time
+        if not _running(pid):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"process {pid} is still there")
+
+
+def _running(pid: int) -> bool:
+    try:
+        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
 
 
 def test_ratios_stand_beside_their_targets():

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -271,36 +271,43 @@ def medians(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def child(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
     """Run a process whose last line on stdout is JSON, and return that.
 
-    In a process group of its own: when it takes too long, what it started is stopped with it.
+    In a process group of its own, and what it started ends with it: RocksDB can keep a JVM from exiting.
 
     Raises
     ------
     EngineError    It failed or took longer than `timeout_s`; with the end of what it said.
     """
-    with tempfile.TemporaryFile() as said, terminate_as_exit(), _progress_fd() as told:
+    with (
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as said,
+        terminate_as_exit(),
+        _progress_fd() as told,
+    ):
         process = subprocess.Popen(
             command,
             env={**env, _PROGRESS_FD: str(told)},
-            stdout=subprocess.PIPE,
+            stdout=out,
             stderr=said,
             start_new_session=True,
             pass_fds=(told,),
         )
         try:
-            out, _ = process.communicate(timeout=timeout_s)
-        except BaseException as error:
-            # an interrupt too: the JVM below a killed benchmark would keep its cores
-            os.killpg(process.pid, signal.SIGKILL)
+            # not until its output ends: a JVM that outlives it has that open
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            msg = f"{' '.join(command[:4])} ... took longer than {timeout_s:g} s"
+            raise EngineError(msg) from error
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            if isinstance(error, subprocess.TimeoutExpired):
-                msg = f"{' '.join(command[:4])} ... took longer than {timeout_s:g} s"
-                raise EngineError(msg) from error
-            raise
         if process.returncode != 0:
             said.seek(0)
             msg = f"exit code {process.returncode}: {_reason(said.read().decode(errors='replace'))}"
             raise EngineError(msg)
-    result: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
+        out.seek(0)
+        lines = out.read().decode().splitlines()
+    result: dict[str, Any] = json.loads(lines[-1])
     return result
 
 
