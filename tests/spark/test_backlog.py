@@ -30,7 +30,7 @@ def test_waiting_records_of_a_damaged_file_are_not_served(tmp_path: Path) -> Non
     checkpoint = Checkpoint(str(tmp_path))
     checkpoint.open({})
     table = pa.table({"k": list(range(100))})
-    kept = table_payload(checkpoint, "backlog", "waits", table, inline=False)
+    kept = table_payload(checkpoint, "backlog", "waits", table, inline_bytes=0)
     assert kept is not None
     waiting = {"0": [["waits", 10, 2, 0.0]], "1": [["waits", 50, 1, 0.0]]}
     told = facts(slot_of=[0, 1], backlog=waiting, waiting_crc32={"waits": kept.crc32})

@@ -93,7 +93,7 @@ def test_what_waits_for_a_group_goes_to_its_new_slot_in_its_order(tmp_path):
     crc32 = {}
     for name, first in (("older", 0), ("newer", 100)):
         table = pa.table({"k": list(range(first, first + 10))})
-        crc32[name] = table_payload(checkpoint, "backlog", name, table, inline=False).crc32
+        crc32[name] = table_payload(checkpoint, "backlog", name, table, inline_bytes=0).crc32
     job = one_group("all-at-once")
     job.state.backlog = {
         MOVED: [["older", 2, 2, 0], ["newer", 5, 1, 0]],

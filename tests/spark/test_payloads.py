@@ -34,7 +34,7 @@ class Store:
 
 def test_files_of_a_task_go_to_a_store_side_by_side() -> None:
     store: Any = Store()
-    with TaskFiles(store) as writes:
+    with TaskFiles(store, 64) as writes:
         first = payload(writes, "changelog", "a", LARGE)
         payload(writes, "output", "b", LARGE)
         assert payload(writes, "output", "c", b"small").data == b"small"
@@ -46,7 +46,7 @@ def test_a_file_that_is_not_there_keeps_the_report_from_naming_it() -> None:
     store: Any = Store()
 
     def write() -> None:
-        with TaskFiles(store) as writes:
+        with TaskFiles(store, 64) as writes:
             payload(writes, "changelog", "a", LARGE)
             payload(writes, "output", "bad", LARGE)
 
@@ -58,6 +58,6 @@ def test_a_file_that_is_not_there_keeps_the_report_from_naming_it() -> None:
 def test_on_a_disk_a_file_is_there_at_once(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "ck")
     checkpoint.open({})
-    with TaskFiles(checkpoint) as writes:
+    with TaskFiles(checkpoint, 2) as writes:
         payload(writes, "output", "a", LARGE)
         assert checkpoint.read_file("output", "a") == LARGE

@@ -136,7 +136,7 @@ def _columns(rows: I64) -> dict[str, pa.Array]:
     return columns
 
 
-def open_blob(blob: bytes | mmap.mmap) -> Blob:
+def open_blob(blob: bytes | mmap.mmap | memoryview) -> Blob:
     """Read a blob, without copying it.
 
     Raises

@@ -19,6 +19,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from headgate.state.manifest import (
     SOURCES,
     BlobEntry,
     Manifest,
+    SectionEntry,
     damaged,
     file_name,
     json_line,
@@ -52,6 +54,7 @@ from headgate.state.manifest import encode as encode_manifest
 from headgate.state.place import files_at
 from headgate.state.ports import Chain, Section
 from headgate.state.recent import Recent
+from headgate.state.spool import Spool
 
 _DIRECTORIES = ("intents", "manifests", *KINDS)
 _IDENTITY = "identity.json"
@@ -67,6 +70,9 @@ kept, with room for fewer almost none (measured; docs/design/0072). This holds 3
 _OBJECTS_PER_BYTE = 2
 """What a manifest takes once it is read, for each byte of its file; as measured there."""
 
+_AT_ONCE = 16
+"""Requests to a store at a time. Chosen."""
+
 _KEPT_S = 60.0
 """How long it is kept when nobody reads any more. Chosen: a migration's errands follow each other within
 a second or two."""
@@ -75,16 +81,6 @@ _MAPPED_FOR_ONE = 32
 """So many mapped bytes count as one that is kept: addresses, and pages that the system may take. A slot
 that is rebuilt walks the chains of its key groups one after the other, and each goes through every
 large file of the past."""
-
-
-def due_for_snapshot(group: int, step: int, every: int) -> bool:
-    """Return whether `group` writes a full section in `step`, if it writes one at all.
-
-    Each group is due once in `every` steps, and about as many groups in each step. A group that is
-    due should write even if the step left it alone, unless its newest section is full already: else
-    one that is touched at the wrong moments only never gets a snapshot.
-    """
-    return (step + group) % every == 0
 
 
 class Checkpoint:
@@ -129,7 +125,10 @@ class Checkpoint:
         self._job: str | None = None
         self._manifests: Recent[Manifest] = Recent(_CACHE_BYTES)
         self._blobs: Recent[Blob] = Recent(_CACHE_BYTES)
+        self._spool = Spool()
         self._read_s = time.monotonic()
+        self._next_back, self._along = NO_STEP, 0
+        """The step before those that were read last, and how many came along with the last one."""
         self._garbage = Garbage(self.files, self.read)
 
     @property
@@ -262,12 +261,40 @@ class Checkpoint:
         manifest = self._manifests.get(step)
         if manifest is not None:
             return manifest
+        before = self._steps_before(step)
+        if not before:
+            return self._read(step)
+        with ThreadPoolExecutor(len(before) + 1) as pool:
+            wanted = pool.submit(self._read, step)
+            for one in before:
+                pool.submit(self._read, one)  # who needs it reads it again, should it fail
+        return wanted.result()
+
+    def _steps_before(self, step: int) -> list[int]:
+        """Return the steps to read along with one: chains go back, and a store takes its time for each.
+
+        None at first, then twice as many each time that the next one is asked for.
+        """
+        if not self.files.shared:
+            return []
+        goes_on = step == self._next_back
+        self._along = min(2 * self._along + 1, _AT_ONCE - 1) if goes_on else 0
+        self._next_back = step - self._along - 1
+        steps = range(max(self._next_back + 1, 0), step)
+        return [before for before in steps if self._manifests.get(before) is None]
+
+    def _read(self, step: int) -> Manifest:
         name = self._file(step)
         raw = self.files.get(_manifest_name(step))
         manifest = decode_manifest(raw, name)
         if manifest.step != step or self._job not in (None, manifest.job):
             raise damaged(name, f"it is step {manifest.step} of job {manifest.job}")
-        self._manifests.put(step, manifest, _OBJECTS_PER_BYTE * len(raw))
+        # chains come by each step once per key group, and what is in the manifest is most of it
+        payloads = {name: self._spool.put(data) for name, data in manifest.payloads.items()}
+        away = sum(len(data) for data in payloads.values() if isinstance(data, memoryview))
+        cost = _OBJECTS_PER_BYTE * (len(raw) - away) + away // _MAPPED_FOR_ONE
+        manifest = replace(manifest, payloads=payloads)
+        self._manifests.put(step, manifest, cost)
         return manifest
 
     def commit(self, manifest: Manifest) -> Manifest:
@@ -377,22 +404,26 @@ class Checkpoint:
         opened = self._blobs.get(key)
         if opened is None:
             entry = manifest.blobs[index]
-            raw = self._blob_bytes(manifest, entry)
-            opened = open_blob(raw)
-            cost = len(raw) if isinstance(raw, bytes) else len(raw) // _MAPPED_FOR_ONE
-            self._blobs.put(key, opened, cost)
+            opened = self._keep(key, self._blob_bytes(manifest, entry))
         return opened
 
-    def _blob_bytes(self, manifest: Manifest, entry: BlobEntry) -> bytes | mmap.mmap:
+    def _keep(self, key: object, raw: bytes | mmap.mmap | memoryview) -> Blob:
+        kept = self._spool.put(raw) if isinstance(raw, bytes) else raw
+        opened = open_blob(kept)
+        cost = len(kept) if isinstance(kept, bytes) else len(kept) // _MAPPED_FOR_ONE
+        self._blobs.put(key, opened, cost)
+        return opened
+
+    def _blob_bytes(self, manifest: Manifest, entry: BlobEntry) -> bytes | mmap.mmap | memoryview:
         if entry.name is not None:
             data = self.files.get_large(_named("changelog", entry.name))
             self._compare_file(data, "changelog", entry.name, entry.length, entry.crc32)
             return data
         assert entry.inline is not None, "decode checked it"
-        data = manifest.payloads[entry.inline]
-        if len(data) != entry.length or zlib.crc32(data) != entry.crc32:
+        payload = manifest.payloads[entry.inline]
+        if len(payload) != entry.length or zlib.crc32(payload) != entry.crc32:
             raise damaged(self._file(manifest.step), f"payload {entry.inline}")
-        return data
+        return payload
 
     # Chains.
 
@@ -407,7 +438,7 @@ class Checkpoint:
         """
 
         def sections(token: str) -> Sequence[Section]:
-            found: list[Section] = []
+            found: list[tuple[Manifest, SectionEntry]] = []
             step = head_step
             while step != NO_STEP:
                 manifest = self.read(step)
@@ -417,14 +448,30 @@ class Checkpoint:
                     raise damaged(name, f"it lacks the section of {operator}, key group {group}")
                 if entry.ref.token == token:
                     break
-                found.append(decode(self.blob(manifest, entry.blob), entry.ref))
+                found.append((manifest, entry))
                 if entry.ref.full:
                     break
                 step = entry.previous_step
-            found.reverse()
-            return found
+            if self.files.shared:
+                self._fetch(found)
+            return [decode(self.blob(m, entry.blob), entry.ref) for m, entry in reversed(found)]
 
         return sections
+
+    def _fetch(self, chain: Sequence[tuple[Manifest, SectionEntry]]) -> None:
+        """Read the blobs of a chain that are not known, several at a time."""
+        wanted = {
+            (manifest.step, manifest.digest, entry.blob): (manifest, manifest.blobs[entry.blob])
+            for manifest, entry in chain
+        }
+        new = {key: of for key, of in wanted.items() if of[1].name and self._blobs.get(key) is None}
+        if len(new) < 2:  # noqa: PLR2004 -- alone it is read when it is wanted
+            return
+        with ThreadPoolExecutor(min(len(new), _AT_ONCE)) as pool:
+            for key, raw in zip(
+                new, pool.map(lambda of: self._blob_bytes(*of), new.values()), strict=True
+            ):
+                self._keep(key, raw)
 
     # Care.
 
@@ -437,6 +484,7 @@ class Checkpoint:
         if time.monotonic() - self._read_s >= kept_s:
             self._manifests.clear()
             self._blobs.clear()
+            self._spool.clear()
 
     def collect_garbage(self, latest: Manifest) -> int:
         """Remove what no restart can need; return how many files went.

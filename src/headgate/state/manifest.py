@@ -124,7 +124,7 @@ class Manifest:
     files: tuple[FileEntry, ...] = ()
     engine: Mapping[str, Any] = field(default_factory=dict)
     previous: str | None = None
-    payloads: Mapping[str, bytes] = field(default_factory=dict)
+    payloads: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     digest: str = field(default="", compare=False)
 
     def checksums(self, kind: str) -> dict[str, int]:

@@ -13,6 +13,7 @@ from headgate.operators.spec import NEVER_US
 from headgate.spark.job.reports import Report
 from headgate.state.manifest import Manifest
 from headgate.state.ports import EMPTY_TOKEN
+from headgate.state.snapshots import LEAST, due, steps_between
 
 Segment = list[Any]
 """[file in the checkpoint's backlog, first row, rows, when it was deferred (ms)]; and a fifth, the
@@ -37,8 +38,8 @@ class JobConfig:
         Time a slot may serve per batch; None serves everything, as plain Spark does.
     mode : str
         append, update or complete.
-    snapshot_every : int
-        Steps between two full sections of a key group. Chosen, not tuned.
+    snapshot_every : int or None
+        Steps between two full sections of a key group; None: as `headgate.state.snapshots` has it.
     attempts : int
         Executions of a batch before the query fails.
     preaggregate : str
@@ -70,7 +71,7 @@ class JobConfig:
     slots_max: int = 128
     budget_s: float | None = None
     mode: str = "append"
-    snapshot_every: int = 32
+    snapshot_every: int | None = None
     attempts: int = 4
     preaggregate: str = "auto"
     keep_late: bool = False
@@ -111,6 +112,8 @@ class OperatorState:
     stands_us : dict of int to int
         Of key groups that are split, or were in the last step: the watermark that all records allow
         that came before the next step.
+    changed_rows : float or None
+        Entries that a step changes, smoothed; None where nothing is known. Not written down.
     """
 
     assignment: Assignment
@@ -124,6 +127,7 @@ class OperatorState:
     rate_per_s: dict[int, float] = field(default_factory=dict)
     held: frozenset[int] = frozenset()
     stands_us: dict[int, int] = field(default_factory=dict)
+    changed_rows: float | None = None
 
     @classmethod
     def fresh(cls, slots: int, key_groups: int) -> OperatorState:
@@ -224,6 +228,19 @@ class OperatorState:
             mine = [report for report in reports if report.slot in shares]
             allowed = [r.apart_holds_us.get(group, int(NEVER_US)) for r in mine]
             self.stands_us[group] = min([*allowed, *(r.watermark_us for r in mine)], default=0)
+        sections = [ref for report in reports for ref in report.sections.values()]
+        changed = float(sum(ref.row_count for ref in sections if not ref.full))
+        known = changed if self.changed_rows is None else self.changed_rows
+        self.changed_rows = known + _CHANGED_GAIN * (changed - known)
+
+    def due_for_snapshot(self, step: int, every: int | None) -> list[int]:
+        """Return the key groups that write a full section; `every` as of `JobConfig`."""
+        if every is not None:
+            return due(step, self.steps, self.full_steps, every)
+        every = LEAST
+        if self.changed_rows is not None:
+            every = steps_between(sum(self.rows), self.changed_rows, len(self.rows))
+        return due(step, self.steps, self.full_steps, every, turn=every // LEAST)
 
     def nothing_due(self, watermark_us: int) -> None:
         """Note that a batch without rows had nothing to do up to a watermark."""
@@ -353,6 +370,9 @@ def split_of(given: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
 _PROBE_RATE_PER_S = 100.0
 """Rows per second that a slot is given before any has served one: records of 10 ms, a query of something
 remote each, then fill the budget and no more. Cheap ones wait a step. Chosen, not tuned."""
+
+_CHANGED_GAIN = 0.1
+"""Weight of a step in `OperatorState.changed_rows`. Chosen."""
 
 _RATE_MAX_PER_S = 10_000_000.0
 """No slot serves more; keeps the raising of a rate within bounds."""

@@ -140,10 +140,10 @@ WINDOWS = Option(
     f'"{SLICES}" or "{WHOLE}"',
     "whether overlapping windows are kept as slices that they share, or each by itself as in Spark",
 )
-SNAPSHOT_EVERY = Option(
+SNAPSHOT_EVERY: Option[int | None] = Option(
     "headgate.snapshotEvery",
     _whole(1),
-    32,
+    None,
     "a whole number of 1 or more",
     "steps between two full sections of a key group",
 )

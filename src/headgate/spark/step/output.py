@@ -105,7 +105,8 @@ class Outputs:
             if "file" in entry:
                 known = by_name[f"output/{entry['file']}"]
                 entry.setdefault("crc32", known.crc32)
-        return cls(entries, dict(manifest.payloads))
+        named = [entry["inline"] for entry in entries if "inline" in entry]
+        return cls(entries, {name: bytes(manifest.payloads[name]) for name in named})
 
 
 @dataclass(frozen=True)

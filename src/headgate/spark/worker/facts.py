@@ -13,7 +13,7 @@ from pyspark import TaskContext
 
 from headgate.operators.step import GroupState, Request
 from headgate.spark.worker.payloads import read_table
-from headgate.state.checkpoint import Checkpoint, due_for_snapshot
+from headgate.state.checkpoint import Checkpoint
 from headgate.state.ports import Chain
 
 
@@ -56,10 +56,10 @@ class SlotFacts(_Told):
     held : sequence of int
         Key groups that are not served, since a migration has them.
     tokens : sequence of str
-    steps, full_steps, emitted_us, due_us : sequence of int
+    steps, emitted_us, due_us : sequence of int
         As of `OperatorState`, one entry per key group.
-    snapshot_every : int
-        Steps between two full sections of a key group.
+    snapshots : sequence of int
+        Key groups that write a full section.
     backlog : mapping
         Segments by key group, which is text here as JSON has it.
     waiting_crc32 : mapping of str to int
@@ -101,10 +101,9 @@ class SlotFacts(_Told):
     held: Sequence[int]
     tokens: Sequence[str]
     steps: Sequence[int]
-    full_steps: Sequence[int]
     emitted_us: Sequence[int]
     due_us: Sequence[int]
-    snapshot_every: int
+    snapshots: Sequence[int]
     backlog: Mapping[str, Sequence[Sequence[Any]]]
     waiting_crc32: Mapping[str, int]
     quotas: Sequence[int] | None
@@ -139,18 +138,13 @@ class SlotFacts(_Told):
         self, slot: int, token: str, watermark_us: int, checkpoint: Checkpoint, operator: str
     ) -> Request:
         """Return what is asked of `slot`."""
-        held = frozenset(self.held)
+        held, whole = frozenset(self.held), frozenset(self.snapshots)
         groups = {
             g: GroupState(
                 self.tokens[g],
                 self.emitted_us[g],
                 self.due_us[g],
-                # a group whose newest section is a full one has nothing to gain from another
-                snapshot=(
-                    g not in held
-                    and self.steps[g] > self.full_steps[g]
-                    and due_for_snapshot(g, self.step, self.snapshot_every)
-                ),
+                snapshot=g in whole and g not in held,
                 stands_us=self.stands_us.get(str(g)),
                 split=str(g) in self.split,
             )

@@ -16,6 +16,10 @@ from headgate.state.checkpoint import Checkpoint
 INLINE_BYTES = 256 * 1024
 """Up to here bytes travel in the report, and the driver writes one bundle for all slots."""
 
+_BUNDLE_BYTES = 1 << 20
+"""What a bundle may have where each file is a request to a store, should that be more. Chosen: a restart
+reads the bundles of some hundred steps."""
+
 _AT_ONCE = 4
 """Files that a task may have: changelog, output, what waits and what was late."""
 
@@ -35,10 +39,19 @@ class TaskFiles:
     Parameters
     ----------
     checkpoint : Checkpoint
+    tasks : int
+        How many tasks' bytes are in one bundle.
+
+    Attributes
+    ----------
+    inline_bytes : int
+        Up to here bytes travel in the report.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, tasks: int) -> None:
         self._checkpoint = checkpoint
+        share = _BUNDLE_BYTES // tasks if checkpoint.files.shared else 0
+        self.inline_bytes = max(INLINE_BYTES, share)
         self._pool: ThreadPoolExecutor | None = None
         self._begun: list[Future[None]] = []
 
@@ -70,11 +83,11 @@ class TaskFiles:
 
 
 def payload(
-    checkpoint: TakesFiles, kind: str, token: str, data: bytes, *, inline: bool = True
+    checkpoint: TakesFiles, kind: str, token: str, data: bytes, *, inline_bytes: int = INLINE_BYTES
 ) -> Payload:
     """Return bytes as a report carries them: themselves, or the name of the file they went to."""
     crc32 = zlib.crc32(data)
-    if inline and len(data) < INLINE_BYTES:
+    if len(data) < inline_bytes:
         return Payload(data, None, len(data), crc32)
     checkpoint.write_file(kind, token, data)
     return Payload(None, token, len(data), crc32)
@@ -86,7 +99,7 @@ def table_payload(
     token: str,
     table: pa.Table | pa.RecordBatch | None,
     *,
-    inline: bool = True,
+    inline_bytes: int = INLINE_BYTES,
 ) -> Payload | None:
     """Return a table as a report carries it; None for one without rows."""
     if table is None or table.num_rows == 0:
@@ -94,7 +107,7 @@ def table_payload(
     stream = io.BytesIO()
     with pa.ipc.new_stream(stream, table.schema) as writer:
         writer.write(table)
-    return payload(checkpoint, kind, token, stream.getvalue(), inline=inline)
+    return payload(checkpoint, kind, token, stream.getvalue(), inline_bytes=inline_bytes)
 
 
 def read_table(data: bytes) -> pa.Table:

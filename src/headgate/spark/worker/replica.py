@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from headgate.journal.histogram import counts_of, sparse_of
 from headgate.spark.job.reports import Payload, ReplicaReport
 from headgate.spark.worker.facts import ReplicaFacts
-from headgate.spark.worker.payloads import TakesFiles, TaskFiles, payload, read_table
+from headgate.spark.worker.payloads import INLINE_BYTES, TakesFiles, TaskFiles, payload, read_table
 from headgate.spark.worker.whereabouts import ran
 from headgate.state.checkpoint import Checkpoint
 
@@ -92,9 +92,9 @@ class ReplicaTask:
         ]
         left = feed.finish()
         latency_ms = feed.latency_ms
-        with TaskFiles(checkpoint) as writes:
+        with TaskFiles(checkpoint, len(facts.quotas)) as writes:
             output = _kept(writes, "output", outputs)
-            waits = _kept(writes, "backlog", left, inline=False)
+            waits = _kept(writes, "backlog", left, inline_bytes=0)
         report = ReplicaReport(
             step=facts.step,
             attempt=facts.attempt,
@@ -292,7 +292,11 @@ def _backlog(
 
 
 def _kept(
-    writes: TakesFiles, kind: str, batches: list[pa.RecordBatch], *, inline: bool = True
+    writes: TakesFiles,
+    kind: str,
+    batches: list[pa.RecordBatch],
+    *,
+    inline_bytes: int = INLINE_BYTES,
 ) -> Payload | None:
     """Keep rows in the report, or in a file of the checkpoint."""
     if not batches:
@@ -301,4 +305,4 @@ def _kept(
     with pa.ipc.new_stream(stream, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    return payload(writes, kind, uuid.uuid4().hex, stream.getvalue(), inline=inline)
+    return payload(writes, kind, uuid.uuid4().hex, stream.getvalue(), inline_bytes=inline_bytes)

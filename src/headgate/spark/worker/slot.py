@@ -96,7 +96,7 @@ class SlotTask:
             )
         faults.dawdle(served.served_rows)
         done = time.perf_counter()
-        with TaskFiles(checkpoint) as writes:
+        with TaskFiles(checkpoint, max(facts.slot_of) + 1) as writes:
             report = _report(self, facts, slot, request, consumed, served, writes)
         report = replace(report, stage=context.stageId(), tiering=store.tiering())
         phases = {
@@ -182,6 +182,7 @@ def _report(
     waiting, segments = _waiting(facts, slot, served)
     shares = facts.shares_at(slot)
     latency, weights = served.latency
+    most = writes.inline_bytes
     return Report(
         step=facts.step,
         attempt=facts.attempt,
@@ -191,10 +192,12 @@ def _report(
         consumed=consumed,
         groups={g: (d.emitted_us, d.due_us, d.rows) for g, d in served.groups.items()},
         sections=refs,
-        changelog=payload(writes, "changelog", token, blob) if blob else None,
-        output=table_payload(writes, "output", token, served.output) if keeps_output else None,
-        waiting=table_payload(writes, "backlog", token, waiting, inline=False),
-        late=table_payload(writes, "late", token, late, inline=False),
+        changelog=payload(writes, "changelog", token, blob, inline_bytes=most) if blob else None,
+        output=table_payload(writes, "output", token, served.output, inline_bytes=most)
+        if keeps_output
+        else None,
+        waiting=table_payload(writes, "backlog", token, waiting, inline_bytes=0),
+        late=table_payload(writes, "late", token, late, inline_bytes=0),
         output_rows=served.output.num_rows,
         late_rows=served.late.num_rows,
         segments=segments,
