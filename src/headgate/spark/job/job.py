@@ -371,7 +371,7 @@ _PROBE_RATE_PER_S = 100.0
 """Rows per second that a slot is given before any has served one: records of 10 ms, a query of something
 remote each, then fill the budget and no more. Cheap ones wait a step. Chosen, not tuned."""
 
-_CHANGED_GAIN = 0.1
+_CHANGED_GAIN = 0.25
 """Weight of a step in `OperatorState.changed_rows`. Chosen."""
 
 _RATE_MAX_PER_S = 10_000_000.0
