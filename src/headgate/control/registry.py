@@ -10,6 +10,7 @@ from typing import TypeVar
 from headgate.control.decorators import ActionLimit, Cooldown, Hysteresis
 from headgate.control.estimators.forecast import daily_blend
 from headgate.control.installed import POLICIES, installed
+from headgate.control.policies.conttune import ContTune
 from headgate.control.policies.dabs import Dabs
 from headgate.control.policies.dhalion import Dhalion
 from headgate.control.policies.drs import Drs, DrsBalanced
@@ -43,6 +44,7 @@ DEFAULT = "unified"
 """What steers a query that has an SLO and names no policy."""
 
 _POLICIES: Mapping[str, Callable[..., Policy]] = {
+    "conttune": ContTune,
     "dhalion": Dhalion,
     "drs": Drs,
     "drs-lb": DrsBalanced,
