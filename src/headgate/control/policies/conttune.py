@@ -223,7 +223,7 @@ class ContTune:
             if not ability or (not history.tuning and means.rate >= self._low * ability):
                 continue
             wanted, why = self._fewest(history, view.slots, means.rate / self._target)
-            change = rescaled(view, wanted) if wanted < view.slots else None
+            change = rescaled(view, wanted)
             history.tuning = change is not None
             if change is not None:
                 changes[name] = change
