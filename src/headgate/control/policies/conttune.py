@@ -32,17 +32,7 @@ _ROUNDING = 1e-9
 
 @dataclass
 class _History:
-    """What is known of one operator.
-
-    Attributes
-    ----------
-    abilities : dict of int to deque of float
-        The newest processing abilities by number of slots, records per second.
-    most : int
-        The most slots that it ever had.
-    tuning : bool
-        Whether slots are being taken from it, or are about to be.
-    """
+    """Of one operator the newest abilities by slots, the most slots it had, whether it is tuned."""
 
     abilities: defaultdict[int, deque[float]] = field(
         default_factory=lambda: defaultdict(lambda: deque(maxlen=_KEPT))
@@ -85,7 +75,8 @@ class ContTune:
     interval_s : float
         Between two looks, more than 0, in seconds, counted from the last change.
     alpha : int
-        Slots from the nearest observation up to which the process is trusted, at least 0.
+        Slots from the nearest observation up to which the process is trusted, at least 0; the paper
+        has 3 and 0.
     low : float
         Share of its ability, in [0, 1], below which an operator at rest is tuned.
     target : float
@@ -110,6 +101,8 @@ class ContTune:
     - Big goes to the most slots ever had before it doubles: read off the paper's bound on
       reconfigurations, log2 of that number in all and one per tuning.
     - Small only ever takes slots, for only then is the acquisition above 0.
+    - True rates hold under backpressure as well, so abilities are noted there, too; the authors note
+      them of jobs that keep up. Without it, too few slots would be tried again and again.
     - The length scale is the likeliest of six, with the variance that goes with each in closed form
       (it does not change the mean), where the authors search both by gradient from 2.5 slots;
       observations have a noise of 1 %, where theirs have next to none, and a little drawn.
