@@ -150,7 +150,7 @@ def test_what_was_tried_says_more_than_the_line() -> None:
     assert not job.look(a=at(4, 355.0, 90.0))
     decision = job.look(a=at(8, 350.0, 60.0))
     assert slots(decision) == {"a": 4}
-    assert "a Gaussian process, 0 slots from what was tried," in decision.reason
+    assert "a Gaussian process (nearest tried 0 off)" in decision.reason
     new = Job(low=1.0, alpha=0)
     assert slots(new.look(a=at(8, 350.0, 60.0))) == {"a": 6}
 

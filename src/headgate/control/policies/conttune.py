@@ -237,7 +237,7 @@ class ContTune:
             fewest = 1 + int(enough[0])
             nearest = min(abs(fewest - p) for p in tried)
             if nearest <= self._alpha:
-                return fewest, f"a Gaussian process, {nearest} slots from what was tried,"
+                return fewest, f"a Gaussian process (nearest tried {nearest} off)"
         demand = need * now / tried[now]
         return max(1, math.ceil(min(demand, now) - _ROUNDING)), "DS2's line"
 
