@@ -21,6 +21,7 @@ from headgate.core.errors import ConfigError
 # Each with an interval of one cycle, or else most of them would never decide within a test.
 EAGER = {
     "conttune": "conttune(interval_s=0.5)",
+    "daedalus": "daedalus(interval_s=0.5, warmup_s=0, grace_s=0, settle_s=0)",
     "dhalion": "dhalion(interval_s=0.5)",
     "drs": "drs(0.2, interval_s=0.5)",
     "drs-lb": "drs-lb(0.2, interval_s=0.5)",

@@ -13,6 +13,7 @@ from headgate.core.errors import ConfigError
 def test_the_names_of_all_policies_are_known() -> None:
     expected = (
         "conttune",
+        "daedalus",
         "dhalion",
         "drs",
         "drs-lb",
@@ -79,6 +80,7 @@ def test_limits_in_a_text_are_put_around_the_policy() -> None:
     [
         ("streamswich", r'unknown policy "streamswich"; did you mean "streamswitch"\?'),
         ("x", 'unknown policy "x"; known: conttune, dhalion, drs, '),
+        ("x", 'unknown policy "x"; known: daedalus, dhalion, drs, '),
         ("drs(epsilom=0.4)", r'drs has no parameter "epsilom"; did you mean "epsilon"\?'),
         ("static(8, 9)", "static takes 1 parameters: n"),
         ("static(8.5)", "static: n=8.5 is not a whole number"),

@@ -12,6 +12,7 @@ from headgate.control.estimators.forecast import daily_blend
 from headgate.control.installed import POLICIES, installed
 from headgate.control.policies.conttune import ContTune
 from headgate.control.policies.dabs import Dabs
+from headgate.control.policies.daedalus import Daedalus
 from headgate.control.policies.dhalion import Dhalion
 from headgate.control.policies.drs import Drs, DrsBalanced
 from headgate.control.policies.ds2 import Ds2
@@ -45,6 +46,7 @@ DEFAULT = "unified"
 
 _POLICIES: Mapping[str, Callable[..., Policy]] = {
     "conttune": ContTune,
+    "daedalus": Daedalus,
     "dhalion": Dhalion,
     "drs": Drs,
     "drs-lb": DrsBalanced,
