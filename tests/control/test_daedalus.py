@@ -191,7 +191,14 @@ def test_a_second_in_which_more_arrives_than_is_sustained_adds_nothing() -> None
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("interval_s", 0.0), ("horizon_s", 0.0), ("grace_s", -1.0), ("downtime_s", -1.0)],
+    [
+        ("interval_s", 0.0),
+        ("horizon_s", 0.0),
+        ("horizon_s", 1e300),
+        ("checkpoint_s", 1e300),
+        ("grace_s", -1.0),
+        ("downtime_s", -1.0),
+    ],
 )
 def test_a_parameter_out_of_range_is_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"daedalus: {name}="):

@@ -24,6 +24,7 @@ _STEP_S = 1.0
 _LAG_S = 1.0
 """No scale-in while more waits than the slots complete in so long."""
 
+_DAY_S = 86_400.0
 _ROUNDING = 1e-9
 
 
@@ -90,14 +91,14 @@ class Daedalus:
     interval_s : float
         Between two decisions, seconds; > 0.
     horizon_s : float
-        How far the workload is forecast, seconds; > 0.
+        How far the workload is forecast, seconds; > 0, at most a day.
     target_recovery_s : float
         Within which a change must be caught up, seconds; >= 0.
     grace_s, settle_s, warmup_s : float
         After a change, and after the start: how long nothing changes, only what must, and how long
         utilisation does not count yet; seconds, >= 0.
     checkpoint_s : float
-        The interval of checkpoints, all of which is replayed at worst, seconds; >= 0.
+        The interval of checkpoints, all of which is replayed at worst, seconds; from 0 to a day.
     downtime_s : float
         The downtime of a scale-out before one was seen, twice that of a scale-in; seconds, >= 0.
 
@@ -127,17 +128,18 @@ class Daedalus:
         checkpoint_s: float = 10.0,
         downtime_s: float = 30.0,
     ) -> None:
-        above = {"interval_s": interval_s, "horizon_s": horizon_s}
+        check_range("daedalus", "interval_s", interval_s, 0.0, above=True)
+        check_range("daedalus", "horizon_s", horizon_s, 0.0, _DAY_S, above=True)
+        check_range("daedalus", "checkpoint_s", checkpoint_s, 0.0, _DAY_S)
         least = {
             "target_recovery_s": target_recovery_s,
             "grace_s": grace_s,
             "settle_s": settle_s,
             "warmup_s": warmup_s,
-            "checkpoint_s": checkpoint_s,
             "downtime_s": downtime_s,
         }
-        for name, value in (above | least).items():
-            check_range("daedalus", name, value, 0.0, above=name in above)
+        for name, value in least.items():
+            check_range("daedalus", name, value, 0.0)
         self._interval_s, self._target_s = interval_s, target_recovery_s
         self._grace_s, self._settle_s, self._warmup_s = grace_s, settle_s, warmup_s
         self._ahead = max(1, round(horizon_s / _STEP_S))
