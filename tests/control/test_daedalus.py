@@ -71,6 +71,24 @@ def test_a_change_must_sustain_the_whole_horizon_and_what_is_there_only_its_reco
     assert slots_after(last(Daedalus(**long), from_one)) == 6
 
 
+def test_what_does_not_sustain_the_workload_of_now_is_passed_over_though_less_is_foreseen() -> None:
+    # From 300 to 200 in 10 s, so less than 190 from now on; 250 in the mean.
+    falling = [loaded(300.0 - 10.0 * s, 3) for s in range(11)]
+    assert not last(Daedalus(**QUICK), falling)
+
+
+def test_slots_that_do_not_sustain_the_forecast_until_they_recover_are_too_few() -> None:
+    # 120 and 180 by turns, which an autoregression knows after 60 s; two slots of 80 sustain 160.
+    turns = [
+        view([rate / 16] * 16, 80.0, utilisation=np.full(2, rate / 160.0))
+        for rate in [120.0, 180.0] * 45 + [120.0]
+    ]
+    calm = QUICK | {"interval_s": 30.0, "checkpoint_s": 0.0, "downtime_s": 0.0}
+    decision = last(Daedalus(**calm), turns)
+    assert "arima" in decision.reason
+    assert slots_after(decision) == 3
+
+
 def test_a_number_that_recovers_too_late_is_passed_over() -> None:
     views = [loaded(350.0)] * 11
     # 40 s of 350 to catch up (30 s of downtime, a checkpoint of 10): 280 s with 50/s to spare.
@@ -144,6 +162,12 @@ def test_downtimes_are_learned_from_changes_in_the_same_direction() -> None:
     assert again.numbers["it.recovery_s"] == pytest.approx(12.0 + 85.0)
     made.applied("other", larger, 500.0)
     assert slots_after(last(made, [one] * 10, 41.0)) == 4
+
+
+def test_before_one_was_seen_a_scale_in_is_taken_to_stop_for_half_as_long_as_a_scale_out() -> None:
+    # 15 s of 90/s, with 10/s to spare.
+    decision = last(Daedalus(**QUICK | {"checkpoint_s": 0.0}), [loaded(90.0, 6)] * 11)
+    assert decision.numbers["it.recovery_s"] == pytest.approx(15.0 + 136.0)
 
 
 def test_samples_that_were_missed_are_those_of_the_next_one() -> None:
