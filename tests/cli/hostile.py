@@ -54,7 +54,6 @@ POLICIES = (
     "dabs", "nosuch", "", ",", "static(2),", "static(2)," * 300, "threshold(nan, inf)", "drs(1e308)",
     "static(2)static(3)", "streamswitch(0.2)\x1b[2J", "predictive(nan)", "unified(1e300)",
     "((((", "static(n=2,n=3)", "dhalion(1e-300)", "packing(1)", "conttune(3, 1e300)",
-    "((((", "static(n=2,n=3)", "dhalion(1e-300)", "packing(1)",
     "daedalus(60, 1e300)", "daedalus(1e-300)",
 )  # fmt: skip
 MIGRATIONS = ("subscale(per_host=-1)", "subscale(per_host=" + DIGITS + ")", "fluid(", "nosuch", "")

@@ -88,7 +88,9 @@ def test_a_mistake_with_an_installed_policy_is_refused_as_with_headgates_own(
 
 
 def test_without_the_distribution_the_name_is_unknown() -> None:
-    with pytest.raises(ConfigError, match='unknown policy "lag"; known: conttune, daedalus, dhalion'):
+    with pytest.raises(
+        ConfigError, match='unknown policy "lag"; known: conttune, daedalus, dhalion'
+    ):
         registry.policy("lag")
 
 

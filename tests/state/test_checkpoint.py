@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from headgate.state import checkpoint as checkpoints
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.heap import HeapStore
 from headgate.state.manifest import BlobEntry, FileEntry, Heads, Manifest, SectionEntry
+from headgate.state.place import Files
 from headgate.state.ports import EMPTY_TOKEN
 from headgate.state.verify import problems
 from headgate_lab.testing.stores import LAYOUT, apply_changes, contents, fresh_token
@@ -186,6 +189,76 @@ def test_large_files_are_mapped_and_read_once_for_all_chains(tmp_path: Path, mon
         assert chain(EMPTY_TOKEN)[-1].token == heads.tokens[group]
     blobs = [name for name in read if name.endswith(".arrow")]
     assert sorted(blobs) == sorted(set(blobs))
+
+
+class Far:
+    """A checkpoint's files as those of a store, and who reads what."""
+
+    shared = True
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.read: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def get(self, name: str) -> bytes:
+        self.read.append(name)
+        return self._files.get(name)
+
+    def get_large(self, name: str) -> bytes:
+        return self.get(name)
+
+
+def test_a_chain_on_a_store_is_read_many_files_at_a_time_and_each_once(tmp_path, monkeypatch):
+    driver = Driver(tmp_path, every=100, inline=False)
+    for _ in range(40):
+        driver.step()
+    reader = Checkpoint(tmp_path)
+    far = reader.files = Far(reader.files)
+    at_once = []
+    monkeypatch.setattr(
+        checkpoints, "ThreadPoolExecutor", lambda n: at_once.append(n) or ThreadPoolExecutor(n)
+    )
+    heads = driver.last.heads[OPERATOR]
+    for group in range(GROUPS):
+        chain = reader.chain(OPERATOR, group, heads.steps[group])
+        assert chain(EMPTY_TOKEN)[-1].token == heads.tokens[group]
+    assert sorted(far.read) == sorted(set(far.read))
+    # manifests: one, then 2, 4, 8, and what is left of 40; then blobs
+    assert at_once[:4] == [2, 4, 8, 16]
+    assert 16 in at_once[4:]
+
+
+def test_one_step_of_a_store_is_one_read(tmp_path):
+    driver = Driver(tmp_path, every=100, inline=False)
+    for _ in range(9):
+        driver.step()
+    reader = Checkpoint(tmp_path)
+    far = reader.files = Far(reader.files)
+    chain = reader.chain(OPERATOR, 1, driver.last.heads[OPERATOR].steps[1])
+    before = driver.checkpoint.read(7).heads[OPERATOR].tokens[1]
+    assert len(chain(before)) == 1
+    assert [name.partition("/")[0] for name in far.read] == [
+        "manifests",
+        "manifests",
+        "manifests",
+        "changelog",
+    ]
+
+
+def test_what_lacks_before_a_step_that_is_read_is_nobodys_error(tmp_path):
+    driver = Driver(tmp_path, every=4, inline=False)
+    for _ in range(12):
+        driver.step()
+        driver.checkpoint.collect_garbage(driver.last)
+    reader = Checkpoint(tmp_path)
+    reader.files = Far(reader.files)
+    heads = driver.last.heads[OPERATOR]
+    for group in range(GROUPS):
+        chain = reader.chain(OPERATOR, group, heads.steps[group])
+        assert chain(EMPTY_TOKEN)[-1].token == heads.tokens[group]
 
 
 def test_garbage_goes_and_nothing_a_restart_needs(tmp_path: Path):

@@ -273,11 +273,12 @@ class Checkpoint:
     def _steps_before(self, step: int) -> list[int]:
         """Return the steps to read along with one: chains go back, and a store takes its time for each.
 
-        None at first, then twice as many each time that the next one is asked for.
+        None at first, then twice as many each time that one just before is asked for.
         """
         if not self.files.shared:
             return []
-        goes_on = step == self._next_back
+        # a key group that a step left alone is not in its manifest
+        goes_on = self._next_back - _AT_ONCE < step <= self._next_back
         self._along = min(2 * self._along + 1, _AT_ONCE - 1) if goes_on else 0
         self._next_back = step - self._along - 1
         steps = range(max(self._next_back + 1, 0), step)
