@@ -29,6 +29,7 @@ from headgate.spark.workloads import sources
 from headgate.state.checkpoint import Checkpoint
 from headgate_lab.bench import kill
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
+from headgate_lab.bench.kill_sinks import TABLE
 from headgate_lab.testing.locations import located
 
 _POLL_S = 0.1
@@ -181,7 +182,7 @@ class _Try:
     def _left(self) -> dict[str, Any]:
         """Return what counts: manifests with their digests, and the files that the sink's log names."""
         store = Checkpoint(self._store.location)  # without the memory of earlier looks
-        log = self._work / "output" / "_spark_metadata"
+        log = self._work / TABLE / "_spark_metadata"
         return {
             "manifests": {step: store.read(step).digest for step in store.steps()},
             "sink": {p.name: p.read_text() for p in log.iterdir() if not p.name.startswith(".")},

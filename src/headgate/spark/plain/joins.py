@@ -15,7 +15,7 @@ from headgate.core.errors import CheckpointError
 from headgate.operators.join.operator import MET
 from headgate.operators.join.spec import LEFT, JoinKind, JoinSpec
 from headgate.spark.jvm.expressions import data_type
-from headgate.spark.jvm.gateway import Jvm, each
+from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.jvm.plans import named_as, of_rows, replace_leaf
 from headgate.spark.plain.asked import PlainState, struct_of
 from headgate.spark.step.exchange import routed_columns
@@ -58,33 +58,43 @@ def of_rows_waiting(asked: PlainState, spec: JoinSpec) -> DataFrame:
 
 
 def _side(asked: PlainState, plan: Jvm, side: int) -> tuple[Jvm, DataFrame]:
-    """Return a side's plan, and its rows in the order of what that puts out, with `MATCHED` behind."""
+    """Return a side's plan, and its rows in the order of what that puts out, with `MATCHED` behind.
+
+    Spark may have kept columns that nothing here refers to. It joins below a projection where it can, as
+    with a semi join: then the plan is what lies below it.
+    """
     name = ("left", "right")[side]
     state = asked.load(storeName=f"{name}-keyWithIndexToValue")
     fields = struct_of(state, "value").fields
     there = [field.name for field in fields]
     wanted = [attribute.name() for attribute in each(plan.output())]
     twice = {one for one in there if there.count(one) > 1 or wanted.count(one) > 1}
-    missing = {one for one in there if one not in wanted and one != MATCHED}
-    if twice or missing or there[-1] != MATCHED:
-        what = ", ".join(sorted(twice | missing)) or "no flag matched"
+    if twice or there[-1] != MATCHED:
+        what = ", ".join(sorted(twice)) or "no flag matched"
         msg = (
             f"the state of the {name} side has {what}, which cannot be told apart from columns of "
             f"{asked.operator.what}; give the query that wrote it, each column with its own name."
         )
         raise CheckpointError(msg)
     needed = _needed(asked.operator.input_plan, plan)
+    lacking = [
+        one.name()
+        for one in each(plan.output())
+        if one.name() not in there and one.exprId().toString() in needed
+    ]
+    if lacking and class_name(plan) == "Project":
+        return _side(asked, plan.child(), side)
+    if lacking:
+        msg = (
+            f"the state of the {name} side lacks column {lacking[0]}, which the query needs; "
+            "give the query that wrote it."
+        )
+        raise CheckpointError(msg)
     columns = []
     for attribute in each(plan.output()):
         kind = data_type(attribute.dataType())
         if attribute.name() in there:
             columns.append(F.col(f"value.`{attribute.name()}`"))
-        elif attribute.exprId().toString() in needed:
-            msg = (
-                f"the state of the {name} side lacks column {attribute.name()}, which the query needs; "
-                "give the query that wrote it."
-            )
-            raise CheckpointError(msg)
         else:
             columns.append(F.lit(None).cast(kind).alias(attribute.name()))
     flag = F.coalesce(F.col(f"value.{MATCHED}"), F.lit(False)).alias(MATCHED)

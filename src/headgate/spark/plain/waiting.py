@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
@@ -58,9 +59,8 @@ def of_rows(ours: OurState, spec: JoinSpec) -> dict[str, Entries]:
 
 
 def _kept(plan: Jvm, part: JoinPart, keys: list[Column], name: str) -> Column:
-    """Return a column of one side, from wherever it is kept."""
-    (attribute,) = [one for one in each(plan.output()) if one.name() == name][:1] or [None]
-    if attribute is not None:
+    """Return a column of one side, or of what lies below its projection, from wherever it is kept."""
+    for attribute in _named(plan, name):
         kind = data_type(attribute.dataType())
         for known, (start, stop) in zip(part.attributes, part.spans, strict=True):
             if known.exprId().equals(attribute.exprId()):
@@ -76,6 +76,17 @@ def _kept(plan: Jvm, part: JoinPart, keys: list[Column], name: str) -> Column:
         "has kept nothing; select that column."
     )
     raise UnsupportedQuery(msg)
+
+
+def _named(plan: Jvm, name: str) -> Iterator[Jvm]:
+    """Yield what a plan puts out under a name, and what it only gives a new one."""
+    yield from (one for one in each(plan.output()) if one.name() == name)
+    if class_name(plan) != "Project":
+        return
+    for one in each(plan.projectList()):
+        if class_name(one) == "Alias" and class_name(one.child()) == "AttributeReference":
+            if one.child().name() == name:
+                yield one.toAttribute()
 
 
 def _is(expression: Jvm, attribute: Jvm) -> bool:
