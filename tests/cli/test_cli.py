@@ -331,9 +331,9 @@ def test_explain_prints_the_engines_words(invoke: Invoke, monkeypatch: pytest.Mo
     monkeypatch.setattr(scenarios, "explain_workload", lambda *words: " ".join(map(str, words)))
     given = ("--option", "n=1", "--conf", "spark.x=y", "--packages", "a:b:1,c:d:2")
     conf = {"spark.x": "y", "spark.jars.packages": "a:b:1,c:d:2"}
-    more = ("--output-mode", "complete", "--memory-max", "5 MB")
+    more = ("--output-mode", "complete", "--memory-max", "5 MB", "--checkpoint", "/ck")
     done = invoke("explain", "a:b", *given, *more)
-    assert done.stdout == f"a:b {{'n': 1}} {conf} complete 5 MB\n"
+    assert done.stdout == f"a:b {{'n': 1}} {conf} complete 5 MB /ck\n"
     assert done.exit_code == 0
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
+from headgate.core.errors import CheckpointError
 
 
 def rate(spark: SparkSession) -> DataFrame:
@@ -58,3 +59,15 @@ def test_explain_says_in_which_mode_a_query_runs(spark: SparkSession, name: str)
     build, mode, words = EXPLAINED[name]
     said = hg.explain(build(spark)) if mode is None else hg.explain(build(spark), mode)
     assert re.match(words, said), said
+
+
+def test_what_a_store_gets_is_estimated_and_a_directory_is_no_store(spark):
+    counted = spark.readStream.format("rate").load().groupBy("value").count()
+    said = hg.explain(counted, "update", checkpointLocation="s3://bucket/key").splitlines()
+    (line,) = [line for line in said if line.startswith("store ")]
+    assert "s3://bucket/key: about 3 requests per batch, 1 per second" in line
+    assert line.endswith("14,400 an hour")
+    assert said.index(line) == 1
+    assert "store " not in hg.explain(counted, "update", checkpointLocation="/checkpoints/one")
+    with pytest.raises(CheckpointError, match="s3://bucket"):
+        hg.explain(counted, "update", checkpointLocation="s3://bucket")

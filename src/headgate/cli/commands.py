@@ -202,6 +202,14 @@ def explain(
     packages: Packages = None,
     output_mode: OutputMode = None,
     memory_max: MemoryMax = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where its checkpoint would lie; for what a store costs.",
+            parser=checkpoint_place,
+            metavar="PATH",
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Say what of a query would run elastically, and what would not (then the exit code is 2)."""
@@ -209,7 +217,9 @@ def explain(
     def work() -> dict[str, Any]:
         settings = parse_conf(conf or (), packages or ())
         options = parse_options(option or ())
-        text = scenarios.explain_workload(workload, options, settings, output_mode, memory_max)
+        text = scenarios.explain_workload(
+            workload, options, settings, output_mode, memory_max, checkpoint
+        )
         return {"text": text, "refused": text.startswith("not elastic")}
 
     answer(work, lambda result: result["text"].splitlines(), as_json=False, debug=debug)

@@ -218,9 +218,16 @@ def explain_workload(
     conf: Mapping[str, str] | None = None,
     output_mode: str | None = None,
     memory_max: str | None = None,
+    checkpoint: Path | None = None,
 ) -> str:
     """Return what of a workload would run elastically, in words; `NOT_ELASTIC` begins a refusal."""
-    scenario = Scenario(workload, options=options, output_mode=output_mode, memory_max=memory_max)
+    scenario = Scenario(
+        workload,
+        options=options,
+        output_mode=output_mode,
+        memory_max=memory_max,
+        checkpoint=checkpoint,
+    )
     engine = SparkEngine(conf)
     try:
         return engine.explain(scenario)

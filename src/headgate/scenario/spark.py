@@ -150,7 +150,15 @@ class SparkEngine:
         with sparks_errors():
             frame = self._built(self.workload(scenario.workload), scenario)
             explain = engine_module("headgate").explain
-            return str(explain(frame, scenario.output_mode, memoryMax=scenario.memory_max))
+            place = None if scenario.checkpoint is None else written(scenario.checkpoint)
+            return str(
+                explain(
+                    frame,
+                    scenario.output_mode,
+                    memoryMax=scenario.memory_max,
+                    checkpointLocation=place,
+                )
+            )
 
     def check(self, name: str, options: Mapping[str, Any], where: str) -> None:
         """Refuse a workload that is not there, or options that it does not take; needs no session.

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame
 from headgate.control.groupings import GROUPINGS, Groupings
 from headgate.core.errors import UnsupportedQuery
 from headgate.core.size import format_bytes
+from headgate.core.stores import store_url
 from headgate.operators.build import row_bytes
 from headgate.spark.jvm.gateway import require_classic
 from headgate.spark.read.arrival import reads_kafka
@@ -15,6 +16,12 @@ from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.read.stages import NoPythonStage, read_pipeline
 from headgate.spark.settings import options as own
 from headgate.state.arena import arena_root, spill_path
+
+_REQUESTS_PER_BATCH = 3
+"""Of the driver: intent, manifest, one deletion of garbage."""
+
+_REQUESTS_PER_S = 1
+"""Of the driver: the journal, and a look for what people ask, every 2 s each."""
 
 MODES = ("append", "update", "complete")
 
@@ -25,6 +32,7 @@ def explain(
     *,
     grouping: str | None = None,
     memoryMax: str | None = None,
+    checkpointLocation: str | None = None,
 ) -> str:
     """Return, a line each, what of `df` runs elastically, what stays in Catalyst, what cannot run.
 
@@ -41,14 +49,19 @@ def explain(
         As option ``headgate.grouping``; of the Python stages of a stateless query.
     memoryMax : str or None
         As option ``headgate.state.memoryMax``.
+    checkpointLocation : str or None
+        Where its checkpoint would lie; nothing is asked of the place.
 
     Raises
     ------
     ConfigError
         There is no such grouping, or no such stage; or that is no size.
+    CheckpointError
+        The location names a store and no bucket or key.
     """
     chosen = own.GROUPING.default if grouping is None else own.GROUPING.value_of(grouping)
     bound = None if memoryMax is None else own.MEMORY_MAX.value_of(memoryMax)
+    store = None if checkpointLocation is None else store_url(checkpointLocation)
     require_classic(df.sparkSession)
     refused: dict[str, UnsupportedQuery] = {}
     runs: dict[str, PlannedQuery] = {}
@@ -71,6 +84,8 @@ def explain(
         ]
     if query.operators and bound is not None:
         lines.insert(len(query.operators), _memory(bound))
+    if query.operators and store is not None:
+        lines.insert(len(query.operators), _requests(store))
     if not query.operators:
         lines[1:1] = _stages(df, chosen)
     if refused:
@@ -104,6 +119,16 @@ def _memory(bound: int) -> str:
     return (
         f"memory        at most {format_bytes(bound)} of each host's for state in {arena_root()}; "
         f"key groups that are touched least lie in {spill_path()}"
+    )
+
+
+def _requests(store: str) -> str:
+    """Return what a checkpoint on a store is going to cost."""
+    per_h = 3600 * (_REQUESTS_PER_BATCH + _REQUESTS_PER_S)
+    return (
+        f"store         {store}: about {_REQUESTS_PER_BATCH} requests per batch, {_REQUESTS_PER_S} per "
+        "second, and 1 of each slot that changes more than its share of 1 MB; with a batch per second "
+        f"{per_h:,} an hour"
     )
 
 
