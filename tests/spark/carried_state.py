@@ -52,7 +52,11 @@ class Query:
 
 
 def write_files(folder: Path, seed: int) -> None:
-    """Write a file per batch; no record is ever late, and every window spans several files."""
+    """Write a file per batch; no record is ever late, and every window spans several files.
+
+    The newest record of each file has an id and a key with which it is on both sides of every join, so
+    that both have the same watermark.
+    """
     rng = random.Random(seed)
     folder.mkdir(parents=True)
     for number in range(FILES):
@@ -60,11 +64,16 @@ def write_files(folder: Path, seed: int) -> None:
         times = [
             START + dt.timedelta(milliseconds=rng.randrange(-2000, 1000 * FILE_S)) for _ in ids
         ]
+        newest = next(n for n, id in enumerate(ids) if id % 18 == 0)
+        times[newest] = START + dt.timedelta(seconds=FILE_S)
         shift = dt.timedelta(seconds=FILE_S * number)
         table = {
             "id": pa.array(ids, pa.int64()),
             "ts": pa.array([t + shift for t in times], pa.timestamp("us", tz="UTC")),
-            "k": pa.array([rng.choice([None, 1, 2, 3, 4, 5]) for _ in ids], pa.int32()),
+            "k": pa.array(
+                [rng.choice([None, 1, 2, 3, 4, 5]) if n != newest else 1 for n in range(ROWS)],
+                pa.int32(),
+            ),
             "s": pa.array([rng.choice([None, "", "a", "ab", "z\u00e9"]) for _ in ids]),
             "x": pa.array([rng.choice([None, 0, 7, -3, 10**12]) for _ in ids], pa.int64()),
             "d": pa.array([rng.choice([None, 0.25, -0.0, 2.5, 1e6]) for _ in ids], pa.float64()),
