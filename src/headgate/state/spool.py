@@ -11,8 +11,9 @@ import weakref
 _LEAST_BYTES = 64 * 1024
 """Fewer bytes stay in memory. Chosen."""
 
-_ROOM_BYTES = 1 << 34
-"""Addresses that are set aside; the file has holes where nothing was written. Chosen."""
+_ROOM_BYTES = 1 << 28
+"""Of one file and its mapping, after which the next begins: some cluster managers count addresses as
+memory, and stop who has many. Chosen."""
 
 
 class Spool:
