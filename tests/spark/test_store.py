@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.errors import CheckpointError
@@ -202,11 +203,11 @@ def test_rights_that_are_lost_in_the_middle_lose_nothing(
     said: str,
 ) -> None:
     delivered: list[list[int]] = []
+    # another one with each file, so long that a slot's changelog and output are files of their own
+    longest = F.max(F.concat("n", F.repeat(F.lit("x"), 300_000)))
 
     def run(files: int) -> None:
-        counts = (
-            numbers(files).groupBy("k").agg({"n": "count"}).withColumnRenamed("count(n)", "files")
-        )
+        counts = numbers(files).groupBy("k").agg(F.count("n").alias("files"), longest)
         writer = hg.writeStream(counts).outputMode("update")
         writer = writer.foreachBatch(
             lambda f, _: delivered.append([r["files"] for r in f.collect()])
