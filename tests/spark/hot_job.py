@@ -24,6 +24,7 @@ from headgate.spark.steer import control
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import next_manifest
 from headgate.spark.worker.facts import SlotFacts
+from headgate.spark.worker.payloads import TaskFiles
 from headgate.spark.worker.slot import SlotTask, _report
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.heap import HeapStore
@@ -218,9 +219,9 @@ class HotJob:
             facts.waiting(slot, self.checkpoint),
             now_ms=lambda: next(times),
         )
-        return _report(
-            SlotTask(NAME, SPEC, None), facts, slot, request, (), served, self.checkpoint
-        )
+        task = SlotTask(NAME, SPEC, None)
+        with TaskFiles(self.checkpoint, 1) as writes:
+            return _report(task, facts, slot, request, (), served, writes)
 
     # -- what came of it ---------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from headgate.spark.job.job import OperatorState
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.commit import next_manifest
 from headgate.spark.worker.facts import SlotFacts
+from headgate.spark.worker.payloads import TaskFiles
 from headgate.spark.worker.slot import SlotTask, _report
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.heap import HeapStore
@@ -125,7 +126,8 @@ class Slots:
             facts.waiting(slot, self.checkpoint),
         )
         task = SlotTask(NAME, self.spec, None)
-        return _report(task, facts, slot, request, (), served, self.checkpoint), served
+        with TaskFiles(self.checkpoint, 1) as writes:
+            return _report(task, facts, slot, request, (), served, writes), served
 
     def _table(self, rows):
         groups, times, keys, values = zip(*rows, strict=True) if rows else ((), (), (), ())
