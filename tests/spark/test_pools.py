@@ -272,7 +272,7 @@ def test_a_smaller_pool_keeps_as_many_replicas_active_as_it_can() -> None:
 def test_rows_that_wait_in_a_damaged_file_are_not_served(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path))
     checkpoint.open({})
-    kept = _kept(checkpoint, "backlog", [rows(0, 3)], inline=False)
+    kept = _kept(checkpoint, "backlog", [rows(0, 3)], inline_bytes=0)
     assert kept is not None
     segments, sums = [[kept.name, 1, 2]], {str(kept.name): kept.crc32}
     assert values(_backlog(checkpoint, segments, sums)) == [1, 2]
