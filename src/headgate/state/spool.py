@@ -17,7 +17,7 @@ memory, and stop who has many. Chosen."""
 
 
 class Spool:
-    """Bytes in one file without a name: they take neither memory of the process nor descriptors.
+    """Bytes in one file without a name: they take no memory of the process, and few descriptors.
 
     Safe to use from several threads.
     """
