@@ -78,11 +78,12 @@ class FakeWork:
             sections={},
             files=(),
             engine={
-                "outputs": [{"operator": "work", "rows": 1, "inline": "rows"}],
+                "outputs": OUTPUTS,
                 "sink_batch": begun.number,
                 "sources": begun.sources,
             },
             previous=begun.latest.digest if begun.latest else None,
+            payloads={"rows": b""},
         )
 
     def result(self, outputs: Any) -> Any:

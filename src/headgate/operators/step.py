@@ -167,7 +167,7 @@ class Served:
     served_rows, touched_rows : int
         Rows merged, and distinct entries they went to: how much aggregating first would shrink.
     touched_by_group : dict of int to int
-        Entries that a group's rows went to, without groups that were logged whole.
+        Entries of a group that the step created, changed or removed.
     served_by_group : dict of int to int
         Records.
     holds_us : int
@@ -249,14 +249,14 @@ class SlotStep:
             Words of a row that hold interned strings.
         """
         snapshot = self.request.groups[group].snapshot
+        touched = len(table.changed())  # a full section has all rows, and compacting forgets which
         if snapshot:
             table.compact(strings)
         section = table.section(self.request.token, full=snapshot)
         self.served.sections[group] = section
         self.served.groups[group] = GroupDone(watermark_us, due_us, table.live_count)
-        self.served.touched_rows += len(section.rows)
-        if not snapshot:
-            self.served.touched_by_group[group] = len(section.rows)
+        self.served.touched_rows += touched
+        self.served.touched_by_group[group] = touched
         self.store.commit(group, self.request.token)
 
     def release(self, group: int) -> None:

@@ -43,6 +43,6 @@ class EntryRates:
             for group, entries in report.touched_by_group.items():
                 touched[group] = np.fmax(touched[group], entries)
         now = touched / (started_ms - last_ms) * 1e3
-        # of a group that is not there nothing is known: it had no rows, or was logged whole
+        # of a group that is not there nothing is known: it had no rows
         now = np.where(np.isnan(now), self.per_s, now)
         self.per_s = self.per_s + _WEIGHT * (now - self.per_s)
