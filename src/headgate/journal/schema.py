@@ -84,6 +84,9 @@ class SlotStats:
     latency_p95_ms: float | None = None
     """95th percentile of the same, in ms."""
 
+    computing_ms: float | None = None
+    """What of `useful_ms` its worker was on a core; null where that is not measured."""
+
 
 @dataclass(frozen=True)
 class SloState:

@@ -93,8 +93,10 @@ def limits(settings: QuerySettings, job: JobConfig, cores: int) -> dict[str, Any
     return {"slots_min": least, "slots_max": at_most, "floor_s": floor_s}
 
 
-def parameters(settings: QuerySettings, job: JobConfig, cores: int) -> dict[str, Any]:
-    """Return what the journal's header says of the settings."""
+def parameters(
+    settings: QuerySettings, job: JobConfig, cores: int, machine: int | None
+) -> dict[str, Any]:
+    """Return what the journal's header says of the settings; `machine` as `machine_cores` has it."""
     found = dataclasses.asdict(job) | (limits(settings, job, cores) if settings.slos else {})
     policy = settings.policy.name if settings.policy is not None else registry.DEFAULT
     return found | {
@@ -102,6 +104,7 @@ def parameters(settings: QuerySettings, job: JobConfig, cores: int) -> dict[str,
         "advise": settings.advise,
         "policy": policy if settings.slos else "static",
         "cores": cores,
+        "machine_cores": machine,
         "trigger": dict(settings.trigger),
         "format": settings.format,
     }

@@ -15,10 +15,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ from headgate_lab.bench.common import child, machine, parameters, progress, requ
 from headgate_lab.bench.cpu_jobs import JOBS, Cost, CostlyJob, Truth, loops_of
 from headgate_lab.bench.cpu_table import lines
 from headgate_lab.bench.slo import split_policies
+from headgate_lab.workloads.loads import column
 
 __all__ = ["CpuCostParameters", "lines", "run"]
 
@@ -62,6 +65,10 @@ _WARM_S = 4.0
 
 _ESTIMATES = ("record", "cpu", "capacity")
 """What is judged; see `judged`."""
+
+_TRACE = ("worldcup98.per_minute.csv.gz", "requests")
+_MATCH = 76_800
+"""A minute from which on a day with a match lies: in ten hours 3.8 times the mean at most."""
 
 _TRUTH_S = 3.0
 """The truth of a moment is what records took in so many seconds before it."""
@@ -101,11 +108,22 @@ class CpuCostParameters:
     seed: int = 1
     """Of the orders; >= 0."""
 
+    data: str = ""
+    """Directory of the real traces. If given, orders follow ten hours of the World Cup of 1998, a minute
+    of it in a second, in place of one burst; the highest minute is the burst."""
+
+    scale: float = 1.0
+    """The burst, as a multiple of the job's own; > 0."""
+
+    keep: str = ""
+    """A directory for the checkpoints, which stay; none: they go."""
+
     def __post_init__(self) -> None:
         require(self.seconds > _WARM_S, f"seconds={self.seconds:g} of cpu-cost must be above 4.")
         fits = 1 <= self.slots <= self.slots_max
         require(fits, f"slots={self.slots} of cpu-cost is out of range; use 1 to {self.slots_max}.")
         require(self.stocks >= 1, f"stocks={self.stocks} of cpu-cost is below 1; use 1 or more.")
+        require(self.scale > 0, f"scale={self.scale:g} of cpu-cost must be above 0.")
         require(self.cost_s > 0, f"cost={self.cost} of cpu-cost must be above 0.")
         for name in self.jobs():
             known = f"there are {', '.join(JOBS)}"
@@ -145,12 +163,19 @@ def run(**given: Any) -> dict[str, Any]:
     """
     chosen = parameters(CpuCostParameters, given)
     runs = len(chosen.jobs()) * len(chosen.names())
-    with tempfile.TemporaryDirectory(prefix="headgate-cpu-cost-") as work:
+    with _place(chosen.keep) as work:
         request = {"directory": work, "parameters": asdict(chosen)}
         command = [sys.executable, "-m", "headgate_lab.bench.cpu_cost", "--child"]
         limit_s = _START_S + runs * (1.5 * chosen.seconds + _BETWEEN_S)
         found = child([*command, json.dumps(request)], spark_env(), limit_s)
     return found | {"parameters": asdict(chosen), "machine": machine()}
+
+
+def _place(keep: str) -> AbstractContextManager[str]:
+    if not keep:
+        return tempfile.TemporaryDirectory(prefix="headgate-cpu-cost-")
+    Path(keep).mkdir(parents=True)
+    return nullcontext(keep)
 
 
 # --- in the child --------------------------------------------------------------------------------
@@ -218,9 +243,14 @@ class Watched(Policy):
 
 
 def load(job: CostlyJob, chosen: CpuCostParameters) -> str:
-    """Return the rate of a job's orders: calm, a burst, calm."""
+    """Return the rate of a job's orders: calm, a burst, calm; or as a real trace has it."""
     third_s = chosen.seconds / 3
-    calm, burst = (share / chosen.cost_s for share in (job.calm, job.burst))
+    calm, burst = (share / chosen.cost_s for share in (job.calm, chosen.scale * job.burst))
+    if chosen.data:
+        counts = column(Path(chosen.data), *_TRACE)[_MATCH : _MATCH + math.ceil(chosen.seconds)]
+        first, *others = counts / counts.max() * burst
+        steps = [f"{number}s={rate:.5g}" for number, rate in enumerate(others, 1)]
+        return f"steps({', '.join([f'{first:.5g}', *steps])})"
     return f"steps({calm:g}, {third_s:g}s={burst:g}, {2 * third_s:g}s={calm:g})"
 
 
@@ -359,10 +389,10 @@ def _all(spark: SparkSession, chosen: CpuCostParameters, work: Path) -> dict[str
     place = work / "warm-up"
     ran = _one(spark, short, JOBS["processor"], "static(2)", place, loops, _COLD_S)
     found: dict[str, Any] = {}
-    for number, job in enumerate(chosen.jobs()):
+    for job in chosen.jobs():
         runs: dict[str, Any] = {}
         for name in chosen.names():
-            place = work / f"{number}-{len(runs)}"
+            place = work / f"{job}-{len(runs)}"
             lead_s = min(_COLD_S, _LEAD * ran["started_s"] + _LEAD_S)
             runs[name] = ran = _one(spark, chosen, JOBS[job], name, place, loops, lead_s)
             progress(f"{job}, {name}: {json.dumps(_short(runs[name]))}")

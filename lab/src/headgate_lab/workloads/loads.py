@@ -263,7 +263,7 @@ def traces(directory: Path) -> list[NamedLoad]:
     found = []
     for number, (name, part) in enumerate(_MINUTES.items()):
         draw = np.random.default_rng([_SPLIT_SEED, COUNT + number])
-        counts = _column(directory, part.file, part.column)[part.first : part.first + part.minutes]
+        counts = column(directory, part.file, part.column)[part.first : part.first + part.minutes]
         length_s = len(counts) * part.minute_s
         records = draw.poisson(counts * (part.rate_per_s * length_s / counts.sum()))
         starts_s = np.repeat(np.arange(len(records)) * part.minute_s, records)
@@ -276,9 +276,9 @@ def traces(directory: Path) -> list[NamedLoad]:
 
 def _requests(directory: Path) -> list[NamedLoad]:
     draw = np.random.default_rng([_SPLIT_SEED, COUNT + len(_MINUTES)])
-    second = _column(directory, _REQUESTS, "t_s")
-    hosts = _column(directory, _REQUESTS, "host_id").astype(np.int64)
-    paths = _column(directory, _REQUESTS, "path_id").astype(np.int64)
+    second = column(directory, _REQUESTS, "t_s")
+    hosts = column(directory, _REQUESTS, "host_id").astype(np.int64)
+    paths = column(directory, _REQUESTS, "path_id").astype(np.int64)
     arrival_s = (second + draw.random(len(second))) / _SPEED
     order = np.argsort(arrival_s)
     groups = groups_of_keys(hosts[order], KEY_GROUPS)
@@ -292,7 +292,14 @@ def _requests(directory: Path) -> list[NamedLoad]:
     ]
 
 
-def _column(directory: Path, file: str, name: str) -> F64:
+def column(directory: Path, file: str, name: str) -> F64:
+    """Return a column of one of the real traces.
+
+    Raises
+    ------
+    ConfigError
+        The file is missing.
+    """
     path = directory / file
     if not path.is_file():
         msg = f'there is no "{file}" in "{directory}"; name the directory of the real traces.'

@@ -336,6 +336,7 @@ def _slot_stats(
                 useful_ms=round(report.useful_ms, 3),
                 latency_mean_ms=latency.mean if latency else None,
                 latency_p95_ms=latency.p95 if latency else None,
+                computing_ms=round(report.cpu_ms, 3),
             )
         )
     return tuple(stats)
