@@ -202,8 +202,8 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         executors = follow_slots(spark, specs, run.run_id, recorder.write, choice)
         undo.callback(executors.leave)
         job = LiveJob.begin(plan, config, latest, executors, recorder)
-        machine = configured.machine_cores(spark)
-        controller = _controller(settings, job, executors, machine)
+        machine_cores = configured.machine_cores(spark)
+        controller = _controller(settings, job, executors, machine_cores)
         commands = Commands(
             ControlFiles(checkpoint.files),
             job.changes,
@@ -218,7 +218,7 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         undo.callback(machine.close)
         work.rehearse()
         warm_workers(spark, specs)
-        parameters = configured.parameters(settings, config, cores, machine)
+        parameters = configured.parameters(settings, config, cores, machine_cores)
         parameters["unsplittable"] = {op.id: op.spec.unsplittable for op in job.query.operators}
         workload = own.WORKLOAD.of(settings.options)
         recorder.started(uuid, config, job.states, latest, parameters, workload=workload)
