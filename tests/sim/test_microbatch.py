@@ -39,13 +39,13 @@ def run(
     return simulation.run(until_s).operators[NAME]
 
 
-def test_a_record_is_done_when_the_task_of_its_slot_is() -> None:
+def test_a_slot_serves_its_records_one_after_the_other() -> None:
     # t = 0      : nothing there; the engine looks again every 10 ms
-    # t = 0.01   : batch of three records; tasks begin at 0.11 and end at
-    #              0.11 + 0.02 + 2 * 0.001 (slot 0) and 0.11 + 0.02 + 0.001 (slot 1)
+    # t = 0.01   : batch of three records; tasks begin at 0.11, serve from 0.13 on, and end at
+    #              0.13 + 2 * 0.001 (slot 0) and 0.13 + 0.001 (slot 1)
     # t = 0.162  : next batch, with the record of 0.1 s
     measures = run(Given([0.004, 0.005, 0.006, 0.1], [0, 0, 7, 7]), 1.0)
-    first = 0.132 - 0.004 + 0.132 - 0.005
+    first = 0.131 - 0.004 + 0.132 - 0.005
     assert measures.latency_sum_s[:, 0].sum() == pytest.approx(first)
     second = 0.131 - 0.006 + (0.162 + 0.1 + 0.02 + 0.001 - 0.1)
     assert measures.latency_sum_s[:, 7].sum() == pytest.approx(second)
@@ -68,7 +68,8 @@ def test_more_slots_than_cores_take_turns() -> None:
     burst = Given(np.full(400, 0.005), np.repeat(np.arange(8), 50))
     measures = run(burst, 2.0, model=model)
     by_slot = measures.latency_sum_s.sum(axis=0).reshape(4, 2).sum(axis=1) / 100
-    assert by_slot == pytest.approx(0.105 + np.array([0.12, 0.12, 0.24, 0.24]))
+    # the mean record is done after half of the 100 that its slot serves
+    assert by_slot == pytest.approx(0.105 + 0.02 + 0.0505 + np.array([0.0, 0.0, 0.12, 0.12]))
 
 
 def test_a_slot_serves_its_quota_and_keeps_the_rest() -> None:
@@ -94,9 +95,10 @@ def test_a_slot_with_a_record_past_the_age_limit_serves_everything() -> None:
     engine = MicroBatch(budget_s=0.01, initial_rate_per_s=1000.0, backlog_age_max_s=3.0)
     burst = Given(np.full(2000, 0.005), np.zeros(2000))
     measures = run(burst, 10.0, engine=engine)
-    most = int(measures.completed.sum(axis=1).max())
-    assert measures.completed.sum() == 2000
-    assert most > 1500
+    done = measures.completed.sum(axis=1)
+    assert done.sum() == 2000
+    assert np.convolve(done, np.ones(20)).max() > 1500
+    assert done.max() == 100  # 0.1 s of a slot that serves one after the other
 
 
 def test_what_comes_after_the_last_boundary_has_arrived_and_waits() -> None:
@@ -174,7 +176,7 @@ def test_useful_time_tells_what_a_slot_can_serve_per_second_of_full_batches() ->
     samples = overloaded.collect()[NAME]
     completed = samples[-1].completed - samples[50].completed
     useful_s = sum(sample.useful_s for sample in samples[51:])
-    assert completed.sum() / useful_s.sum() == pytest.approx(1000.0 * 0.25 / 0.4, rel=0.01)
+    assert completed.sum() / useful_s.sum() == pytest.approx(1000.0 * 0.25 / 0.4, rel=0.02)
     wall_s = (samples[-1].tick - samples[50].tick) * 0.1
     assert useful_s == pytest.approx(wall_s, rel=0.05)
 

@@ -11,6 +11,7 @@ import pytest
 from headgate.core.errors import ConfigError
 from headgate.journal import JournalWriter
 from headgate.journal.schema import Arrivals, Batch, Latency, SloState, Start
+from headgate.scenario.calibration import calibrated
 from headgate.scenario.recording import Recorded
 from headgate.scenario.replay import replay
 
@@ -101,7 +102,8 @@ def test_arrivals_lie_between_the_beginnings_of_two_batches(tmp_path: Path) -> N
 
 
 def test_the_costs_of_batches_are_found_again(tmp_path: Path) -> None:
-    engine, record_s = Recorded.read(write(tmp_path / "journal.jsonl")).engine()
+    costs = calibrated(Recorded.read(write(tmp_path / "journal.jsonl")))
+    engine, record_s = costs.engine, costs.record_s
     assert engine.task_s == pytest.approx(SLOT_MS / 1e3, rel=0.05)
     assert record_s == pytest.approx(RECORD_MS / 1e3, rel=0.2)
     assert engine.plan_s + engine.commit_s == pytest.approx((PLAN_MS + COMMIT_MS) / 1e3, rel=0.05)
@@ -156,7 +158,7 @@ def test_a_clock_that_was_set_back_and_an_old_backlog_do_not_end_a_replay(tmp_pa
     old = replace(back[0], latency_ms=Latency(1e12, 1e12, 1e12, 1e12, 1e12))
     odd = replace(recorded, batches=(old, *back[1:]))
     assert odd.trace().counts.sum() == recorded.trace().counts.sum()
-    assert odd.engine()[0].plan_s >= 0.0
+    assert calibrated(odd).engine.plan_s >= 0.0
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""A run on Spark as its journal tells it: what arrived when, and what batches cost."""
+"""A run on Spark as its journal tells it: what arrived when."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,13 @@ from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX, shown
 from headgate.journal import read
 from headgate.journal.schema import Batch, Decided, Start
 from headgate.scenario.places import journal_at, written
-from headgate.sim.model import MicroBatch
 from headgate.workloads.traces import Trace
 
 F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
 
 SLICE_S = 0.1
 """Resolution of the recorded arrivals in seconds: the control loop's own."""
-
-_WARM_UP_S = 60.0
-"""Time after a start in which the JVM still compiles and batches get shorter; of a short run, half."""
 
 _BACKLOG_S = 60.0
 """How much older than the first batch its records may be taken to be. Chosen, not tuned."""
@@ -35,12 +32,8 @@ _BACKLOG_S = 60.0
 _BATCHES_MIN = 40
 """Batches without which costs are not told from noise. Chosen, not tuned."""
 
-_AT_ONCE = 8_000_000
+AT_ONCE = 8_000_000
 """Records of one key group in one batch, and about as many are spread over their time at once."""
-
-_TYPICAL = 0.95
-"""Batches that took longer than this share of all are pauses, and do not say what a slot costs."""
-
 
 _RECORDS_MAX = 1_000_000_000
 """As of a trace."""
@@ -54,6 +47,7 @@ _SETTINGS: Mapping[str, tuple[tuple[type, ...], float, float]] = {
     "slots_max": ((int,), 1, KEY_GROUPS_MAX),
     "slots_min": ((int,), 1, KEY_GROUPS_MAX),
     "cores": ((int,), 1, 10**6),
+    "machine_cores": ((int,), 1, 10**6),
     "budget_s": ((int, float), 1e-6, LONGEST_S),
     "slot_rate": ((int, float), 1e-6, RATE_MAX),
     "floor_s": ((int, float), 0, LONGEST_S),
@@ -155,7 +149,7 @@ class Recorded:
                     return f"step {batch.step} has more or fewer key groups than counts"
                 if not all(0 <= group < groups for group in arrived.groups):
                     return f"step {batch.step} has key groups that the query has not"
-                if not all(0 <= count <= _AT_ONCE for count in arrived.records):
+                if not all(0 <= count <= AT_ONCE for count in arrived.records):
                     return f"step {batch.step} counts less than nothing, or too much"
                 total += sum(arrived.records)
             if batch.slots < 1:
@@ -221,10 +215,22 @@ class Recorded:
 
     def trace(self) -> Trace:
         """Return what arrived by key group, evenly spread over the time between two batches."""
-        ends_s = self.began_s - self.first_s
-        starts_s = np.concatenate([[0.0], ends_s[:-1]])
-        slices = int(np.ceil(ends_s[-1] / SLICE_S)) + 1
         key_groups = self.start.key_groups
+        slices = int(np.ceil((float(self.began_s[-1]) - self.first_s) / SLICE_S)) + 1
+        counts = np.zeros(slices * key_groups, dtype=np.int64)
+        for at_s, groups, _ in self.records():
+            np.add.at(counts, (at_s / SLICE_S).astype(np.int64) * key_groups + groups, 1)
+        return Trace(counts.reshape(slices, key_groups), SLICE_S)
+
+    def records(self) -> Iterator[tuple[F64, I64, I64]]:
+        """Yield when records arrived since `first_s`, their key groups, and the numbers of their batches.
+
+        Those of a key group and batch are evenly spread over the time since the batch before, or since
+        its oldest record can have come. Some millions at a time, and not in the order of their arrival.
+        """
+        ends_s = self.began_s - self.first_s
+        oldest_s = [b.latency_ms.max / 1e3 if b.latency_ms else np.inf for b in self.batches]
+        starts_s = np.maximum(np.concatenate([[0.0], ends_s[:-1]]), ends_s - np.array(oldest_s))
         # one row per batch and key group
         cells = np.array(
             [
@@ -235,86 +241,11 @@ class Recorded:
             ],
             dtype=np.int64,
         )
-        counts = np.zeros(slices * key_groups, dtype=np.int64)
-        # some at a time: each record has a row of its own on the way
-        pieces = min(len(cells), 1 + int(cells[:, 2].sum()) // _AT_ONCE)
+        pieces = min(len(cells), 1 + int(cells[:, 2].sum()) // AT_ONCE)
         for part in np.array_split(cells, pieces):
             batch_of, group_of, records_of = np.repeat(part, part[:, 2], axis=0).T
             place = np.arange(len(batch_of)) - np.repeat(
                 np.cumsum(part[:, 2]) - part[:, 2], part[:, 2]
             )
             span_s = (ends_s - starts_s)[batch_of]
-            at_s = starts_s[batch_of] + (place + 0.5) / records_of * span_s
-            cell = (at_s / SLICE_S).astype(np.int64) * key_groups + group_of
-            np.add.at(counts, cell, 1)
-        return Trace(counts.reshape(slices, key_groups), SLICE_S)
-
-    def engine(self) -> tuple[MicroBatch, float]:
-        """Return what batches cost, and seconds of a core per record.
-
-        A batch takes a fixed time, and so much more per slot and per record: least squares over the
-        batches after a warm-up. What goes before the slots and what comes after them is told
-        by the latency of records that waited for nothing but their batch. By how much batches differ
-        from all that is kept, in their order: whether a slot looks well for a moment depends on it.
-        """
-        parameters = self.parameters
-        cores = int(parameters.get("cores") or os.cpu_count() or 1)
-        began_s = self.began_s
-        period_s = np.diff(began_s)
-        ran_s = began_s - began_s[0]
-        warm = int(np.searchsorted(ran_s, min(_WARM_UP_S, float(ran_s[-1]) / 2)))
-        warm = min(warm, len(self.batches) // 2)  # also where a long pause is most of the run
-        steady, steady_s = self.batches[warm:-1], period_s[warm:]
-        slots_s = np.array([b.phases_ms.get("slots", 0.0) / 1e3 for b in steady])
-        work = np.array([(b.slots, b.served) for b in steady], dtype=np.float64)
-        stage_s, slot_s, record_s = _fit(work, slots_s)
-        variable_s = work @ np.array([slot_s, record_s])
-        fixed_s = float(np.median(steady_s - variable_s))
-        before_s = min(max(_before_slots(steady, steady_s, variable_s), stage_s), fixed_s)
-        cost_s = np.array([slot_s * b.slots + record_s * b.served for b in self.batches[:-1]])
-        extra_s = period_s - fixed_s - cost_s
-        budget_s = parameters.get("budget_s")
-        limited = parameters.get("slot_rate")
-        engine = MicroBatch(
-            plan_s=before_s,
-            commit_s=fixed_s - before_s,
-            task_s=slot_s * cores,
-            budget_s=float("inf") if budget_s is None or limited else float(budget_s),
-            cores=cores,
-            slot_rate_per_s=None if limited is None else float(limited),
-            warm_up_s=tuple(np.maximum(extra_s[:warm], 0.0).tolist()),
-            jitter_s=tuple(extra_s[warm:].tolist()),
-        )
-        return engine, max(record_s * cores, _RECORD_MIN_S)
-
-
-_RECORD_MIN_S = 1e-7
-"""A record takes some time, however little the fit says."""
-
-
-def _fit(work: F64, slots_s: F64) -> tuple[float, float, float]:
-    """Return the least squares of ``a + b x slots + c x records``, none of them negative."""
-    typical = slots_s <= np.quantile(slots_s, _TYPICAL)
-    columns = np.column_stack([np.ones(int(typical.sum())), work[typical]])
-    used = [0, 1, 2]
-    while True:
-        found, *_ = np.linalg.lstsq(columns[:, used], slots_s[typical], rcond=None)
-        if (found >= 0.0).all():
-            break
-        used.pop(int(np.argmin(found)))
-    fit = np.zeros(3)
-    fit[used] = found
-    return float(fit[0]), float(fit[1]), float(fit[2])
-
-
-def _before_slots(steady: Sequence[Batch], period_s: F64, variable_s: F64) -> float:
-    """Return the time from reading the source to the first slot task.
-
-    A record waits half a period on average for its batch, then this long, then for its slot's turn.
-    """
-    waited_s = [
-        batch.latency_ms.mean / 1e3 - span_s / 2 - slots_s / 2
-        for batch, span_s, slots_s in zip(steady, period_s, variable_s, strict=True)
-        if batch.latency_ms is not None and batch.backlog == 0
-    ]
-    return float(np.median(waited_s)) if waited_s else 0.0
+            yield starts_s[batch_of] + (place + 0.5) / records_of * span_s, group_of, batch_of

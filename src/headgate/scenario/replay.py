@@ -15,14 +15,19 @@ from headgate.core.slo import Slo, parse_slo
 from headgate.loop import steering
 from headgate.loop.settings import OperatorSettings
 from headgate.scenario import advice
+from headgate.scenario.calibration import Costs, calibrated, records_of
 from headgate.scenario.recording import SLICE_S, Recorded
 from headgate.sim.decisions import finite
-from headgate.sim.model import MicroBatch, OperatorModel, ServiceTime
+from headgate.sim.model import OperatorModel, ServiceTime
 from headgate.sim.oracle import Load
 from headgate.sim.result import RunResult
 from headgate.sim.simulation import SimulatedJob, Simulation
-from headgate.workloads.arrivals import ArrivalFeed, TraceArrivals
-from headgate.workloads.traces import Trace
+from headgate.workloads.arrivals import (
+    ArrivalFeed,
+    ArrivalStream,
+    RecordedArrivals,
+    TraceArrivals,
+)
 
 _OPERATOR = "operator"
 _HOUR_S = 3600.0
@@ -102,7 +107,10 @@ def replay(
         The journal does not hold what a replay needs, or a policy or SLO is not one.
     """
     recorded = Recorded.read(checkpoint, since_s)
-    costs = (Recorded.read(like) if like is not None else recorded).engine()
+    costs = calibrated(recorded)
+    if like is not None:
+        # what its own records cost is not known then
+        costs = replace(calibrated(Recorded.read(like)), factors=None)
     return replayed(
         recorded,
         costs,
@@ -117,7 +125,7 @@ def replay(
 
 def replayed(
     recorded: Recorded,
-    costs: tuple[MicroBatch, float],
+    costs: Costs,
     *,
     whole: bool = True,
     slots_max: int | None = None,
@@ -131,14 +139,12 @@ def replayed(
     Parameters
     ----------
     recorded : Recorded
-    costs : tuple of (MicroBatch, float)
-        As `Recorded.engine` returns them.
+    costs : Costs
     whole : bool
         Whether it is the whole run: its success is known since its start only.
     slots_max, policy_text, slo_text, seed, oracle
         As of `replay`.
     """
-    engine, record_s = costs
     was = _conditions(recorded)
     if slots_max is not None and not 1 <= slots_max <= KEY_GROUPS_MAX:
         msg = f"slots_max={slots_max} is out of range; use 1 to {KEY_GROUPS_MAX}."
@@ -151,14 +157,15 @@ def replayed(
         policy=was.policy if policy_text is None else policy_text,
         slo=was.slo if slo_text is None else _mean_slo(slo_text),
     )
-    trace = recorded.trace()
+    arrivals = _arrivals(recorded, costs)
     real = _real(recorded, was, whole=whole)
-    model = _simulated(trace, engine, record_s, was, seed)
-    what_if = None if asked == was else _simulated(trace, engine, record_s, asked, seed)
+    duration_s = float(recorded.began_s[-1]) - recorded.first_s
+    model = _simulated(arrivals, duration_s, costs, was, seed)
+    what_if = None if asked == was else _simulated(arrivals, duration_s, costs, asked, seed)
     beside = {}
     if oracle:
         rows = [row for row in (real, model, what_if) if row is not None]
-        load = _load(trace, engine, record_s, asked, seed)
+        load = _load(arrivals, duration_s, costs, asked, seed)
         beside = {"oracle": advice.beside(load, rows, asked.slo)}
     return {
         "real": real,
@@ -168,7 +175,7 @@ def replayed(
         **beside,
         "engine": {
             k: finite(v) if isinstance(v, float) else v
-            for k, v in asdict(engine).items()
+            for k, v in asdict(costs.engine).items()
             if k not in _SERIES
         },
     }
@@ -216,9 +223,20 @@ def _real(recorded: Recorded, was: Conditions, *, whole: bool) -> dict[str, Any]
     }
 
 
+def _arrivals(recorded: Recorded, costs: Costs) -> ArrivalStream:
+    """Return what arrived; record by record where their costs are known, and they are not too many."""
+    known = None if costs.factors is None else records_of(recorded, costs.factors)
+    if known is None:
+        return TraceArrivals(recorded.trace())
+    return RecordedArrivals(*known, recorded.start.key_groups)
+
+
 def _simulated(
-    trace: Trace, engine: MicroBatch, record_s: float, given: Conditions, seed: int
+    arrivals: ArrivalStream, duration_s: float, costs: Costs, given: Conditions, seed: int
 ) -> dict[str, Any]:
+    slots_max = given.slots_max
+    if costs.useful is not None:
+        slots_max = max(min(slots_max, costs.useful), given.slots_min)
     (target,) = steering.targets_of([given.slo], [given.operator]).values()
 
     def settings_at(_: str, measured_s: float) -> OperatorSettings:
@@ -226,38 +244,43 @@ def _simulated(
         return OperatorSettings(
             bound_s=target.mean_bound_s(floor_s),
             window_s=given.slo.window_s,
-            slots_max=given.slots_max,
+            slots_max=slots_max,
             slots_min=min(given.slots_min, given.slots_max),
             alert_s=target.alert_s(floor_s),
             floor_s=floor_s,
             unsplittable=given.unsplittable,
         )
 
-    groups = int(trace.counts.shape[1])
+    groups = arrivals.key_groups
     slots = max(1, min(given.slots, given.slots_max, groups))
-    model = OperatorModel(ServiceTime(record_s), key_groups=groups, slots=slots)
+    model = OperatorModel(ServiceTime(costs.record_s), key_groups=groups, slots=slots)
     result = Simulation(
-        SimulatedJob({_OPERATOR: model}, {_OPERATOR: TraceArrivals(trace)}),
+        SimulatedJob({_OPERATOR: model}, {_OPERATOR: arrivals}),
         policy(given.policy),
         {_OPERATOR: settings_at(_OPERATOR, 0.0)},
         seed=seed,
-        micro_batch=engine,
+        micro_batch=costs.engine,
         settings_at=settings_at,
-    ).run(trace.duration_s)
+    ).run(duration_s)
     return _row(given) | _measured(result)
 
 
-def _load(trace: Trace, engine: MicroBatch, record_s: float, given: Conditions, seed: int) -> Load:
+def _load(
+    arrivals: ArrivalStream, duration_s: float, costs: Costs, given: Conditions, seed: int
+) -> Load:
     """Return the records as the oracle has them: in one queue, and without batches."""
-    feed = ArrivalFeed(TraceArrivals(trace), np.random.default_rng(seed))
-    arrival_s, groups = feed.until(trace.duration_s)
-    each_s = 1.0 / engine.slot_rate_per_s if engine.slot_rate_per_s else record_s
+    feed = ArrivalFeed(arrivals, np.random.default_rng(seed))
+    arrival_s, groups = feed.until(duration_s)
+    limited = costs.engine.slot_rate_per_s
+    each_s = np.full(len(groups), 1.0 / limited if limited else costs.record_s)
+    if feed.costs is not None:
+        each_s *= feed.costs[: len(groups)]
     return Load(
         arrival_s,
         groups,
-        np.full(len(groups), each_s),
-        int(trace.counts.shape[1]),
-        trace.duration_s,
+        each_s,
+        arrivals.key_groups,
+        duration_s,
         bound_s=given.slo.bound,
         window_s=given.slo.window_s,
         slots_max=given.slots_max,

@@ -325,7 +325,7 @@ def take(
 
 @jit
 def complete(
-    done_s: float,
+    done_s: F64,
     stamps: F64,
     links: I64,
     free: int,
@@ -338,24 +338,24 @@ def complete(
     out: F64,
     start: int,
 ) -> int:
-    """Complete the first `count` taken records, all at `done_s`; return the free list's first node.
+    """Complete the first `count` taken records, each at its `done_s`; return the free list's first node.
 
     `out` receives (completion, origin) from row `start` on, unless it has no rows.
     """
     for i in range(count):
         node = taken[i]
         group = links[node, GROUP]
-        latency_s = done_s - stamps[node, ARRIVAL]
+        latency_s = done_s[i] - stamps[node, ARRIVAL]
         completed[group] += 1.0
         measure[group, COUNT] += 1.0
         measure[group, LATENCY] += latency_s
         if measure.shape[1] > SINCE_ORIGIN:
-            measure[group, SINCE_ORIGIN] += done_s - stamps[node, ORIGIN]
+            measure[group, SINCE_ORIGIN] += done_s[i] - stamps[node, ORIGIN]
         if measure.shape[1] > WITHIN and latency_s <= within_s:
             measure[group, WITHIN] += 1.0
         histogram[bucket_of(latency_s)] += 1
         if out.shape[0] > 0:
-            out[start + i, 0] = done_s
+            out[start + i, 0] = done_s[i]
             out[start + i, 1] = stamps[node, ORIGIN]
         links[node, NEXT] = free
         free = node

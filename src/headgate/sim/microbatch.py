@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.control.decision import Change
+from headgate.control.estimators.task_cost import FIXED_MS
 from headgate.control.sample import Sample
 from headgate.core.assignment import Assignment
 from headgate.loop.batch_floor import BatchFloor
@@ -20,6 +21,9 @@ from headgate.sim.streams import Inflow
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
+
+_TELLING_S = 0.05
+"""A task that took less does not tell a slot's rate, as for `headgate.spark.job`."""
 
 _TICK_S = 1.0
 """An engine with nothing to do begins an empty batch after so long, as headgate's tick source does."""
@@ -38,6 +42,8 @@ class BatchOperator(SimulatedOperator):
     ----------
     busy_s : float
         How long the slowest slot of the last batch took.
+    came : int
+        Records that have arrived for the next batch.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class BatchOperator(SimulatedOperator):
         self._step = 0
         self._served_s = 0.0
         self.busy_s = 0.0
+        self.came = 0
         # Useful time, by the tick in which a task ended and the slot's identity.
         self._useful_s: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         # What held from when, as far as it has not been told yet; and what was told last.
@@ -98,6 +105,7 @@ class BatchOperator(SimulatedOperator):
         records = self.inflow.until(time_s, feeds)
         measures = self.measures
         self.queues.enqueue(records, np.zeros(self.model.key_groups, dtype=np.int32))
+        self.came += len(records[0])
         ticks = _ticks_of(records[0], measures.delta_s)
         inside = ticks <= measures.ticks
         np.add.at(measures.arrived, (ticks[inside] - 1, records[3][inside]), 1)
@@ -138,16 +146,30 @@ class BatchOperator(SimulatedOperator):
             self.busy_s = max(self.busy_s, fixed_s + serving_s)
             tick = _tick_of(free_s[core], self.measures.delta_s)
             mine, served = self._own(slot, taken), len(taken)
+            # key group by key group, as the engine serves and counts them
+            mine = mine[np.argsort(self.queues.groups(mine), kind="stable")]
+            since_s = free_s[core] - serving_s
+            count = self._complete(mine, since_s, free_s[core], out, count)
             # what others had merged is a few rows to it, which cost next to nothing
             groups = [g for g in apart if self.queues.assignment.slot_of[g] == slot]
-            for done in (mine, *(part for g in groups for part in apart[g])):
-                self.queues.complete(done, free_s[core], self.measures.row(tick), out, count)
-                count += len(done)
-            self._learn(slot, served, serving_s)
+            for done in (part for g in groups for part in apart[g]):
+                count = self._complete(done, free_s[core], free_s[core], out, count)
+            self._learn(slot, served, fixed_s + serving_s)
             useful_s = serving_s * stretch if limited is None else served / self._slot_rate
             self._useful_s[tick][self.slot_ids[slot]] += useful_s
         out = out[:count]
         return max(free_s), out[np.argsort(out[:, 0], kind="stable")]
+
+    def _complete(self, taken: I64, since_s: float, until_s: float, out: F64, count: int) -> int:
+        """Complete records one after the other within a time; return where `out` goes on."""
+        done_s = since_s + (until_s - since_s) * np.arange(1, len(taken) + 1) / max(len(taken), 1)
+        ticks = _ticks_of(done_s, self.measures.delta_s)
+        for part in np.split(np.arange(len(taken)), np.flatnonzero(np.diff(ticks)) + 1):
+            if len(part):
+                row = self.measures.row(int(ticks[part[0]]))
+                self.queues.complete(taken[part], done_s[part], row, out, count)
+            count += len(part)
+        return count
 
     def _own(self, slot: int, taken: I64) -> I64:
         """Return what a slot completes of what it took; shares of others' wait for their owners."""
@@ -196,12 +218,18 @@ class BatchOperator(SimulatedOperator):
             shares[mine] = fair_shares(backlog[mine], quota, turn)
         return shares
 
-    def _learn(self, slot: int, count: int, serving_s: float) -> None:
-        """Bring a slot's rate half way to what it just did, or all the way from far off."""
-        if count == 0 or serving_s <= 0.0:
+    def _learn(self, slot: int, count: int, useful_s: float) -> None:
+        """Bring a slot's rate half way to what it just did, or all the way from far off, as jobs do."""
+        if count == 0 or useful_s <= 0.0:
             return
         identity = self.slot_ids[slot]
-        known, rate = self._rate[identity], count / serving_s
+        known = self._rate[identity]
+        if useful_s < _TELLING_S:
+            waits = math.isfinite(self.queues.oldest_s(slot))
+            raised = known * 1.5 if waits else known
+            self._rate[identity] = max(count / useful_s, raised)
+            return
+        rate = count / (useful_s - FIXED_MS / 1e3)
         near = known / 2 <= rate <= known * 2
         self._rate[identity] = (known + rate) / 2 if near else rate
 
@@ -320,13 +348,15 @@ class MicroBatchEngine:
         model, operators = self._model, self.operators
         full_s = model.plan_s + model.commit_s + len(operators) * (model.task_s + model.budget_s)
         outputs: dict[str, F64] = {}
-        at_s = begin_s + model.planning_s(self._turn)
+        read = sum(operator.came for operator in operators.values() if not operator.model.parents)
+        at_s = begin_s + model.planning_s(self._turn) + read * model.read_s
         for name, operator in operators.items():
             if operator.model.parents:
                 operator.arrive(at_s, [outputs[parent] for parent in operator.model.parents])
             stretch = float(operator.waves)
             if not math.isinf(model.budget_s):
                 stretch *= max(full_s, model.trigger_s) / model.budget_s
+            operator.came = 0
             at_s, outputs[name] = operator.serve(at_s, self._turn, stretch)
         self._measure_floor(begin_s, outputs)
         self._turn += 1

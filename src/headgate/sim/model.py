@@ -140,19 +140,21 @@ class MicroBatch:
     """How an engine of micro-batches spends its time: the parameters to calibrate.
 
     A batch takes what arrived before it began. Each slot serves its backlog first and then new
-    records, up to ``rate x budget / waves``, and all of them complete when its task ends. The batch
-    ends when the last task has, and the next one begins then, or `trigger_s` after the last began.
+    records, up to ``rate x budget / waves``, one key group after the other. The batch ends when the last
+    task has, and the next one begins then, or `trigger_s` after the last began.
 
     References
     ----------
-    `headgate.spark.step.stateful` and `.job`, `headgate.operators.serve`. Differs: a task's fixed
-    cost is known exactly when its slot's rate is learned, so a short task tells as much as a long
-    one; backlog is not capped by bytes; a record's service does not depend on its batch's size.
+    `headgate.spark.step.stateful` and `.job`, `headgate.operators.serve`. Differs: backlog is
+    not capped by bytes; a record's service does not depend on its batch's size.
     """
 
     plan_s: float = 0.15
     """From the beginning of a batch to its first slot task, seconds; >= 0. Default, as that of
     `commit_s`: a tiny batch on two cores."""
+
+    read_s: float = 0.0
+    """What each record that came with a batch adds to that: computed before the slots, seconds; >= 0."""
 
     commit_s: float = 0.07
     """From the end of its last slot task to the end of the batch, seconds; >= 0."""
@@ -195,7 +197,7 @@ class MicroBatch:
     """How long an engine with nothing to do waits before it looks again, seconds; > 0."""
 
     def __post_init__(self) -> None:
-        for name in ("plan_s", "commit_s", "task_s", "moved_group_s", "trigger_s"):
+        for name in ("plan_s", "read_s", "commit_s", "task_s", "moved_group_s", "trigger_s"):
             check_range("micro batch", name, getattr(self, name), 0.0)
         for name in ("budget_s", "poll_s", "backlog_age_max_s", "initial_rate_per_s"):
             check_range("micro batch", name, getattr(self, name), 0.0, above=True)

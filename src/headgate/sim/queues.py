@@ -171,8 +171,8 @@ class Queues:
         )
         return taken[:count], demand_s
 
-    def complete(self, taken: I64, done_s: float, measure: F64, out: F64, start: int) -> None:
-        """Complete taken records at `done_s`; `out` receives them from row `start` on."""
+    def complete(self, taken: I64, done_s: F64, measure: F64, out: F64, start: int) -> None:
+        """Complete taken records, each at its `done_s`; `out` receives them from row `start` on."""
         self._free = kernels.complete(
             done_s,
             self._stamps,

@@ -11,12 +11,14 @@ of them, `CALIBRATION`, so the difference is that of a prediction.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headgate.core.errors import ConfigError
 from headgate.report.plot import panels
+from headgate.scenario.calibration import calibrated
 from headgate.scenario.recording import Recorded
 from headgate.scenario.replay import replayed
 from headgate_lab.experiments.registry import Request
@@ -48,7 +50,7 @@ def run(request: Request) -> dict[str, Any]:
         )
         raise ConfigError(msg)
     rows, timelines = [], []
-    costs = Recorded.read(request.data / CALIBRATION).engine()
+    costs = replace(calibrated(Recorded.read(request.data / CALIBRATION)), factors=None)
     for path in runs:
         recorded = Recorded.read(path)
         rows.append({"run": path.name, **_row(replayed(recorded, costs))})
