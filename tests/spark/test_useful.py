@@ -210,6 +210,39 @@ def test_slots_that_wait_need_more_of_them_than_there_are_cores():
     assert limit(2, 2, computing=0.4)[0] == 5
 
 
+def test_slots_that_wait_for_a_core_do_not_seem_to_compute_less():
+    useful = UsefulTime(None, lambda: 0.8, lambda: 6, 2)
+    for batch in range(60):
+        slots = 1 if batch < 20 else 6
+        records = (100, 200, 300, 150)[batch % 4]
+        computed_ms = 20.0 + 2.0 * records
+        took_ms = computed_ms * max(1, slots / 2)
+        tasks = [report(s, records, took_ms, cpu_ms=computed_ms) for s in range(slots)]
+        useful.add(tasks, batch * 1e4, batch * 1e4 + took_ms + 100.0, slots)
+        if batch > 10:
+            found = useful.limit(slots, 2)
+            assert found is not None
+            assert found[0] == 2, batch
+
+
+def test_what_began_with_more_slots_than_cores_is_known_better_once_there_are_fewer():
+    useful = UsefulTime(None, lambda: 0.8, lambda: 6, 2)
+    most = []
+    for batch in range(40):
+        slots = 6 if batch < 20 else 2
+        records = (100, 200, 300, 150)[batch % 4]
+        tasks = [
+            report(s, records, 2.0 * records * slots / 2, cpu_ms=2.0 * records)
+            for s in range(slots)
+        ]
+        useful.add(tasks, batch * 1e4, batch * 1e4 + 2e3, slots)
+        most.append(useful.limit(slots, 2))
+    assert most[19] is not None
+    assert most[19][0] == 6
+    assert most[-1] is not None
+    assert most[-1][0] == 2
+
+
 def test_where_it_is_not_known_how_much_slots_compute_spark_is_the_limit():
     assert limit(2, 2, computing=0.0)[0] == 8
 

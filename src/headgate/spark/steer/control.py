@@ -155,7 +155,7 @@ class Controller:
                 name,
                 state.assignment,
                 _waiting(state),
-                UsefulTime(limited, budget_s, cores.at_once),
+                UsefulTime(limited, budget_s, cores.at_once, cores.machine),
                 SuccessRate(target.slo, job.key_groups, DELTA_S),
                 by_results=target.slo.scope == END_TO_END and origins.judges(name),
             )

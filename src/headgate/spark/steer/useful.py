@@ -101,6 +101,8 @@ class UsefulTime:
         Returns the budget at present, or None.
     cores : callable
         Returns how many slots run at a time; the others wait for their turn, in waves.
+    machine : int or None
+        Cores of the machine, if all of Spark is on one.
 
     References
     ----------
@@ -112,10 +114,13 @@ class UsefulTime:
         slot_rate: float | None,
         budget_s: Callable[[], float | None],
         cores: Callable[[], int],
+        machine: int | None = None,
     ) -> None:
         self._slot_rate = slot_rate
         self._budget_s = budget_s
         self._cores = cores
+        self._machine = machine
+        self._uncrowded = False
         self._cost = TaskCost()
         self._beside = BesideSlots()
         self._ended_ms: float | None = None
@@ -139,10 +144,7 @@ class UsefulTime:
         tasks = sorted((r.slot, r.work, r.useful_ms) for r in reports)
         self._cost.widen(slots)
         self._cost.add(tasks)
-        for report in reports:
-            if report.work:
-                self._computed_ms += report.cpu_ms - (1.0 - _COMPUTING_DECAY) * self._computed_ms
-                self._took_ms += report.useful_ms - (1.0 - _COMPUTING_DECAY) * self._took_ms
+        self._learn_computing([report for report in reports if report.work])
         slots_ms = makespan_ms([took_ms for _, _, took_ms in tasks], self._at_once())
         if self._ended_ms is not None:
             within_ms = max(0.0, ended_ms - started_ms - slots_ms)
@@ -151,6 +153,21 @@ class UsefulTime:
         self._ended_ms = ended_ms
         sustained = self._sustained_per_s(slots)
         return [r.work / sustained[r.slot] if r.work else 0.0 for r in reports]
+
+    def _learn_computing(self, reports: Sequence[Report]) -> None:
+        """Learn which share of their time slots compute.
+
+        Tasks that outnumber the cores wait for one, and would seem to compute less the more of them there
+        are: they count only as long as there were no others.
+        """
+        crowded = self._machine is not None and len(reports) > self._machine
+        if crowded and self._uncrowded:
+            return
+        if not crowded and reports and not self._uncrowded:
+            self._uncrowded, self._computed_ms, self._took_ms = True, 0.0, 0.0
+        for report in reports:
+            self._computed_ms += report.cpu_ms - (1.0 - _COMPUTING_DECAY) * self._computed_ms
+            self._took_ms += report.useful_ms - (1.0 - _COMPUTING_DECAY) * self._took_ms
 
     def renumber(self, survivors: Sequence[int | None]) -> None:
         """Take note of a new assignment; parameters as of `Change.survivors`."""
