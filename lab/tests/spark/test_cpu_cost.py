@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import time
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 
 from headgate.core.errors import ConfigError
 from headgate.journal.schema import Batch
+from headgate.workloads.rates import parse_rate
 from headgate_lab.bench import cpu_cost
-from headgate_lab.bench.cpu_cost import Belief, error, judged
+from headgate_lab.bench.cpu_cost import Belief, CpuCostParameters, error, judged
 from headgate_lab.bench.cpu_jobs import JOBS, Cost, Truth
 
 BASE_S = 1_000.0
@@ -28,6 +30,7 @@ def test_slots_follow_a_load_of_records_that_wait_for_a_store():
     assert ran["slots_mean"] > 1.2
     assert ran["records"] > 500
     assert ran["estimate"]["record"]["median"] < 0.3
+    assert ran["predicted"]["model"]["slots_mean"] > 1.0
     text = "\n".join(cpu_cost.lines(found))
     assert "store: cost off by" in text
     assert "threshold" in text
@@ -113,8 +116,22 @@ def test_an_error_has_a_median_a_percentile_and_a_side():
         ({"seconds": 4.0}, "must be above 4"),
         ({"slots": 9}, "out of range"),
         ({"cost": "0 ms"}, "not above zero"),
+        ({"scale": 0.0}, "must be above 0"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_runs(given, message):
     with pytest.raises(ConfigError, match=message):
         cpu_cost.run(**given)
+
+
+def test_orders_follow_the_minutes_of_a_real_trace(tmp_path):
+    counts = np.arange(1, 100_000)
+    text = "minute,requests\n" + "".join(f"{n},{count}\n" for n, count in enumerate(counts))
+    with gzip.open(tmp_path / "worldcup98.per_minute.csv.gz", "wt") as file:
+        file.write(text)
+    chosen = CpuCostParameters(seconds=20.0, data=str(tmp_path), scale=2.0)
+    rate = parse_rate(cpu_cost.load(JOBS["processor"], chosen))
+    assert rate.rate_at(19.5) == pytest.approx(2.0 * 1.1 / 0.002, rel=0.001)
+    assert rate.rate_at(0.5) < rate.rate_at(19.5)
+    with pytest.raises(ConfigError, match="there is no"):
+        cpu_cost.load(JOBS["processor"], CpuCostParameters(data=str(tmp_path / "none")))

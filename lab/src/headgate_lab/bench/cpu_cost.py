@@ -34,9 +34,11 @@ from headgate.control.observation import Observation
 from headgate.control.policy import Policy
 from headgate.control.registry import policy
 from headgate.core.duration import parse_duration_s
+from headgate.core.errors import ConfigError
 from headgate.journal.reader import read
 from headgate.journal.schema import Batch
 from headgate.report.summary import summary
+from headgate.scenario.replay import replay
 from headgate.spark.cluster.session import session
 from headgate.spark.workloads import sources
 from headgate_lab.bench.common import child, machine, parameters, progress, require, spark_env
@@ -158,8 +160,9 @@ def run(**given: Any) -> dict[str, Any]:
     -------
     dict
         ``jobs``: by name, ``policies`` (by name: ``success`` and ``success_worst`` as `slo.run` has
-        them, ``slots_mean``, ``changes``, ``latency_ms``, ``records``, ``waiting`` at the end, and
-        ``estimate``, see `judged`) and ``estimate`` (over all its runs); ``parameters``, ``machine``.
+        them, ``slots_mean``, ``changes``, ``latency_ms``, ``records``, ``waiting`` at the end,
+        ``estimate``, see `judged`, and ``predicted``, see there) and ``estimate`` (over all
+        its runs); ``parameters``, ``machine``.
     """
     chosen = parameters(CpuCostParameters, given)
     runs = len(chosen.jobs()) * len(chosen.names())
@@ -396,12 +399,37 @@ def _all(spark: SparkSession, chosen: CpuCostParameters, work: Path) -> dict[str
             lead_s = min(_COLD_S, _LEAD * ran["started_s"] + _LEAD_S)
             runs[name] = ran = _one(spark, chosen, JOBS[job], name, place, loops, lead_s)
             progress(f"{job}, {name}: {json.dumps(_short(runs[name]))}")
+        fixed = next((n for n, name in enumerate(runs) if name.startswith("static(")), None)
+        for number, name in enumerate(runs):
+            other = None if fixed in {None, number} else work / f"{job}-{fixed}" / "checkpoint"
+            runs[name]["predicted"] = predicted(
+                work / f"{job}-{number}" / "checkpoint", other, name
+            )
         estimates = [one["estimate"] for one in runs.values()]
         for one in runs.values():
             one["estimate"] = {of: error([one["estimate"]], of) for of in _ESTIMATES}
         total = {of: error(estimates, of) for of in _ESTIMATES}
         found[job] = {"policies": runs, "estimate": total}
     return {"jobs": found, "loops": loops}
+
+
+def predicted(run: Path, other: Path | None, name: str) -> dict[str, Any] | None:
+    """Return what the simulator makes of a run, and what it would have said without having seen it.
+
+    Returns
+    -------
+    dict or None
+        ``model``: of the run's own journal; ``foreseen``: of another run's on the same load, where
+        there is one. Each has ``success`` and ``slots_mean``. None for a run of few batches.
+    """
+    try:
+        found = {"model": replay(run)["model"]}
+        if other is not None:
+            found["foreseen"] = replay(other, policy_text=name)["what_if"]
+    except ConfigError:
+        return None
+    wanted = ("success", "success_worst", "slots_mean")
+    return {of: {key: row[key] for key in wanted} for of, row in found.items()}
 
 
 def _short(ran: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ _COLUMNS = (
     "waiting",
     "cost off by",
     "capacity off by",
+    "model says",
 )
 
 
@@ -49,6 +50,7 @@ def _row(one: Mapping[str, Any]) -> list[str]:
         str(one["waiting"]),
         _off(one["estimate"]["record"]),
         _off(one["estimate"]["capacity"]),
+        _model(one["predicted"]),
     ]
 
 
@@ -59,3 +61,10 @@ def _share(value: float | None) -> str:
 def _off(error: Mapping[str, float] | None) -> str:
     """Return the median and the 90th percentile of an error."""
     return "" if error is None else f"{error['median']:.0%}, {error['p90']:.0%}"
+
+
+def _model(predicted: Mapping[str, Any] | None) -> str:
+    """Return success and slots as the simulator has them."""
+    if predicted is None:
+        return ""
+    return f"{_share(predicted['model']['success'])}, {predicted['model']['slots_mean']:.2f}"
