@@ -230,7 +230,7 @@ def relieved(of_slot: list[float], waiting_s: float = 0.0) -> bool:
     backlog = np.zeros(GROUPS)
     for cycle in range(400):
         arrived = arrived + rates * 0.1
-        backlog[:4] = waiting_s * 100.0 / 4 if cycle == 399 else 0.0  # noqa: PLR2004
+        backlog[:4] = waiting_s * 100.0 / 4 if cycle == 399 else 0.0
         operator = view(
             rates.tolist(), 100.0, slots=4, arrived=arrived, slots_min=4, slots_max=4,
             latency_s=0.01,
