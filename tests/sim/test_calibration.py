@@ -119,3 +119,22 @@ def test_records_of_a_dear_batch_are_dear():
     known = records_of(run, costs.factors)
     assert known is not None
     assert (known[2] > 2.5).sum() == run.batches[100].arrived
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"useful_ms": float("nan")}, {"useful_ms": -1.0}, {"served": -5}, {"computing_ms": 1e300}],
+)
+def test_a_slot_that_did_what_none_can_do_is_damage(odd):
+    run = engine_run()
+    slot = replace(run.batches[50].slot_stats[0], **odd)
+    batches = [*run.batches]
+    batches[50] = replace(batches[50], slot_stats=(slot,))
+    assert "step 50" in replace(run, batches=tuple(batches))._damage()
+    assert not run._damage()
+
+
+def test_a_run_that_served_nothing_cannot_be_replayed():
+    run = engine_run()
+    idle = [replace(batch, served=0) for batch in run.batches]
+    assert replace(run, batches=tuple(idle))._damage() == "no record was served"

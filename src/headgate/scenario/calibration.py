@@ -76,10 +76,8 @@ def calibrated(run: Recorded) -> Costs:
     that is kept, in their order: whether a slot looks well for a moment depends on it.
     """
     parameters = run.parameters
-    cores, limited = (
-        int(parameters.get("cores") or os.cpu_count() or 1),
-        parameters.get("slot_rate"),
-    )
+    cores = int(parameters.get("cores") or os.cpu_count() or 1)
+    limited = parameters.get("slot_rate")
     served = [number for number, batch in enumerate(run.batches[:-1]) if batch.served]
     batches, began_s = [run.batches[number] for number in served], run.began_s[served]
     period_s = _periods(run)[served]

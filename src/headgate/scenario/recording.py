@@ -16,7 +16,7 @@ from headgate.core.duration import LONGEST_S
 from headgate.core.errors import ConfigError
 from headgate.core.input import KEY_GROUPS_MAX, RATE_MAX, shown
 from headgate.journal import read
-from headgate.journal.schema import Batch, Decided, Start
+from headgate.journal.schema import Batch, Decided, SlotStats, Start
 from headgate.scenario.places import journal_at, written
 from headgate.workloads.traces import Trace
 
@@ -142,18 +142,12 @@ class Recorded:
     def _damage(self) -> str:
         """Return what in the journal no query can have written, or what is too large; else ``""``."""
         groups = self.start.key_groups
-        total = 0
         for batch in self.batches:
-            for arrived in batch.arrivals:
-                if len(arrived.groups) != len(arrived.records):
-                    return f"step {batch.step} has more or fewer key groups than counts"
-                if not all(0 <= group < groups for group in arrived.groups):
-                    return f"step {batch.step} has key groups that the query has not"
-                if not all(0 <= count <= AT_ONCE for count in arrived.records):
-                    return f"step {batch.step} counts less than nothing, or too much"
-                total += sum(arrived.records)
-            if batch.slots < 1:
-                return f"step {batch.step} ran without a slot"
+            if odd := _odd(batch, groups):
+                return f"step {batch.step} {odd}"
+        total = sum(sum(arrived.records) for b in self.batches for arrived in b.arrivals)
+        if not any(batch.served for batch in self.batches[:-1]):
+            return "no record was served"
         if not 1 <= total <= _RECORDS_MAX:
             return f"{total:,} records arrived, not 1 to {_RECORDS_MAX:,}"
         span_s = float(self.began_s[-1]) - self.first_s
@@ -249,3 +243,25 @@ class Recorded:
             )
             span_s = (ends_s - starts_s)[batch_of]
             yield starts_s[batch_of] + (place + 0.5) / records_of * span_s, group_of, batch_of
+
+
+def _odd(batch: Batch, groups: int) -> str:
+    """Return what no batch of a query with so many key groups can have been; else ``""``."""
+    for arrived in batch.arrivals:
+        if len(arrived.groups) != len(arrived.records):
+            return "has more or fewer key groups than counts"
+        if not all(0 <= group < groups for group in arrived.groups):
+            return "has key groups that the query has not"
+        if not all(0 <= count <= AT_ONCE for count in arrived.records):
+            return "counts less than nothing, or too much"
+    if batch.slots < 1:
+        return "ran without a slot"
+    if not all(_possible(slot) for slot in batch.slot_stats):
+        return "has a slot that did what none can do"
+    return ""
+
+
+def _possible(slot: SlotStats) -> bool:
+    """Return whether a slot can have done that."""
+    took_ms = (slot.useful_ms, slot.computing_ms or 0.0)
+    return 0 <= slot.served <= AT_ONCE and all(0.0 <= ms <= LONGEST_S * 1e3 for ms in took_ms)
