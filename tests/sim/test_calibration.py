@@ -81,6 +81,19 @@ def test_what_a_task_waited_for_a_core_is_no_cost_of_its_records():
     assert costs.record_s == pytest.approx(RECORD_MS / 1e3, rel=0.05)
 
 
+def test_slots_that_say_how_long_they_waited_for_a_core_are_taken_at_their_word():
+    run = engine_run((2, 4))
+    told = [
+        replace(b, slot_stats=tuple(replace(s, waited_ms=s.useful_ms / 2) for s in b.slot_stats))
+        if b.slots == 4
+        else b
+        for b in run.batches
+    ]
+    costs = calibrated(replace(run, batches=tuple(told)))
+    assert costs.engine.cores == 2
+    assert costs.record_s == pytest.approx(RECORD_MS / 1e3, rel=0.05)
+
+
 def test_where_all_is_computed_before_the_slots_more_of_them_are_of_no_use():
     run = engine_run((1,))
     dear = [

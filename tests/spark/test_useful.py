@@ -12,18 +12,19 @@ from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Report
 from headgate.spark.steer.control import busy_s
 from headgate.spark.steer.useful import BesideSlots, UsefulTime
+from headgate.spark.worker.whereabouts import waited_for_core_ms
 
 NOTHING = Counts(*[Binned(*[[]] * 5)] * 2)
 
 
-def report(slot, served, useful_ms, *, arrived=None, cpu_ms=0.0, operator="o"):
+def report(slot, served, useful_ms, *, arrived=None, cpu_ms=0.0, waited_ms=0.0, operator="o"):
     return Report(
         step=0, attempt=1, operator=operator, slot=slot, token="t", consumed=(), groups={}, sections={},
         changelog=None, output=None, waiting=None, late=None, output_rows=0, late_rows=0,
         segments={}, taken={}, arrived=served if arrived is None else arrived, served=served,
         late_records=0, waiting_records=0, served_rows=served, touched_rows=0, served_by_group={},
         histogram=(), latency_sum_ms=0.0, latency_max_ms=0.0, watermark_us=0, holds_us=0,
-        useful_ms=useful_ms, counts=NOTHING, cpu_ms=cpu_ms,
+        useful_ms=useful_ms, counts=NOTHING, cpu_ms=cpu_ms, waited_ms=waited_ms,
     )  # fmt: skip
 
 
@@ -223,6 +224,26 @@ def test_slots_that_wait_for_a_core_do_not_seem_to_compute_less():
             found = useful.limit(slots, 2)
             assert found is not None
             assert found[0] == 2, batch
+
+
+def test_what_waits_for_a_core_would_compute():
+    """Two slots on two cores, one of which something else has for half of the time."""
+    useful = UsefulTime(None, lambda: 0.8, lambda: 6, 2)
+    for batch in range(40):
+        records = (100, 200, 300, 150)[batch % 4]
+        took_ms = 3.0 * records
+        shares = {"cpu_ms": 0.6 * took_ms, "waited_ms": 0.38 * took_ms}
+        tasks = [report(slot, records, took_ms, **shares) for slot in range(2)]
+        useful.add(tasks, batch * 1e4, batch * 1e4 + took_ms + 100.0, 2)
+    found = useful.limit(2, 2)
+    assert found is not None
+    assert found[0] == 2
+    assert "98%" in found[1]
+
+
+def test_the_wait_for_a_core_only_grows():
+    before = waited_for_core_ms()
+    assert 0.0 <= before <= waited_for_core_ms()
 
 
 def test_what_began_with_more_slots_than_cores_is_known_better_once_there_are_fewer():

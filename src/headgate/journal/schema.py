@@ -87,6 +87,9 @@ class SlotStats:
     computing_ms: float | None = None
     """What of `useful_ms` its worker was on a core; null where that is not measured."""
 
+    waited_ms: float | None = None
+    """What of it its worker waited for a core; 0 where the kernel does not say so."""
+
 
 @dataclass(frozen=True)
 class SloState:

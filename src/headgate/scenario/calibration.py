@@ -177,18 +177,21 @@ def _tasks(
 def _task(done: SlotStats, computing: float | None) -> Task:
     """Return a slot's task; of one that waited for a core, as long as it would have taken with one."""
     useful_ms = done.useful_ms
-    if computing is not None and done.computing_ms:
+    if computing is not None and done.waited_ms:
+        useful_ms = max(useful_ms - done.waited_ms, 0.0)
+    elif computing is not None and done.computing_ms:
         useful_ms = done.computing_ms / computing
     return Task(useful_ms / 1e3, done.served)
 
 
 def _computing(batches: Sequence[Batch]) -> float | None:
-    """Return the share of their time that slots were on a core; None where it was not measured."""
+    """Return the share of their time that slots needed a core; None where it was not measured."""
     known = [s for b in batches for s in b.slot_stats if s.served and s.computing_ms]
     useful_ms = sum(s.useful_ms for s in known)
     if not useful_ms:
         return None
-    return min(sum(s.computing_ms or 0.0 for s in known) / useful_ms, 1.0)
+    wanted_ms = sum((s.computing_ms or 0.0) + (s.waited_ms or 0.0) for s in known)
+    return min(wanted_ms / useful_ms, 1.0)
 
 
 def _line(tasks: Sequence[Sequence[Task]]) -> tuple[float, float]:

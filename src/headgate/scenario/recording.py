@@ -263,5 +263,5 @@ def _odd(batch: Batch, groups: int) -> str:
 
 def _possible(slot: SlotStats) -> bool:
     """Return whether a slot can have done that."""
-    took_ms = (slot.useful_ms, slot.computing_ms or 0.0)
+    took_ms = (slot.useful_ms, slot.computing_ms or 0.0, slot.waited_ms or 0.0)
     return 0 <= slot.served <= AT_ONCE and all(0.0 <= ms <= LONGEST_S * 1e3 for ms in took_ms)

@@ -97,6 +97,8 @@ class Report:
         For the control loop; None where there is none.
     cpu_ms : float
         What of `useful_ms` the worker was on a core.
+    waited_ms : float
+        What of it the worker waited for a core; 0 where the kernel does not say so.
     merged_rows : int
         Rows served that another slot had merged, and whose records it has counted as served.
     apart_holds_us : dict of int to int
@@ -153,6 +155,7 @@ class Report:
     phases_ms: dict[str, float] = field(default_factory=dict)
     counts: Counts | None = None
     cpu_ms: float = 0.0
+    waited_ms: float = 0.0
     merged_rows: int = 0
     apart_holds_us: dict[int, int] = field(default_factory=dict)
     touched_by_group: dict[int, int] = field(default_factory=dict)

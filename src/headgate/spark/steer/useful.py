@@ -155,10 +155,10 @@ class UsefulTime:
         return [r.work / sustained[r.slot] if r.work else 0.0 for r in reports]
 
     def _learn_computing(self, reports: Sequence[Report]) -> None:
-        """Learn which share of their time slots compute.
+        """Learn which share of their time slots compute, or would if they had a core.
 
-        Tasks that outnumber the cores wait for one, and would seem to compute less the more of them there
-        are: they count only as long as there were no others.
+        Where the kernel does not say how long they waited for one, tasks that outnumber the cores would
+        seem to compute less the more of them there are: they count only as long as there were no others.
         """
         crowded = self._machine is not None and len(reports) > self._machine
         if crowded and self._uncrowded:
@@ -166,7 +166,8 @@ class UsefulTime:
         if not crowded and reports and not self._uncrowded:
             self._uncrowded, self._computed_ms, self._took_ms = True, 0.0, 0.0
         for report in reports:
-            self._computed_ms += report.cpu_ms - (1.0 - _COMPUTING_DECAY) * self._computed_ms
+            wanted_ms = report.cpu_ms + report.waited_ms
+            self._computed_ms += wanted_ms - (1.0 - _COMPUTING_DECAY) * self._computed_ms
             self._took_ms += report.useful_ms - (1.0 - _COMPUTING_DECAY) * self._took_ms
 
     def renumber(self, survivors: Sequence[int | None]) -> None:

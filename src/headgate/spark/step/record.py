@@ -337,6 +337,7 @@ def _slot_stats(
                 latency_mean_ms=latency.mean if latency else None,
                 latency_p95_ms=latency.p95 if latency else None,
                 computing_ms=round(report.cpu_ms, 3),
+                waited_ms=round(report.waited_ms, 3),
             )
         )
     return tuple(stats)

@@ -26,7 +26,7 @@ from headgate.spark.job.reports import Ran, Report
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.failure import located
 from headgate.spark.worker.payloads import TaskFiles, payload, table_payload
-from headgate.spark.worker.whereabouts import ran
+from headgate.spark.worker.whereabouts import ran, waited_for_core_ms
 from headgate.spark.worker.worker import checkpoint_at, operator_named, run_named, store_of
 from headgate.state import changelog
 
@@ -68,6 +68,7 @@ class SlotTask:
         operator = operator_named(self.operator, self.spec)
         arrived = list(batches)
         read, read_cpu = time.perf_counter(), time.process_time()
+        had_waited_ms = waited_for_core_ms()
         arriving, consumed, watermark_us = _split_markers(arrived, operator, facts)
         token = uuid.uuid4().hex
         run = run_named(facts.arena_root, facts.run_id, facts.memory)
@@ -106,6 +107,7 @@ class SlotTask:
         }
         useful_ms = (time.perf_counter() - read) * 1e3
         cpu_ms = (time.process_time() - read_cpu) * 1e3
+        report = replace(report, waited_ms=waited_for_core_ms() - had_waited_ms)
         self.sender.add([_timed(report, useful_ms, cpu_ms, phases, ran(began_ms))])
         freeze_once()
         if self.next_operator is not None:

@@ -30,6 +30,18 @@ def executor_and_host() -> tuple[str, str]:
     return DRIVER, socket.gethostname()
 
 
+def waited_for_core_ms() -> float:
+    """Return how long this thread has been ready to run and had no core, in ms; 0 where nobody says so.
+
+    References
+    ----------
+    Linux, Documentation/scheduler/sched-stats: the second number is time on a run queue, nanoseconds.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e6
+    return 0.0
+
+
 def ran(began_ms: float) -> Ran:
     """Return where and when a task ran that began at `began_ms` and ends now."""
     load = None
