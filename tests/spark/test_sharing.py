@@ -51,9 +51,14 @@ def served(place):
 
 
 def tables():
-    """Return the files that hold key groups on this host: which file it is, and its size."""
-    found = {}
-    for path in Path(arena_root()).rglob("g[0-9]*"):
+    """Return the files that hold key groups of this process's queries: which file it is, and its size.
+
+    Other processes' queries have theirs beside them; a run's lock is held by the driver.
+    """
+    found, root = {}, Path(arena_root())
+    locks = [Path(os.path.realpath(fd)) for fd in Path("/proc/self/fd").iterdir()]
+    runs = {root / lock.relative_to(root).parts[0] for lock in locks if root in lock.parents}
+    for path in (path for run in runs for path in run.rglob("g[0-9]*")):
         if "." not in path.name:
             about = os.stat(path)
             found[path] = about.st_ino, about.st_size
