@@ -30,7 +30,6 @@ _BEFORE_MIN = 0.8
 """Share of a record's time before the slots from which on more slots are of no use: as the control loop
 has it."""
 
-
 _ROUNDING = 1e-9
 
 _IDLE, _IDLE_S = 3.0, 0.05

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,19 +166,15 @@ def run(**given: Any) -> dict[str, Any]:
     """
     chosen = parameters(CpuCostParameters, given)
     runs = len(chosen.jobs()) * len(chosen.names())
-    with _place(chosen.keep) as work:
+    with ExitStack() as stack:
+        work = chosen.keep or stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="headgate-cpu-cost-")
+        )
         request = {"directory": work, "parameters": asdict(chosen)}
         command = [sys.executable, "-m", "headgate_lab.bench.cpu_cost", "--child"]
         limit_s = _START_S + runs * (1.5 * chosen.seconds + _BETWEEN_S)
         found = child([*command, json.dumps(request)], spark_env(), limit_s)
     return found | {"parameters": asdict(chosen), "machine": machine()}
-
-
-def _place(keep: str) -> AbstractContextManager[str]:
-    if not keep:
-        return tempfile.TemporaryDirectory(prefix="headgate-cpu-cost-")
-    Path(keep).mkdir(parents=True)
-    return nullcontext(keep)
 
 
 # --- in the child --------------------------------------------------------------------------------

@@ -46,8 +46,8 @@ _UNEVEN = 1.1
 """A slot with so many times the mean load is relieved. Chosen."""
 
 _GAIN = 0.75
-"""If the busiest slot ends with at most so much of its load. With 0.95 three of four changes were of this
-kind, and did no good: they followed what chance brings. Chosen."""
+"""If the busiest slot ends with at most so much of its load. With 0.95 most changes relieved a slot of
+what chance had brought it. Chosen."""
 
 _SOON = 4.0
 """A slot that will be rid of what waits within so many times a change's own time, or within a bound, is
