@@ -24,9 +24,20 @@ class _TakesFaults(Protocol):
     settings: QuerySettings
 
 
-def raise_in(*, slot: int, step: int, attempts: int = 1, operator: str | None = None) -> Fault:
-    """Return a fault: the slot task raises, in the step's first `attempts` attempts."""
-    return _fault("raise", slot, operator, step=step, attempts=attempts)
+def raise_in(
+    *,
+    slot: int,
+    step: int,
+    attempts: int = 1,
+    after: Path | None = None,
+    operator: str | None = None,
+) -> Fault:
+    """Return a fault: the slot task raises, in the step's first `attempts` attempts.
+
+    With `after`, the trace of another fault, not before that one has struck.
+    """
+    more = {} if after is None else {"after": str(after)}
+    return _fault("raise", slot, operator, step=step, attempts=attempts, **more)
 
 
 def kill_worker(

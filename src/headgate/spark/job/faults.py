@@ -43,7 +43,8 @@ class SlotFaults:
     faults : sequence of mapping
         Each with ``kind`` and ``slot``; optionally ``step`` or ``from_step`` (default: every step),
         ``attempts`` (the first so many attempts of a step, default 1) and ``groups`` (key groups
-        written before it strikes, default 1). Kinds: ``raise``; ``kill`` (SIGKILL to itself);
+        written before it strikes, default 1). Kinds: ``raise`` (once the file ``after`` is there,
+        where one is named); ``kill`` (SIGKILL to itself);
         ``pause`` (SIGSTOP for ``ms``; afterwards it goes on, as a zombie if the step was retried);
         ``slow`` (``us_per_row`` more for each row served, in every attempt). With ``trace`` (a path)
         it notes what it does there.
@@ -77,6 +78,7 @@ class SlotFaults:
         kind = fault["kind"]
         self._note(fault, kind, group)
         if kind == "raise":
+            _wait_for(fault.get("after"))
             msg = f"a test made slot {fault['slot']} fail while it wrote key group {group}."
             raise EngineError(msg, transient=True)
         if kind == "kill":
@@ -101,6 +103,13 @@ class SlotFaults:
 
 def _in_step(fault: Mapping[str, Any], step: int) -> bool:
     return bool(fault.get("step", step) == step and step >= fault.get("from_step", 0))
+
+
+def _wait_for(path: str | None) -> None:
+    """Wait until `path` is there; half a minute at the most, after which its test fails."""
+    until = time.monotonic() + 30.0
+    while path is not None and not os.path.exists(path) and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def _stop_self(duration_ms: float) -> None:
