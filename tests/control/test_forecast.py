@@ -18,6 +18,7 @@ from headgate.control.estimators.forecast import (
     Smoothed,
     daily_blend,
 )
+from headgate.control.policies.unified_pools import burst_blend
 from headgate.core.errors import ConfigError, NotReady
 
 ALL: list[Callable[[], Forecaster]] = [
@@ -190,6 +191,15 @@ def test_a_blend_changes_over_when_the_stream_does() -> None:
     for value in range(100, 2000, 20):
         blend.observe(float(value))
     assert blend.forecast() == pytest.approx(1980.0, abs=1.0)
+
+
+def test_a_burst_that_ended_says_nothing_where_none_lasts() -> None:
+    """Each interval has bursts of its own, 100 in the mean: after one of 500 that is still expected."""
+    blend = burst_blend()
+    for value in np.random.default_rng(3).exponential(100.0, 300):
+        blend.observe(float(value))
+    blend.observe(500.0)
+    assert blend.forecast() < 200.0
 
 
 def test_a_blend_of_nothing_is_refused() -> None:

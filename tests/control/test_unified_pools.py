@@ -46,10 +46,10 @@ def test_a_tighter_bound_wants_more_replicas() -> None:
     assert (loose, tight) == (5, 7)
 
 
-def test_what_waits_is_drained_within_four_intervals() -> None:
+def test_what_waits_is_drained_within_nine_intervals() -> None:
     calm = UnifiedPools(forecaster=Naive()).decide(interval(900.0)).active["first"]
-    full = UnifiedPools(forecaster=Naive()).decide(interval(900.0, queued=500.0)).active["first"]
-    more = UnifiedPools(forecaster=Naive()).decide(interval(900.0, queued=2000.0)).active["first"]
+    full = UnifiedPools(forecaster=Naive()).decide(interval(900.0, queued=1000.0)).active["first"]
+    more = UnifiedPools(forecaster=Naive()).decide(interval(900.0, queued=3000.0)).active["first"]
     assert (calm, full, more) == (4, 5, 6)
 
 

@@ -208,6 +208,14 @@ def test_least_work_waits_less(other: GroupingKind, share: float) -> None:
     assert waits[GroupingKind.LEAST_WORK] < share * waits[other]
 
 
+def test_degradation_may_be_counted_over_several_intervals() -> None:
+    #  what comes in one second leaves in the next
+    run = simulate(chain(0.1, length=1), None, np.full(20, 0.0), 2.0, SECOND)
+    assert run.left.tolist() == pytest.approx([10.0, 10.0], abs=1.0)
+    assert run.measures(1.0)["degradation"] == pytest.approx(0.5, abs=0.06)
+    assert run.measures(1.0, window_s=2.0)["degradation"] < 0.06
+
+
 def test_load_aware_grouping_spares_a_replica_that_waits() -> None:
     #  Replica 0 holds 50 events of 0.1 s when a second one is activated; 20 more come per second.
     class Two:

@@ -18,9 +18,9 @@ from headgate.control.policies.unified import Unified
 from headgate.control.replicas import Interval, OperatorInterval, ReplicaDecision
 from headgate.core.assignment import spread
 
-_CLEAR = 4.0
+_CLEAR = 9.0
 """Intervals within which what waits is to be served. In one, bursts of seconds have replicas made for
-them that are idle once they are there. Chosen on PSPS's raw tweets."""
+them that are idle once they are there. Chosen on PSPS's raw tweets and DNS flows."""
 
 
 class UnifiedPools:
@@ -86,9 +86,11 @@ class UnifiedPools:
 def burst_blend() -> Blend:
     """Return a forecast for intervals of some seconds: of bursts their slope, of noise a level.
 
-    Which of the two a stream has is seen within ten intervals. Chosen on PSPS's tweets, smoothed and raw.
+    Bursts that are over within an interval say nothing of the next one: what is right then is the slow
+    level. Which of these a stream has, a hundred intervals say. Chosen on PSPS's tweets and DNS flows.
     """
-    return Blend([Naive(), Smoothed(0.5), LastChange()], memory=0.9, power=6.0)
+    levels = [Smoothed(0.5), Smoothed(0.05)]
+    return Blend([Naive(), *levels, LastChange()], memory=0.99, power=12.0)
 
 
 def _view(

@@ -87,9 +87,11 @@ def run_once(case: Case, load: Load, seed: int) -> PoolRun:
     )
 
 
-def row(case: Case, load: Load, runs: Sequence[PoolRun]) -> dict[str, Any]:
-    """Return the means of a case's runs, and the paper's numbers."""
-    measured = [run.measures(load.application.overprovisioned) for run in runs]
+def row(
+    case: Case, load: Load, runs: Sequence[PoolRun], window_s: float | None = None
+) -> dict[str, Any]:
+    """Return the means of a case's runs, and the paper's numbers; `window_s` as `PoolRun.measures`."""
+    measured = [run.measures(load.application.overprovisioned, window_s) for run in runs]
     ours = {name: round(float(np.mean([m[name] for m in measured])), 4) for name in MEASURES}
     paper = dict(zip(MEASURES, case.paper, strict=True)) if case.paper else {}
     return {

@@ -63,25 +63,38 @@ class PoolRun:
         """Events that the job took from the input and never processed."""
         return self.lost + self.timed_out + self.refused
 
-    def measures(self, overprovisioned: float) -> dict[str, float]:
+    def measures(self, overprovisioned: float, window_s: float | None = None) -> dict[str, float]:
         """Return the four measures of PSPS V-A3; latency in milliseconds, as its tables have it.
 
         Parameters
         ----------
         overprovisioned : float
             r_over, of all operators together.
+        window_s : float, optional
+            What degradation is counted over, a multiple of the interval; default: each interval. A
+            policy that decides more often must be counted over the same windows as its rival: the
+            shorter they are, the more of a burst leaves in another one.
         """
+        intervals = 1 if window_s is None else round(window_s / self.interval_s)
         latency_s = replica_metrics.mean_latency_s(self.enter_s, self.leave_s)
         return {
             "saved": replica_metrics.saved_resources(
                 self.active.sum(axis=1).astype(np.float64), overprovisioned
             ),
-            "degradation": replica_metrics.throughput_degradation(self.arrived, self.left),
+            "degradation": replica_metrics.throughput_degradation(
+                _in_windows(self.arrived, intervals), _in_windows(self.left, intervals)
+            ),
             "processed": replica_metrics.processed_share(
                 float(self.arrived.sum()), float(self.left.sum())
             ),
             "latency_ms": latency_s * 1e3,
         }
+
+
+def _in_windows(counts: F64, intervals: int) -> F64:
+    """Return the sums of so many intervals each; what is left over at the end is a window of its own."""
+    sums: F64 = np.add.reduceat(counts, np.arange(0, len(counts), intervals))
+    return sums
 
 
 def simulate(
