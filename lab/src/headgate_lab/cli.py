@@ -123,7 +123,7 @@ def loads(
         str, typer.Option(help="Policies to compare, such as 'unified,streamswitch(0.2)'.")
     ] = "unified,streamswitch(0.2)",
     part: Annotated[
-        str, typer.Option(help="Which loads: building, aside, or traces (needs --data).")
+        str, typer.Option(help="Which loads: building, aside; traces, later (need --data).")
     ] = "building",
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory of the real traces.")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from headgate_lab.workloads.later import Market, later
 from headgate_lab.workloads.loads import COUNT, KEY_GROUPS, KINDS, SLOTS, generated, split
 
 
@@ -30,3 +33,28 @@ def test_a_load_is_scaled_to_four_slots_and_the_same_each_time(number: int) -> N
 def test_heavy_costs_differ_by_much() -> None:
     demand_s = generated(KINDS.index("heavy")).load.demand_s
     assert demand_s.max() / demand_s.min() > 50.0
+
+
+def test_a_markets_orders_bring_others_of_their_symbol() -> None:
+    """Counts per second vary more than a Poisson process's."""
+    alone, brought = (
+        Market(88.0, 40, share, 0.5).load(Path(), "market", np.random.default_rng(1)).load
+        for share in (0.0, 0.7)
+    )
+    assert alone.slots_mean == brought.slots_mean == pytest.approx(SLOTS)
+    fano = []
+    for load in (alone, brought):
+        hot = load.arrival_s[load.groups == np.bincount(load.groups).argmax()]
+        counts = np.bincount(hot.astype(np.int64))
+        fano.append(counts.var() / counts.mean())
+    assert fano[1] > 2.0 * fano[0]
+
+
+MARKET = 17
+"""The smallest market among `later`'s loads: it needs no file."""
+
+
+def test_what_came_later_is_the_same_each_time() -> None:
+    first, again = (later(MARKET, Path()).load for _ in range(2))
+    np.testing.assert_array_equal(first.arrival_s, again.arrival_s)
+    np.testing.assert_array_equal(first.groups, again.groups)

@@ -22,10 +22,14 @@ from headgate.sim.result import RunResult
 from headgate.sim.score import Score, score
 from headgate.sim.simulation import SimulatedJob, Simulation
 from headgate.workloads.arrivals import RecordedArrivals
+from headgate_lab.workloads.later import LATER, later
 from headgate_lab.workloads.loads import COUNT, SLOTS, NamedLoad, generated, split, traces
 
 OPERATOR = "operator"
-PARTS = ("building", "aside", "traces")
+PARTS = ("building", "aside", "traces", "later")
+_LATER_FROM = 2 * COUNT
+"""Number of the first of `later`'s loads."""
+
 _START = 5
 """Slots at the start: the mean with a fifth to spare."""
 
@@ -37,7 +41,7 @@ class LoadRuns:
     Attributes
     ----------
     number : int
-        Of a generated load; from `COUNT` on, of the traces.
+        Of a generated load; from `COUNT` on, of the traces; from `_LATER_FROM` on, of `later`.
     policies : tuple of str
     data : Path or None
         Directory of the traces.
@@ -81,17 +85,7 @@ def measure(
     """
     for text in policies:
         policy(text)
-    if part not in PARTS:
-        msg = f'unknown part "{part}"; use {", ".join(PARTS)}.'
-        raise ConfigError(msg)
-    if part == "traces":
-        if data is None:
-            msg = "the traces are in no file of headgate; name their directory with --data."
-            raise ConfigError(msg)
-        numbers: Sequence[int] = range(COUNT, COUNT + len(traces(data)))
-    else:
-        numbers = split()[PARTS.index(part)]
-    works = [LoadRuns(n, tuple(policies), data, cache) for n in numbers[::every]]
+    works = [LoadRuns(n, tuple(policies), data, cache) for n in _numbers(part, data)[::every]]
     found = [row for rows in run_all(rows_of, works, jobs) for row in rows]
     return {
         "part": part,
@@ -100,6 +94,21 @@ def measure(
         "rows": [_summary(found, name) for name in dict.fromkeys(r["policy"] for r in found)],
         "loads": found,
     }
+
+
+def _numbers(part: str, data: Path | None) -> Sequence[int]:
+    """Return the numbers of a part's loads, as `LoadRuns` has them."""
+    if part not in PARTS:
+        msg = f'unknown part "{part}"; use {", ".join(PARTS)}.'
+        raise ConfigError(msg)
+    if part in PARTS[:2]:
+        return split()[PARTS.index(part)]
+    if data is None:
+        msg = "the traces are in no file of headgate; name their directory with --data."
+        raise ConfigError(msg)
+    if part == "later":
+        return range(_LATER_FROM, _LATER_FROM + LATER)
+    return range(COUNT, COUNT + len(traces(data)))
 
 
 def rows_of(work: LoadRuns) -> list[dict[str, Any]]:
@@ -154,6 +163,8 @@ def _named(work: LoadRuns) -> NamedLoad:
     if work.number < COUNT:
         return generated(work.number)
     assert work.data is not None
+    if work.number >= _LATER_FROM:
+        return later(work.number - _LATER_FROM, work.data)
     return traces(work.data)[work.number - COUNT]
 
 

@@ -224,7 +224,7 @@ def _capped(shares: F64, most: float) -> F64:
 
 
 @dataclass(frozen=True)
-class _Minutes:
+class Minutes:
     """A part of a file with one count per minute, each of which lasts `minute_s`."""
 
     file: str
@@ -234,18 +234,29 @@ class _Minutes:
     minute_s: float
     rate_per_s: float
 
+    def load(self, directory: Path, name: str, draw: np.random.Generator) -> NamedLoad:
+        """Return the load, with keys that are Zipf-distributed, as the file has none."""
+        counts = column(directory, self.file, self.column)[self.first : self.first + self.minutes]
+        length_s = len(counts) * self.minute_s
+        records = draw.poisson(counts * (self.rate_per_s * length_s / counts.sum()))
+        starts_s = np.repeat(np.arange(len(records)) * self.minute_s, records)
+        arrival_s = np.sort(starts_s + draw.random(len(starts_s)) * self.minute_s)
+        cost = _costs("trace", arrival_s, draw)
+        groups = _groups("trace", arrival_s, cost, length_s, draw)
+        return NamedLoad(name, "trace", scaled(arrival_s, groups, cost, length_s))
 
-_MINUTES: Mapping[str, _Minutes] = {
-    "trace-sdsc": _Minutes("web_logs_1995.per_minute.csv.gz", "sdsc_requests", 0, 1440, 0.8, 60.0),
-    "trace-epa": _Minutes("web_logs_1995.per_minute.csv.gz", "epa_requests", 0, 1440, 0.8, 500.0),
-    "trace-worldcup-rise": _Minutes(
+
+_MINUTES: Mapping[str, Minutes] = {
+    "trace-sdsc": Minutes("web_logs_1995.per_minute.csv.gz", "sdsc_requests", 0, 1440, 0.8, 60.0),
+    "trace-epa": Minutes("web_logs_1995.per_minute.csv.gz", "epa_requests", 0, 1440, 0.8, 500.0),
+    "trace-worldcup-rise": Minutes(
         "worldcup98.per_minute.csv.gz", "requests", 109_800, 720, 1.0, 600.0
     ),
-    "trace-worldcup-week": _Minutes(
+    "trace-worldcup-week": Minutes(
         "worldcup98.per_minute.csv.gz", "requests", 80_000, 10_080, 0.1, 466.0
     ),
 }
-_REQUESTS = "sdsc_http_1995.requests.csv.gz"
+REQUESTS = "sdsc_http_1995.requests.csv.gz"
 _SPEED = 60.0
 
 
@@ -263,22 +274,15 @@ def traces(directory: Path) -> list[NamedLoad]:
     found = []
     for number, (name, part) in enumerate(_MINUTES.items()):
         draw = np.random.default_rng([_SPLIT_SEED, COUNT + number])
-        counts = column(directory, part.file, part.column)[part.first : part.first + part.minutes]
-        length_s = len(counts) * part.minute_s
-        records = draw.poisson(counts * (part.rate_per_s * length_s / counts.sum()))
-        starts_s = np.repeat(np.arange(len(records)) * part.minute_s, records)
-        arrival_s = np.sort(starts_s + draw.random(len(starts_s)) * part.minute_s)
-        cost = _costs("trace", arrival_s, draw)
-        groups = _groups("trace", arrival_s, cost, length_s, draw)
-        found.append(NamedLoad(name, "trace", scaled(arrival_s, groups, cost, length_s)))
+        found.append(part.load(directory, name, draw))
     return [*found, *_requests(directory)]
 
 
 def _requests(directory: Path) -> list[NamedLoad]:
     draw = np.random.default_rng([_SPLIT_SEED, COUNT + len(_MINUTES)])
-    second = column(directory, _REQUESTS, "t_s")
-    hosts = column(directory, _REQUESTS, "host_id").astype(np.int64)
-    paths = column(directory, _REQUESTS, "path_id").astype(np.int64)
+    second = column(directory, REQUESTS, "t_s")
+    hosts = column(directory, REQUESTS, "host_id").astype(np.int64)
+    paths = column(directory, REQUESTS, "path_id").astype(np.int64)
     arrival_s = (second + draw.random(len(second))) / _SPEED
     order = np.argsort(arrival_s)
     groups = groups_of_keys(hosts[order], KEY_GROUPS)
