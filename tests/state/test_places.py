@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import stat
+import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +20,7 @@ from headgate.state.manifest import Manifest, file_name
 from headgate.state.objects import ObjectFiles
 from headgate.state.place import Files, PosixFiles, files_at
 from headgate.state.verify import problems
-from headgate_lab.testing import s3_server
+from headgate_lab.testing import s3_server, servers
 from headgate_lab.testing.files import FilesContract
 from headgate_lab.testing.s3_server import BUCKET, FaultyS3, S3Fault
 
@@ -107,6 +109,30 @@ def test_a_write_is_made_once_where_the_library_gives_up(
         with pytest.raises(CheckpointError, match="the store cannot write"):
             files.put_new("manifests/1", b"mine")
         store.deliver()
+
+
+def test_a_server_that_is_away_for_longer_than_the_librarys_retries_is_waited_for() -> None:
+    port = servers.free_port()
+    store = FaultyS3(endpoint=f"http://127.0.0.1:{port}")
+    files, made = at(store), []
+    away = threading.Timer(8.0, lambda: made.append(s3_server.listening(store, port)))
+    away.start()
+    try:
+        files.put_new("manifests/0", b"mine")
+        assert files.get("manifests/0") == b"mine"
+    finally:
+        away.join()
+        made[0].shutdown()
+        made[0].server_close()
+
+
+def test_a_server_that_is_not_there_at_the_start_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "_GIVE_UP_FIRST", timedelta(seconds=1))
+    files = at(FaultyS3(endpoint=f"http://127.0.0.1:{servers.free_port()}"))
+    began_s = time.monotonic()
+    with pytest.raises(CheckpointError, match="no answer from its address.; see whether it can be"):
+        files.check()
+    assert time.monotonic() - began_s < 30.0
 
 
 @pytest.mark.parametrize("kind", [s3_server.LOST, s3_server.CONFLICT, s3_server.LATE])
