@@ -119,10 +119,15 @@ class ObjectFiles(RemoteFiles):
         ------
         CheckpointError    The bucket is not there, may not be used, or lets one write over another.
         """
-        hasty = ObjectFiles(self.url, self._options)
-        hasty._give_up = min(_GIVE_UP_FIRST, _GIVE_UP)
-        hasty.requests = self.requests
-        hasty._try_all()
+        self._hasty._try_all()
+
+    @cached_property
+    def _hasty(self) -> ObjectFiles:
+        """The same files for who does not wait for a store that is away."""
+        made = ObjectFiles(self.url, self._options)
+        made._give_up = min(_GIVE_UP_FIRST, _GIVE_UP)
+        made.requests = self.requests
+        return made
 
     def _try_all(self) -> None:
         name, kept = self._tried()
@@ -160,7 +165,9 @@ class ObjectFiles(RemoteFiles):
                 failure = error.meant
             else:
                 return
-            there = self._found(name)
+            # where the library has waited for long already, an answer is there soon or not at all
+            waited = failure is not None and time.monotonic() > until_s
+            there = (self._hasty if waited else self)._found(name)
             if there == data:
                 return  # this write's own success, whose answer was lost
             if there is not None:
