@@ -47,8 +47,7 @@ def journal_at(checkpoint: str | os.PathLike[str]) -> Path:
     files = Checkpoint(checkpoint).files
     if not JournalCopy(files, copy).refresh():
         state = "has no journal" if files.is_there() else "does not exist"
-        msg = (
-            f"checkpoint {written(checkpoint)} {state}; give the checkpointLocation of a headgate query."
-        )
+        where = written(checkpoint)
+        msg = f"checkpoint {where} {state}; give the checkpointLocation of a headgate query."
         raise CheckpointError(msg)
     return locate(made)
