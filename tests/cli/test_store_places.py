@@ -40,6 +40,7 @@ def test_what_is_there_is_said_and_what_is_not_too(store: FaultyS3) -> None:
         2,
         f"checkpoint {WHERE} does not exist; give the checkpointLocation of a headgate query.",
     )
+    assert asked("status", WHERE)[1] == found, "of a journal the same"
     checkpoint = Checkpoint(WHERE)
     job = checkpoint.open({"keys": 1})
     engine = {"spark": {"texts": {"offsets/0": "v1\n{}\n7"}, "objects": {}}}
@@ -52,7 +53,7 @@ def test_what_is_there_is_said_and_what_is_not_too(store: FaultyS3) -> None:
     assert found["restart"]["does"] == "deliver the output of step 0 again, then go on after step 0"
     code, found = asked("status", WHERE)
     assert code == 2
-    assert "has no journal" in found["error"]["message"]
+    assert found["error"]["message"].startswith(f"checkpoint {WHERE} has no journal; give")
     store.objects[f"ck/headgate/{piece(0)}"] = b"{}\n"
     code, found = asked("status", WHERE)
     assert code == 2

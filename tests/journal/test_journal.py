@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -203,6 +205,29 @@ def test_a_writer_cuts_the_torn_line_that_a_killed_one_left(tmp_path: Path) -> N
     path.write_bytes(path.read_bytes() + b'{"event":"batch","st' + b"x" * 200_000)
     written(path, [START])
     assert list(read(path)) == [START, BATCH, START]
+
+
+def test_a_full_disk_leaves_no_half_line_for_the_next_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, real = [len(encode(BATCH)) // 2], os.write
+
+    def until_full(file: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = real(file, data[: room[0]])
+        room[0] -= taken
+        return taken
+
+    with JournalWriter(tmp_path / "j") as writer:
+        writer.write(START)
+        with monkeypatch.context() as full:
+            full.setattr(os, "write", until_full)
+            with pytest.raises(EngineError, match="No space left on device; free space"):
+                writer.write(BATCH)
+        writer.write(EVENTS[0])
+    assert room == [0], "half of a line was written"
+    assert list(read(tmp_path / "j")) == [START, EVENTS[0]]
 
 
 def test_a_damaged_line_in_the_middle_is_refused_by_its_number(tmp_path: Path) -> None:

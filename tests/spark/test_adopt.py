@@ -251,3 +251,57 @@ def test_what_is_no_checkpoint_to_carry_is_refused(
     with pytest.raises(HeadgateError, match="no directory with a checkpoint of headgate's"):
         hg.export(writer, str(tmp_path / "plain"))
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.thorough
+def test_windows_of_another_length_are_not_taken_for_those_of_the_query(
+    session: SparkSession, plain: tuple[DataFrame, Path], tmp_path: Path
+) -> None:
+    source, _ = plain
+
+    def counted(window: Any) -> DataFrame:
+        return timed(source).groupBy(window, "k").agg(F.count("*").alias("n"))
+
+    query = carry.Query(lambda _: counted(F.window("ts", "10 seconds")), "append")
+    carry.run_plain(query.build(source), query, tmp_path / "plain", [])
+    other = carry.writer(counted(F.window("ts", "20 seconds")), query, tmp_path / "ours", [])
+    said = "windows of 10 s where the query has those of 20 s; give the query that wrote it"
+    with pytest.raises(CheckpointError, match=said):
+        hg.adopt(other, str(tmp_path / "plain"))
+    assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.thorough
+def test_a_state_file_that_is_lost_is_one_sentence_and_leaves_nothing(
+    session: SparkSession, files: Path, tmp_path: Path
+) -> None:
+    session.conf.set("spark.sql.streaming.stateStore.providerClass", carry.HDFS)
+    carry.come(files, tmp_path / "in", 3)
+    source = carry.source(session, tmp_path / "in", files)
+    query = AGGREGATES["windows, append"]
+    carry.run_plain(query.build(source), query, tmp_path / "plain", [])
+    for file in (tmp_path / "plain" / "state").rglob("1.delta"):
+        file.unlink()
+    writer = carry.writer(query.build(source), query, tmp_path / "ours", [])
+    with pytest.raises(CheckpointError, match=r"state below .* cannot be read .*1.delta") as raised:
+        hg.adopt(writer, str(tmp_path / "plain"))
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.thorough
+def test_a_place_that_cannot_be_is_refused(plain: tuple[DataFrame, Path], tmp_path: Path) -> None:
+    source, checkpoint = plain
+    query = AGGREGATES["windows, append"]
+
+    def adopted(to: Path, of: str) -> None:
+        hg.adopt(carry.writer(query.build(source), query, to, []), of)
+
+    with pytest.raises(CheckpointError, match=r"s3://b/k lies on a store, and .* between director"):
+        adopted(tmp_path / "ours", "s3://b/k")
+    with pytest.raises(CheckpointError, match=r"lies in the checkpoint .*, which is only read"):
+        adopted(checkpoint / "sub", str(checkpoint))
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(CheckpointError, match=r"cannot be used .Not a directory.: make it a dir"):
+        adopted(tmp_path / "file" / "ours", str(checkpoint))
+    assert not (checkpoint / "sub").exists()

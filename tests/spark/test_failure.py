@@ -143,3 +143,9 @@ def test_a_worker_that_did_not_start_or_died_is_worth_another_attempt(said):
 )
 def test_what_a_users_query_does_is_no_lost_worker(said):
     assert not is_lost_worker(RuntimeError(said))
+
+
+def test_a_full_disk_of_sparks_is_told_with_what_to_do() -> None:
+    said = told(PySparkException("java.io.IOException: No space left on device"))
+    assert said.startswith("IOException: No space left on device; make room where Spark writes")
+    assert "\n" not in said

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import stat
+import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +20,7 @@ from headgate.state.manifest import Manifest, file_name
 from headgate.state.objects import ObjectFiles
 from headgate.state.place import Files, PosixFiles, files_at
 from headgate.state.verify import problems
-from headgate_lab.testing import s3_server
+from headgate_lab.testing import s3_server, servers
 from headgate_lab.testing.files import FilesContract
 from headgate_lab.testing.s3_server import BUCKET, FaultyS3, S3Fault
 
@@ -109,6 +111,34 @@ def test_a_write_is_made_once_where_the_library_gives_up(
         store.deliver()
 
 
+def test_a_server_that_is_away_for_longer_than_the_librarys_retries_is_waited_for() -> None:
+    port = servers.free_port()
+    store = FaultyS3(endpoint=f"http://127.0.0.1:{port}")
+    files, made = at(store), []
+    away = threading.Timer(8.0, lambda: made.append(s3_server.listening(store, port)))
+    away.start()
+    try:
+        files.put_new("manifests/0", b"mine")
+        assert files.get("manifests/0") == b"mine"
+    finally:
+        away.join()
+        made[0].shutdown()
+        made[0].server_close()
+
+
+def test_a_server_that_is_not_there_at_the_start_is_told_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(objects, "_GIVE_UP_FIRST", timedelta(seconds=1))
+    files = at(FaultyS3(endpoint=f"http://127.0.0.1:{servers.free_port()}"))
+    began_s = time.monotonic()
+    with pytest.raises(
+        CheckpointError, match=r"no answer from its address.; see whether it can be"
+    ):
+        files.check()
+    assert time.monotonic() - began_s < 30.0
+
+
 @pytest.mark.parametrize("kind", [s3_server.LOST, s3_server.CONFLICT, s3_server.LATE])
 def test_a_write_that_goes_wrong_does_not_take_anothers_success_for_its_own(
     store: FaultyS3, kind: str
@@ -144,7 +174,7 @@ def test_a_store_that_cannot_hold_a_checkpoint_is_refused_at_the_start(
 ) -> None:
     break_it(store)  # type: ignore[operator]
     checkpoint = Checkpoint(f"s3://{BUCKET}/ck", store.options)
-    with pytest.raises(CheckpointError, match=said) as refused:
+    with pytest.raises(CheckpointError, match=re.escape(said)) as refused:
         checkpoint.open({"keys": 1})
     assert "nothing" not in str(refused.value), "no credential is shown"
     assert not any("identity" in key for key in store.objects)
@@ -178,7 +208,7 @@ def test_credentials_that_end_in_the_middle_are_one_sentence_and_lose_nothing(
 
 def test_a_bucket_that_is_not_there_is_named(store: FaultyS3) -> None:
     with pytest.raises(
-        CheckpointError, match="s3://another/ck/headgate: its bucket does not exist"
+        CheckpointError, match=r"s3://another/ck/headgate: its bucket does not exist"
     ):
         Checkpoint("s3://another/ck", store.options).open({"keys": 1})
 

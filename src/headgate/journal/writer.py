@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -61,6 +62,8 @@ class JournalWriter:
             try:
                 _write_all(self._file, line)
             except OSError as error:
+                with contextlib.suppress(OSError):
+                    _cut_torn_line(self._file)  # the next event must not end up in this one's line
                 msg = f"cannot append to the journal {self.path}: {error.strerror}; free space."
                 raise EngineError(msg) from error
 

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from headgate.core.errors import CheckpointError
 from headgate.core.location import uri
 from headgate.core.stores import store_url
 from headgate.journal.reader import locate
@@ -45,5 +46,8 @@ def journal_at(checkpoint: str | os.PathLike[str]) -> Path:
     copy = made / "journal.jsonl"
     files = Checkpoint(checkpoint).files
     if not JournalCopy(files, copy).refresh():
-        copy.unlink()  # so that the sentence is that of a checkpoint without a journal
+        state = "has no journal" if files.is_there() else "does not exist"
+        where = written(checkpoint)
+        msg = f"checkpoint {where} {state}; give the checkpointLocation of a headgate query."
+        raise CheckpointError(msg)
     return locate(made)

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,10 +108,10 @@ class Recorded:
             decided = [d for d in decided if d.at_ms >= from_ms]
         changes = Counter(wish.kind for d in decided for wish in d.wishes)
         found = cls(start, tuple(batches), dict(sorted(changes.items())))
-        found._check(Path(checkpoint))
+        found._check(written(checkpoint))
         return found
 
-    def _check(self, where: Path) -> None:
+    def _check(self, where: str) -> None:
         operators = {a.operator for b in self.batches for a in b.arrivals}
         if len(self.batches) < _BATCHES_MIN:
             msg = (

@@ -34,6 +34,12 @@ _TIMEOUT = "60s"
 _GIVE_UP = timedelta(minutes=2)
 """How long a store may be throttling or away before a request fails. Chosen: a batch waits for it."""
 
+_GIVE_UP_FIRST = timedelta(seconds=5)
+"""The same where somebody waits to hear whether the address is right. Chosen."""
+
+_RETRIES = 1_000_000
+"""No bound: the library's own, 10, is reached within three seconds where nobody listens."""
+
 _UNKNOWN = ("", "409", "412", "500", "502", "503", "504")
 """Answers, or none, after which an object may be there or not."""
 
@@ -82,6 +88,10 @@ class ObjectFiles(RemoteFiles):
     """
 
     @cached_property
+    def _give_up(self) -> timedelta:
+        return _GIVE_UP
+
+    @cached_property
     def _store(self) -> Any:
         kind = kind_of(self.url)
         config = {_snake(name): str(text) for name, text in self._options.items()}
@@ -96,7 +106,7 @@ class ObjectFiles(RemoteFiles):
                 self.url,
                 config=config,
                 client_options=client,
-                retry_config={"retry_timeout": _GIVE_UP},
+                retry_config={"retry_timeout": self._give_up, "max_retries": _RETRIES},
             )
 
     def prepare(self, directories: Iterable[str]) -> None:
@@ -109,6 +119,17 @@ class ObjectFiles(RemoteFiles):
         ------
         CheckpointError    The bucket is not there, may not be used, or lets one write over another.
         """
+        self._hasty._try_all()
+
+    @cached_property
+    def _hasty(self) -> ObjectFiles:
+        """The same files for who does not wait for a store that is away."""
+        made = ObjectFiles(self.url, self._options)
+        made._give_up = min(_GIVE_UP_FIRST, _GIVE_UP)
+        made.requests = self.requests
+        return made
+
+    def _try_all(self) -> None:
         name, kept = self._tried()
         self.names("manifests")
         self._call("remove", name, lambda: _library("obstore").delete(self._store, [name]))
@@ -132,7 +153,10 @@ class ObjectFiles(RemoteFiles):
     def put_new(self, name: str, data: bytes) -> None:
         """Create an object, unless there is one of that name with other bytes."""
         wait_s, failure = _WAIT_S, None
-        for _ in range(_TRIES):
+        until_s = time.monotonic() + max(self._give_up, _GIVE_UP_FIRST).total_seconds()
+        for tried in range(_TRIES):
+            if tried and failure is not None and time.monotonic() > until_s:
+                break  # the library has tried for as long as that already
             try:
                 self._create(name, data)
             except FileExistsError:
@@ -141,7 +165,9 @@ class ObjectFiles(RemoteFiles):
                 failure = error.meant
             else:
                 return
-            there = self._found(name)
+            # where the library has waited for long already, an answer is there soon or not at all
+            waited = failure is not None and time.monotonic() > until_s
+            there = (self._hasty if waited else self)._found(name)
             if there == data:
                 return  # this write's own success, whose answer was lost
             if there is not None:

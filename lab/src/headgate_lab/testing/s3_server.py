@@ -131,18 +131,22 @@ class FaultyS3:
 def serving() -> Iterator[FaultyS3]:
     """Yield a server on loopback with an empty bucket named `BUCKET`."""
     store = FaultyS3()
-    handler = type("_Bound", (_Handler,), {"store": store})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = listening(store)
     store.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, name="faulty-s3", daemon=True)
-    thread.start()
     try:
         yield store
     finally:
         server.shutdown()
         server.server_close()
-        thread.join()
+
+
+def listening(store: FaultyS3, port: int = 0) -> ThreadingHTTPServer:
+    """Serve what a store has from now on, in a thread; end it by ``shutdown`` and ``server_close``."""
+    handler = type("_Bound", (_Handler,), {"store": store})
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="faulty-s3", daemon=True).start()
+    return server
 
 
 class _Handler(BaseHTTPRequestHandler):

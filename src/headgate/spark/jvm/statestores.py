@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +16,15 @@ from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError
 from headgate.core.location import uri
+from headgate.spark.jvm.errors import JavaError
 from headgate.spark.jvm.folding import as_bytes, runs_as
 from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.plans import computed_rows
 from headgate.spark.jvm.sessions import clone_of
+
+_NOT_LOADED = re.compile(r"\[CANNOT_LOAD_STATE_STORE\.\w+\](?:(?!SQLSTATE).){0,200}")
+"""How Spark says that it cannot read a store."""
 
 
 def state_metadata(spark: SparkSession, path: Path) -> list[Row]:
@@ -57,10 +63,29 @@ def state_rows(
     reader = spark.read.format("statestore").options(operatorId=operator, batchId=batch, **options)
     try:
         return reader.load(uri(path))
-    except PySparkException as error:
+    except (PySparkException, JavaError) as error:
         msg = (
             f"the state of operator {operator} below {path} cannot be read ({_first_line(error)})."
         )
+        raise CheckpointError(msg) from error
+
+
+@contextmanager
+def state_read(path: Path) -> Iterator[None]:
+    """Within, what Spark says of state that it cannot read is one sentence.
+
+    Raises
+    ------
+    CheckpointError
+        A file of the state below `path` is missing or damaged.
+    """
+    try:
+        yield
+    except (PySparkException, JavaError) as error:
+        said = _NOT_LOADED.search(str(error))
+        if said is None:
+            raise
+        msg = f"the state below {path} cannot be read ({said[0].strip()}); restore it from a copy."
         raise CheckpointError(msg) from error
 
 
@@ -213,4 +238,5 @@ _ALL_BYTES = 2**31 - 1
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].removesuffix(".")
+    text = str(error.java_exception.toString() if isinstance(error, JavaError) else error)
+    return text.strip().splitlines()[0].removesuffix(".")

@@ -20,7 +20,7 @@ from headgate.spark.job.reports import Report, ReportChannel, consistent
 from headgate.spark.jvm.gateway import class_name
 from headgate.spark.jvm.plans import ArrowMap, analysed, run_through
 from headgate.spark.jvm.sessions import clone_of
-from headgate.spark.jvm.statestores import aggregates_as_run, state_metadata, state_rows
+from headgate.spark.jvm.statestores import aggregates_as_run, state_metadata, state_read, state_rows
 from headgate.spark.launch import opened
 from headgate.spark.plain import log
 from headgate.spark.plain.asked import PlainState
@@ -72,6 +72,7 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     spark = df.sparkSession
     query = planned(df, settings, arrivals=False)
     config = configured.job_config(settings, configured.cores_of(spark))
+    log.refuse_store(checkpoint)
     origin = resolved(spark, checkpoint)
     newest = log.newest(origin)
     found = state_metadata(spark, origin)
@@ -85,7 +86,9 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
         if where.url is not None or where.temporary:
             msg = "a checkpoint is adopted into a directory; give the writer one to write to."
             raise CheckpointError(msg)
+        log.refuse_within(where.path, origin)
         undo.enter_context(log.fresh(where.path))
+        undo.enter_context(state_read(origin))
         session = clone_of(spark)
         session.conf.set(
             _ADAPTIVE, "false"

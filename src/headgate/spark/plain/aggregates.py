@@ -8,8 +8,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headgate.core.errors import UnsupportedQuery
-from headgate.operators.spec import NO_TIME_US
+from headgate.core.errors import CheckpointError, UnsupportedQuery
+from headgate.operators.spec import NO_TIME_US, TimeKey
 from headgate.spark.jvm.expressions import data_type
 from headgate.spark.plain.asked import PlainState, check_columns, fields_of, flat, named
 from headgate.spark.plain.buffers import form_of, stored, stored_types
@@ -60,6 +60,8 @@ def of_aggregate(asked: PlainState) -> DataFrame:
         check_columns(operator.what, there, buffers)
         rows = flat(state, "key", "value")
     columns = [F.col(name) for name in rows.columns]
+    if time is not None and time.size_us and not session:
+        _check_windows(rows, columns[parts.time_index], time)
     keys, start_us = key_columns(operator, parts, columns)
     buffer = columns[len(groups) :]
     leaves = {one.name: one.leaf for one in operator.values if isinstance(one, Routed)}
@@ -76,6 +78,23 @@ def of_aggregate(asked: PlainState) -> DataFrame:
         for name, value in zip(part.values, taken, strict=True):
             values.append(Routed(name, leaves[name], value))
     return asked.routed(rows, keys, values, start_us)
+
+
+def _check_windows(rows: DataFrame, window: Column, time: TimeKey) -> None:
+    """Refuse state of windows of another length: Spark's schema of the state does not say it.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    size_us = F.unix_micros(window.getField("end")) - F.unix_micros(window.getField("start"))
+    found = rows.where(size_us != time.size_us).select(size_us.alias("us")).first()
+    if found is not None:
+        msg = (
+            f"the checkpoint has windows of {found['us'] / 1e6:g} s where the query has those of "
+            f"{time.size_us / 1e6:g} s; give the query that wrote it."
+        )
+        raise CheckpointError(msg)
 
 
 def key_columns(

@@ -76,6 +76,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     spark = df.sparkSession
     query = planned(df, settings, arrivals=False)
     config = configured.job_config(settings, configured.cores_of(spark))
+    log.refuse_store(checkpoint)
     target = resolved(spark, checkpoint)
     log.refuse_used(target)
     where = configured.checkpoint_place(spark, settings)
@@ -89,6 +90,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
                 f"{place} is no directory with a checkpoint of headgate's; give that of the query."
             )
             raise CheckpointError(msg)
+        log.refuse_within(target, where.path)
         origin, _, _ = opened(spark, where, identity(query, config), undo)
         latest, newest = _at_rest(origin, where.path)
         skeleton = Path(tempfile.mkdtemp(prefix="headgate-export-"))

@@ -13,6 +13,8 @@ from typing import Any
 
 from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
+from headgate.core.stores import store_url
+from headgate.state.files import unwritable
 
 _VERSION = "v1"
 _NOTHING = "-"
@@ -144,6 +146,30 @@ def copy_beside(origin: Path, target: Path) -> None:
         shutil.copytree(origin / "sources", target / "sources")
 
 
+def refuse_store(location: str) -> None:
+    """Refuse a checkpoint of plain Spark's that lies on a store, or is to lie there.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if store_url(location) is not None:
+        msg = f"{location} lies on a store, and checkpoints are carried between directories; name one."
+        raise CheckpointError(msg)
+
+
+def refuse_within(path: Path, origin: Path) -> None:
+    """Refuse a directory to write to that lies in the checkpoint that is only to be read.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if origin.resolve() in path.resolve().parents:
+        msg = f"{path} lies in the checkpoint {origin}, which is only read; name a directory elsewhere."
+        raise CheckpointError(msg)
+
+
 def refuse_used(path: Path) -> None:
     """Refuse a directory to write to that has anything in it.
 
@@ -166,9 +192,12 @@ def fresh(path: Path) -> Iterator[None]:
         There is something in it.
     """
     refuse_used(path)
-    path.mkdir(parents=True, exist_ok=True)
     try:
+        path.mkdir(parents=True, exist_ok=True)
         yield
+    except OSError as error:
+        shutil.rmtree(path, ignore_errors=True)
+        raise unwritable(path, error.strerror or str(error)) from error
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise

@@ -39,6 +39,14 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+$")
 _LOST_TASK = re.compile(r"most recent failure: Lost task .*? executor \S+?\): ")
 
 
+_FULL = "No space left on device"
+_MAKE_ROOM = (
+    "make room where Spark writes: its log in the checkpoint's directory (of a checkpoint on a store in "
+    "the driver's temporary directory), and spark.local.dir; then start the query again."
+)
+"""What the JVM says of a full disk, whichever it is, and what to do."""
+
+
 class QueryFailed(EngineError, SaidBySpark, StreamingQueryException):
     """A query failed. Says why in one sentence; what Spark says about it is its ``__cause__``.
 
@@ -111,7 +119,8 @@ def _under_java(text: str) -> str:
     first = next((line for line in text.splitlines() if line.startswith(": ")), _first(text))
     line = first.removeprefix(": ").rpartition(_SPARKS_WORDS)[2]
     line = _LOST_TASK.split(line)[-1]
-    return _MODULE.sub("", _STATE.sub("", line), count=1).strip()
+    said = _MODULE.sub("", _STATE.sub("", line), count=1).strip()
+    return f"{said}; {_MAKE_ROOM}" if said.endswith(_FULL) else said
 
 
 def _first(text: str) -> str:
