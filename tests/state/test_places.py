@@ -111,19 +111,30 @@ def test_a_write_is_made_once_where_the_library_gives_up(
         store.deliver()
 
 
-def test_a_server_that_is_away_for_longer_than_the_librarys_retries_is_waited_for() -> None:
-    port = servers.free_port()
-    store = FaultyS3(endpoint=f"http://127.0.0.1:{port}")
-    files, made = at(store), []
-    away = threading.Timer(8.0, lambda: made.append(s3_server.listening(store, port)))
+def test_a_server_that_goes_away_for_longer_than_the_librarys_retries_is_waited_for() -> None:
+    store = FaultyS3()
+    server = s3_server.listening(store)
+    server.RequestHandlerClass.protocol_version = "HTTP/1.0"  # no connection outlives it
+    port = server.server_address[1]
+    store.endpoint = f"http://127.0.0.1:{port}"
+    files, servers_made = at(store), [server]
+    files.put("first", b"there")
+
+    def come_back() -> None:
+        servers_made.append(s3_server.listening(store, port))
+
+    server.shutdown()
+    server.server_close()
+    away = threading.Timer(8.0, come_back)
     away.start()
     try:
         files.put_new("manifests/0", b"mine")
+        assert len(servers_made) == 2
         assert files.get("manifests/0") == b"mine"
     finally:
         away.join()
-        made[0].shutdown()
-        made[0].server_close()
+        servers_made[-1].shutdown()
+        servers_made[-1].server_close()
 
 
 def test_a_server_that_is_not_there_at_the_start_is_told_soon(
@@ -174,7 +185,7 @@ def test_a_store_that_cannot_hold_a_checkpoint_is_refused_at_the_start(
 ) -> None:
     break_it(store)  # type: ignore[operator]
     checkpoint = Checkpoint(f"s3://{BUCKET}/ck", store.options)
-    with pytest.raises(CheckpointError, match=re.escape(said)) as refused:
+    with pytest.raises(CheckpointError, match=said) as refused:
         checkpoint.open({"keys": 1})
     assert "nothing" not in str(refused.value), "no credential is shown"
     assert not any("identity" in key for key in store.objects)
@@ -208,7 +219,7 @@ def test_credentials_that_end_in_the_middle_are_one_sentence_and_lose_nothing(
 
 def test_a_bucket_that_is_not_there_is_named(store: FaultyS3) -> None:
     with pytest.raises(
-        CheckpointError, match=r"s3://another/ck/headgate: its bucket does not exist"
+        CheckpointError, match="s3://another/ck/headgate: its bucket does not exist"
     ):
         Checkpoint("s3://another/ck", store.options).open({"keys": 1})
 

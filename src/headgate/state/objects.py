@@ -35,7 +35,7 @@ _GIVE_UP = timedelta(minutes=2)
 """How long a store may be throttling or away before a request fails. Chosen: a batch waits for it."""
 
 _GIVE_UP_FIRST = timedelta(seconds=5)
-"""The same where somebody waits to hear whether the address is right. Chosen."""
+"""The same of a store that has not answered yet: its address may be wrong. Chosen."""
 
 _RETRIES = 1_000_000
 """No bound: the library's own, 10, is reached within three seconds where nobody listens."""
@@ -87,12 +87,21 @@ class ObjectFiles(RemoteFiles):
         Calls made, by kind; what the library repeats by itself is not seen.
     """
 
-    @cached_property
-    def _give_up(self) -> timedelta:
-        return _GIVE_UP
+    _answered = False
+
+    @property
+    def _store(self) -> Any:
+        return self._patient if self._answered else self._hasty
 
     @cached_property
-    def _store(self) -> Any:
+    def _patient(self) -> Any:
+        return self._opened(_GIVE_UP)
+
+    @cached_property
+    def _hasty(self) -> Any:
+        return self._opened(min(_GIVE_UP_FIRST, _GIVE_UP))
+
+    def _opened(self, give_up: timedelta) -> Any:
         kind = kind_of(self.url)
         config = {_snake(name): str(text) for name, text in self._options.items()}
         timeout = config.pop("timeout", _TIMEOUT)
@@ -106,7 +115,7 @@ class ObjectFiles(RemoteFiles):
                 self.url,
                 config=config,
                 client_options=client,
-                retry_config={"retry_timeout": self._give_up, "max_retries": _RETRIES},
+                retry_config={"retry_timeout": give_up, "max_retries": _RETRIES},
             )
 
     def prepare(self, directories: Iterable[str]) -> None:
@@ -119,17 +128,6 @@ class ObjectFiles(RemoteFiles):
         ------
         CheckpointError    The bucket is not there, may not be used, or lets one write over another.
         """
-        self._hasty._try_all()
-
-    @cached_property
-    def _hasty(self) -> ObjectFiles:
-        """The same files for who does not wait for a store that is away."""
-        made = ObjectFiles(self.url, self._options)
-        made._give_up = min(_GIVE_UP_FIRST, _GIVE_UP)
-        made.requests = self.requests
-        return made
-
-    def _try_all(self) -> None:
         name, kept = self._tried()
         self.names("manifests")
         self._call("remove", name, lambda: _library("obstore").delete(self._store, [name]))
@@ -153,7 +151,8 @@ class ObjectFiles(RemoteFiles):
     def put_new(self, name: str, data: bytes) -> None:
         """Create an object, unless there is one of that name with other bytes."""
         wait_s, failure = _WAIT_S, None
-        until_s = time.monotonic() + max(self._give_up, _GIVE_UP_FIRST).total_seconds()
+        patience = max(_GIVE_UP, _GIVE_UP_FIRST) if self._answered else _GIVE_UP_FIRST
+        until_s = time.monotonic() + patience.total_seconds()
         for tried in range(_TRIES):
             if tried and failure is not None and time.monotonic() > until_s:
                 break  # the library has tried for as long as that already
@@ -167,7 +166,7 @@ class ObjectFiles(RemoteFiles):
                 return
             # where the library has waited for long already, an answer is there soon or not at all
             waited = failure is not None and time.monotonic() > until_s
-            there = (self._hasty if waited else self)._found(name)
+            there = self._read(self._hasty if waited else self._store, name)
             if there == data:
                 return  # this write's own success, whose answer was lost
             if there is not None:
@@ -203,9 +202,12 @@ class ObjectFiles(RemoteFiles):
         self._call("write", name, create, len(data))
 
     def _found(self, name: str) -> bytes | None:
+        return self._read(self._store, name)
+
+    def _read(self, store: Any, name: str) -> bytes | None:
         def read() -> bytes | None:
             try:
-                return bytes(_library("obstore").get(self._store, name).bytes())
+                return bytes(_library("obstore").get(store, name).bytes())
             except FileNotFoundError as error:
                 if _NO_BUCKET.search(str(error)):
                     raise
@@ -276,7 +278,9 @@ class ObjectFiles(RemoteFiles):
     def _call(self, act: str, name: str, do: Callable[[], Result], length: int = 0) -> Result:
         self._count(act, name, length)
         with self._explained(act, name):
-            return do()
+            found = do()
+        self._answered = True
+        return found
 
     @contextmanager
     def _explained(self, act: str, name: str) -> Iterator[None]:
