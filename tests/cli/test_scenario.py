@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import stat
@@ -457,3 +458,15 @@ def test_what_spark_refuses_is_one_sentence_without_its_stack(
     with pytest.raises(ConfigError) as refused:
         SparkEngine().start(scenario(tmp_path, sink_format="nosuch").placed())
     assert str(refused.value) == "Spark refuses it: Failed to find nosuch."
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [(Path("/ck"), "/local/journal.jsonl"), (Path("s3://b/ck"), "s3://b/ck")],
+    ids=["disk", "store"],
+)
+def test_of_a_checkpoint_on_a_store_the_journal_is_found_by_its_address(
+    tmp_path: Path, place: Path, said: str
+) -> None:
+    it = dataclasses.replace(scenario(tmp_path), checkpoint=place)
+    assert scenario_run._journal_said(it, Path("/local/journal.jsonl")) == said

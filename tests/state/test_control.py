@@ -11,6 +11,7 @@ import pytest
 
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.state.control import Asked, Command, ControlFiles
+from headgate.state.place import PosixFiles
 
 FREEZE = Command("freeze", "ann", "INC-1", {"until_s": 5.0})
 
@@ -31,6 +32,18 @@ def test_a_request_is_found_until_it_is_answered(files: ControlFiles, tmp_path: 
     assert answer is not None
     assert answer["refused"] is None
     assert [path.name for path in tmp_path.rglob("*.json")] == []
+
+
+def test_a_store_that_cannot_be_listed_asks_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = PosixFiles(tmp_path / "headgate")
+
+    def away(_: str) -> list[str]:
+        raise CheckpointError("the store cannot list.")
+
+    monkeypatch.setattr(place, "names", away)
+    assert ControlFiles(place).pending() == []
 
 
 def test_requests_come_in_the_order_they_were_asked(files: ControlFiles) -> None:

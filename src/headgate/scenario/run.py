@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import ConfigError, EngineError
+from headgate.core.stores import store_url
 from headgate.journal.reader import Tail
 from headgate.journal.schema import Batch, Start
 from headgate.report.summary import summary
@@ -143,7 +144,8 @@ def _raise_failure(scenario: Scenario, query: ScenarioQuery, journal: Path) -> N
     """Raise EngineError if the query ended by an exception."""
     failure = query.exception()
     if failure is not None:
-        msg = f'query "{scenario.workload}" failed: {_reason(failure)}; journal: {journal}'
+        said = _journal_said(scenario, journal)
+        msg = f'query "{scenario.workload}" failed: {_reason(failure)}; journal: {said}'
         cause = failure if isinstance(failure, BaseException) else None
         raise EngineError(msg) from cause
 
@@ -162,11 +164,18 @@ def _reason(failure: object) -> str:
     return text.partition("\n")[0] or type(failure).__name__
 
 
+def _journal_said(scenario: Scenario, journal: Path) -> str:
+    """Return where people find the journal: of a checkpoint on a store the driver's goes with it."""
+    place = scenario.checkpoint
+    return str(journal) if place is None or store_url(place) is None else written(place)
+
+
 def _result(
     scenario: Scenario, journal: Path, verification: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Return the journal's numbers with what only the scenario knows."""
     result = summary(journal)
+    result["journal"] = _journal_said(scenario, journal)
     result["workload"] = scenario.workload
     result["checkpoint"] = None if scenario.checkpoint is None else written(scenario.checkpoint)
     if scenario.require_slo:

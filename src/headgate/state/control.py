@@ -154,7 +154,7 @@ class ControlFiles:
     def _listed(self) -> list[Asked]:
         try:
             names = sorted(self._files.names(_DIRECTORY))
-        except OSError:  # mostly since nobody has ever asked
+        except (OSError, CheckpointError):  # mostly since nobody has ever asked; or a store is away
             return []
         found = []
         for name in names:
