@@ -353,3 +353,12 @@ def test_any_number_of_cores_is_taken() -> None:
     slo = parse_slo(SLO)
     given = what_if(mode=mode_of("micro-batch"), engine=engine(slo, 10**12))
     assert simulate(given, ["static(4)"])["rows"][0]["success"] is not None
+
+
+def test_a_trace_that_would_not_fit_into_memory_is_refused() -> None:
+    """Ticks are ten a second: a week of 128 key groups took 22 GB per policy."""
+    trace = Trace(np.ones((100, 128), dtype=np.int32), 6000.0)
+    with pytest.raises(
+        ConfigError, match=r"plays for 600,000 s, too long to simulate 128 key groups"
+    ):
+        WhatIf(trace, parse_slo(SLO), 100.0)

@@ -47,6 +47,9 @@ _MARGIN = 0.8
 _HOUR_S = 3600.0
 _LOOSER = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 """Multiples of the bound that are tried where it was not kept."""
+_TICK_S = 0.1
+_CELLS_MAX = 1 << 28
+"""Ticks times key groups: 8 GB per policy at once, as of a replay."""
 _CORES = "the cores are the limit"
 _RATE_MIN = 1e-6
 _ROUNDING = 1e-9
@@ -128,6 +131,14 @@ class WhatIf:
             msg = (
                 f'the trace plays for {self.trace.duration_s:g} s, less than the window of "{self.slo}"; '
                 "take a longer trace, a lower speed, or a shorter window."
+            )
+            raise ConfigError(msg)
+
+        if self.trace.duration_s * self.key_groups / _TICK_S > _CELLS_MAX:
+            msg = (
+                f"the trace plays for {self.trace.duration_s:,.0f} s, too long to simulate "
+                f"{self.key_groups} key groups; take a part of it, raise the speed, or take fewer "
+                "key groups."
             )
             raise ConfigError(msg)
 
