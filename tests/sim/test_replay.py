@@ -183,3 +183,9 @@ def test_the_fitted_engine_is_shown_without_its_series(tmp_path: Path) -> None:
 def test_an_slo_on_a_percentile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="p99"):
         replay(write(tmp_path / "journal.jsonl"), slo_text="p99 < 1 s over 1 s")
+
+
+def test_a_window_longer_than_the_run_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "journal.jsonl")
+    with pytest.raises(ConfigError, match="less than the window of"):
+        replay(path, slo_text="mean < 1 s over 1000 h")

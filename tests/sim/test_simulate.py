@@ -287,3 +287,78 @@ def test_a_trace_cannot_be_read_with_senseless_numbers(
 def test_an_unknown_mode_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match='"microbatch"; did you mean "micro-batch"'):
         mode_of("microbatch")
+
+
+def test_a_trace_shorter_than_a_window_is_refused_and_not_called_empty() -> None:
+    """No window means no success; "nothing arrives" was what came out, or an array of 34 GB."""
+    for window in ("10 s", "1000 h"):
+        with pytest.raises(ConfigError, match=r"plays for 5 s, less than the window of"):
+            what_if(f"mean < 1 s over {window}")
+
+
+def test_in_batches_a_policy_takes_no_more_slots_than_there_are_cores() -> None:
+    """Slots beyond the cores take turns and look slower, so that ever more of them were wanted."""
+    counts = np.full((40, 64), 6, dtype=np.int32)
+    given = WhatIf(
+        Trace(counts, 1.0),
+        parse_slo(SLO),
+        160.0,
+        mode=mode_of("micro-batch"),
+        engine=engine(parse_slo(SLO), 4),
+    )
+    assert simulate(given, ["unified"])["rows"][0]["slots_most"] <= 4
+
+
+def test_a_fixed_number_without_batches_is_not_recommended_for_batches() -> None:
+    found = simulate(
+        what_if("mean < 2 s over 1 s", mode=mode_of("micro-batch"), oracle=True), ["static(4)"]
+    )
+    assert "an oracle needs that has no batches" in found["advice"]
+    assert "a fixed number" not in found["advice"]
+
+
+def test_where_a_constant_is_clearly_cheaper_it_is_recommended() -> None:
+    found = simulate(what_if(oracle=True), ["static(4)", "static(6)"])
+    assert found["constant_slots"] == 2
+    assert found["advice"].startswith("Take static(2): it keeps")
+
+
+def test_an_oracle_needs_no_more_than_a_constant() -> None:
+    counts = np.full((60, 128), 3, dtype=np.int32)
+    given = WhatIf(Trace(counts, 1.0), parse_slo(SLO), 160.0, oracle=True)
+    for row in simulate(given, ["static(3)", "static(4)"])["rows"]:
+        assert row["oracle_slots"] <= row["constant_slots"]
+
+
+def test_a_hot_key_group_that_is_missed_stands_in_the_sentence() -> None:
+    slo = parse_slo(SLO)
+    rows = [dict(simulate(what_if(), ["static(4)"])["rows"][0], success_worst=0.004)]
+    assert "0.40% of the worst key group's" in sentence(slo, rows)
+
+
+def test_what_a_batch_completes_after_the_run_is_in_no_latency() -> None:
+    """The last batch of an overload ran on for minutes; its records were in p99 and in no mean."""
+    counts = np.full((90, 8), 100, dtype=np.int32)
+    given = WhatIf(
+        Trace(counts, 1.0),
+        parse_slo(SLO),
+        50.0,
+        mode=mode_of("micro-batch"),
+        engine=MicroBatch(cores=1, budget_s=0.8),
+    )
+    assert simulate(given, ["static(1)"])["rows"][0]["latency_p99_s"] <= 90.0
+
+
+def test_any_number_of_cores_is_taken() -> None:
+    slo = parse_slo(SLO)
+    given = what_if(mode=mode_of("micro-batch"), engine=engine(slo, 10**12))
+    assert simulate(given, ["static(4)"])["rows"][0]["success"] is not None
+
+
+def test_a_trace_that_would_not_fit_into_memory_is_refused() -> None:
+    """Ticks are ten a second: a week of 128 key groups took 22 GB per policy."""
+    trace = Trace(np.ones((100, 128), dtype=np.int32), 6000.0)
+    with pytest.raises(
+        ConfigError, match=r"plays for 600,000 s, too long to simulate 128 key groups"
+    ):
+        WhatIf(trace, parse_slo(SLO), 100.0)

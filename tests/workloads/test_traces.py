@@ -112,3 +112,13 @@ def test_the_sdsc_log_is_read() -> None:
     path = str(DATA / "sdsc_http_1995.requests.csv.gz")
     trace = read_keyed(path, 64, time_column="t_s", key_column="path_id")
     assert trace.total == 28_338
+
+
+def test_types_hold_for_the_whole_file_not_for_its_first_rows(tmp_path: Path) -> None:
+    """Arrow guesses types by the first megabyte: times in whole seconds, keys that are numbers."""
+    rows = "".join(f"{i // 100},{i % 50},1,\n" for i in range(150_000))
+    path = write(tmp_path / "log.csv", f"time,key,count,note\n{rows}1500.5,k,1.0,E42\n")
+    assert (tmp_path / "log.csv").stat().st_size > 1 << 20
+    trace = read_keyed(path, 64, count_column="count")
+    assert trace.total == 150_001
+    assert trace.duration_s == 1501.0

@@ -10,6 +10,9 @@ from headgate.core.slo import Slo
 from headgate.sim.decisions import finite
 from headgate.sim.oracle import Constants, Load, Point, oracle, slots_at
 
+_WORSE = 1.15
+"""So many times the slots of the best constant, and it is the constant that is recommended. Chosen."""
+
 _BESIDE = ("oracle_slots", "to_oracle", "constant_slots", "to_constant")
 
 
@@ -37,7 +40,8 @@ def beside(load: Load, rows: Sequence[dict[str, Any]], slo: Slo) -> dict[str, An
         if success is None:
             row.update(dict.fromkeys(_BESIDE))
             continue
-        fewest, fixed = slots_at(points, success), constants.best(success)
+        fixed = constants.best(success)
+        fewest = _fewest(points, fixed, success)
         row["oracle_slots"] = round(fewest, 3)
         row["to_oracle"] = round(row["slots_mean"] / fewest, 3)
         row["constant_slots"] = int(fixed.slots)
@@ -46,20 +50,41 @@ def beside(load: Load, rows: Sequence[dict[str, Any]], slo: Slo) -> dict[str, An
     return {
         "oracle": [_plain(point) for point in sorted(points, key=lambda p: p.slots)],
         "constants": [_plain(constants.points[n]) for n in sorted(constants.points)],
-        "oracle_slots": round(slots_at(points, slo.success), 3),
+        "oracle_slots": round(_fewest(points, best, slo.success), 3),
         "constant_slots": int(best.slots) if best.success >= slo.success else None,
     }
+
+
+def _fewest(points: Sequence[Point], fixed: Point, success: float) -> float:
+    """Return the slots of the oracle; its search may end above a constant, which it could have had."""
+    found = slots_at(points, success)
+    return min(found, fixed.slots) if fixed.success >= success else found
 
 
 def _plain(point: Point) -> dict[str, float | None]:
     return {name: finite(round(value, 5)) for name, value in asdict(point).items()}
 
 
-def sentence(slo: Slo, rows: Sequence[Mapping[str, Any]]) -> str:
+def sentence(
+    slo: Slo,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    constant: int | None = None,
+    batches: bool = False,
+) -> str:
     """Return in one sentence which policy, slots and SLO to take.
 
     The fewest slots among those that keep the SLO; where none does, the one that comes nearest, and
     the bound that it keeps.
+
+    Parameters
+    ----------
+    slo : Slo
+    rows : sequence of mapping
+    constant : int or None
+        The fewest fixed slots that keep the SLO; None where it is not known, or none do.
+    batches : bool
+        Whether rows are of micro-batches, which the oracle and the constants do without.
     """
     known = [row for row in rows if row["success"] is not None]
     if not known:
@@ -68,16 +93,24 @@ def sentence(slo: Slo, rows: Sequence[Mapping[str, Any]]) -> str:
     keeping = [row for row in known if row["meets"]]
     if keeping:
         best = min(keeping, key=lambda row: (row["slots_mean"], row["changes_per_h"]))
-        beside_it = ""
+        if constant is not None and not batches and best["slots_mean"] > _WORSE * constant:
+            return (
+                f'Take static({constant}): it keeps "{slo}" with {constant} slots; of the policies here '
+                f"{best['policy']} needs the fewest, {best['slots_mean']:.3g} on the average."
+            )
+        worst, beside_it = "", ""
+        if best["success_worst"] < slo.success:
+            worst = f", {best['success_worst']:.2%} of the worst key group's,"
         if best.get("to_oracle") is not None:
-            fixed = best["constant_slots"]
-            beside_it = (
-                f", {best['to_oracle']:.2g} times what an oracle needs; "
-                f"a fixed number that does as well is {fixed}"
+            beside_it = f", {best['to_oracle']:.2g} times what an oracle needs"
+            beside_it += (
+                " that has no batches"
+                if batches
+                else f"; a fixed number that does as well is {best['constant_slots']}"
             )
         return (
             f'Take {best["policy"]} with up to {best["slots_most"]} slots: it keeps "{slo}" in '
-            f"{best['success']:.2%} of windows with {best['slots_mean']:.3g} slots on the average"
+            f"{best['success']:.2%} of windows{worst} with {best['slots_mean']:.3g} slots on the average"
             f"{beside_it}."
         )
     best = max(known, key=lambda row: (row["success"], -row["slots_mean"]))

@@ -160,6 +160,12 @@ def replayed(
     arrivals = _arrivals(recorded, costs)
     real = _real(recorded, was, whole=whole)
     duration_s = float(recorded.began_s[-1]) - recorded.first_s
+    if asked.slo.window_s > duration_s:
+        msg = (
+            f'the run took {duration_s:.0f} s, less than the window of "{asked.slo}"; replay a longer '
+            "one, or ask for a shorter window."
+        )
+        raise ConfigError(msg)
     model = _simulated(arrivals, duration_s, costs, was, seed)
     what_if = None if asked == was else _simulated(arrivals, duration_s, costs, asked, seed)
     beside = {}

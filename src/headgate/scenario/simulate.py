@@ -47,7 +47,12 @@ _MARGIN = 0.8
 _HOUR_S = 3600.0
 _LOOSER = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 """Multiples of the bound that are tried where it was not kept."""
+_TICK_S = 0.1
+_CELLS_MAX = 1 << 28
+"""Ticks times key groups: 8 GB per policy at once, as of a replay."""
+_CORES = "the cores are the limit"
 _RATE_MIN = 1e-6
+_ROUNDING = 1e-9
 _POLICIES_MAX = 100
 _STATIC = re.compile(r"\s*static\((?:n=)?\s*(\d+)\s*\)\s*")
 
@@ -122,6 +127,20 @@ class WhatIf:
         if not 1 <= self.slots_max <= KEY_GROUPS_MAX:
             msg = f"slots_max={self.slots_max} is out of range; use 1 to {KEY_GROUPS_MAX}."
             raise ConfigError(msg)
+        if self.slo.window_s > self.trace.duration_s * (1.0 + _ROUNDING):
+            msg = (
+                f'the trace plays for {self.trace.duration_s:g} s, less than the window of "{self.slo}"; '
+                "take a longer trace, a lower speed, or a shorter window."
+            )
+            raise ConfigError(msg)
+
+        if self.trace.duration_s * self.key_groups / _TICK_S > _CELLS_MAX:
+            msg = (
+                f"the trace plays for {self.trace.duration_s:,.0f} s, too long to simulate "
+                f"{self.key_groups} key groups; take a part of it, raise the speed, or take fewer "
+                "key groups."
+            )
+            raise ConfigError(msg)
 
     @property
     def key_groups(self) -> int:
@@ -174,6 +193,7 @@ def simulate(
     trace = what_if.trace
     rows = [row for row, _ in found]
     batched = what_if.mode is Mode.MICRO_BATCH
+    beside = advice.beside(load_of(what_if), rows, what_if.slo) if what_if.oracle else {}
     return {
         "slo": str(what_if.slo),
         "mode": str(what_if.mode),
@@ -187,9 +207,11 @@ def simulate(
         "records": trace.total,
         "rate_mean_per_s": round(what_if.rate_per_s, 3),
         "rate_most_per_s": round(float(trace.counts.sum(axis=1).max()) / trace.slice_s, 3),
-        **(advice.beside(load_of(what_if), rows, what_if.slo) if what_if.oracle else {}),
+        **beside,
         "rows": rows,
-        "advice": advice.sentence(what_if.slo, rows),
+        "advice": advice.sentence(
+            what_if.slo, rows, constant=beside.get("constant_slots"), batches=batched
+        ),
         **({"timelines": [timeline for _, timeline in found]} if timelines else {}),
     }
 
@@ -285,13 +307,18 @@ def _simulation(what_if: WhatIf, text: str) -> Simulation:
     )
     batched = what_if.mode is Mode.MICRO_BATCH
     target = steering.LatencyTarget(what_if.slo)
+    slots_max, limit = what_if.slots_max, ""
+    if batched and what_if.engine.slot_rate_per_s is None and what_if.engine.cores < slots_max:
+        # as on Spark: slots beyond the cores take turns, which looks as if each were slower
+        slots_max, limit = what_if.engine.cores, _CORES
 
     def settings_at(_: str, floor_s: float) -> OperatorSettings:
         """Return what the loop on Spark would be told with that floor."""
         return OperatorSettings(
             target.mean_bound_s(floor_s),
             what_if.slo.window_s,
-            what_if.slots_max,
+            slots_max,
+            limit=limit,
             alert_s=target.alert_s(floor_s),
             floor_s=floor_s if batched else None,
             initial_service_rate=what_if.service_rate_per_s,

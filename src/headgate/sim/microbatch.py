@@ -135,7 +135,7 @@ class BatchOperator(SimulatedOperator):
         out = np.empty((self.queues.held, 2))
         count = 0
         apart, self._apart = self._apart, defaultdict(list)
-        free_s = [start_s] * self._engine.cores
+        free_s = [start_s] * min(self._engine.cores, self.queues.slots)
         for slot in range(self.queues.slots):
             core = free_s.index(min(free_s))
             taken, demand_s = self.queues.take(slot, self._shares(slot, start_s, turn, limited))
@@ -166,8 +166,12 @@ class BatchOperator(SimulatedOperator):
         ticks = _ticks_of(done_s, self.measures.delta_s)
         for part in np.split(np.arange(len(taken)), np.flatnonzero(np.diff(ticks)) + 1):
             if len(part):
-                row = self.measures.row(int(ticks[part[0]]))
+                tick, histogram = int(ticks[part[0]]), self.queues.histogram
+                kept = histogram.copy() if tick > self.measures.ticks else None
+                row = self.measures.row(tick)
                 self.queues.complete(taken[part], done_s[part], row, out, count)
+                if kept is not None:  # it ends after the run, and is left out as in the rows
+                    histogram[:] = kept
             count += len(part)
         return count
 

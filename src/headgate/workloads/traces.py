@@ -7,7 +7,7 @@ model of one (`stock_exchange_rates`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -179,9 +179,10 @@ def read_rows(
         What each of a row's records costs, numbers >= 0 on any scale; None: all the same.
     """
     _check_groups(key_groups)
-    table = _read(path)
+    numbers = [name for name in (count_column, cost_column) if name is not None]
+    table = _read(path, key=key_column, time=time_column, numbers=numbers)
     times_s = _times(table, path, time_column)
-    keys = _column(table, path, key_column).combine_chunks().dictionary_encode()
+    keys = table.column(key_column).combine_chunks().dictionary_encode()
     groups = groups_of_keys(_dictionary_indices(keys), key_groups)
     counts = None if count_column is None else _numbers(table, path, count_column)
     costs = None if cost_column is None else _numbers(table, path, cost_column)
@@ -259,7 +260,7 @@ def read_totals(
     ConfigError
         No such file or column, no rows, or values out of range.
     """
-    totals = _whole(_numbers(_read(path), path, column), path).astype(np.int64)
+    totals = _whole(_numbers(_read(path, numbers=[column]), path, column), path).astype(np.int64)
     shares = np.asarray(shares, dtype=np.float64)
     counts = generator.multinomial(totals, shares / shares.sum())
     return Trace(counts.astype(np.int32), slice_s / speed)
@@ -278,12 +279,14 @@ def column_names(path: str) -> list[str]:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[csv.CSVStreamingReader]:
+def _opened(
+    path: str, options: csv.ConvertOptions | None = None
+) -> Iterator[csv.CSVStreamingReader]:
     """Open a CSV file; reads nothing but a regular file, and lets no fault of Arrow's out."""
     try:
         # Arrow chooses the decompression by the file's ending.
         with open_file(path, "the trace"):
-            reader = csv.open_csv(path)
+            reader = csv.open_csv(path, convert_options=options)
         with reader:
             yield reader
     except (pa.ArrowException, OSError, UnicodeError) as error:
@@ -294,10 +297,41 @@ def _opened(path: str) -> Iterator[csv.CSVStreamingReader]:
         raise ConfigError(msg) from error
 
 
-def _read(path: str) -> pa.Table:
+def _types(
+    path: str, key: str | None, time: str | None, numbers: Sequence[str]
+) -> csv.ConvertOptions:
+    """Return the columns to be read and their types, so that Arrow guesses none by the first rows."""
+    with _opened(path) as reader:
+        schema = reader.schema
+    wanted = [name for name in (time, key, *numbers) if name is not None]
+    for name in wanted:
+        _check_column(schema.names, path, name)
+    types = {name: _number_type(schema.field(name).type) for name in numbers}
+    if time is not None:
+        types[time] = _number_type(schema.field(time).type)
+    if key is not None and key not in types:
+        types[key] = pa.binary()
+    return csv.ConvertOptions(
+        include_columns=list(dict.fromkeys(wanted)),
+        column_types={name: kind for name, kind in types.items() if kind is not None},
+    )
+
+
+def _number_type(kind: pa.DataType) -> pa.DataType | None:
+    """Return how a column of numbers or times is read whose first rows look like `kind`."""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
+        return pa.float64()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return None
+
+
+def _read(
+    path: str, *, key: str | None = None, time: str | None = None, numbers: Sequence[str] = ()
+) -> pa.Table:
     size = 0
     batches = []
-    with _opened(path) as reader:
+    with _opened(path, _types(path, key, time, numbers)) as reader:
         schema = reader.schema
         for batch in reader:
             size += batch.nbytes
@@ -330,23 +364,21 @@ def _whole(counts: F64, path: str) -> npt.NDArray[np.int32]:
     return np.rint(counts).astype(np.int32)
 
 
-def _column(table: pa.Table, path: str, name: str) -> pa.ChunkedArray:
-    if name not in table.column_names:
-        names = ", ".join(table.column_names)
-        hint = nearest(name, table.column_names) or f"; it has {shown(names)}."
+def _check_column(names: Sequence[str], path: str, name: str) -> None:
+    if name not in names:
+        hint = nearest(name, names) or f"; it has {shown(', '.join(names))}."
         msg = f'"{shown(path)}" has no column "{shown(name, 60)}"{shown(hint)}'
         raise ConfigError(msg)
-    if table.column_names.count(name) > 1:
+    if names.count(name) > 1:
         msg = f'"{shown(path)}" has several columns "{shown(name, 60)}"; name each differently.'
         raise ConfigError(msg)
-    return table.column(name)
 
 
 def _times(table: pa.Table, path: str, name: str) -> F64:
     """Return a column of times in seconds: numbers, or dates, which count from 1970."""
-    kind = _column(table, path, name).type
+    kind = table.column(name).type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        column = _column(table, path, name).cast(pa.timestamp("us")).cast(pa.int64())
+        column = table.column(name).cast(pa.timestamp("us")).cast(pa.int64())
         if column.null_count:
             msg = (
                 f'column "{shown(name, 60)}" of "{shown(path)}" has rows without a date; fill them.'
@@ -359,7 +391,7 @@ def _times(table: pa.Table, path: str, name: str) -> F64:
 
 
 def _numbers(table: pa.Table, path: str, name: str, wanted: str = "numbers") -> F64:
-    column = _column(table, path, name)
+    column = table.column(name)
     if not (pa.types.is_int64(column.type) or pa.types.is_float64(column.type)):
         msg = (
             f'column "{shown(name, 60)}" of "{shown(path)}" has type {column.type}; give {wanted}.'
