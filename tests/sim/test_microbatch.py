@@ -181,6 +181,32 @@ def test_useful_time_tells_what_a_slot_can_serve_per_second_of_full_batches() ->
     assert useful_s == pytest.approx(wall_s, rel=0.05)
 
 
+def test_useful_time_of_a_record_is_charged_in_the_tick_in_which_it_is_done() -> None:
+    """A task of 0.4 s ends in one tick: with all of its time there, a record would cost four times it."""
+    engine = MicroBatch(plan_s=0.1, task_s=0.02, commit_s=0.03)
+    model = OperatorModel(fixed(0.001), key_groups=8, slots=2)
+    burst = Given(np.full(800, 0.005), np.repeat(np.arange(8), 100))
+    operator = BatchOperator(
+        NAME,
+        model,
+        Inflow(model, ArrivalFeed(burst, np.random.default_rng(0)), np.random.default_rng(1)),
+        np.random.default_rng(2),
+        engine=engine,
+        ticks=20,
+        delta_s=0.1,
+    )
+    job = MicroBatchEngine({NAME: operator}, engine, 0.1)
+    while job.time_s < 2.0:
+        job.advance()
+    before = np.zeros(8)
+    ticks = 0
+    for sample in job.collect()[NAME]:
+        done = (sample.completed - before).sum()
+        assert sample.useful_s.sum() == pytest.approx(done * 0.001)
+        before, ticks = sample.completed, ticks + bool(done)
+    assert ticks >= 4
+
+
 def test_a_change_for_another_epoch_is_refused() -> None:
     model = OperatorModel(fixed(), key_groups=8, slots=2)
     inflow = Inflow(

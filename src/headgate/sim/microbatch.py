@@ -144,7 +144,6 @@ class BatchOperator(SimulatedOperator):
             fixed_s = self._engine.task_s + moved * self._engine.moved_group_s
             free_s[core] += fixed_s + serving_s
             self.busy_s = max(self.busy_s, fixed_s + serving_s)
-            tick = _tick_of(free_s[core], self.measures.delta_s)
             mine, served = self._own(slot, taken), len(taken)
             # key group by key group, as the engine serves and counts them
             mine = mine[np.argsort(self.queues.groups(mine), kind="stable")]
@@ -156,9 +155,18 @@ class BatchOperator(SimulatedOperator):
                 count = self._complete(done, free_s[core], free_s[core], out, count)
             self._learn(slot, served, fixed_s + serving_s)
             useful_s = serving_s * stretch if limited is None else served / self._slot_rate
-            self._useful_s[tick][self.slot_ids[slot]] += useful_s
+            self._charge(self.slot_ids[slot], useful_s, served, since_s, free_s[core])
         out = out[:count]
         return max(free_s), out[np.argsort(out[:, 0], kind="stable")]
+
+    def _charge(
+        self, identity: int, useful_s: float, served: int, since_s: float, until_s: float
+    ) -> None:
+        """Charge useful time when its records are done, so that in each tick both belong together."""
+        done_s = since_s + (until_s - since_s) * np.arange(1, served + 1) / max(served, 1)
+        ticks, counts = np.unique(_ticks_of(done_s, self.measures.delta_s), return_counts=True)
+        for tick, count in zip(ticks.tolist(), counts.tolist(), strict=True):
+            self._useful_s[tick][identity] += useful_s * count / served
 
     def _complete(self, taken: I64, since_s: float, until_s: float, out: F64, count: int) -> int:
         """Complete records one after the other within a time; return where `out` goes on."""
@@ -401,8 +409,3 @@ def _ticks_of(time_s: F64, delta_s: float) -> I64:
     """Return the tick, from 1, that each time lies in: ((m-1) delta, m delta]."""
     ticks: I64 = np.maximum(np.ceil(time_s / delta_s - 1e-9).astype(np.int64), 1)
     return ticks
-
-
-def _tick_of(time_s: float, delta_s: float) -> int:
-    """Return the tick, from 1, that a time lies in."""
-    return max(1, math.ceil(time_s / delta_s - 1e-9))
