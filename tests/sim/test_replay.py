@@ -133,6 +133,15 @@ def test_a_run_stands_beside_the_oracle_and_the_best_constant(tmp_path: Path) ->
     assert "oracle" not in replay(tmp_path / "journal.jsonl")
 
 
+def test_operators_that_follow_each_other_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chained = replace(state(0.98), by_operator={"first": 1.0, "second": 0.98})
+    monkeypatch.setitem(globals(), "state", lambda _: chained)
+    with pytest.raises(ConfigError, match="is of 2 stateful operators, one behind the other"):
+        replay(write(tmp_path / "journal.jsonl"))
+
+
 def test_only_the_last_seconds_are_replayed_if_so_asked(tmp_path: Path) -> None:
     path = write(tmp_path / "journal.jsonl")
     assert len(Recorded.read(path, since_s=15.0).batches) < len(Recorded.read(path).batches)

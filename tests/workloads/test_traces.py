@@ -15,6 +15,7 @@ from headgate.workloads.traces import (
     group_shares,
     groups_of_keys,
     read_keyed,
+    read_rows,
     read_totals,
 )
 
@@ -122,3 +123,10 @@ def test_types_hold_for_the_whole_file_not_for_its_first_rows(tmp_path: Path) ->
     trace = read_keyed(path, 64, count_column="count")
     assert trace.total == 150_001
     assert trace.duration_s == 1501.0
+
+
+def test_parts_of_a_record_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("time,key,count\n0,a,2\n1,a,2.5\n")
+    with pytest.raises(ConfigError, match=r"has 2\.5 in row 1; give whole numbers of records"):
+        read_rows(str(path), key_groups=4, count_column="count")

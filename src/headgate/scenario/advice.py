@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -34,7 +36,7 @@ def beside(load: Load, rows: Sequence[dict[str, Any]], slo: Slo) -> dict[str, An
         ``oracle`` and ``constants``: points of ``success``, ``worst`` and ``slots``;
         ``oracle_slots`` and ``constant_slots`` for the success that is wanted.
     """
-    points, constants = oracle(load), Constants(load)
+    points, constants = oracle(load, on_progress=_progress()), Constants(load)
     for row in rows:
         success = row["success"]
         if success is None:
@@ -53,6 +55,18 @@ def beside(load: Load, rows: Sequence[dict[str, Any]], slo: Slo) -> dict[str, An
         "oracle_slots": round(_fewest(points, best, slo.success), 3),
         "constant_slots": int(best.slots) if best.success >= slo.success else None,
     }
+
+
+def _progress() -> Callable[[int, int], None]:
+    """Return what says on stderr how far the oracle is, as `run_all` says it of runs."""
+    start_s = time.monotonic()
+
+    def told(done: int, of: int) -> None:
+        elapsed_s = time.monotonic() - start_s
+        sys.stderr.write(f"oracle: {done} of {of} searches, {elapsed_s:.0f} s\n")
+        sys.stderr.flush()
+
+    return told
 
 
 def _fewest(points: Sequence[Point], fixed: Point, success: float) -> float:

@@ -128,6 +128,11 @@ class Recorded:
                 f"the journal of {where} is of {len(operators)} operators that read a source; "
                 "replay a query with one."
             )
+        elif len(stateful := {o for b in self.batches if b.slo for o in b.slo.by_operator}) > 1:
+            msg = (
+                f"the journal of {where} is of {len(stateful)} stateful operators, one behind the "
+                "other; replay a query with one."
+            )
         elif not {"policy", "slots_max"} <= set(self.parameters):
             msg = (
                 f"the journal of {where} does not name policy and slots_max; it cannot be replayed."

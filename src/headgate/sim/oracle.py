@@ -9,7 +9,7 @@ spread by number, as `Static` has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -230,12 +230,17 @@ def _dealt(load: Load, epoch: I64, by_epoch: F64, slots: I64) -> Point:
     return Point(found.mean, found.worst, _mean_slots(load, slots))
 
 
-def oracle(load: Load, weights: Sequence[float] = WEIGHTS) -> list[Point]:
+def oracle(
+    load: Load,
+    weights: Sequence[float] = WEIGHTS,
+    on_progress: Callable[[int, int], None] = lambda done, of: None,
+) -> list[Point]:
     """Return the fewest slots per 10 s for several shares of success, most of it first.
 
     For each weight, the slots of all epochs are searched for the least sum of slots and of what is
     missed: one epoch after the other has a slot less or more, or hands one on to the next epoch, while
-    that helps. The success of a point is the true one, over windows.
+    that helps. The success of a point is the true one, over windows. `on_progress` is told how many
+    weights are done, of how many.
     """
     epochs = max(1, int(np.ceil(load.duration_s / EPOCH_S)))
     most = min(load.slots_max, load.key_groups)
@@ -247,6 +252,7 @@ def oracle(load: Load, weights: Sequence[float] = WEIGHTS) -> list[Point]:
         search.improve(slots, weight * epochs)
         found = load.success(search.done_s(slots))
         points.append(Point(found.mean, found.worst, _mean_slots(load, slots)))
+        on_progress(len(points), len(weights))
     return points
 
 

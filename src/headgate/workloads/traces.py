@@ -185,6 +185,12 @@ def read_rows(
     keys = table.column(key_column).combine_chunks().dictionary_encode()
     groups = groups_of_keys(_dictionary_indices(keys), key_groups)
     counts = None if count_column is None else _numbers(table, path, count_column)
+    if counts is not None and (parts := np.flatnonzero(counts != np.rint(counts))).size:
+        msg = (
+            f'column "{shown(str(count_column), 60)}" of "{shown(path)}" has {counts[parts[0]]:g} in '
+            f"row {parts[0]}; give whole numbers of records."
+        )
+        raise ConfigError(msg)
     costs = None if cost_column is None else _numbers(table, path, cost_column)
     if slice_s is None:
         slice_s = 1.0 if counts is None else interval_s(times_s)

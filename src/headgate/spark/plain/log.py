@@ -195,11 +195,10 @@ def fresh(path: Path) -> Iterator[None]:
     try:
         path.mkdir(parents=True, exist_ok=True)
         yield
-    except OSError as error:
+    except BaseException as error:
         shutil.rmtree(path, ignore_errors=True)
-        raise unwritable(path, error.strerror or str(error)) from error
-    except BaseException:
-        shutil.rmtree(path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise unwritable(path, error.strerror or str(error)) from error
         raise
 
 
