@@ -362,3 +362,10 @@ def test_a_trace_that_would_not_fit_into_memory_is_refused() -> None:
         ConfigError, match=r"plays for 600,000 s, too long to simulate 128 key groups"
     ):
         WhatIf(trace, parse_slo(SLO), 100.0)
+
+
+def test_a_slot_is_limited_once() -> None:
+    with pytest.raises(ConfigError, match=r"a budget of 800 ms and a slot rate of 50 both limit"):
+        engine(parse_slo(SLO), budget="800 ms", slot_rate=50.0)
+    alone = engine(parse_slo(SLO), slot_rate=50.0)
+    assert engine(parse_slo(SLO), budget="none", slot_rate=50.0) == alone

@@ -179,13 +179,13 @@ def windows_of_windows(frame: DataFrame) -> DataFrame:
     return outer.agg(F.max("n").alias("most"), F.sum("n").alias("n"))
 
 
-_WHOLE = (("headgate.windows", "whole"),)
+WHOLE = (("headgate.windows", "whole"),)
 _OVER = "window.end <= {due}"
 AGGREGATES = {
     "windows, append": Query(windowed, "append", ends=_OVER),
     "windows, update": Query(windowed, "update", keys=("window", "k")),
     "windows, complete": Query(windowed, "complete", keys=("window", "k")),
-    "overlapping windows": Query(overlapping, "append", ends=_OVER, options=_WHOLE),
+    "overlapping windows": Query(overlapping, "append", ends=_OVER, options=WHOLE),
     "sessions": Query(sessions, "append", ends="session_window.end <= {due}"),
     "keys": Query(by_key, "update", keys=("s", "odd")),
     "no key": Query(in_all, "complete", keys=("one",)),

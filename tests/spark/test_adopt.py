@@ -9,7 +9,7 @@ from typing import Any
 import answers
 import carried_state as carry
 import pytest
-from carried_queries import ADOPTED, AGGREGATES, EXPORTED, timed
+from carried_queries import ADOPTED, AGGREGATES, EXPORTED, WHOLE, timed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -269,6 +269,54 @@ def test_windows_of_another_length_are_not_taken_for_those_of_the_query(
     with pytest.raises(CheckpointError, match=said):
         hg.adopt(other, str(tmp_path / "plain"))
     assert not (tmp_path / "ours").exists()
+
+
+OTHER_WINDOWS = {
+    "another start": (("10 seconds",), ("10 seconds", "10 seconds", "3 seconds")),
+    "more often": (("20 seconds", "10 seconds"), ("20 seconds", "5 seconds")),
+    "less often": (("20 seconds", "5 seconds"), ("20 seconds", "10 seconds")),
+    "overlapping": (("20 seconds",), ("20 seconds", "10 seconds")),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", OTHER_WINDOWS)
+def test_windows_that_begin_at_other_times_are_not_taken_for_those_of_the_query(
+    plain: tuple[DataFrame, Path], tmp_path: Path, name: str
+) -> None:
+    source, _ = plain
+
+    def counted(window: tuple[str, ...]) -> DataFrame:
+        return timed(source).groupBy(F.window("ts", *window), "k").agg(F.count("*").alias("n"))
+
+    written, wanted = OTHER_WINDOWS[name]
+    query = carry.Query(lambda _: counted(written), "append", options=WHOLE)
+    carry.run_plain(query.build(source), query, tmp_path / "plain", [])
+    other = carry.writer(counted(wanted), query, tmp_path / "ours", [])
+    said = r"from 20.* do not begin where those of the query do, every \d+ s from [03] s on;"
+    with pytest.raises(CheckpointError, match=said):
+        hg.adopt(other, str(tmp_path / "plain"))
+    assert not (tmp_path / "ours").exists()
+    hg.adopt(carry.writer(counted(written), query, tmp_path / "ours", []), str(tmp_path / "plain"))
+
+
+@pytest.mark.thorough
+def test_a_checkpoint_of_two_sources_is_not_taken_for_one(
+    session: SparkSession, plain: tuple[DataFrame, Path], files: Path, tmp_path: Path
+) -> None:
+    source, checkpoint = plain
+    carry.come(files, tmp_path / "other", 1)
+    both = source.union(carry.source(session, tmp_path / "other", files))
+    query = AGGREGATES["windows, append"]
+    said = "has offsets of 1 sources where the query has 2; give the query that wrote it"
+    with pytest.raises(CheckpointError, match=said):
+        hg.adopt(carry.writer(query.build(both), query, tmp_path / "ours", []), str(checkpoint))
+    assert not (tmp_path / "ours").exists()
+    # one source, read twice: the other way round nobody can tell
+    twice = source.union(source)
+    carry.run_plain(query.build(twice), query, tmp_path / "plain", [])
+    writer = carry.writer(query.build(twice), query, tmp_path / "ours", [])
+    hg.adopt(writer, str(tmp_path / "plain"))
 
 
 @pytest.mark.thorough

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,6 +149,26 @@ def test_a_server_that_is_not_there_at_the_start_is_told_soon(
     ):
         files.check()
     assert time.monotonic() - began_s < 30.0
+
+
+def test_a_store_that_answered_the_driver_is_waited_for_by_who_asks_it_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(objects, "_GIVE_UP_FIRST", timedelta(seconds=0.2))
+    port = servers.free_port()
+    store = FaultyS3(endpoint=f"http://127.0.0.1:{port}")
+    with pytest.raises(CheckpointError, match="no answer from its address"):
+        at(store).exists("x")
+    servers_made: list[Any] = []
+    comes = threading.Timer(3.0, lambda: servers_made.append(s3_server.listening(store, port)))
+    comes.start()
+    try:
+        worker = Checkpoint(f"s3://{BUCKET}/ck", store.options, known=True)
+        assert not worker.files.exists("x")
+    finally:
+        comes.join()
+        servers_made[-1].shutdown()
+        servers_made[-1].server_close()
 
 
 @pytest.mark.parametrize("kind", [s3_server.LOST, s3_server.CONFLICT, s3_server.LATE])

@@ -61,7 +61,7 @@ def test_totals_are_spread_by_share(tmp_path: Path) -> None:
     [
         ("time,key\n", "no rows"),
         ("time,kee\n0,a\n", 'no column "key"; did you mean "kee"'),
-        ("time,key\n0,a\n-1,b\n", 'column "time" of .* has -1 in row 1'),
+        ("time,key\n0,a\n-1,b\n", 'column "time" of .* has -1 in row 2'),
         ("time,key\nsoon,a\n", "has type string; give seconds as numbers, or dates"),
     ],
 )
@@ -128,5 +128,5 @@ def test_types_hold_for_the_whole_file_not_for_its_first_rows(tmp_path: Path) ->
 def test_parts_of_a_record_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("time,key,count\n0,a,2\n1,a,2.5\n")
-    with pytest.raises(ConfigError, match=r"has 2\.5 in row 1; give whole numbers of records"):
+    with pytest.raises(ConfigError, match=r"has 2\.5 in row 2; give whole numbers of records"):
         read_rows(str(path), key_groups=4, count_column="count")

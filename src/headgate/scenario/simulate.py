@@ -277,8 +277,11 @@ def engine(
     Raises
     ------
     ConfigError
-        A value is out of range.
+        A value is out of range, or a slot is limited twice.
     """
+    if slot_rate is not None and budget not in ("auto", "none"):
+        msg = f"a budget of {budget} and a slot rate of {slot_rate:g} both limit a slot; give one."
+        raise ConfigError(msg)
     if budget == "auto":
         budget_s = steering.budget_s([slo]) or math.inf
     else:

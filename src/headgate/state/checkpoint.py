@@ -94,6 +94,8 @@ class Checkpoint:
         Of the store, see `headgate.core.stores`.
     log : Path, optional
         Where Spark keeps its own log of a checkpoint on a store; nobody but its driver asks.
+    known : bool
+        Whether the store has answered the driver already, as it has where a slot asks.
 
     Attributes
     ----------
@@ -113,12 +115,14 @@ class Checkpoint:
         path: str | os.PathLike[str],
         options: Mapping[str, str] | None = None,
         log: Path | None = None,
+        *,
+        known: bool = False,
     ) -> None:
         url = store_url(path)
         self._log = local_path(path) if url is None else log
         self.location = str(self._log) if url is None else url
         self.options = dict(options or {})
-        self.files = files_at(path, "headgate", self.options)
+        self.files = files_at(path, "headgate", self.options, known=known)
         self._driver = Driver.here()
         self._first_steps: list[int] = []
         self._has_committed = False

@@ -27,6 +27,9 @@ _GIVE_UP_S = 120.0
 """How long a name node may be away, in safe mode or on standby before a request fails. Chosen: a batch
 waits for it."""
 
+_GIVE_UP_FIRST_S = 5.0
+"""The same of one that has not answered yet: its address may be wrong. Chosen."""
+
 _ANSWER_S = 60.0
 """How long a request may go without an answer, as on object stores. Chosen."""
 
@@ -66,6 +69,8 @@ class HdfsFiles(RemoteFiles):
     options : mapping
         As `headgate.core.stores.options_for` returns them; all else is found in the configuration of
         Hadoop, where ``HADOOP_CONF_DIR`` says.
+    known : bool
+        Whether a name node has answered somebody of this job already: then it is waited for longer.
 
     Attributes
     ----------
@@ -73,8 +78,8 @@ class HdfsFiles(RemoteFiles):
         Calls made, by kind; one of them is several requests to name and data nodes.
     """
 
-    def __init__(self, url: str, options: Mapping[str, str]) -> None:
-        super().__init__(url, options)
+    def __init__(self, url: str, options: Mapping[str, str], *, known: bool = False) -> None:
+        super().__init__(url, options, known=known)
         scheme, _, rest = url.partition("://")
         host, _, path = rest.partition("/")
         self._node = f"{scheme}://{host}"
@@ -128,7 +133,7 @@ class HdfsFiles(RemoteFiles):
 
     def put_new(self, name: str, data: bytes) -> None:
         """Write a file and rename it, which the name node refuses where there is one of that name."""
-        until_s, wait_s = time.monotonic() + _GIVE_UP_S, _WAIT_S
+        began_s, wait_s = time.monotonic(), _WAIT_S
         while True:
             failure: Exception | None = None
             try:
@@ -150,7 +155,7 @@ class HdfsFiles(RemoteFiles):
                 return  # this write's own success, whose answer was lost
             if there is not None:
                 raise FileExistsError(self.at(name))
-            if time.monotonic() > until_s:
+            if time.monotonic() > began_s + self._patience_s:
                 msg = f"{self.at(name)} cannot be written: each try was refused, and nothing is there."
                 raise failure or CheckpointError(msg)
             wait_s = _waited(wait_s)
@@ -259,20 +264,26 @@ class HdfsFiles(RemoteFiles):
         again: bool = True,
     ) -> Result:
         """Carry a call out, and `again` while the name node is away; else that is `_Passing`."""
-        until_s, wait_s = time.monotonic() + _GIVE_UP_S, _WAIT_S
+        began_s, wait_s = time.monotonic(), _WAIT_S
         while True:
             self._count(act, name, length)
             try:
                 with self._explained(act, name):
-                    return self._answered(do, length)
+                    found = self._answer(do, length)
+                self._known = True
+                return found
             except _Passing as error:
                 if not again:
                     raise
-                if time.monotonic() > until_s:
+                if time.monotonic() > began_s + self._patience_s:
                     raise error.meant from None
             wait_s = _waited(wait_s)
 
-    def _answered(self, do: Callable[[], Result], length: int) -> Result:
+    @property
+    def _patience_s(self) -> float:
+        return _GIVE_UP_S if self._known else min(_GIVE_UP_FIRST_S, _GIVE_UP_S)
+
+    def _answer(self, do: Callable[[], Result], length: int) -> Result:
         """Carry a call out in a thread of its own: the library would wait for ever for an answer.
 
         Raises
@@ -307,6 +318,7 @@ class HdfsFiles(RemoteFiles):
             text = str(error)
             found = _CLASS.search(text)
             kind = found[1].rpartition(".")[2] if found else ""
+            self._known |= bool(kind)  # in safe mode, it may be, but there
             said = _plain(found[2] if found else text)
             if kind == "AccessControlException":
                 msg = (

@@ -80,6 +80,8 @@ class ObjectFiles(RemoteFiles):
     options : mapping
         As `headgate.core.stores.options_for` returns them; what is not given is found in the
         environment or by the cloud's own chain.
+    known : bool
+        Whether the store has answered somebody of this job already: then it is waited for longer.
 
     Attributes
     ----------
@@ -87,11 +89,9 @@ class ObjectFiles(RemoteFiles):
         Calls made, by kind; what the library repeats by itself is not seen.
     """
 
-    _answered = False
-
     @property
     def _store(self) -> Any:
-        return self._patient if self._answered else self._hasty
+        return self._patient if self._known else self._hasty
 
     @cached_property
     def _patient(self) -> Any:
@@ -151,7 +151,7 @@ class ObjectFiles(RemoteFiles):
     def put_new(self, name: str, data: bytes) -> None:
         """Create an object, unless there is one of that name with other bytes."""
         wait_s, failure = _WAIT_S, None
-        patience = max(_GIVE_UP, _GIVE_UP_FIRST) if self._answered else _GIVE_UP_FIRST
+        patience = max(_GIVE_UP, _GIVE_UP_FIRST) if self._known else _GIVE_UP_FIRST
         until_s = time.monotonic() + patience.total_seconds()
         for tried in range(_TRIES):
             if tried and failure is not None and time.monotonic() > until_s:
@@ -279,7 +279,7 @@ class ObjectFiles(RemoteFiles):
         self._count(act, name, length)
         with self._explained(act, name):
             found = do()
-        self._answered = True
+        self._known = True
         return found
 
     @contextmanager

@@ -235,7 +235,11 @@ class PosixFiles:
 
 
 def files_at(
-    location: str | os.PathLike[str], below: str = "", options: Mapping[str, str] | None = None
+    location: str | os.PathLike[str],
+    below: str = "",
+    options: Mapping[str, str] | None = None,
+    *,
+    known: bool = False,
 ) -> Files:
     """Return the files of a checkpoint's location.
 
@@ -247,6 +251,8 @@ def files_at(
         The directory in it.
     options : mapping, optional
         Of the store, without their prefix.
+    known : bool
+        Whether the store has answered somebody of this job already: then it is waited for longer.
 
     Raises
     ------
@@ -261,7 +267,7 @@ def files_at(
     if kind_of(url) == "hdfs":
         from headgate.state.hdfs import HdfsFiles  # noqa: PLC0415
 
-        return HdfsFiles(place, options or {})
+        return HdfsFiles(place, options or {}, known=known)
     from headgate.state.objects import ObjectFiles  # noqa: PLC0415
 
-    return ObjectFiles(place, options or {})
+    return ObjectFiles(place, options or {}, known=known)

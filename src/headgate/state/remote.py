@@ -24,6 +24,8 @@ class RemoteFiles(ABC):
         A `headgate.core.stores.store_url`.
     options : mapping
         As `headgate.core.stores.options_for` returns them.
+    known : bool
+        Whether it has answered somebody of this job already: then it is waited for longer.
 
     Attributes
     ----------
@@ -33,8 +35,9 @@ class RemoteFiles(ABC):
 
     shared = True
 
-    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+    def __init__(self, url: str, options: Mapping[str, str], *, known: bool = False) -> None:
         self.url = url
+        self._known = known
         self._options = {name: Hidden(text) for name, text in options.items()}
         self._lock = threading.Lock()
         self.requests: Counter[str] = Counter()

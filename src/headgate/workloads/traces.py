@@ -188,7 +188,7 @@ def read_rows(
     if counts is not None and (parts := np.flatnonzero(counts != np.rint(counts))).size:
         msg = (
             f'column "{shown(str(count_column), 60)}" of "{shown(path)}" has {counts[parts[0]]:g} in '
-            f"row {parts[0]}; give whole numbers of records."
+            f"row {parts[0] + 1}; give whole numbers of records."
         )
         raise ConfigError(msg)
     costs = None if cost_column is None else _numbers(table, path, cost_column)
@@ -408,7 +408,7 @@ def _numbers(table: pa.Table, path: str, name: str, wanted: str = "numbers") -> 
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         named = f'column "{shown(name, 60)}" of "{shown(path)}"'
-        msg = f"{named} has {values[row]:g} in row {row}; give numbers from 0 to {FLOAT_MAX:g}."
+        msg = f"{named} has {values[row]:g} in row {row + 1}; give numbers from 0 to {FLOAT_MAX:g}."
         raise ConfigError(msg)
     return values
 

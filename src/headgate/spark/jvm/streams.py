@@ -8,9 +8,16 @@ from headgate.spark.jvm.gateway import Jvm, class_name, each
 def streams_of(plan: Jvm) -> list[Jvm]:
     """Return the streaming leaves of a plan, from left to right, as Spark numbers its sources.
 
-    Two leaves that are equal are one source to Spark.
+    Of leaves that are equal Spark makes one source or several.
     """
     return [leaf for leaf in each(plan.collectLeaves()) if leaf.isStreaming()]
+
+
+def source_counts(plan: Jvm) -> range:
+    """Return how many sources Spark may make of a plan: one of each leaf, or of those that are equal."""
+    leaves = streams_of(plan)
+    equal = sum(any(leaf.equals(other) for other in leaves[:n]) for n, leaf in enumerate(leaves))
+    return range(len(leaves) - equal, len(leaves) + 1)
 
 
 def option_of(leaf: Jvm, name: str) -> str | None:

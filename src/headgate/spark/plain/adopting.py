@@ -21,6 +21,7 @@ from headgate.spark.jvm.gateway import class_name
 from headgate.spark.jvm.plans import ArrowMap, analysed, run_through
 from headgate.spark.jvm.sessions import clone_of
 from headgate.spark.jvm.statestores import aggregates_as_run, state_metadata, state_read, state_rows
+from headgate.spark.jvm.streams import source_counts
 from headgate.spark.launch import opened
 from headgate.spark.plain import log
 from headgate.spark.plain.asked import PlainState
@@ -75,6 +76,7 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     log.refuse_store(checkpoint)
     origin = resolved(spark, checkpoint)
     newest = log.newest(origin)
+    log.check_sources(origin, newest, source_counts(analysed(df)))
     found = state_metadata(spark, origin)
     pairs = paired(query, found)
     for operator, row in pairs:
@@ -101,6 +103,7 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
                     partial(state_rows, session, origin, int(row.operatorId), newest.batch),
                     config.key_groups,
                     bool(own.ORDERED.of(settings.options)),
+                    newest.watermark_us,
                 )
             )
             for operator, row in pairs

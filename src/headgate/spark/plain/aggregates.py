@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -61,7 +61,15 @@ def of_aggregate(asked: PlainState) -> DataFrame:
         rows = flat(state, "key", "value")
     columns = [F.col(name) for name in rows.columns]
     if time is not None and time.size_us and not session:
-        _check_windows(rows, columns[parts.time_index], time)
+        others = [
+            name for i, name in enumerate(rows.columns[: len(groups)]) if i != parts.time_index
+        ]
+        ends = rows.select(
+            F.unix_micros(columns[parts.time_index].getField("start")).alias("start"),
+            F.unix_micros(columns[parts.time_index].getField("end")).alias("end"),
+            *others,
+        )
+        _check_windows(ends, others, time, parts.advance_us, asked.watermark_us)
     keys, start_us = key_columns(operator, parts, columns)
     buffer = columns[len(groups) :]
     leaves = {one.name: one.leaf for one in operator.values if isinstance(one, Routed)}
@@ -80,19 +88,52 @@ def of_aggregate(asked: PlainState) -> DataFrame:
     return asked.routed(rows, keys, values, start_us)
 
 
-def _check_windows(rows: DataFrame, window: Column, time: TimeKey) -> None:
-    """Refuse state of windows of another length: Spark's schema of the state does not say it.
+def _check_windows(
+    rows: DataFrame, keys: Sequence[str], time: TimeKey, advance_us: int, watermark_us: int
+) -> None:
+    """Refuse state of other windows than the query's: Spark's schema of the state does not say them.
+
+    Of windows that overlap at least twice every record is in two or more, next to each other, unless the
+    one before is over by the watermark. Without that, of windows that begin half as often all would fit.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        ``start`` and ``end`` of each window, in microseconds, and its keys.
+    keys : sequence of str
+    time : TimeKey
+    advance_us : int
+        As `AggregateParts` has it.
+    watermark_us : int
 
     Raises
     ------
     CheckpointError
     """
-    size_us = F.unix_micros(window.getField("end")) - F.unix_micros(window.getField("start"))
-    found = rows.where(size_us != time.size_us).select(size_us.alias("us")).first()
+    start, end = F.col("start"), F.col("end")
+    found = rows.where(end - start != time.size_us).select((end - start).alias("us")).first()
     if found is not None:
         msg = (
             f"the checkpoint has windows of {found['us'] / 1e6:g} s where the query has those of "
             f"{time.size_us / 1e6:g} s; give the query that wrote it."
+        )
+        raise CheckpointError(msg)
+    if not advance_us:
+        return
+    odd = F.pmod(start - time.offset_us, F.lit(advance_us)) != 0
+    if time.size_us >= 2 * advance_us:
+        row = Window.partitionBy(*keys).orderBy("start")
+        rows = rows.withColumn("since", start - F.lag(start).over(row))
+        rows = rows.withColumn("until", F.lead(start).over(row) - start)
+        alone = ~(F.col("since").eqNullSafe(advance_us) | F.col("until").eqNullSafe(advance_us))
+        odd |= alone & (end - advance_us > watermark_us)
+    found = rows.where(odd).select(F.timestamp_micros("start").cast("string").alias("at")).first()
+    if found is not None:
+        since_s = time.offset_us % advance_us / 1e6
+        msg = (
+            f"the checkpoint's windows, such as that from {found['at']} on, do not begin where those of "
+            f"the query do, every {advance_us / 1e6:g} s from {since_s:g} s on; give the query that "
+            "wrote it."
         )
         raise CheckpointError(msg)
 

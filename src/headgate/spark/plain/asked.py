@@ -31,6 +31,8 @@ class PlainState:
     key_groups : int
     ordered : bool
         Whether records have an order of their own.
+    watermark_us : int
+        That of the newest batch: what was over by it is not in the state.
     """
 
     spark: SparkSession
@@ -38,6 +40,7 @@ class PlainState:
     load: Load
     key_groups: int
     ordered: bool
+    watermark_us: int
 
     def routed(
         self,

@@ -58,7 +58,7 @@ class EntriesTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the groups, one after the other."""
         operator = operator_of(self.spec)
-        checkpoint = Checkpoint(self.checkpoint, self.store)
+        checkpoint = Checkpoint(self.checkpoint, self.store, known=True)
         for batch in batches:
             for group in batch.column(0).to_pylist():
                 if self.tokens[group] == EMPTY_TOKEN:

@@ -119,6 +119,21 @@ def entry(path: Path, batch: int) -> LogEntry:
     return LogEntry(batch, noted, offsets, int(done.get(_WATERMARK, 0)))
 
 
+def check_sources(path: Path, found: LogEntry, wanted: range) -> None:
+    """Refuse a checkpoint of another number of sources than the query has.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if len(found.offsets) not in wanted:
+        msg = (
+            f"{path} has offsets of {len(found.offsets)} sources where the query has "
+            f"{wanted[-1]}; give the query that wrote it."
+        )
+        raise CheckpointError(msg)
+
+
 def begin(path: Path, found: LogEntry, *, ticks: bool) -> None:
     """Write what Spark notes when a batch begins.
 

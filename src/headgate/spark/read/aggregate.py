@@ -50,6 +50,7 @@ class _AggregateReader:
         self.grouping = list(each(aggregate.groupingExpressions()))
         self.output = list(each(aggregate.aggregateExpressions()))
         self._keeps_start = False
+        self._advance_us = 0
         self._shown: dict[int, Buffer] = {}
 
     def read(self) -> PlannedOperator:
@@ -109,6 +110,7 @@ class _AggregateReader:
             time_index,
             self._keeps_start,
             tuple(functions.parts),
+            self._advance_us,
         )
         return operator
 
@@ -194,9 +196,12 @@ class _AggregateReader:
         time_column = time_column_of(expression)
         check_window(self.spark, node, expression, time_column, (size, advance, offset))
         if class_name(node) != "Expand":
+            self._advance_us = advance
             return TimeKey(size, size, offset, expires), start
         time = TimeKey(size, advance, offset, expires)
-        if not self.reading.whole_windows and self._only_passed_on(node, attribute):
+        passed_on = self._only_passed_on(node, attribute)
+        self._advance_us = advance if passed_on else 0
+        if not self.reading.whole_windows and passed_on:
             self.child = self._cut_into_slices(node, attribute, time_column, time)
             return time, start
         # asked for, or somebody looks into the window below: it is whole, a record counts in each

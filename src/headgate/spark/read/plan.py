@@ -90,6 +90,9 @@ class AggregateParts:
     keeps_start : bool
         Whether the start of a session is a key too.
     parts : tuple of AggregatePart
+    advance_us : int
+        Between the starts of the windows that every record comes into, microseconds; 0 where somebody
+        below looks into windows, and may leave some out, or where there are none.
     """
 
     grouping: tuple[Jvm, ...]
@@ -97,6 +100,7 @@ class AggregateParts:
     time_index: int
     keeps_start: bool
     parts: tuple[AggregatePart, ...]
+    advance_us: int
 
 
 @dataclass(frozen=True)

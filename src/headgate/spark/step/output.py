@@ -117,7 +117,7 @@ class _ReadOutput:
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        checkpoint = Checkpoint(self.checkpoint, self.store)
+        checkpoint = Checkpoint(self.checkpoint, self.store, known=True)
         for batch in batches:
             for row in batch.to_pylist():
                 data = row["data"]

@@ -69,7 +69,7 @@ class ReplicaTask:
         assert context is not None
         facts = ReplicaFacts.of(context, self.operator)
         lane = context.partitionId()
-        checkpoint = Checkpoint(facts.checkpoint, self.store)
+        checkpoint = Checkpoint(facts.checkpoint, self.store, known=True)
         came = [batch for batch in batches if batch.num_rows]
         origins: Counter[int] = Counter()
         for batch in came:

@@ -116,6 +116,6 @@ def checkpoint_at(path: str, run_id: str, options: Mapping[str, str] | None = No
         for old in [k for k in _checkpoints if k[0] == path]:
             del _checkpoints[old]
             _leave(old[1])
-        _checkpoints[key] = Checkpoint(path, options)
+        _checkpoints[key] = Checkpoint(path, options, known=True)
     _checkpoints[key].settle()
     return _checkpoints[key]
