@@ -145,7 +145,7 @@ def test_comes_down_to_one_slot_when_the_load_falls_to_a_tenth(steered):
 
 
 def test_the_answer_is_sparks_whatever_the_policy_did(steered):
-    assert steered["verified"]["verified"]
+    assert steered["verified"]["verified"], steered["verified"]
     assert steered["verified"]["rows_compared"] > 0
 
 
