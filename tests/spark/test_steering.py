@@ -38,6 +38,7 @@ class Load:
     def __init__(self, folder):
         self.folder = folder
         self.rate = HIGH
+        self.lasts_s = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -61,6 +62,7 @@ class Load:
             pq.write_table(pa.table(columns), self.folder / f".{number}")
             (self.folder / f".{number}").rename(self.folder / f"{number:06d}.parquet")
             number, since = number + 1, since + FILE_S
+            self.lasts_s = number * FILE_S
 
 
 def counts(spark, path):
@@ -117,6 +119,8 @@ def steered(spark, tmp_path_factory):
             epoch = query.assignment()[operator].epoch
             scenarios.ask(checkpoint, "scale", arguments={"slots": 2}, reason="by hand", wait_s=60)
             wait_for(lambda: query.assignment()[operator].epoch > epoch)
+            # else no window may be over: 5 s, and the watermark's 2
+            wait_for(lambda: load.lasts_s > 8.0)
         query.drain(timeout_s=100)
     finally:
         query.stop()
