@@ -286,6 +286,17 @@ def test_success_is_that_of_the_definition_over_a_whole_run(seed, window):
     assert rate.stalled == expected.stalled.sum()
 
 
+def test_a_window_that_would_not_fit_into_memory_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"of 3\.6e\+06 s is too long .* 128 key groups; use 39062.5 s"
+    ):
+        SuccessRate(parse_slo("mean < 1 s over 1000 h"), 128, 0.1)
+    rate = SuccessRate(parse_slo("mean < 1 s over 100 ms"), 128, 0.1)
+    with pytest.raises(ConfigError, match="too long"):
+        rate.judge_by(parse_slo("mean < 1 s over 1000 h"))
+    assert rate.bound_ms == 1e3
+
+
 def test_a_stall_misses_its_windows():
     """What waits for half a second with a bound of 200 ms is late for as long as it waits."""
     metrics = SparkMetrics(0.1, started_ms=0.0)

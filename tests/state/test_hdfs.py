@@ -123,6 +123,7 @@ def test_a_name_node_that_never_answered_is_waited_for_less_long(
     cluster.faults += [("get_file_info", AWAY)] * 10_000
     with pytest.raises(CheckpointError, match="HDFS cannot read"):
         on(cluster).exists("x")
+    assert len(cluster.faults) > 9_000, "it was not asked for a minute"
     # a worker's first call: its driver has had answers
     for files in (files_at(PLACE, "headgate", known=True), Checkpoint(PLACE, known=True).files):
         cluster.faults[:] = [("get_file_info", AWAY)] * 20

@@ -17,6 +17,7 @@ from headgate.control.estimators.kernels import (
     mean_latency,
     mean_utilisation,
 )
+from headgate.control.limits import window_ticks
 from headgate.control.observation import OperatorView
 from headgate.control.sample import Sample
 from headgate.core.assignment import Assignment
@@ -29,9 +30,6 @@ ETA = 1 / 8
 """Weight of a new measurement of the service rate: StreamSwitch 4.2."""
 _COSTS = 256
 """Measured costs that are remembered: more than the slots of a cycle measure. Chosen, not tuned."""
-_CELLS_MAX = 50_000_000
-"""Ticks of a window times key groups: three numbers of each are kept, 1.2 GB. Chosen: a week of 64 groups
-in ticks of a second fits."""
 _WAITING_WINDOWS = 10
 _WAITING_TICKS = 100
 # Chosen, not tuned: a gap longer than this, of ten windows and at least a hundred ticks, is not
@@ -446,16 +444,8 @@ class Examiner:
 
     def _set_window(self, window_s: float) -> None:
         """Begin a window of another length; queues and service rates stay."""
-        ticks = window_s / self._delta_s
-        if not 0.0 < ticks < math.inf:
-            msg = f"window_s={window_s:g} is out of range; use a finite length above 0."
-            raise ConfigError(msg)
         groups, columns = len(self._arrived), len(self._service_rate)
-        if ticks * groups > _CELLS_MAX:
-            most_s = _CELLS_MAX // groups * self._delta_s
-            msg = f"window_s={window_s:g} is too long to be kept; use {most_s:g} s at most."
-            raise ConfigError(msg)
-        self._window = max(1, math.ceil(ticks - 1e-9))
+        self._window = window_ticks(window_s, self._delta_s, groups)
         self._history = np.zeros((self._window + 1, groups))
         self._history[self._used_tick % (self._window + 1)] = self._arrived
         self._group_count = np.zeros((self._window, groups))

@@ -111,31 +111,32 @@ def _check_windows(
     CheckpointError
     """
     start, end = F.col("start"), F.col("end")
-    found = rows.where(end - start != time.size_us).select((end - start).alias("us")).first()
-    if found is not None:
+    odd = end - start != time.size_us
+    if advance_us:
+        odd |= F.pmod(start - time.offset_us, F.lit(advance_us)) != 0
+    if advance_us and time.size_us >= 2 * advance_us:
+        row = Window.partitionBy(*keys).orderBy("start")
+        rows = rows.withColumn("since", start - F.lag(start).over(row))
+        rows = rows.withColumn("until", F.lead(start).over(row) - start)
+        beside = F.col("since").eqNullSafe(advance_us) | F.col("until").eqNullSafe(advance_us)
+        odd |= ~beside & (end - advance_us > watermark_us)
+    at = F.timestamp_micros("start").cast("string").alias("at")
+    found = rows.where(odd).select((end - start).alias("us"), at).first()
+    if found is None:
+        return
+    if found["us"] != time.size_us:
         msg = (
             f"the checkpoint has windows of {found['us'] / 1e6:g} s where the query has those of "
             f"{time.size_us / 1e6:g} s; give the query that wrote it."
         )
         raise CheckpointError(msg)
-    if not advance_us:
-        return
-    odd = F.pmod(start - time.offset_us, F.lit(advance_us)) != 0
-    if time.size_us >= 2 * advance_us:
-        row = Window.partitionBy(*keys).orderBy("start")
-        rows = rows.withColumn("since", start - F.lag(start).over(row))
-        rows = rows.withColumn("until", F.lead(start).over(row) - start)
-        alone = ~(F.col("since").eqNullSafe(advance_us) | F.col("until").eqNullSafe(advance_us))
-        odd |= alone & (end - advance_us > watermark_us)
-    found = rows.where(odd).select(F.timestamp_micros("start").cast("string").alias("at")).first()
-    if found is not None:
-        since_s = time.offset_us % advance_us / 1e6
-        msg = (
-            f"the checkpoint's windows, such as that from {found['at']} on, do not begin where those of "
-            f"the query do, every {advance_us / 1e6:g} s from {since_s:g} s on; give the query that "
-            "wrote it."
-        )
-        raise CheckpointError(msg)
+    since_s = time.offset_us % advance_us / 1e6
+    msg = (
+        f"the checkpoint's windows, such as that from {found['at']} on, do not begin where those of "
+        f"the query do, every {advance_us / 1e6:g} s from {since_s:g} s on; give the query that wrote "
+        "it."
+    )
+    raise CheckpointError(msg)
 
 
 def key_columns(

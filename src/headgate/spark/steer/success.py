@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
+from headgate.control.limits import window_ticks
 from headgate.core.slo import EACH_OPERATOR, Slo
 
 F64 = npt.NDArray[np.float64]
@@ -38,6 +37,11 @@ class SuccessRate:
     stalled : int
         Windows judged although nothing was completed in them, all key groups.
 
+    Raises
+    ------
+    ConfigError
+        The SLO's window is too long to be kept.
+
     References
     ----------
     StreamSwitch 6, "success rate".
@@ -56,8 +60,8 @@ class SuccessRate:
 
     def judge_by(self, slo: Slo) -> None:
         """Judge by another SLO from now on; the first window is full when its T has passed."""
+        ticks = window_ticks(slo.window_s, self._delta_s, len(self.windows))
         self._slo = slo
-        ticks = max(1, math.ceil(slo.window_s / self._delta_s - 1e-9))
         self._records = np.zeros((ticks, len(self.windows)))
         self._good = np.zeros((ticks, len(self.windows)))
         self._seen = 0
