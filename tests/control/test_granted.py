@@ -99,7 +99,9 @@ def test_a_policy_that_cannot_be_copied_has_no_requests_and_is_held_to_its_grant
     assert decision.changes.get("op") is None or decision.changes["op"].assignment.slots <= 2
 
 
-@given(absurd_views(), st.integers(1, 12), st.sampled_from(["streamswitch", "unified", "ds2"]))
+@given(
+    absurd_views(), st.integers(1, 12), st.sampled_from(["streamswitch", "unified", "threshold"])
+)
 def test_no_policy_ever_decides_beyond_its_grant(observed, slots, name):
     policy = granted(slots, registry.policy(name))
     observation = seen(1.0, op=observed)

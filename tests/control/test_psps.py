@@ -10,7 +10,6 @@ import pytest
 
 from headgate.control.estimators.forecast import HoltWinters, Naive
 from headgate.control.estimators.service_time import ServiceTimeEstimate, benchmark_event_s
-from headgate.control.policies.dabs import Dabs
 from headgate.control.policies.psps import (
     INPUT,
     Psps,
@@ -28,6 +27,7 @@ from headgate_lab.replica_metrics import (
     saved_resources,
     throughput_degradation,
 )
+from headgate_lab.rivals.dabs import Dabs
 
 
 def operator(event_s: float = 0.01, **changes: object) -> OperatorInterval:

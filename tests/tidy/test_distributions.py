@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import email
 import json
 import re
@@ -126,10 +127,14 @@ def test_each_wheel_says_what_it_offers_and_needs(wheels: dict[str, Path]) -> No
     for name, wheel in wheels.items():
         with zipfile.ZipFile(wheel) as archive:
             text = archive.read(f"{name}-{VERSION}.dist-info/entry_points.txt").decode()
-        offered[name] = text.split()
-    assert offered == {
-        "headgate": ["[console_scripts]", "headgate", "=", "headgate.cli:main"],
-        "headgate_lab": ["[headgate.commands]", "laboratory", "=", "headgate_lab.cli:register"],
+        read = configparser.ConfigParser()
+        read.read_string(text)
+        offered[name] = {group: dict(read[group]) for group in read.sections()}
+    lab = tomllib.loads((PROJECTS["headgate_lab"] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert offered["headgate"] == {"console_scripts": {"headgate": "headgate.cli:main"}}
+    assert offered["headgate_lab"] == lab["project"]["entry-points"]
+    assert offered["headgate_lab"]["headgate.commands"] == {
+        "laboratory": "headgate_lab.cli:register"
     }
     assert metadata(wheels["headgate_lab"], "headgate_lab").get_all("Requires-Dist") == [
         f"headgate=={VERSION}"

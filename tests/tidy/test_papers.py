@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ PAGE = ROOT / "docs" / "papers.md"
 CLAIMS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.read_text(encoding="utf-8").splitlines()
-    if line.startswith("| ") and "`headgate." in line
+    if line.startswith("| ") and re.search(r"`headgate(_lab)?\.", line)
 ]
 
 TESTS_ONLY = "library, called by tests only"
@@ -34,7 +35,16 @@ def public() -> list[str]:
     """Return where a user begins: what ``import headgate`` gives, and the commands."""
     headgate = importlib.import_module("headgate")
     names = [f"{module}.{name}" for name, module in headgate._WHERE.items()]
-    return ["headgate", "headgate.cli", "headgate.cli.main", "headgate_lab.cli.register", *names]
+    return ["headgate", "headgate.cli", "headgate.cli.main", *plugins(), *names]
+
+
+def plugins() -> list[str]:
+    """Return what the laboratory makes known by entry points: commands, and policies by name."""
+    project = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    groups = project["entry-points"].values()
+    return [target.replace(":", ".") for group in groups for target in group.values()]
 
 
 @functools.cache
@@ -96,7 +106,7 @@ def test_what_nobody_but_a_test_calls_says_so_and_nothing_else_does() -> None:
 
 def test_who_is_reached_is_seen_through_methods_and_names_made_of_text() -> None:
     on_spark, anywhere = reached(*EXPERIMENTS, BENCHMARKS), reached("headgate_lab.testing")
-    assert "headgate.control.policies.drs.Drs.decide" in on_spark
+    assert "headgate_lab.rivals.drs.Drs.decide" in on_spark
     assert "headgate.sim.simulation.Simulation" not in on_spark
     assert "headgate_lab.experiments.drrs.fig10.run" in anywhere
     assert "headgate_lab.bench.henge.run" in anywhere

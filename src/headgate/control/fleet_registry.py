@@ -13,7 +13,6 @@ from typing import Any
 from headgate.control.fleet_view import FleetPolicy
 from headgate.control.installed import FLEET_POLICIES, installed
 from headgate.control.policies.henge import Goal, Henge, HengeParameters
-from headgate.control.policies.shares import EqualShares, FirstCome, Unmanaged
 from headgate.control.policies.unified_fleet import UnifiedFleet, UnifiedFleetParameters
 from headgate.core.errors import ConfigError, nearest
 
@@ -26,8 +25,7 @@ _BLACKLIST_ROUNDS = 360
 
 _AHEAD_ROUNDS = 12
 _CATCH_UP_ROUNDS = 30
-_DIVIDED_ROUNDS = 12
-"""The 120 s, 300 s and 120 s of `UnifiedFleet` and `EqualShares` likewise."""
+"""The 120 s and 300 s of `UnifiedFleet` likewise."""
 
 _FREE_MARGIN, _FREE_KEPT = 0.1, 1
 """`epsilon` and `kept` of `UnifiedFleet` where a change of slots stops no job, so that nothing is kept
@@ -98,9 +96,6 @@ _Make = Callable[[float, float | None, Goal], FleetPolicy]
 _POLICIES: Mapping[str, _Make] = {
     "henge": lambda round_s, observe_s, goal: henge(round_s, observe_s=observe_s, goal=goal),
     "unified": lambda round_s, observe_s, _: unified(round_s, observe_s=observe_s),
-    "equal-shares": lambda round_s, _observe_s, _: EqualShares(_DIVIDED_ROUNDS * round_s),
-    "first-come": lambda round_s, observe_s, _: FirstCome(in_rounds(round_s, observe_s=observe_s)),
-    "unmanaged": lambda _round_s, _observe_s, _: Unmanaged(),
 }
 
 

@@ -14,6 +14,9 @@ from headgate.core.input import shown
 POLICIES = "headgate.policies"
 """Group of entry points that make a `Policy` from numbers."""
 
+REPLICA_POLICIES = "headgate.replica_policies"
+"""Group of entry points that make a `ReplicaPolicy` from numbers."""
+
 FLEET_POLICIES = "headgate.fleet_policies"
 """Group of entry points that make a `FleetPolicy` from the length of a round, in seconds."""
 

@@ -9,16 +9,7 @@ from typing import TypeVar
 
 from headgate.control.decorators import ActionLimit, Cooldown, Hysteresis
 from headgate.control.estimators.forecast import daily_blend
-from headgate.control.installed import POLICIES, installed
-from headgate.control.policies.conttune import ContTune
-from headgate.control.policies.dabs import Dabs
-from headgate.control.policies.daedalus import Daedalus
-from headgate.control.policies.dhalion import Dhalion
-from headgate.control.policies.drs import Drs, DrsBalanced
-from headgate.control.policies.ds2 import Ds2
-from headgate.control.policies.hpa import Hpa
-from headgate.control.policies.packing import Packing
-from headgate.control.policies.predictive import Predictive
+from headgate.control.installed import POLICIES, REPLICA_POLICIES, installed
 from headgate.control.policies.psps import Psps
 from headgate.control.policies.static import Static
 from headgate.control.policies.streamswitch import StreamSwitch
@@ -45,15 +36,6 @@ DEFAULT = "unified"
 """What steers a query that has an SLO and names no policy."""
 
 _POLICIES: Mapping[str, Callable[..., Policy]] = {
-    "conttune": ContTune,
-    "daedalus": Daedalus,
-    "dhalion": Dhalion,
-    "drs": Drs,
-    "drs-lb": DrsBalanced,
-    "ds2": Ds2,
-    "hpa": Hpa,
-    "packing": Packing,
-    "predictive": Predictive,
     "static": Static,
     "streamswitch": StreamSwitch,
     "threshold": Threshold,
@@ -72,7 +54,6 @@ def _unified_pools(bound_s: float = 1.0) -> ReplicaPolicy:
 
 
 _REPLICA_POLICIES: Mapping[str, Callable[..., ReplicaPolicy]] = {
-    "dabs": Dabs,
     "psps": _psps,
     "unified-pools": _unified_pools,
 }
@@ -93,7 +74,7 @@ def policy(text: str) -> Policy:
     ----------
     text : str
         A name, or a name and parameters as in a call of Python: ``static(8)``,
-        ``drs-lb(epsilon=0.4)``. Every parameter is a number. Each policy also takes, by name,
+        ``streamswitch(epsilon=0.4)``. Every parameter is a number. Each policy also takes, by name,
         ``hysteresis`` (a change must be wanted in so many cycles running), ``cooldown_s`` (the slots
         of a change are left alone for so long) and ``per_minute`` (the most changes in a minute):
         ``streamswitch(0.2, hysteresis=3, cooldown_s=30)``.
@@ -122,19 +103,27 @@ def policy(text: str) -> Policy:
 
 def is_replica_policy(text: str) -> bool:
     """Return whether `text` names a policy over pools of replicas."""
-    return _name(text) in _REPLICA_POLICIES
+    name = _name(text)
+    return name in _REPLICA_POLICIES or name in installed(REPLICA_POLICIES)
 
 
 def replica_policy(text: str) -> ReplicaPolicy:
-    """Return the policy over pools of replicas that `text` names: ``psps``, ``dabs(0.8, 0.3)``.
+    """Return the policy over pools of replicas that `text` names: ``psps``, ``unified-pools(0.5)``.
 
     Raises
     ------
     ConfigError
         As `policy`.
     """
-    call = Call.parse(text, "policy", _REPLICA_POLICIES, "psps")
-    return _made(call, _REPLICA_POLICIES[call.name])
+    others = {} if _name(text) in _REPLICA_POLICIES else installed(REPLICA_POLICIES)
+    call = Call.parse(text, "policy", [*_REPLICA_POLICIES, *others], "psps")
+    if call.name not in others:
+        return _made(call, _REPLICA_POLICIES[call.name])
+    plugin = others[call.name]
+    make = plugin.load()
+    with plugin.blamed("made"):
+        policy: ReplicaPolicy = _made(call, make)
+    return policy
 
 
 def _name(text: str) -> str:

@@ -80,7 +80,7 @@ class FleetSettings:
     """How long a job's batch may take before nothing is decided about the job."""
 
     policy: str = "henge"
-    """Who decides: henge, unified, equal-shares, first-come or unmanaged."""
+    """Who decides: henge, unified, or what an installed distribution brings."""
 
     goal: str = "total"
     """What Henge maximises: total or max-min."""

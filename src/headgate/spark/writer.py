@@ -147,9 +147,9 @@ class Writer(SparkWriter):
 
         A name may be one that an installed package brings; see docs/own-policy.md.
 
-        The default is ``"unified"`` with an SLO, and ``"static"`` without. ``"psps"``,
-        ``"unified-pools"`` and ``"dabs"`` run the ``mapInArrow`` stages of a stateless query on pools
-        of replicas. Every policy over slots also takes `hysteresis`, `cooldown_s` and `per_minute`.
+        The default is ``"unified"`` with an SLO, and ``"static"`` without. ``"psps"`` and
+        ``"unified-pools"`` run the ``mapInArrow`` stages of a stateless query on pools of replicas.
+        Every policy over slots also takes `hysteresis`, `cooldown_s` and `per_minute`.
 
         Raises
         ------

@@ -20,7 +20,6 @@ import numpy as np
 from headgate.control.fleet_registry import unified
 from headgate.control.fleet_view import FleetPolicy
 from headgate.control.policies.henge import Henge
-from headgate.control.policies.shares import EqualShares, FirstCome
 from headgate.spark.cluster.session import session
 from headgate_lab.bench.common import machine, parameters, require
 from headgate_lab.bench.fleets import (
@@ -31,6 +30,7 @@ from headgate_lab.bench.fleets import (
     run_fleet,
     scaled_down,
 )
+from headgate_lab.rivals.shares import EqualShares, FirstCome
 
 _HEADROOM = 1.5
 """Slots that Henge gives a job, relative to the fewest with which it keeps up; about."""

@@ -26,7 +26,6 @@ from pyspark.sql import SparkSession
 
 from headgate.control.fleet_view import FleetPolicy
 from headgate.control.policies.henge import Henge
-from headgate.control.policies.shares import Unmanaged
 from headgate.journal.fleet import FleetRound
 from headgate.spark.cluster.session import session
 from headgate.spark.workloads import sources
@@ -43,6 +42,7 @@ from headgate_lab.bench.fleets import (
     shares,
     started,
 )
+from headgate_lab.rivals.shares import Unmanaged
 
 DATA_FILE = "web_logs_1995.per_minute.csv.gz"
 _HOURS = 24

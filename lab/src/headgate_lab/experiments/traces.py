@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headgate.control.installed import POLICIES, installed
 from headgate.control.registry import names
 from headgate.core.errors import ConfigError
 from headgate.core.slo import parse_slo
@@ -70,7 +71,8 @@ def run(request: Request) -> dict[str, Any]:
 
 def measure(directory: Path, *, minutes: int, minute_s: float) -> dict[str, Any]:
     """Return the same of at most `minutes` of each log, each of which lasts `minute_s`."""
-    policies = [text for text in names() if text != "static"] + list(_STATIC)
+    policies = [text for text in (*names(), *installed(POLICIES)) if text != "static"]
+    policies += _STATIC
     traces: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     for log in _LOGS:

@@ -66,8 +66,8 @@ class Fleet:
     round_s : float
         Time between two decisions, in seconds.
     policy : str or FleetPolicy
-        *henge*, *unified*, or a rival (*equal-shares*, *first-come*, *unmanaged*), with times in
-        proportion to the round; or a policy with parameters of one's own.
+        *henge*, *unified*, or a name that an installed package brings, with times in proportion to
+        the round; or a policy with parameters of one's own.
     journal : path, optional
         Where rounds and decisions are written, one JSON object a line.
     actions_per_minute, hang_s, advise, cooldown_s

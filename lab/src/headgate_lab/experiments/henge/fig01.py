@@ -19,10 +19,10 @@ import numpy as np
 
 from headgate.control.fleet_view import FleetPolicy
 from headgate.control.policies.henge import Henge
-from headgate.control.policies.shares import Unmanaged
 from headgate.report.plot import panels
 from headgate_lab.experiments.henge.fleets import STORM, heavy_page_load, within
 from headgate_lab.experiments.registry import Request
+from headgate_lab.rivals.shares import Unmanaged
 from headgate_lab.sim.fleet.model import SimJob
 from headgate_lab.sim.fleet.run import run_fleet
 

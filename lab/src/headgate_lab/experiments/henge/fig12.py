@@ -23,7 +23,6 @@ import numpy as np
 
 from headgate.control.fleet_view import FleetPolicy
 from headgate.control.policies.henge import Henge
-from headgate.control.policies.shares import Unmanaged
 from headgate.core.errors import ConfigError
 from headgate.report.plot import panels
 from headgate.workloads.traces import read_totals
@@ -37,6 +36,7 @@ from headgate_lab.experiments.henge.fleets import (
     within,
 )
 from headgate_lab.experiments.registry import Request
+from headgate_lab.rivals.shares import Unmanaged
 from headgate_lab.sim.fleet.kernels import F64
 from headgate_lab.sim.fleet.model import Rate, SimJob
 from headgate_lab.sim.fleet.run import FleetRun, run_fleet

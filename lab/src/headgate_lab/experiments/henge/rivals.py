@@ -16,10 +16,10 @@ import numpy as np
 
 from headgate.control.fleet_view import FleetPolicy
 from headgate.control.policies.henge import Henge
-from headgate.control.policies.shares import EqualShares, FirstCome, Unmanaged
 from headgate.report.plot import panels
 from headgate_lab.experiments.henge.fleets import STORM, within
 from headgate_lab.experiments.registry import Request
+from headgate_lab.rivals.shares import EqualShares, FirstCome, Unmanaged
 from headgate_lab.sim.fleet.model import IN_PLACE, SimJob
 from headgate_lab.sim.fleet.run import run_fleet
 from headgate_lab.workloads.topologies import page_load

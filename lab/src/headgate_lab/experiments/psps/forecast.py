@@ -28,13 +28,13 @@ from headgate.control.estimators.forecast import (
     Regression,
     daily_blend,
 )
-from headgate.control.policies.dabs import Dabs
 from headgate.control.policies.psps import Psps
 from headgate.core.errors import ConfigError, NotReady
 from headgate.report.plot import panels
 from headgate.workloads.traces import read_totals
 from headgate_lab.experiments.psps.runs import KEEPING, SHUFFLED, Case, Load, fixed, row, run_once
 from headgate_lab.experiments.registry import Request
+from headgate_lab.rivals.dabs import Dabs
 
 if TYPE_CHECKING:
     from headgate.report.plot import Figure

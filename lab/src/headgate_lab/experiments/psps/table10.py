@@ -12,7 +12,6 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from headgate.control.policies.dabs import Dabs
 from headgate_lab.experiments.psps.runs import (
     KEEPING,
     SHUFFLED,
@@ -26,6 +25,7 @@ from headgate_lab.experiments.psps.runs import (
     table,
 )
 from headgate_lab.experiments.registry import Request
+from headgate_lab.rivals.dabs import Dabs
 
 __all__ = ["draw", "run"]
 

@@ -34,7 +34,7 @@ class Plan:
     shorter : float
         As `Trading.shorter`.
     packing : tuple of float
-        Margins of ours, `headgate.control.policies.packing.Packing`, to be shown beside them.
+        Margins of ours, `headgate_lab.rivals.packing.Packing`, to be shown beside them.
     """
 
     epsilons: tuple[float, ...]

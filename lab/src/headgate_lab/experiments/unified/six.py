@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from headgate.control.fleet_view import Action, FleetDecision, FleetPolicy, FleetView
 from headgate.control.policies.henge import Henge, HengeParameters
-from headgate.control.policies.shares import EqualShares
 from headgate.control.policies.unified_fleet import UnifiedFleet, UnifiedFleetParameters
 from headgate.report.plot import panels
 from headgate.sim.parallel import run_all
 from headgate_lab.experiments.henge.fleets import within
 from headgate_lab.experiments.registry import Request
+from headgate_lab.rivals.shares import EqualShares
 from headgate_lab.sim.fleet.model import Cluster, Rate, SimJob
 from headgate_lab.sim.fleet.run import run_fleet
 from headgate_lab.workloads.loads import rates_of

@@ -7,8 +7,8 @@ from control_views import check, seen, view
 
 from headgate.control.decision import Change, ChangeKind
 from headgate.control.observation import OperatorView
-from headgate.control.policies.packing import Packing
 from headgate.core.assignment import Assignment
+from headgate_lab.rivals.packing import Packing
 
 LATE_S = 0.5
 """Above the alert threshold of 0.1 s."""

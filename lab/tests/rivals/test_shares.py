@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headgate.control.fleet_view import FleetJob, FleetOperator, FleetView
-from headgate.control.policies.shares import EqualShares, FirstCome, Unmanaged
 from headgate.core.utility import Intent, Metric, Utility
+from headgate_lab.rivals.shares import EqualShares, FirstCome, Unmanaged
 
 UTILITY = Utility(10.0, (Intent(Metric.LATENCY, 1.0),))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from headgate.control.band import Band
 from headgate.control.decision import NOTHING, Change, Decision
-from headgate.control.estimators.window_fill import WindowFill
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation
 from headgate.control.rescaling import arrival_rate, mean_service_rate, rescaled
+from headgate_lab.rivals.window_fill import WindowFill
 
 
 class Predictive:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.estimators.autoregression import Autoregression
-from headgate.control.estimators.workload import CheckedForecast, line, wape
 from headgate.core.errors import ConfigError, NotReady
+from headgate_lab.rivals.autoregression import Autoregression
+from headgate_lab.rivals.workload import CheckedForecast, line, wape
 
 
 def trained(values: object) -> Autoregression:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.estimators.autoregression import Autoregression
 from headgate.core.errors import NotReady
+from headgate_lab.rivals.autoregression import Autoregression
 
 F64 = npt.NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class CheckedForecast:
 
     References
     ----------
-    Daedalus, as `headgate.control.policies.daedalus`: forecast over 15 minutes, checked by its
+    Daedalus, as `headgate_lab.rivals.daedalus`: forecast over 15 minutes, checked by its
     weighted absolute percentage error; a regression in its place where that is poor.
     """
 

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.control.decision import NOTHING, Change, Decision
-from headgate.control.estimators.capacity import CapacityModel
-from headgate.control.estimators.workload import CheckedForecast
 from headgate.control.limits import check_range
 from headgate.control.observation import Observation, OperatorView
 from headgate.control.rescaling import arrival_rate, processing_rate, rescaled
+from headgate_lab.rivals.capacity import CapacityModel
+from headgate_lab.rivals.workload import CheckedForecast
 
 F64 = npt.NDArray[np.float64]
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from headgate.control.estimators.capacity import CapacityModel, ThroughputLine
+from headgate_lab.rivals.capacity import CapacityModel, ThroughputLine
 
 
 def test_throughput_is_a_straight_line_over_utilisation() -> None:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.control.decision import ChangeKind
-from headgate.control.policies.drs import Drs, DrsBalanced, Station, fewest_servers
 from headgate.core.errors import ConfigError
+from headgate_lab.rivals.drs import Drs, DrsBalanced, Station, fewest_servers
 
 
 @pytest.mark.parametrize(

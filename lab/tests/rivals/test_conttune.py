@@ -10,8 +10,8 @@ import pytest
 from control_views import check, seen, view
 
 from headgate.control.decision import Decision
-from headgate.control.policies.conttune import ContTune
 from headgate.core.errors import ConfigError
+from headgate_lab.rivals.conttune import ContTune
 
 README = {
     1: 529573.16752, 2: 966817.36242, 4: 1829695.58, 6: 2535502.7616, 7: 2936888.579,

@@ -8,7 +8,7 @@ from control_views import absurd_views, check, seen, view
 from hypothesis import given
 
 from headgate.control.observation import OperatorView
-from headgate.control.policies.hpa import Hpa
+from headgate_lab.rivals.hpa import Hpa
 
 
 def busy(used: float, slots: int) -> OperatorView:

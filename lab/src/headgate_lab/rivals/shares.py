@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headgate.control.fleet_registry import in_rounds
 from headgate.control.fleet_slots import difference, extra_slots, fitted
 from headgate.control.fleet_view import Action, FleetDecision, FleetJob, FleetView
 from headgate.control.limits import check_range
@@ -119,3 +120,23 @@ def _divided(job: FleetJob, share: int) -> dict[str, int]:
     for name in by_remainder[: rest - sum(given.values())]:
         given[name] += 1
     return {name: min(least[name] + given[name], operators[name].slots_max) for name in operators}
+
+
+_DIVIDED_ROUNDS = 12
+"""Rounds between two divisions by `EqualShares`: its 120 s in rounds of 10 s."""
+
+
+def equal_shares(round_s: float) -> EqualShares:
+    """Return equal shares, divided anew every twelve rounds."""
+    return EqualShares(_DIVIDED_ROUNDS * round_s)
+
+
+def first_come(round_s: float) -> FirstCome:
+    """Return first come, first served, with Henge's times in proportion to a round."""
+    return FirstCome(in_rounds(round_s))
+
+
+def unmanaged(round_s: float) -> Unmanaged:
+    """Return the policy that never changes anything, whatever the length of a round."""
+    del round_s
+    return Unmanaged()

@@ -10,9 +10,9 @@ from control_views import seen, view
 
 from headgate.control.decision import Decision
 from headgate.control.observation import OperatorView
-from headgate.control.policies.daedalus import Daedalus, recovery_s
 from headgate.control.rescaling import rescaled
 from headgate.core.errors import ConfigError
+from headgate_lab.rivals.daedalus import Daedalus, recovery_s
 
 MU = 100.0
 QUICK = {"interval_s": 10.0, "grace_s": 0.0, "settle_s": 0.0, "warmup_s": 0.0}

@@ -50,7 +50,7 @@ class CapacityModel:
 
     References
     ----------
-    Daedalus, as `headgate.control.policies.daedalus`: regression of throughput on CPU per worker,
+    Daedalus, as `headgate_lab.rivals.daedalus`: regression of throughput on CPU per worker,
     data skew, observed and estimated capacities of scale-outs.
     """
 

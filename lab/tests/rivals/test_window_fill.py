@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.control.estimators.window_fill import WindowFill
+from headgate_lab.rivals.window_fill import WindowFill
 
 
 def filled(rates: list[float], window_s: float = 10.0) -> WindowFill:
