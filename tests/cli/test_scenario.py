@@ -228,7 +228,7 @@ def test_what_the_checkpoint_records_is_what_verify_compares(tmp_path: Path) -> 
     assert stat.S_IMODE((it.checkpoint / "scenario.json").stat().st_mode) == 0o600
     again = recorded(it.checkpoint)
     assert (again.build_options(), again.output) == (it.build_options(), it.output)
-    assert again.scale_at == it.scale_at
+    assert again.scale_at == (), "no comparison needs it"
     other = to_verify(it.checkpoint, workload=None, output=tmp_path / "o", options={"hot": 1})
     assert (other.options, other.rate, other.output) == ({"hot": 1}, 50, tmp_path / "o")
     named = to_verify(it.checkpoint, workload="sdsc", output=None, options={})

@@ -198,3 +198,14 @@ def test_a_window_longer_than_the_run_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "journal.jsonl")
     with pytest.raises(ConfigError, match="less than the window of"):
         replay(path, slo_text="mean < 1 s over 1000 h")
+
+
+def test_a_journal_chooses_no_code_of_another_distribution(tmp_path: Path) -> None:
+    path = write(tmp_path / "journal.jsonl")
+    path.write_text(path.read_text().replace('"policy":"static"', '"policy":"mine(2)"'))
+    with pytest.raises(ConfigError, match=r"no journal chooses the code that runs; type it"):
+        replay(path)
+    with pytest.raises(ConfigError, match=r"no journal chooses the code"):
+        replay(path, policy_text="static")
+    with pytest.raises(ConfigError, match='unknown policy "mine"'):
+        replay(path, policy_text="mine(2)")

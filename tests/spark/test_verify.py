@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headgate as hg
+from headgate.spark import waiting
+from headgate.spark.comparison import compare
 
 
 def test_a_session_that_is_open_is_not_taken_for_its_closed_part(
@@ -34,3 +38,101 @@ def test_a_session_that_is_open_is_not_taken_for_its_closed_part(
     found = hg.verify(spark, build, checkpoint=checkpoint, output=output)
     assert found["verified"], found
     assert found["rows_compared"] == 1
+
+
+NOTHING = {"missing": 0, "extra": 0}
+
+
+def summed(frame: DataFrame) -> DataFrame:
+    """Return averages of doubles by key, exact things beside them, and the average in nested columns."""
+    average = F.avg("x").alias("average")
+    found = frame.groupBy("k").agg(
+        average, F.max("x").alias("most"), F.count("*").alias("n"), F.sum("single").alias("s")
+    )
+    nested = F.struct(F.array(F.col("average")).alias("a"), F.col("k").alias("k")).alias("nested")
+    return found.select("*", nested, F.create_map(F.lit("b"), "average").alias("by_name"))
+
+
+def numbers(spark: SparkSession) -> DataFrame:
+    """Return 4,000 records of 4 keys, whose sum depends on the order in its last bits."""
+    rows = spark.range(0, 4000, 1, 1)
+    x = F.rand(7) * F.pow(F.lit(10.0), F.col("id") % 5)
+    return rows.select((F.col("id") % 4).alias("k"), x.alias("x"), F.col("id").cast("float").alias("single"))
+
+
+def in_another_order(spark: SparkSession) -> DataFrame:
+    """Return `summed(numbers)` added up in another order, as rows that were written and read again."""
+    parts = numbers(spark).groupBy("k").agg(F.sort_array(F.collect_list(F.struct("x", "single"))).alias("r"))
+    total = F.aggregate("r", F.lit(0.0), lambda so_far, one: so_far + one["x"])
+    return summed(numbers(spark)).drop("average", "nested", "by_name").join(
+        parts.select("k", (total / F.size("r")).alias("average")), "k"
+    ).select(
+        "k", "average", "most", "n", "s",
+        F.struct(F.array(F.col("average")).alias("a"), F.col("k").alias("k")).alias("nested"),
+        F.create_map(F.lit("b"), "average").alias("by_name"),
+    )  # fmt: skip
+
+
+def test_sums_in_another_order_are_equal_and_faults_are_not(spark: SparkSession) -> None:
+    expected = summed(numbers(spark))
+    output = spark.createDataFrame(in_another_order(spark).collect(), expected.schema)
+    plain = expected.drop("by_name").exceptAll(output.drop("by_name")).count()
+    assert plain > 0, "the order must make a difference, or this proves nothing"
+    found = compare(expected, output)
+    assert {k: found[k] for k in NOTHING} == NOTHING, found
+    assert found["verified"] is True
+    assert found["within_tolerance"] == ["average", "s", "nested", "by_name"]
+    first = F.col("k") == 0
+    faults = {
+        "a value": output.withColumn("average", F.when(first, F.col("average") * 1.00001).otherwise(F.col("average"))),
+        "a nested value": output.withColumn("nested", F.when(first, F.struct(F.array(F.lit(1.5)).alias("a"), "k")).otherwise(F.col("nested"))),
+        "a map's value": output.withColumn("by_name", F.when(first, F.create_map(F.lit("b"), F.lit(float("nan")))).otherwise(F.col("by_name"))),
+        "null": output.withColumn("average", F.when(~first, F.col("average"))),
+        "infinite": output.withColumn("average", F.when(first, F.lit(float("inf"))).otherwise(F.col("average"))),
+        "a key": output.withColumn("k", F.when(first, 9).otherwise(F.col("k"))),
+        "a maximum's last bits": output.withColumn("most", F.when(first, F.col("most") * (1 + 1e-12)).otherwise(F.col("most"))),
+        "an exact count": output.withColumn("n", F.when(first, F.col("n") + 1).otherwise(F.col("n"))),
+    }  # fmt: skip
+    for what, changed in faults.items():
+        found = compare(expected, changed)
+        counts = (found["verified"], found["missing"], found["extra"])
+        assert counts == (False, 1, 1), (what, found)
+        (pair,) = found["differing"]
+        assert pair["want"] != pair["got"], what
+        assert pair["want"]["k"] == "0", what
+    twice = compare(expected, output.unionAll(output.where(first)))
+    assert (twice["missing"], twice["extra"]) == (0, 1)
+    assert twice["differing"][0]["want"] is None
+    fewer = compare(expected, output.where(~first))
+    assert (fewer["missing"], fewer["extra"]) == (1, 0)
+
+
+def test_values_that_equal_themselves_in_another_form_are_equal(spark: SparkSession) -> None:
+    schema = "k int, d double, m map<string, double>, b binary, a array<double>"
+    nan, inf = float("nan"), float("inf")
+    one = [(1, nan, {"x": -0.0, "y": nan}, b"\xff", [inf, None]), (2, -0.0, None, None, [])]
+    two = [(2, 0.0, None, None, []), (1, nan, {"y": nan, "x": 0.0}, b"\xff", [inf, None])]
+    made = spark.createDataFrame(one, schema).repartition(3)
+    found = compare(made, spark.createDataFrame(two, schema))
+    assert found["verified"], found
+    other = [two[0], (1, nan, {"y": nan, "x": 0.0}, b"\xfe", [inf, None])]
+    assert not compare(made, spark.createDataFrame(other, schema))["verified"]
+
+
+def test_nothing_is_not_equal_to_nothing(spark: SparkSession) -> None:
+    none = spark.createDataFrame([], "k int, x double")
+    found = compare(none, none)
+    assert (found["verified"], found["rows_compared"]) == (None, 0)
+    extra = compare(none, spark.createDataFrame([(1, 1.0)], "k int, x double"))
+    assert (extra["verified"], extra["extra"]) == (False, 1)
+
+
+def test_who_waits_for_a_comparison_is_told_how_far_it_is(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_EVERY_S", 0.01)
+    told: list[str] = []
+    came = threading.Event()
+    with waiting.telling(spark, "it", lambda line: (told.append(line), came.set())):
+        assert came.wait(30)
+    assert told[0].startswith("it: 0 s, "), told

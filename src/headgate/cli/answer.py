@@ -94,8 +94,8 @@ def answer(
             result = work()
         code = exit_code(result)
         lines = [_json(result)] if as_json else [escaped(line) for line in show(result)]
-    # A workload may raise SystemExit: it is the user's own function.
-    except (Exception, KeyboardInterrupt, SystemExit) as error:  # the border to the shell
+    # A workload may raise SystemExit: it is the user's own function; a native library may panic.
+    except BaseException as error:  # the border to the shell
         if debug:
             traceback.print_exc()
         code = error_code(error)

@@ -24,7 +24,7 @@ from headgate.cli.input import (
 from headgate.core.duration import parse_duration_s
 from headgate.journal.writer import wall_clock_ms
 from headgate.report.display import Display
-from headgate.report.finish import finish_lines, inspection_lines, verified_text
+from headgate.report.finish import finish_lines, inspection_lines, verification_lines
 from headgate.report.live import frame, told_at
 from headgate.report.plot import write_picture
 from headgate.report.run import Run
@@ -274,13 +274,24 @@ def inspect(
 def verify(
     checkpoint: Checkpoint,
     workload: Annotated[
-        str | None, typer.Argument(help="Workload; default: what the journal records.")
+        str | None,
+        typer.Argument(
+            help="Workload; default: the built-in one that the checkpoint records. A function is "
+            "called only where it is named here."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Output; default: as recorded.", parser=directory, metavar="PATH"),
+        typer.Option(help="Output; default: NAME-output beside the checkpoint.", parser=directory, metavar="PATH"),
+    ] = None,
+    sink_format: Annotated[
+        str | None, typer.Option("--format", help="Format of the output; default: parquet.")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Table with the output, not a directory.")
     ] = None,
     option: Options = None,
+    output_mode: OutputMode = None,
     conf: Conf = None,
     packages: Packages = None,
     as_json: Json = False,
@@ -295,11 +306,15 @@ def verify(
             output=out,
             options=parse_options(option or ()),
             conf=parse_conf(conf or (), packages or ()),
+            sink_format=sink_format,
+            table=table,
+            output_mode=output_mode,
         )
+        left = scenarios.settings_not_taken(scenario)
         found = scenarios.verify_scenario(scenario)
-        return {**found, "checkpoint": str(checkpoint)}
+        return {**found, "checkpoint": str(checkpoint), "settings_not_taken": left}
 
-    answer(work, lambda r: [f"verified   {verified_text(r)}"], as_json=as_json, debug=debug)
+    answer(work, verification_lines, as_json=as_json, debug=debug)
 
 
 @app.command()

@@ -48,7 +48,7 @@ class GatedGroup(TyperGroup):
             code = super().main(words, prog_name, complete_var, False, windows_expand_args, **extra)
         except SystemExit:
             raise
-        except (Exception, KeyboardInterrupt) as error:
+        except BaseException as error:  # a panic of a native library is no Exception
             if type(error).__name__ == "NoArgsIsHelpError":
                 typer.echo(str(error))
                 sys.exit(BAD_INPUT)

@@ -39,6 +39,10 @@ _NOISE = re.compile(
 )
 """What Spark says at every start, whatever it is started for."""
 
+_PANIC = re.compile(r"thread '.*' .*panicked at ")
+_OF_PANIC = re.compile(r"called `|stack backtrace:|note: |\s+(\d+: |at )")
+"""How a native library's panic is told by Rust; the command says it in one sentence."""
+
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -57,10 +61,17 @@ class NoiseFilter:
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
         self._held: list[bytes] = []
+        self._panics = False
 
     def line(self, raw: bytes) -> None:
         """Take one line."""
         text = raw.decode("utf-8", "replace")
+        if _PANIC.match(text):
+            self._panics = True
+            return
+        if self._panics and _OF_PANIC.match(text):
+            return
+        self._panics = False
         if text.startswith(_TRACEBACK):
             self.flush()
             self._held = [raw]

@@ -101,6 +101,16 @@ def policy(text: str) -> Policy:
         return checked(_made(call, make, LIMITS), str(plugin))
 
 
+def same_name(one: str, other: str) -> bool:
+    """Return whether two texts name the same policy, with whatever parameters."""
+    return _name(one) == _name(other)
+
+
+def is_own(text: str) -> bool:
+    """Return whether `text` names a policy that headgate has itself."""
+    return _name(text) in _POLICIES
+
+
 def is_replica_policy(text: str) -> bool:
     """Return whether `text` names a policy over pools of replicas."""
     name = _name(text)

@@ -20,7 +20,8 @@ A message is one sentence that names the thing, the value and the remedy.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class HeadgateError(Exception):
@@ -87,6 +88,32 @@ class EngineGone(EngineError):
 
 class NotReady(HeadgateError):
     """Too little is known yet; skip this cycle. Never shown to a user as a failure."""
+
+
+def panicked(error: BaseException) -> bool:
+    """Return whether a library written in Rust panicked: its PanicException is no Exception.
+
+    Each such library has a class of its own, so it is known by name only.
+    """
+    return type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def without_panics() -> Iterator[None]:
+    """Within, turn a panic of a native library into an error that is one.
+
+    Raises
+    ------
+    EngineError
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not panicked(error):
+            raise
+        text = str(error).partition("\n")[0][:300]
+        msg = f"a native library panicked: {text}; report it to the library that was called."
+        raise EngineError(msg) from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
@@ -156,3 +157,36 @@ def options_for(url: str | None, options: Mapping[str, str]) -> dict[str, Hidden
             )
             raise ConfigError(msg)
     return given
+
+
+_ENVIRONMENT: Mapping[str, tuple[str, ...]] = {
+    "s3": ("AWS_",),
+    "gs": ("GOOGLE_",),
+    "abfss": ("AZURE_STORAGE_", "AZURE_"),
+    "hdfs": (),
+}
+"""How the variables begin from which a store's library takes what no option says."""
+
+_UNSENDABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no header of HTTP can hold; the library for stores panics over it."""
+
+
+def refuse_unsendable(url: str, options: Mapping[str, str]) -> None:
+    """Refuse a setting of a store, by option or variable, that holds a line break or the like.
+
+    A credential that was copied from a file ends with one. The value is not shown.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    kind = kind_of(url)
+    settings = {f"option {PREFIX}{name}": text for name, text in options.items()}
+    for name in OPTIONS[kind]:
+        upper = re.sub("([A-Z])", r"_\1", name).upper()
+        for begin in _ENVIRONMENT[kind]:
+            settings[f"the variable {begin}{upper}"] = os.environ.get(f"{begin}{upper}", "")
+    for name, text in settings.items():
+        if _UNSENDABLE.search(text):
+            msg = f"{url}: {name} holds a line break or another control character; leave it out."
+            raise CheckpointError(msg)

@@ -7,8 +7,9 @@ import traceback
 from headgate.core.errors import HeadgateError, ProcessorError
 from headgate.operators.time_limit import TookTooLong
 
-FAILURES = (Exception, SystemExit, TookTooLong)
-"""What ends a call of a user's own code; one that calls ``sys.exit`` does not end the worker."""
+FAILURES = BaseException
+"""What ends a call of a user's own code: ``sys.exit``, a panic of a native library and a cancelled
+coroutine are no Exception, and do not end the worker."""
 
 
 def explained(error: BaseException, where: str) -> ProcessorError:
@@ -17,6 +18,8 @@ def explained(error: BaseException, where: str) -> ProcessorError:
     The text of an exception may quote a record, so only our own is kept: of a user's there is the kind,
     and the file and line that raised it.
     """
+    if isinstance(error, KeyboardInterrupt):
+        raise error
     if isinstance(error, HeadgateError | TookTooLong):
         return ProcessorError(f"{where}: {error}")
     frames = traceback.extract_tb(error.__traceback__)

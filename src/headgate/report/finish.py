@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headgate.core.input import shown
 from headgate.report.format import bytes_text, ms_text
 
 
@@ -16,7 +17,7 @@ def finish_lines(result: dict[str, Any]) -> list[str]:
     lines = [
         f"{result['workload']} finished: {result['duration_s']:.1f} s, "
         f"{result['batches']} batches, {result['records']:,} records into slots, {restarts} restarts",
-        f"  verified   {verified_text(result)}",
+        *(f"  {line}" for line in verification_lines(result)),
         f"  latency    mean {ms_text(latency['mean'])} ms, p50 {ms_text(latency['p50'])}, "
         f"p95 {ms_text(latency['p95'])}, p99 {ms_text(latency['p99'])}; "
         f"floor {ms_text(result['floor_ms'])} ms",
@@ -113,8 +114,36 @@ def _migration_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def verification_lines(result: dict[str, Any]) -> list[str]:
+    """Return a comparison as lines: the verdict, rows that differ, and what was compared how."""
+    lines = [f"verified   {verified_text(result)}"]
+    for pair in result.get("differing") or ():
+        lines += [f"  want     {_row_text(pair['want'])}", f"  got      {_row_text(pair['got'])}"]
+    near = result.get("within_tolerance")
+    if near and result["rows_compared"]:
+        lines.append(f"tolerance  sums of floats, within 1e-9 (32 bits: 1e-5): {', '.join(near)}")
+    left = result.get("settings_not_taken")
+    if left:
+        lines.append(
+            f"note       the run had --conf {', '.join(left)}; none is taken from a checkpoint, type "
+            "those on which the answer depends"
+        )
+    return lines
+
+
+def _row_text(row: dict[str, str] | None) -> str:
+    if row is None:
+        return "no row"
+    return shown(", ".join(f"{name}={value}" for name, value in row.items()), _ROW_CHARACTERS)
+
+
+_ROW_CHARACTERS = 500
+
+
 def verified_text(result: dict[str, Any]) -> str:
     """Return whether the output equals Spark's batch answer, in words."""
+    if result["verified"] is None and result["rows_compared"] == 0:
+        return "nothing to compare: no row was put out, and none is due"
     if result["verified"] is None:
         return "not asked (--verify compares with Spark's batch answer)"
     counts = f"{result['missing'] or 0:,} missing, {result['extra'] or 0:,} extra"

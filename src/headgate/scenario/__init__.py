@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from headgate.scenario.carrying import carry_checkpoint
 from headgate.scenario.control import ask
-from headgate.scenario.description import Scenario, recorded, to_verify
+from headgate.scenario.description import Scenario, recorded, settings_not_taken, to_verify
 from headgate.scenario.fleet import check_fleet, run_fleet_file
 from headgate.scenario.inspection import inspect
 from headgate.scenario.places import journal_at, written
@@ -27,6 +27,7 @@ __all__ = [
     "recorded",
     "run_fleet_file",
     "run_scenario",
+    "settings_not_taken",
     "to_verify",
     "verify_scenario",
     "written",

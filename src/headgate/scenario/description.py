@@ -16,6 +16,7 @@ from headgate.control.registry import is_replica_policy, policy
 from headgate.core.assignment import check_slots
 from headgate.core.duration import LONGEST_S, parse_duration_s
 from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.formats import FILE_FORMATS
 from headgate.core.input import (
     KEY_GROUPS_MAX,
     RATE_MAX,
@@ -243,7 +244,7 @@ class Scenario:
                 "with --out."
             )
             raise ConfigError(msg)
-        output = self.output or checkpoint.with_name(f"{checkpoint.name}-output")
+        output = self.output or beside_checkpoint(checkpoint)
         return dataclasses.replace(self, checkpoint=checkpoint, output=output.absolute())
 
     def record(self) -> None:
@@ -288,27 +289,55 @@ def check_place(place: Path | None, *, or_store: bool = False) -> None:
 
 
 def recorded(checkpoint: Path) -> Scenario:
-    """Return the scenario that ``headgate run`` recorded in a checkpoint.
+    """Return what ``headgate run`` recorded in a checkpoint of its workload: values, and no more.
+
+    Policies, settings of Spark and all else that a comparison does not need is not even looked at.
 
     Raises
     ------
     ConfigError
         Nothing is recorded there, or by another release.
     """
+    kept = _record(checkpoint)
+    try:
+        _check_kinds(kept)
+        values = {name: kept[name] for name in _COMPARED if name in kept}
+        output = Path(kept["output"])
+        return Scenario(**values, output=output, checkpoint=absolute(checkpoint))
+    except (ConfigError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _records_nothing(checkpoint) from error
+
+
+_COMPARED = (
+    "workload", "rate", "speed", "seed", "options", "sink_format", "table", "output_mode",
+)  # fmt: skip
+"""Fields of a record that a comparison needs, beside the place of the output."""
+
+_TEXTS = ("rate", "columns", "duration", "longest", "time_column")
+"""Options of built-in workloads whose texts are neither a place nor code; sources check them."""
+
+_BESIDE = "kafka-clicks"
+"""The workload that starts a program on data that lie beside the checkpoint."""
+
+
+def _record(checkpoint: Path) -> dict[str, Any]:
+    """Return what a checkpoint's record holds; raises as `recorded`."""
     try:
         if store_url(checkpoint) is None:
             raw = read_file(checkpoint / RECORD, "the record")
         else:
             raw = files_at(checkpoint).get(RECORD)
         kept = read_json(raw, "the record")
-        _check_kinds(kept)
-        kept["scale_at"] = tuple((s, n) for s, n in kept["scale_at"])
-        kept["output"] = Path(kept["output"])
-        kept["slo"] = tuple(kept.get("slo", ()))
-        return Scenario(**{**kept, "checkpoint": absolute(checkpoint)})
-    except (ConfigError, CheckpointError, ValueError, TypeError, KeyError, AttributeError) as error:
-        msg = f"checkpoint {shown(checkpoint)} records no workload; name it, and its output with --out."
-        raise ConfigError(msg) from error
+    except (ConfigError, CheckpointError) as error:
+        raise _records_nothing(checkpoint) from error
+    if not isinstance(kept, dict) or set(kept) - {f.name for f in dataclasses.fields(Scenario)}:
+        raise _records_nothing(checkpoint)
+    return kept
+
+
+def _records_nothing(checkpoint: Path) -> ConfigError:
+    msg = f"checkpoint {shown(checkpoint)} records no workload; name it, and its output with --out."
+    return ConfigError(msg)
 
 
 def _check_kinds(kept: dict[str, Any]) -> None:
@@ -327,9 +356,6 @@ def _check_kinds(kept: dict[str, Any]) -> None:
         text = (str, bool, type(None))  # of what is not named above
         if not isinstance(value, kinds.get(name, text)):
             raise TypeError(name)
-    if not all(isinstance(text, str) for text in kept.get("slo", ())):
-        msg = "slo"
-        raise TypeError(msg)
 
 
 def to_verify(
@@ -339,15 +365,95 @@ def to_verify(
     output: Path | None,
     options: Mapping[str, Any],
     conf: Mapping[str, str] | None = None,
+    sink_format: str | None = None,
+    table: str | None = None,
+    output_mode: str | None = None,
 ) -> Scenario:
-    """Return the scenario to compare: as recorded, or as named where `workload` is given."""
-    conf = conf or {}
-    if workload is None:
-        base = recorded(checked_path(checkpoint))
-        merged = {**base.options, **options}
-        settings = {**base.conf, **conf}
-        return dataclasses.replace(
-            base, options=merged, output=output or base.output, conf=settings
-        )
-    where = absolute(checkpoint)
-    return Scenario(workload, options=options, checkpoint=where, output=output, conf=conf)
+    """Return the scenario to compare: as typed, and of a built-in workload the rest as recorded.
+
+    A checkpoint may come from somebody else. Its record chooses among headgate's own workloads and
+    gives their numbers; code, places, tables and Spark settings are those that the reader types.
+
+    Raises
+    ------
+    ConfigError
+        Nothing is recorded and nothing typed, or something recorded has to be typed.
+    """
+    where = absolute(checked_path(checkpoint))
+    typed = {
+        "options": options,
+        "output": output,
+        "conf": conf or {},
+        "sink_format": sink_format,
+        "table": table,
+        "output_mode": output_mode,
+    }
+    if workload is not None:
+        return Scenario(workload, checkpoint=where, **typed)
+    base = recorded(where)
+    typed["options"] = {**base.options, **options}
+    typed["sink_format"] = sink_format or (base.sink_format if table is None else None)
+    typed["output_mode"] = output_mode or base.output_mode
+    _refuse_choices(base, options, typed)
+    if sink_format is None and typed["sink_format"] not in (None, *FILE_FORMATS):
+        wrote = f"wrote {shown(base.sink_format, 60)}"
+        raise _to_be_typed(written(where), wrote, f"headgate verify {written(where)} --format NAME")
+    if output is None and table is None:
+        typed["output"] = beside_checkpoint(where)
+    return dataclasses.replace(base, **typed)
+
+
+def _refuse_choices(
+    base: Scenario, options: Mapping[str, Any], typed: Mapping[str, Any]
+) -> None:
+    """Refuse what a record may not choose for its reader.
+
+    Raises
+    ------
+    ConfigError
+    """
+    assert base.checkpoint is not None
+    assert base.output is not None
+    place = written(base.checkpoint)
+    wanted = f"headgate verify {shown(place)}"
+    name = shown(base.workload, 80)
+    if ":" in base.workload:
+        raise _to_be_typed(place, f"calls {name}", f"{wanted} {name}, and its --option")
+    if base.workload == _BESIDE:
+        raise _to_be_typed(place, "starts a Kafka broker on what lies there", f"{wanted} {name}")
+    for option, value in base.options.items():
+        plain = isinstance(value, int | float) or (isinstance(value, str) and option in _TEXTS)
+        if option not in options and not plain:
+            told = shown(option, 60)
+            raise _to_be_typed(place, f"has option {told}", f"{wanted} --option {told}=VALUE")
+    if typed["output"] is not None or typed["table"] is not None:
+        return
+    if base.table is not None:
+        raise _to_be_typed(place, f"wrote table {shown(base.table, 80)}", f"{wanted} --table NAME")
+    beside = beside_checkpoint(base.checkpoint)
+    if store_url(base.checkpoint) is not None or os.path.abspath(base.output) != str(beside):
+        raise _to_be_typed(place, f"wrote to {shown(base.output)}", f"{wanted} --out DIR")
+
+
+def _to_be_typed(place: str, does: str, words: str) -> ConfigError:
+    msg = (
+        f"the run that checkpoint {shown(place)} records {does}, and headgate takes no code, place or "
+        f"setting from a checkpoint; type it: {words}."
+    )
+    return ConfigError(msg)
+
+
+def settings_not_taken(scenario: Scenario) -> list[str]:
+    """Return the keys of Spark settings that a checkpoint records and its reader did not type."""
+    assert scenario.checkpoint is not None
+    try:
+        conf = _record(scenario.checkpoint).get("conf")
+    except ConfigError:
+        return []
+    given = conf if isinstance(conf, dict) else {}
+    return [shown(key, 80) for key in sorted(map(str, given)) if key not in scenario.conf]
+
+
+def beside_checkpoint(checkpoint: Path) -> Path:
+    """Return the directory of the output of a run that names none."""
+    return absolute(checkpoint).with_name(f"{checkpoint.name}-output")

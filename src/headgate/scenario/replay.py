@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from headgate.control.registry import policy
+from headgate.control.registry import is_own, policy, same_name
 from headgate.core.errors import ConfigError
-from headgate.core.input import KEY_GROUPS_MAX
+from headgate.core.input import KEY_GROUPS_MAX, shown
 from headgate.core.slo import Slo, parse_slo
 from headgate.loop import steering
 from headgate.loop.settings import OperatorSettings
@@ -151,6 +151,12 @@ def replayed(
         raise ConfigError(msg)
     if policy_text is not None:
         policy(policy_text)  # what is wrong with it shows before a simulation, not after
+    if not is_own(was.policy) and not (policy_text and same_name(policy_text, was.policy)):
+        msg = (
+            f'the journal names policy "{shown(was.policy, 80)}", which is not one of headgate\'s own, and '
+            f"no journal chooses the code that runs; type it: --policy '{shown(was.policy, 80)}'."
+        )
+        raise ConfigError(msg)
     asked = replace(
         was,
         slots_max=was.slots_max if slots_max is None else slots_max,

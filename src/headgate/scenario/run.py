@@ -86,7 +86,10 @@ def run_scenario(
                 query.stop()
             _raise_failure(placed, query, journal)
             on_progress(journal)
-            verification = used.verify(placed) if placed.verify else None
+            verification = None
+            if placed.verify:
+                any_batch = summary(journal)["batches"] > 0
+                verification = used.verify(placed) if any_batch else NOTHING_COMPARED
         finally:
             used.close()
     return _result(placed, journal, verification)
@@ -164,6 +167,15 @@ def _reason(failure: object) -> str:
     return text.partition("\n")[0] or type(failure).__name__
 
 
+_COMPARED = ("verified", "rows_compared", "missing", "extra", "differing", "within_tolerance")
+
+NOTHING_COMPARED = {
+    "verified": None, "rows_compared": 0, "missing": 0, "extra": 0, "differing": [],
+    "within_tolerance": [],
+}  # fmt: skip
+"""The comparison of a run that ended before its first batch."""
+
+
 def _journal_said(scenario: Scenario, journal: Path) -> str:
     """Return where people find the journal: of a checkpoint on a store the driver's goes with it."""
     place = scenario.checkpoint
@@ -181,8 +193,7 @@ def _result(
     if scenario.require_slo:
         result["slo_met"] = bool(result["slo"] and result["slo"]["met"])
     if verification is not None:
-        for key in ("verified", "rows_compared", "missing", "extra"):
-            result[key] = verification[key]
+        result |= {key: verification[key] for key in _COMPARED if key in verification}
         if isinstance(verification.get("dropped"), Mapping):
             result["dropped"] |= verification["dropped"]
     return result

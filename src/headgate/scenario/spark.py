@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.core.errors import ConfigError, EngineError, HeadgateError, nearest
+from headgate.core.errors import ConfigError, EngineError, HeadgateError, nearest, without_panics
 from headgate.core.formats import FILE_FORMATS
 from headgate.core.input import is_directory, shown
 from headgate.core.location import uri
@@ -314,7 +314,8 @@ def user_function(name: str) -> Callable[..., Any]:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(importlib.import_module(module_name), function_name)
+        with without_panics():
+            found = getattr(importlib.import_module(module_name), function_name)
     except (Exception, SystemExit) as error:  # a module of the user's own may raise anything
         why = shown(f"{type(error).__name__}: {error}")
         msg = (
@@ -349,7 +350,8 @@ def call_user(name: str, work: Callable[[], Any], what: str = "make a query") ->
         It raised something that is neither headgate's nor Spark's.
     """
     try:
-        return work()
+        with without_panics():
+            return work()
     except HeadgateError:
         raise
     except (Exception, SystemExit) as error:

@@ -16,11 +16,13 @@ from headgate.core.errors import CheckpointError, HeadgateError
 from headgate.journal.reader import read as read_journal
 from headgate.journal.schema import Batch
 from headgate.operators.spec import AggregateSpec
+from headgate.spark.comparison import compare
 from headgate.spark.jvm.gateway import Jvm, class_name, each, seq
 from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.read.logical import read
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.read.table_offsets import rows_until
+from headgate.spark.waiting import telling
 from headgate.spark.workloads.sources import BUILT_IN
 from headgate.state.carried import offsets_text
 from headgate.state.checkpoint import Checkpoint
@@ -175,6 +177,7 @@ def verify(
     options: Mapping[str, Any] | None = None,
     mode: str = "append",
     reference: Callable[..., DataFrame] | None = None,
+    progress: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
     """Compare a stopped job's output with the batch answer of the same function.
 
@@ -192,14 +195,22 @@ def verify(
     reference : callable, optional
         Gives the expected rows, as `build` gives the query; default: `build` itself, so that the
         expected rows are Spark's batch answer.
+    progress : callable, optional
+        Takes a line every ten seconds, of how far the comparison is; default: writes it on stderr.
 
     Returns
     -------
     dict
-        verified, rows_compared, missing, extra, dropped {late, null_keys}.
+        verified (None where neither side has a row, so that nothing was compared), rows_compared,
+        missing, extra, differing (up to three: `want` and `got`), within_tolerance (columns),
+        dropped {late, null_keys}.
 
     Notes
     -----
+    Columns of floating-point numbers that may be sums match within a tolerance, since addition in
+    another order changes the last bits: 1e-9 of the larger number (1e-5 where it has 32 bits). All
+    else is compared exactly, also keys, ``min``, ``max`` and how often a row comes.
+
     Records that were late are in the batch answer and not in the output, so a run that dropped any
     does not verify; `dropped` says how many.
     """
@@ -222,7 +233,9 @@ def verify(
     if mode == "append" and latest is not None:
         query = read(build(spark, **dict(options or {})), mode)
         expected = closed(expected, query, latest)
-    return compare(expected, output) | {"dropped": {"late": late, "null_keys": 0}}
+    with telling(spark, "verify, Spark's batch answer beside the output", progress):
+        found = compare(expected, output)
+    return found | {"dropped": {"late": late, "null_keys": 0}}
 
 
 def end_offsets(location: Path, batch: int) -> list[str | None]:
@@ -314,31 +327,3 @@ def _closed(
     # their own. It leaves one where it is that may differ from row to row; this random number is 0.
     nothing = F.rand().cast("long")
     return analysed(frame.where(F.unix_micros(end) + nothing <= watermark_us))
-
-
-def compare(expected: DataFrame, output: DataFrame) -> dict[str, Any]:
-    """Compare two DataFrames as bags of rows, and their column names and types."""
-    if _shape(expected.schema) != _shape(output.schema):
-        msg = (
-            f"the output has columns {output.schema.simpleString()}, the batch answer "
-            f"{expected.schema.simpleString()}; it was written by another query."
-        )
-        raise HeadgateError(msg)
-    expected, output = expected.persist(), output.persist()
-    try:
-        missing = expected.exceptAll(output).count()
-        extra = output.exceptAll(expected).count()
-        rows = expected.count()
-    finally:
-        expected.unpersist()
-        output.unpersist()
-    return {
-        "verified": missing == 0 and extra == 0 and rows > 0,
-        "rows_compared": rows,
-        "missing": missing,
-        "extra": extra,
-    }
-
-
-def _shape(schema: T.StructType) -> list[tuple[str, str]]:
-    return [(field.name, field.dataType.simpleString()) for field in schema.fields]

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from headgate.core.errors import CheckpointError
 from headgate.state.files import unreadable
-from headgate.state.remote import RemoteFiles
+from headgate.state.remote import RemoteFiles, panics_told
 
 _GIVE_UP_S = 120.0
 """How long a name node may be away, in safe mode or on standby before a request fails. Chosen: a batch
@@ -311,7 +311,8 @@ class HdfsFiles(RemoteFiles):
     def _explained(self, act: str, name: str) -> Iterator[None]:
         """Turn what the library says into one sentence; `_Passing` for what may go well later."""
         try:
-            yield
+            with panics_told(self.at(name), act):
+                yield
         except (FileExistsError, CheckpointError):
             raise
         except (OSError, RuntimeError, NotImplementedError, ValueError) as error:

@@ -18,8 +18,8 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from headgate.core.errors import CheckpointError
-from headgate.core.stores import kind_of
-from headgate.state.remote import RemoteFiles
+from headgate.core.stores import kind_of, refuse_unsendable
+from headgate.state.remote import RemoteFiles, panics_told
 
 _TRIES = 6
 """Writes of one file before giving up, where each is refused and nothing is there. Chosen."""
@@ -103,6 +103,7 @@ class ObjectFiles(RemoteFiles):
 
     def _opened(self, give_up: timedelta) -> Any:
         kind = kind_of(self.url)
+        refuse_unsendable(self.url, self._options)
         config = {_snake(name): str(text) for name, text in self._options.items()}
         timeout = config.pop("timeout", _TIMEOUT)
         address = config.get("endpoint") or config.get("base_url")
@@ -287,7 +288,8 @@ class ObjectFiles(RemoteFiles):
         """Turn what the library says into one sentence without an address's query or a key."""
         errors = _library("obstore.exceptions").BaseError
         try:
-            yield
+            with panics_told(self.at(name), act):
+                yield
         except (FileExistsError, _Unanswered, CheckpointError):
             raise
         except (errors, OSError, ValueError) as error:

@@ -6,13 +6,37 @@ import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from headgate.core.errors import CheckpointError, panicked
 from headgate.core.stores import Hidden
 from headgate.state.files import unreadable
 from headgate.state.store_calls import called, refuse_after_fork
 from headgate.state.traffic import Traffic
+
+
+@contextmanager
+def panics_told(where: str, act: str) -> Iterator[None]:
+    """Within, turn a panic of a store's library into one sentence.
+
+    Its text may hold what was sent, so it is left out; the library has written it to stderr.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not panicked(error):
+            raise
+        msg = (
+            f"{where}: the library for this store broke off when it was to {act}; look at the options "
+            "headgate.store.* and the variables with credentials."
+        )
+        raise CheckpointError(msg) from None
 
 
 class RemoteFiles(ABC):

@@ -30,6 +30,11 @@ def physical(df: DataFrame) -> Jvm:
     return df._jdf.queryExecution().executedPlan()
 
 
+def names_a_class(df: DataFrame) -> bool:
+    """Return whether a schema has a user-defined type, whose module PySpark imports to know the schema."""
+    return '"type":"udt"' in str(df._jdf.schema().json())
+
+
 def of_rows(spark: SparkSession, plan: Jvm) -> DataFrame:
     """Return the DataFrame of a logical plan."""
     module = java_class(spark, "org.apache.spark.sql.classic.Dataset$.MODULE$")

@@ -76,6 +76,7 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
     log.refuse_store(checkpoint)
     origin = resolved(spark, checkpoint)
     newest = log.newest(origin)
+    log.check_types(origin)
     log.check_sources(origin, newest, source_counts(analysed(df)))
     found = state_metadata(spark, origin)
     pairs = paired(query, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import CheckpointError
-from headgate.core.input import shown
+from headgate.core.input import read_file, shown
 from headgate.core.stores import store_url
 from headgate.state.files import unwritable
 
@@ -116,7 +117,61 @@ def entry(path: Path, batch: int) -> LogEntry:
     if "batchWatermarkMs" not in noted:
         msg = f"{path} was written by a Spark before 2.2, whose log is not read; start anew."
         raise CheckpointError(msg)
+    _check_settings(path, noted)
     return LogEntry(batch, noted, offsets, int(done.get(_WATERMARK, 0)))
+
+
+_STATE = "org.apache.spark.sql.execution.streaming.state"
+_CLASSES = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        f"{_STATE}.HDFSBackedStateStoreProvider",
+        f"{_STATE}.RocksDBStateStoreProvider",
+    ),
+    "spark.sql.streaming.stateStore.compression.codec": ("lz4", "lzf", "snappy", "zstd"),
+}
+"""Settings that Spark takes from its log and makes a class of, with what they may say."""
+
+
+def _check_settings(path: Path, notes: dict[str, Any]) -> None:
+    """Refuse a log whose settings name a class that is not Spark's own.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    conf = notes.get("conf", {})
+    for key, allowed in _CLASSES.items():
+        value = conf.get(key, allowed[0]) if isinstance(conf, dict) else ""
+        if value not in allowed:
+            msg = (
+                f'{path} says {key}="{shown(value, 80)}" in its log, and no class is loaded because a '
+                f"checkpoint names it; use one written with {' or '.join(allowed)}."
+            )
+            raise CheckpointError(msg)
+
+
+_USERS_TYPE = re.compile(rb'"(?:..)?u(?:..)?d(?:..)?t(?:..)?"|\\u[0-9a-fA-F]{4}', re.DOTALL)
+"""A user-defined type in a schema of Spark's state, perhaps over the two bytes between two pieces of text."""
+
+
+def check_types(path: Path) -> None:
+    """Refuse state whose schema names a class: Spark loads it, and PySpark imports its module.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    for directory, _, names in os.walk(path / "state"):
+        if not any(part.startswith("_") for part in Path(directory).relative_to(path).parts):
+            continue
+        for name in names:
+            raw = read_file(Path(directory) / name, "a schema of the state")
+            if _USERS_TYPE.search(raw):
+                msg = (
+                    f"{Path(directory) / name} has a user-defined type, and no class is loaded because a "
+                    "checkpoint names it; adopt a query whose state has Spark's own types."
+                )
+                raise CheckpointError(msg)
 
 
 def check_sources(path: Path, found: LogEntry, wanted: range) -> None:

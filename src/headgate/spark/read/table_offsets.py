@@ -8,7 +8,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.core.errors import HeadgateError
+from headgate.core.errors import CheckpointError, HeadgateError
+from headgate.core.input import shown
 
 _ELSEWHERE = (
     "startingversion",
@@ -62,8 +63,9 @@ def rows_until(
         if path:
             return spark.read.format("delta").option("versionAsOf", version).load(table)
         return spark.sql(f"SELECT * FROM {table} VERSION AS OF {version}")
-    _check_whole_snapshot(spark, table, found)
-    return spark.sql(f"SELECT * FROM {table} VERSION AS OF {found['snapshot_id']}")
+    snapshot = _number(table, found, "snapshot_id")
+    _check_whole_snapshot(spark, table, found, snapshot)
+    return spark.sql(f"SELECT * FROM {table} VERSION AS OF {snapshot}")
 
 
 def _parsed(offset: str | None) -> dict[str, Any]:
@@ -76,17 +78,36 @@ def _parsed(offset: str | None) -> dict[str, Any]:
 
 def _delta_version(table: str, offset: Mapping[str, Any]) -> int:
     """Return the last version of which an offset has all files."""
-    if int(offset["index"]) >= 0:
+    if _number(table, offset, "index") >= 0:
         raise _within(table)
-    return int(offset["reservoirVersion"]) - 1
+    return _number(table, offset, "reservoirVersion") - 1
 
 
-def _check_whole_snapshot(spark: SparkSession, table: str, offset: Mapping[str, Any]) -> None:
+def _check_whole_snapshot(
+    spark: SparkSession, table: str, offset: Mapping[str, Any], snapshot: int
+) -> None:
     files = "total-data-files" if offset.get("scan_all_files") else "added-data-files"
-    snapshots = spark.table(f"{table}.snapshots").where(f"snapshot_id = {offset['snapshot_id']}")
+    snapshots = spark.table(f"{table}.snapshots").where(f"snapshot_id = {snapshot}")
     (row,) = snapshots.selectExpr(f"summary['{files}'] AS files").collect()
-    if int(row.files or 0) != int(offset["position"]):
+    if int(row.files or 0) != _number(table, offset, "position"):
         raise _within(table)
+
+
+def _number(table: str, offset: Mapping[str, Any], name: str) -> int:
+    """Return a whole number of an offset, which becomes part of a statement and so must be no text.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    value = offset.get(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    msg = (
+        f'the offset of table {table} in the checkpoint says {name}="{shown(value, 60)}", which is no '
+        "number; restore the checkpoint from a copy."
+    )
+    raise CheckpointError(msg)
 
 
 def _within(table: str) -> HeadgateError:

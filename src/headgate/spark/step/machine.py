@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.core.errors import AnotherDriver, CheckpointError
+from headgate.core.errors import AnotherDriver, CheckpointError, without_panics
 from headgate.spark.job.faults import crash_point
 from headgate.spark.job.phases import Beside, Phases
 from headgate.spark.job.ports import Ports
@@ -188,10 +188,11 @@ class StepMachine(Generic[R]):
             if self.stopping.is_set():
                 self._refuse_while_stopping()
             self._commands.poll()
-            if self.work.has_steps:
-                self._process(batch, batch_id)
-            else:
-                self._pass_on(batch, batch_id)
+            with without_panics():
+                if self.work.has_steps:
+                    self._process(batch, batch_id)
+                else:
+                    self._pass_on(batch, batch_id)
         except Exception as error:
             self._failed = self._reason(error)  # Spark hands on its text only
             if self._failed is error:

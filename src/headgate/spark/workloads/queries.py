@@ -8,6 +8,7 @@ reader, give the batch answer. They expect `headgate.spark.workloads.sources.reg
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate.core.errors import ConfigError
+from headgate.core.input import shown
 from headgate.spark.workloads.clicks import ClicksBesides, kafka_clicks
 from headgate.spark.workloads.matcher import TRADES, Matcher
 from headgate.spark.workloads.sellers import AVERAGES, LastAuctions
@@ -108,6 +110,9 @@ def _closed_auctions(spark: SparkSession, longest: str, options: Mapping[str, st
     auctions = auctions.withColumnRenamed("dateTime", "opened")
     bids = _events(spark, "bid", ("auction", "price", "dateTime"), options)
     bids = bids.withWatermark("dateTime", WATERMARK_BIDS)
+    if not re.fullmatch(r"[0-9]{1,9} (second|minute|hour)s?", longest):
+        msg = f'longest="{shown(longest, 60)}" is no time; write it as 2 minutes.'
+        raise ConfigError(msg)  # it becomes part of an expression
     in_time = (
         "id = auction and dateTime between opened and expires "
         f"and dateTime <= opened + interval {longest}"

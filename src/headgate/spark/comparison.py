@@ -1,0 +1,303 @@
+"""Compares two DataFrames as bags of rows: exactly, but for what another order of addition changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.errors import HeadgateError
+from headgate.core.near import FLOOR, RELATIVE, RELATIVE_SINGLE
+from headgate.spark.jvm.lineage import summed_columns
+from headgate.spark.jvm.plans import names_a_class
+from headgate.spark.worker.nearness import Nearness
+
+_SHOWN = 3
+"""Rows that differ, in the answer."""
+
+_LOOKED_AT = 500
+"""Rows of the output among which the one is looked for that is most like an expected row. Chosen."""
+
+_ROW = "headgate_row"
+_FLOATS = (T.FloatType, T.DoubleType)
+_NAN = float("nan")
+
+
+def compare(expected: DataFrame, output: DataFrame) -> dict[str, Any]:
+    """Compare two DataFrames as bags of rows, and their column names and types.
+
+    Floating-point columns that may come from arithmetic over many rows match within a tolerance
+    (`headgate.core.near`), all others exactly. NaN equals NaN, and -0.0 equals 0.0.
+
+    Returns
+    -------
+    dict
+        ``verified`` (None where both have no row), ``rows_compared``, ``missing``, ``extra``,
+        ``differing`` (up to three of the rows: ``want`` and ``got``, texts by column, or None) and
+        ``within_tolerance``, the columns that were compared so.
+    """
+    if names_a_class(output) and not names_a_class(expected):
+        msg = "the output has a user-defined type, whose code is not loaded; the query has none."
+        raise HeadgateError(msg)
+    if _shape(expected.schema) != _shape(output.schema):
+        msg = (
+            f"the output has columns {output.schema.simpleString()}, the batch answer "
+            f"{expected.schema.simpleString()}; it was written by another query."
+        )
+        raise HeadgateError(msg)
+    schema = expected.schema
+    columns = _columns(schema, summed_columns(expected))
+    near = [column for column in columns if column.near]
+    counted = _row_of(expected, schema, 1).unionAll(_row_of(output, schema, -1))
+    net = F.sum("sign").alias("net")
+    wanted = F.sum(F.when(F.col("sign") > 0, 1).otherwise(0)).alias("wanted")
+    rows = counted.groupBy(_ROW).agg(net, wanted).persist()
+    try:
+        total = rows.agg(
+            F.coalesce(F.sum("wanted"), F.lit(0)).alias("rows"),
+            F.count(F.when(F.col("net") != 0, 1)).alias("differ"),
+            F.count(F.lit(1)).alias("any"),
+            *(c.largest().alias(f"largest_{c.number}") for c in near),
+        ).collect()[0]
+        rest = rows.where("net <> 0").select("net", _cells(schema).alias("cells"), _ROW)
+        if near and total["differ"]:
+            rest = _left_over(rest, columns, near, total).persist()
+        missing, extra = _counts(rest) if total["differ"] else (0, 0)
+        differing = _beside(rest, schema.names) if missing or extra else []
+        rest.unpersist()
+    finally:
+        rows.unpersist()
+    same = missing == 0 and extra == 0
+    return {
+        "verified": (same if total["any"] else None),
+        "rows_compared": int(total["rows"]),
+        "missing": missing,
+        "extra": extra,
+        "differing": differing,
+        "within_tolerance": [column.name for column in near],
+    }
+
+
+def _shape(schema: T.StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A column, and whether its floating-point numbers match within a tolerance."""
+
+    number: int
+    name: str
+    kind: T.DataType
+    near: bool
+
+    @property
+    def value(self) -> Column:
+        """The column as `_canonical` made it."""
+        return F.col(_ROW)[f"c{self.number}"]
+
+    @property
+    def relative(self) -> float:
+        """Tolerance, as a share; the wide one where a number of 32 bits is in it."""
+        single = any(isinstance(one, T.FloatType) for one in _leaves(self.kind))
+        return RELATIVE_SINGLE if single else RELATIVE
+
+    def numbers(self) -> Column:
+        """Return its floating-point numbers in a list; 0 for those that are not finite."""
+        return _numbers(self.value, self.kind)
+
+    def largest(self) -> Column:
+        """Return the largest absolute value among them."""
+        found = F.array_max(F.transform(self.numbers(), F.abs))
+        return F.coalesce(F.max(found), F.lit(0.0))
+
+
+def _columns(schema: T.StructType, summed: Sequence[bool]) -> list[_Compared]:
+    return [
+        _Compared(number, field.name, field.dataType, near and _has_floats(field.dataType))
+        for number, (field, near) in enumerate(zip(schema.fields, summed, strict=True))
+    ]
+
+
+def _leaves(kind: T.DataType) -> Iterator[T.DataType]:
+    if isinstance(kind, T.StructType):
+        for field in kind.fields:
+            yield from _leaves(field.dataType)
+    elif isinstance(kind, T.ArrayType):
+        yield from _leaves(kind.elementType)
+    elif isinstance(kind, T.MapType):
+        # a key is what an entry is looked up by, so it is exact
+        yield from _leaves(kind.valueType)
+    else:
+        yield kind
+
+
+def _has_floats(kind: T.DataType) -> bool:
+    return any(isinstance(one, _FLOATS) for one in _leaves(kind))
+
+
+def _row_of(frame: DataFrame, schema: T.StructType, sign: int) -> DataFrame:
+    """Return a frame's rows as a struct that can be grouped by, with `sign` beside it."""
+    # by position: names may come twice, or hold dots
+    plain = frame.toDF(*(f"c{number}" for number in range(len(schema))))
+    columns = [
+        _canonical(F.col(f"c{number}"), field.dataType).alias(f"c{number}")
+        for number, field in enumerate(schema.fields)
+    ]
+    return plain.select(F.struct(*columns).alias(_ROW), F.lit(sign).alias("sign"))
+
+
+def _canonical(value: Column, kind: T.DataType) -> Column:
+    """Return a value in a form in which equal values are alike, and which Spark can group by."""
+    if isinstance(kind, _FLOATS):
+        plain = (value + F.lit(0.0)).cast(kind)  # -0.0 becomes 0.0
+        return F.when(F.isnan(value), F.lit(_NAN).cast(kind)).otherwise(plain)
+    if isinstance(kind, T.StructType) and kind.fields:
+        renamed = T.StructType(
+            [T.StructField(f"f{n}", f.dataType) for n, f in enumerate(kind.fields)]
+        )
+        value = value.cast(renamed)
+        fields = (
+            _canonical(value.getField(f"f{n}"), f.dataType).alias(f"f{n}")
+            for n, f in enumerate(kind.fields)
+        )
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if isinstance(kind, T.ArrayType):
+        return F.transform(value, lambda one: _canonical(one, kind.elementType))
+    if isinstance(kind, T.MapType):
+        entries = F.transform(
+            F.map_entries(value),
+            lambda one: F.struct(
+                _canonical(one["key"], kind.keyType).alias("key"),
+                _canonical(one["value"], kind.valueType).alias("value"),
+            ),
+        )
+        return F.array_sort(entries)
+    if kind.typeName() == "variant":
+        return F.to_json(value)
+    return value
+
+
+def _exact(value: Column, kind: T.DataType) -> Column:
+    """Return a canonical value without its finite floating-point numbers."""
+    if not _has_floats(kind):
+        return value
+    if isinstance(kind, _FLOATS):
+        which = F.when(F.isnan(value), 1).when(value == math.inf, 2).when(value == -math.inf, 3)
+        return F.when(value.isNotNull(), which.otherwise(0))
+    if isinstance(kind, T.StructType):
+        fields = (
+            _exact(value.getField(f"f{n}"), f.dataType).alias(f"f{n}")
+            for n, f in enumerate(kind.fields)
+        )
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if isinstance(kind, T.ArrayType):
+        return F.transform(value, lambda one: _exact(one, kind.elementType))
+    assert isinstance(kind, T.MapType)
+    return F.transform(
+        value,
+        lambda one: F.struct(
+            one["key"].alias("key"), _exact(one["value"], kind.valueType).alias("value")
+        ),
+    )
+
+
+def _numbers(value: Column, kind: T.DataType) -> Column:
+    """Return the floating-point numbers of a canonical value, in order."""
+    none = F.array().cast("array<double>")
+    if not _has_floats(kind):
+        return none
+    if isinstance(kind, _FLOATS):
+        finite = value.isNotNull() & ~F.isnan(value) & (F.abs(value) != math.inf)
+        return F.array(F.when(finite, value.cast("double")).otherwise(F.lit(0.0)))
+    if isinstance(kind, T.StructType):
+        return F.concat(
+            *(_numbers(value.getField(f"f{n}"), f.dataType) for n, f in enumerate(kind.fields))
+        )
+    if isinstance(kind, T.ArrayType):
+        parts = F.transform(value, lambda one: _numbers(one, kind.elementType))
+    else:
+        assert isinstance(kind, T.MapType)
+        parts = F.transform(value, lambda one: _numbers(one["value"], kind.valueType))
+    return F.coalesce(F.flatten(parts), none)
+
+
+def _cells(schema: T.StructType) -> Column:
+    """Return a row's columns as texts, for people."""
+    cells = (_text(F.col(_ROW)[f"c{n}"], f.dataType) for n, f in enumerate(schema.fields))
+    return F.array(*cells).cast("array<string>")
+
+
+def _text(value: Column, kind: T.DataType) -> Column:
+    text = F.hex(value) if isinstance(kind, T.BinaryType) else value.cast("string")
+    return F.coalesce(text, F.lit("null"))
+
+
+def _left_over(
+    rest: DataFrame, columns: Sequence[_Compared], near: Sequence[_Compared], total: Row
+) -> DataFrame:
+    """Return the rows that have no partner within the tolerance."""
+    exact = F.struct(
+        F.lit(0).alias("all"),
+        *(
+            (_exact(c.value, c.kind) if c.near else c.value).alias(f"c{c.number}")
+            for c in columns
+        ),
+    )
+    numbers = [c.numbers().alias(f"n{c.number}") for c in near]
+    # two hashes stand for the exact columns, not all of whose types Python is given
+    grouped = rest.select("net", "cells", F.xxhash64(exact).alias("h"), F.hash(exact).alias("g"), *numbers)
+    matching = Nearness(
+        tuple(f"n{c.number}" for c in near),
+        tuple(c.relative for c in near),
+        tuple(FLOOR * max(1.0, float(total[f"largest_{c.number}"])) for c in near),
+    )
+    return grouped.groupBy("h", "g").applyInArrow(
+        lambda rows: matching(rows), "net bigint, cells array<string>"
+    )
+
+
+def _counts(rest: DataFrame) -> tuple[int, int]:
+    """Return how many rows are missing, and how many are extra."""
+    net = F.col("net")
+    found = rest.agg(
+        F.sum(F.when(net > 0, net)).alias("missing"), F.sum(F.when(net < 0, -net)).alias("extra")
+    ).collect()[0]
+    return int(found["missing"] or 0), int(found["extra"] or 0)
+
+
+def _beside(rest: DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return some of the rows that differ, what was expected beside what is most like it."""
+    wanted = [row.cells for row in rest.where("net > 0").orderBy("cells").limit(_SHOWN).collect()]
+    there = [row.cells for row in rest.where("net < 0").orderBy("cells").limit(_LOOKED_AT).collect()]
+    found = []
+    for want in wanted:
+        got = max(there, key=lambda one: _alike(one, want), default=None)
+        if got is not None and _alike(got, want):
+            there.remove(got)
+        else:
+            got = None
+        found.append((want, got))
+    more = [(None, got) for got in there]
+    shown = (found + more)[:_SHOWN]
+    return [
+        {"want": _named(names, want), "got": _named(names, got)} for want, got in shown
+    ]
+
+
+def _alike(one: Sequence[str], other: Sequence[str]) -> int:
+    return sum(a == b for a, b in zip(one, other, strict=True))
+
+
+def _named(names: Sequence[str], cells: Sequence[str] | None) -> dict[str, str] | None:
+    if cells is None:
+        return None
+    found: dict[str, str] = {}
+    for name, cell in zip(names, cells, strict=True):
+        found[name if name not in found else f"{name} ({len(found) + 1})"] = cell
+    return found

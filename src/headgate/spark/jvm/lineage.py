@@ -1,0 +1,64 @@
+"""Tells which columns of a query come from arithmetic over many rows, whose order changes the last bits."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from headgate.spark.jvm.gateway import Jvm, class_name, each
+from headgate.spark.jvm.plans import analysed
+
+_EXACT = frozenset(
+    ("Min", "Max", "MinBy", "MaxBy", "First", "Last", "AnyValue", "Count", "CollectList", "CollectSet")
+    + ("Mode", "BoolAnd", "BoolOr", "HyperLogLogPlusPlus")
+)  # fmt: skip
+"""Aggregate functions that put out a value of some row, or a number of rows."""
+
+_ELSEWHERE = ("CTERelationRef",)
+"""Leaves whose columns are computed in another part of the plan, which is not looked at."""
+
+
+def summed_columns(frame: DataFrame) -> list[bool]:
+    """Return of each column of a batch query whether it may come from such arithmetic.
+
+    A column of a user's function over many rows counts as one; so does what cannot be told.
+    """
+    plan = analysed(frame)
+    known = _walk(plan)
+    return [known.get(_id(attribute), True) for attribute in each(plan.output())]
+
+
+def _walk(plan: Jvm) -> dict[int, bool]:
+    children = list(each(plan.children()))
+    outputs = [_id(attribute) for attribute in each(plan.output())]
+    if not children:
+        elsewhere = class_name(plan) in _ELSEWHERE
+        return dict.fromkeys(outputs, elsewhere)
+    below = [_walk(child) for child in children]
+    if class_name(plan) == "Union":
+        columns = [
+            [known.get(_id(a), True) for a in each(child.output())]
+            for known, child in zip(below, children, strict=True)
+        ]
+        return {one: any(column) for one, *column in zip(outputs, *columns, strict=True)}
+    known = {key: value for one in below for key, value in one.items()}
+    made = {
+        _id(expression): _summed(expression, known)
+        for expression in each(plan.expressions())
+        if class_name(expression) == "Alias"
+    }
+    return {one: made[one] if one in made else known.get(one, True) for one in outputs}
+
+
+def _summed(expression: Jvm, known: dict[int, bool]) -> bool:
+    kind = class_name(expression)
+    if kind == "AttributeReference":
+        return known.get(_id(expression), True)
+    if kind == "AggregateExpression":
+        function = expression.aggregateFunction()
+        if class_name(function) not in _EXACT:
+            return True
+    return any(_summed(child, known) for child in each(expression.children()))
+
+
+def _id(attribute: Jvm) -> int:
+    return int(attribute.exprId().id())

@@ -1,0 +1,56 @@
+"""Leaves, of rows with equal exact columns, those whose floating-point columns match no other row's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.core.near import unmatched
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """Matches the rows of one group; called by Spark with a table of them.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Columns of lists of doubles.
+    relative, floor : tuple of float
+        Tolerance of each, as of `unmatched`.
+    """
+
+    columns: tuple[str, ...]
+    relative: tuple[float, ...]
+    floor: tuple[float, ...]
+
+    def __call__(self, group: pa.Table) -> pa.Table:
+        """Return columns ``net`` and ``cells`` of the rows that are left over.
+
+        ``net`` is how often a row is wanted beyond what the output has; negative: how often it is extra.
+        """
+        counts = group["net"].to_numpy()
+        places = np.repeat(np.arange(len(counts)), np.abs(counts))
+        signs = np.sign(counts)[places]
+        parts = [np.array(group[name].to_pylist(), dtype=np.float64) for name in self.columns]
+        widths = [part.shape[1] if part.ndim > 1 else 0 for part in parts]
+        numbers = np.hstack([part.reshape(len(counts), -1) for part in parts])[places]
+        wanted, there = np.flatnonzero(signs > 0), np.flatnonzero(signs < 0)
+        left = unmatched(
+            numbers[wanted],
+            numbers[there],
+            _each(self.relative, widths),
+            _each(self.floor, widths),
+        )
+        rest = np.zeros(len(counts), dtype=np.int64)
+        np.add.at(rest, places[wanted[left[0]]], 1)
+        np.add.at(rest, places[there[left[1]]], -1)
+        kept = np.flatnonzero(rest)
+        return pa.table({"net": rest[kept], "cells": group["cells"].take(pa.array(kept))})
+
+
+def _each(values: Sequence[float], widths: Sequence[int]) -> np.ndarray:
+    return np.repeat(np.array(values, dtype=np.float64), widths)
