@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from headgate.control import registry
 from headgate.control.replicas import ReplicaPolicy
 from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
+from headgate.core.jit import announce_compiling
 from headgate.operators.spec import OutputMode
 from headgate.spark import configured
 from headgate.spark.cluster.allocation import follow_slots
@@ -55,6 +56,7 @@ WatchPools = Callable[[PoolWork], PoolObserver]
 """From the work of a query of pools to what is told about its batches."""
 
 
+@announce_compiling()
 def start(
     df: DataFrame,
     settings: QuerySettings,
