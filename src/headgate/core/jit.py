@@ -65,7 +65,7 @@ def announce_compiling() -> Iterator[None]:
         return
     from numba.core import event  # noqa: PLC0415 - as in `jit`
 
-    class FirstCompilation(event.Listener):  # type: ignore[misc]
+    class FirstCompilation(event.Listener):
         """Logs the first compilation; numba does not tell of kernels that it loads."""
 
         said = False

@@ -78,7 +78,7 @@ def _title(run: Run, now_ms: int, planned_s: float | None) -> Text:
     start, last = run.start, run.last
     name = shown((start.workload or start.name) if start else "no start event")
     status = escaped(health(run, now_ms))
-    alive = status == "running"
+    alive = status.startswith(("running", "no "))
     # A planned time counts from the first batch, as `headgate run` does.
     began_ms = run.rows[0].at_ms if run.rows and planned_s is not None else run.began_ms
     elapsed_s = ((now_ms if alive else run.ended_ms) - began_ms) / 1000

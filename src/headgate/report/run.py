@@ -131,6 +131,11 @@ class Run:
         """The latest batch."""
         return self.recent[-1] if self.recent else None
 
+    @property
+    def has_batches(self) -> bool:
+        """Whether a batch was committed since the latest start."""
+        return self._worked_since_start
+
     def slots_of(self, group: int) -> int:
         """Return over how many slots a key group is split; 1 where it is whole."""
         return max((n for (_, split), n in self.split.items() if split == group), default=1)

@@ -30,6 +30,7 @@ from headgate.spark.launch import giving_back, journal_of, launched, opened
 from headgate.spark.pool_query import PoolQuery
 from headgate.spark.query import Query
 from headgate.spark.read.brokers import check_brokers
+from headgate.spark.read.limits import source_limits
 from headgate.spark.read.logical import read
 from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
@@ -221,6 +222,7 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         work.rehearse()
         warm_workers(spark, specs)
         parameters = configured.parameters(settings, config, cores, machine_cores)
+        parameters["source_limits"] = source_limits(analysed(df))
         parameters["unsplittable"] = {op.id: op.spec.unsplittable for op in job.query.operators}
         workload = own.WORKLOAD.of(settings.options)
         recorder.started(uuid, config, job.states, latest, parameters, workload=workload)
