@@ -75,7 +75,7 @@ def test_of_many_slots_the_busiest_are_shown() -> None:
 
 def test_the_hottest_group_the_phases_and_drops_are_shown() -> None:
     text = shown([runs.start(), runs.batch(0, late=12, null_keys=3, watermark_holder=1)])
-    assert "group 17 serves 25.0% of records" in text
+    assert "group 17 has 25.0% of records" in text
     assert "wait 90  plan 40  slots 80  manifest 9.0  sink 60" in text
     assert "late 12, null keys 3" in text
     assert "held by slot 1" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -198,14 +197,11 @@ def _hot(run: Run) -> dict[str, Any] | None:
     operators = [operator.id for operator in run.start.operators]
     operator = operators[0] if operators else ""
     over = run.slots_of(group)
-    keys = Counter(
-        key for batch in run.recent if (key := getattr(batch, "hottest_key", None)) is not None
-    )
-    key = keys.most_common(1)[0][0] if keys else None
+    key = next((b.hottest_key for b in reversed(run.recent) if b.hottest_key), None)
     text = f"key group {group} of {operator} has {share:.1%} of the records"
     text += f", split over {over} slots" if over > 1 else ""
     text += (
-        f"; its most frequent key is {key}"
+        f"; the most frequent key of the last batch: {key}"
         if key is not None
         else '; keys are not written down: .option("headgate.showKeys", "true") allows it'
     )

@@ -46,7 +46,7 @@ from headgate.spark.step.pool_record import PoolRecorder
 from headgate.spark.step.pools import PoolWork
 from headgate.spark.step.record import Recorder
 from headgate.spark.step.stateful import StatefulWork
-from headgate.spark.step.warmup import warm_workers
+from headgate.spark.step.warmup import Warming, warm_workers
 from headgate.state.arena import arena_root, open_run, spill_root, sweep
 from headgate.state.control import ControlFiles
 
@@ -89,6 +89,7 @@ def start(
         # not a Query: pools have neither assignments nor an SLO to steer by
         pooled: Query = _start_pools(df, settings, settings.replica_policy, watch_pools)
         return pooled
+    warming = Warming(df.sparkSession)
     try:
         plan = planned(df, settings)
     except UnsupportedQuery:
@@ -97,7 +98,7 @@ def start(
             return plain
         raise
     check_brokers(analysed(df))
-    return _start_slots(df, settings, plan, watch)
+    return _start_slots(df, settings, plan, watch, warming)
 
 
 def planned(df: DataFrame, settings: QuerySettings, *, arrivals: bool = True) -> PlannedQuery:
@@ -177,7 +178,9 @@ def _start_pools(
     return PoolQuery(inner, machine, work, finite=finite, release=release)
 
 
-def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, watch: Watch) -> Query:
+def _start_slots(
+    df: DataFrame, settings: QuerySettings, plan: PlannedQuery, watch: Watch, warming: Warming
+) -> Query:
     """Run the stateful part of a query in slots."""
     spark = df.sparkSession
     cores = configured.cores_of(spark)
@@ -201,8 +204,9 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         latest = checkpoint.latest()
         recorder = Recorder(journal_of(where), plan)
         specs = [op.spec for op in plan.operators]
-        choice = own.EXECUTORS.of(settings.options)
-        executors = follow_slots(spark, specs, run.run_id, recorder.write, choice)
+        executors = follow_slots(
+            spark, specs, run.run_id, recorder.write, own.EXECUTORS.of(settings.options)
+        )
         undo.callback(executors.leave)
         job = LiveJob.begin(plan, config, latest, executors, recorder)
         machine_cores = configured.machine_cores(spark)
@@ -219,8 +223,8 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         work = StatefulWork(spark, job, checkpoint, uuid, run, sink, ports)
         machine = StepMachine(spark, work, checkpoint, latest, sink, ports)
         undo.callback(machine.close)
+        warming.load(specs)
         work.rehearse()
-        warm_workers(spark, specs)
         parameters = configured.parameters(settings, config, cores, machine_cores)
         parameters["source_limits"] = source_limits(analysed(df))
         parameters["unsplittable"] = {op.id: op.spec.unsplittable for op in job.query.operators}
@@ -235,6 +239,7 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         commands.restore()
         writer = configured.inner_writer(work.intake.stream, settings, where)
         finite = "availableNow" in settings.trigger
+        warming.wait()
         inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
     release = giving_back(inner, where, run.close, run.end, executors.leave, unlock, machine.close)
