@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,13 @@ class FakeEngine:
     def __init__(self, verification: Mapping[str, Any] = AGREES, **query: Any) -> None:
         self.query: FakeQuery | None = None
         self.scenario: Scenario | None = None
+        self.rehearsed: Scenario | None = None
         self.closed = 0
         self._verification = verification
         self._query = query
+
+    def rehearse(self, scenario: Scenario, interrupted: Callable[[], bool]) -> None:
+        self.rehearsed = scenario
 
     def start(self, scenario: Scenario) -> FakeQuery:
         self.scenario = scenario

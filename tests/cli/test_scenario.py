@@ -18,6 +18,7 @@ from fakes import DIFFERS, FakeClock, FakeEngine, FakeQuery
 
 from headgate.core.errors import ConfigError, EngineError, HeadgateError
 from headgate.journal import JournalWriter
+from headgate.report import Run
 from headgate.scenario import (
     Scenario,
     explain_workload,
@@ -28,6 +29,7 @@ from headgate.scenario import (
 )
 from headgate.scenario import run as scenario_run
 from headgate.scenario import spark as spark_side
+from headgate.scenario.rehearsal import rehearse_changes
 from headgate.scenario.spark import SparkEngine, engine_module, query_name, user_function
 
 
@@ -123,6 +125,52 @@ def test_times_count_from_the_first_committed_batch(
     run_scenario(it, lambda _: None, engine=engine, clock_s=clock, sleep=clock.sleep)
     assert clock.now - 100.0 == pytest.approx(ended_s, abs=0.5)
     assert asked_s == [pytest.approx(ended_s - 7.0, abs=0.5)]
+
+
+def test_start_up_is_told_apart_and_the_load_begins_behind_a_rehearsal(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    result = ran(scenario(tmp_path), engine)
+    assert engine.rehearsed == engine.scenario
+    assert result["startup_s"] == 0.0
+
+
+def test_a_rehearsal_has_each_change_of_slots_that_will_come(tmp_path: Path) -> None:
+    query = FakeQuery(tmp_path / "journal.jsonl")
+    it = scenario(tmp_path, scale_at=((5.0, 4), (2.0, 3)))
+    rehearse_changes(query, it, lambda: False)
+    assert query.scaled == [(3, "rehearsal"), (4, "rehearsal")]
+    assert len(Run.read(query.journal).rows) >= 3 * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "rehearsed"),
+    [
+        ({"duration_s": 60.0}, True),
+        ({"duration_s": 10.0}, False),
+        ({"duration_s": 60.0, "table": "t"}, False),
+        ({"duration_s": 60.0, "workload": "json:loads"}, False),
+        ({"duration_s": 60.0, "workload": "kafka-clicks"}, False),
+    ],
+)
+def test_only_what_belongs_to_the_run_alone_is_rehearsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], rehearsed: bool
+) -> None:
+    started: list[Scenario] = []
+
+    def start(_: SparkEngine, it: Scenario) -> FakeQuery:
+        started.append(it)
+        assert it.checkpoint is not None
+        return FakeQuery(it.checkpoint.parent / "journal.jsonl")
+
+    monkeypatch.setattr(SparkEngine, "start", start)
+    it = scenario(tmp_path, **fields)
+    SparkEngine().rehearse(it, lambda: False)
+    assert bool(started) == rehearsed
+    for scratch in started:
+        assert scratch.checkpoint != it.checkpoint
+        assert scratch.output != it.output
+        assert scratch.checkpoint is not None
+        assert not scratch.checkpoint.parent.exists()
 
 
 def test_an_earlier_runs_batches_are_not_the_first(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from headgate.report.display import Display
 from headgate.report.finish import finish_lines
 from headgate.report.format import bytes_text, clock_text
 from headgate.report.live import frame
-from headgate.report.now import now_of
+from headgate.report.now import health, now_of
 from headgate.report.plain import PlainProgress, plain_line
 
 END_MS = runs.batch(89).at_ms
@@ -75,10 +75,23 @@ def test_of_many_slots_the_busiest_are_shown() -> None:
 
 def test_the_hottest_group_the_phases_and_drops_are_shown() -> None:
     text = shown([runs.start(), runs.batch(0, late=12, null_keys=3, watermark_holder=1)])
-    assert "group 17 serves 25.0% of records" in text
+    assert "group 17 has 25.0% of records" in text
     assert "wait 90  plan 40  slots 80  manifest 9.0  sink 60" in text
     assert "late 12, null keys 3" in text
     assert "held by slot 1" in text
+
+
+def test_before_the_first_batch_a_job_is_not_silent(tmp_path: Path) -> None:
+    began_ms = runs.BEGAN_MS
+    run = Run()
+    assert health(run, began_ms) == "no start event yet"
+    run.absorb(runs.start())
+    assert health(run, began_ms + 100_000) == "no batch yet, started 100 s ago"
+    assert "waiting for the first batch" in plain_line(run, now_ms=began_ms + 100_000)
+    run.absorb(runs.batch(0))
+    assert health(run, began_ms + 100_000) == "silent for 100 s"
+    run.absorb(runs.start(at_ms=began_ms + 200_000))
+    assert health(run, began_ms + 230_000) == "no batch yet, started 30 s ago"
 
 
 def test_a_silent_job_is_never_shown_as_running() -> None:
@@ -201,8 +214,8 @@ def test_the_last_lines_say_whether_the_answers_were_compared(tmp_path: Path) ->
     text = "\n".join(finish_lines({**result, **compared, "verified": True, "checkpoint": "ck"}))
     assert "yes: 41,310 rows equal Spark's batch answer (0 missing, 0 extra)" in text
     assert (
-        "2 → 4 → 3   added to the batch: +18 ms, +18 ms (median batch 300, spread 20, all within it)"
-        in text
+        "2 → 4 → 3   the batch of a change, beside the 21 around it: 2→4 +18 ms (median 300, spread "
+        "20), 4→3 +18 ms (median 300, spread 20); all within it" in text
     )
     assert "checkpoint ck" in text
     wrong = "\n".join(finish_lines({**result, **compared, "verified": False, "missing": 7}))

@@ -224,5 +224,5 @@ def test_a_last_batch_of_left_overs_does_not_make_a_group_hot() -> None:
         *(runs.batch(step, served=1000, hottest=((3, 90),)) for step in range(9)),
     ]
     events.append(runs.batch(9, served=2, hottest=((17, 2),)))
-    assert "group 3 serves" in drawn(events)
+    assert "group 3 has" in drawn(events)
     assert "100.0%" not in drawn(events)

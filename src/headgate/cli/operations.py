@@ -16,6 +16,9 @@ from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError
 from headgate.core.input import KEY_GROUPS_MAX
 from headgate.journal import read
+from headgate.journal.writer import wall_clock_ms
+from headgate.report.diagnose import diagnose as diagnosed
+from headgate.report.diagnose import diagnose_lines
 from headgate.report.run import Run
 from headgate.report.top import top as hottest
 from headgate.report.top import top_lines
@@ -48,6 +51,21 @@ def why(
         return explained(read(scenarios.journal_at(checkpoint)), at)
 
     answer(work, why_lines, as_json=as_json, debug=debug)
+
+
+@app.command(epilog=EXIT_CODES)
+def diagnose(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) -> None:
+    """Say whether the SLO is met and since when, what is hot, what limits, and what to do."""
+
+    def work() -> dict[str, Any]:
+        return diagnosed(
+            read(scenarios.journal_at(checkpoint)),
+            scenarios.written(checkpoint),
+            now_ms=wall_clock_ms(),
+            driver=scenarios.driver_of(checkpoint),
+        )
+
+    answer(work, diagnose_lines, as_json=as_json, debug=debug)
 
 
 @app.command(epilog=EXIT_CODES)

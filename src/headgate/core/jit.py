@@ -7,15 +7,19 @@ warns, numba wraps; whole arrays wrap in both), no dependence on the type of an 
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_LOG = logging.getLogger("headgate")
 
 
 def jit_enabled() -> bool:
@@ -51,6 +55,34 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
         numba.config.reload_config()  # type: ignore[no-untyped-call]
         compiled = numba.njit(**options)(function)
     return compiled
+
+
+@contextmanager
+def announce_compiling() -> Iterator[None]:
+    """Log one line if kernels are compiled meanwhile, so that nobody takes the wait for a fault."""
+    if not jit_enabled():
+        yield
+        return
+    from numba.core import event  # noqa: PLC0415 - as in `jit`
+
+    class FirstCompilation(event.Listener):
+        """Logs the first compilation; numba does not tell of kernels that it loads."""
+
+        said = False
+
+        def on_start(self, _: event.Event) -> None:
+            """Log it."""
+            if not self.said:
+                self.said = True
+                _LOG.warning(
+                    "headgate: compiling its kernels, once per machine and kind of query: about 30 s."
+                )
+
+        def on_end(self, _: event.Event) -> None:
+            """Do nothing."""
+
+    with event.install_listener("numba:compile", FirstCompilation()):
+        yield
 
 
 def _private_cache() -> str:

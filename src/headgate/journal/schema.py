@@ -328,6 +328,10 @@ class Batch:
     hottest: tuple[tuple[int, int], ...] = ()
     """The key groups that served most, as [key group, records], descending."""
 
+    hottest_key: str | None = None
+    """The most frequent key of the new records, and how many it has; null unless ``headgate.showKeys``
+    allows it."""
+
     arrivals: tuple[Arrivals, ...] = ()
     """What arrived, by key group; empty where nothing did, or no SLO asks for counts."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from headgate.core.input import shown
 from headgate.report.format import bytes_text, ms_text
+from headgate.report.summary import NEIGHBOURS
 
 
 def finish_lines(result: dict[str, Any]) -> list[str]:
@@ -23,12 +24,20 @@ def finish_lines(result: dict[str, Any]) -> list[str]:
         f"floor {ms_text(result['floor_ms'])} ms",
         f"  slots      {slots}{_added(result['rescale_added_ms'])}",
         *_slo_lines(result),
+        *_startup_lines(result),
         f"  dropped    {', '.join(reasons)}",
     ]
     if result["checkpoint"]:
         lines.append(f"  checkpoint {result['checkpoint']}")
     lines.append(f"  journal    {result['journal']}")
     return lines
+
+
+def _startup_lines(result: dict[str, Any]) -> list[str]:
+    """Return how long it took until batches came; nothing where nobody started the run here."""
+    if result.get("startup_s") is None:
+        return []
+    return [f"  start-up   {result['startup_s']:.1f} s until the first batch, apart from the above"]
 
 
 def _slo_lines(result: dict[str, Any]) -> list[str]:
@@ -157,15 +166,14 @@ def verified_text(result: dict[str, Any]) -> str:
 
 
 def _added(changes: list[dict[str, Any]]) -> str:
-    """Return what the changes added to their batches, in words."""
+    """Return how long the batches of the changes took, each beside the batches around it."""
     known = [c for c in changes if c["added_ms"] is not None]
     if not known:
         return ""
-    added = ", ".join(f"{c['added_ms']:+.0f} ms" for c in known)
-    spread_ms = max(c["spread_ms"] for c in known)
-    median_ms = known[0]["median_ms"]
-    noise = ", all within it" if all(abs(c["added_ms"]) <= c["spread_ms"] for c in known) else ""
-    return (
-        f"   added to the batch: {added} "
-        f"(median batch {median_ms:.0f}, spread {spread_ms:.0f}{noise})"
+    told = ", ".join(
+        f"{c['from']}→{c['to']} {c['added_ms']:+.0f} ms (median {c['median_ms']:.0f}, "
+        f"spread {c['spread_ms']:.0f})"
+        for c in known
     )
+    noise = "; all within it" if all(abs(c["added_ms"]) <= c["spread_ms"] for c in known) else ""
+    return f"   the batch of a change, beside the {NEIGHBOURS} around it: {told}{noise}"

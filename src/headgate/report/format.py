@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 _STEP_BYTES = 1024
 
 
@@ -34,3 +36,13 @@ def since_text(at_ms: float, began_ms: float) -> str:
     The sign tells it from a time of day.
     """
     return f"+{clock_text((at_ms - began_ms) / 1000)}"
+
+
+def at_text(at_ms: float) -> str:
+    """Return a moment in local time, ``2026-01-31 03:12:30``."""
+    return dt.datetime.fromtimestamp(at_ms / 1000).isoformat(" ", "seconds")
+
+
+def ago_text(at_ms: float, now_ms: float) -> str:
+    """Return a moment and how long it is past, ``2026-01-31 03:12:30 (00:01:30 ago)``."""
+    return f"{at_text(at_ms)} ({clock_text((now_ms - at_ms) / 1000)} ago)"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -78,7 +76,7 @@ def _title(run: Run, now_ms: int, planned_s: float | None) -> Text:
     start, last = run.start, run.last
     name = shown((start.workload or start.name) if start else "no start event")
     status = escaped(health(run, now_ms))
-    alive = status == "running"
+    alive = status.startswith(("running", "no "))
     # A planned time counts from the first batch, as `headgate run` does.
     began_ms = run.rows[0].at_ms if run.rows and planned_s is not None else run.began_ms
     elapsed_s = ((now_ms if alive else run.ended_ms) - began_ms) / 1000
@@ -229,15 +227,12 @@ def _records(run: Run) -> Text:
     """Return the line of the hottest key group and of dropped records."""
     text = Text()
     # Over the last batches, as `headgate top`: the very last may hold a handful that was left over.
-    groups: Counter[int] = Counter()
-    for batch in run.recent:
-        groups.update(dict(batch.hottest))
-    all_served = sum(batch.served for batch in run.recent)
-    if groups and all_served:
-        group, served = groups.most_common(1)[0]
+    groups, all_records = run.group_records()
+    if groups and all_records:
+        group, records = groups.most_common(1)[0]
         over = run.slots_of(group)
         split = f", split over {over} slots" if over > 1 else ""
-        text.append(f"group {group} serves {served / all_served:.1%} of records{split}   ")
+        text.append(f"group {group} has {records / all_records:.1%} of records{split}   ")
     style = "yellow" if run.late or run.null_keys or run.dropped else ""
     pools = "".join(f", {why.replace('_', ' ')} {n:,}" for why, n in sorted(run.dropped.items()))
     text.append(f"dropped: late {run.late:,}, null keys {run.null_keys:,}{pools}", style=style)

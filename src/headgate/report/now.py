@@ -80,11 +80,17 @@ def _spent_s(run: Run, recent: list[Batch]) -> float:
 
 
 def health(run: Run, now_ms: int) -> str:
-    """Return ``running``, ``finished``, ``failed: why`` or ``silent for 12 s``.
+    """Return ``running``, ``finished``, ``failed: why``, ``silent for 12 s`` or ``no batch yet``.
 
-    Stale data is never shown as running: a killed driver leaves no stop event.
+    Stale data is never shown as running: a killed driver leaves no stop event. A query that has just
+    started is not stale: its first batch may take a minute.
     """
     if isinstance(run.stop, Stop):
         return f"failed: {run.stop.error}" if run.stop.error else f"finished ({run.stop.reason})"
+    if run.start is None:
+        return "no start event yet"
+    if not run.has_batches:
+        since_s = max(0.0, (now_ms - run.start.at_ms) / 1000)
+        return f"no batch yet, started {since_s:,.0f} s ago"
     age_ms = now_ms - run.ended_ms
     return f"silent for {age_ms / 1000:,.0f} s" if age_ms > STALE_MS else "running"

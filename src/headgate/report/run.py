@@ -131,6 +131,27 @@ class Run:
         """The latest batch."""
         return self.recent[-1] if self.recent else None
 
+    @property
+    def has_batches(self) -> bool:
+        """Whether a batch was committed since the latest start."""
+        return self._worked_since_start
+
+    def group_records(self) -> tuple[Counter[int], int]:
+        """Return the records of key groups over the last batches, and of all groups together.
+
+        Those that arrived, where that was counted: of a hot group a slot with a budget serves no
+        more than of the others. Else those that were served, of the hottest groups of each batch.
+        """
+        groups: Counter[int] = Counter()
+        for batch in self.recent:
+            for arrived in batch.arrivals:
+                groups.update(dict(zip(arrived.groups, arrived.records, strict=True)))
+        if groups:
+            return groups, groups.total()
+        for batch in self.recent:
+            groups.update(dict(batch.hottest))
+        return groups, sum(batch.served for batch in self.recent)
+
     def slots_of(self, group: int) -> int:
         """Return over how many slots a key group is split; 1 where it is whole."""
         return max((n for (_, split), n in self.split.items() if split == group), default=1)

@@ -21,9 +21,9 @@ def top(run: Run) -> dict[str, Any]:
     Returns
     -------
     dict
-        records: served in these batches; groups: [{group, records, share, slots}], descending, with
-        the number of slots that it is split over, 1 for a whole one; slots: [{slot, records, share,
-        backlog}], descending; advice: a sentence or None.
+        records: served in these batches; groups: [{group, records, share, slots}], descending, records
+        as of `Run.group_records`, with the number of slots that it is split over, 1 for a whole one;
+        slots: [{slot, records, share, backlog}], descending; advice: a sentence or None.
 
     Raises
     ------
@@ -34,10 +34,9 @@ def top(run: Run) -> dict[str, Any]:
     if not recent:
         msg = "the journal has no batch yet; wait for the first one."
         raise ConfigError(msg)
-    groups: Counter[int] = Counter()
+    groups, all_records = run.group_records()
     slots: Counter[int] = Counter()
     for batch in recent:
-        groups.update(dict(batch.hottest))
         slots.update({stats.slot: stats.served for stats in batch.slot_stats})
     records = sum(batch.served for batch in recent)
     backlog: Counter[int] = Counter()
@@ -45,7 +44,7 @@ def top(run: Run) -> dict[str, Any]:
         backlog[stats.slot] += stats.backlog
     shares = {
         "groups": [
-            {"group": g, "records": n, "share": _share(n, records), "slots": run.slots_of(g)}
+            {"group": g, "records": n, "share": _share(n, all_records), "slots": run.slots_of(g)}
             for g, n in groups.most_common(_SHOWN)
         ],
         "slots": [

@@ -85,7 +85,7 @@ def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
     known = [state for at_ms, state in states if at_ms <= until_ms]
     unreachable = _unreachable(known[-1]) if known else None
     if not earlier and unreachable is None:
-        msg = "the journal has no decision until then; headgate status says what the policy does."
+        msg = "the journal has no decision until then; headgate diagnose says what the policy waits for."
         raise ConfigError(msg)
     if not earlier:
         at_ms = round(min(until_ms, ended_ms))

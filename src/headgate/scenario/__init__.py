@@ -11,6 +11,7 @@ from __future__ import annotations
 from headgate.scenario.carrying import carry_checkpoint
 from headgate.scenario.control import ask
 from headgate.scenario.description import Scenario, recorded, settings_not_taken, to_verify
+from headgate.scenario.driver import driver_of
 from headgate.scenario.fleet import check_fleet, run_fleet_file
 from headgate.scenario.inspection import inspect
 from headgate.scenario.places import journal_at, written
@@ -21,6 +22,7 @@ __all__ = [
     "ask",
     "carry_checkpoint",
     "check_fleet",
+    "driver_of",
     "explain_workload",
     "inspect",
     "journal_at",

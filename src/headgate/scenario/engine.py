@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from headgate.scenario.description import Scenario
@@ -26,6 +26,9 @@ class ScenarioQuery(Protocol):
 
 class Engine(Protocol):
     """What a scenario needs of an engine."""
+
+    def rehearse(self, scenario: Scenario, interrupted: Callable[[], bool]) -> None:
+        """Have what the scenario will need loaded and compiled, where that can be done."""
 
     def start(self, scenario: Scenario) -> ScenarioQuery:
         """Start the scenario's query."""

@@ -59,7 +59,8 @@ def run_scenario(
     Returns
     -------
     dict
-        Keys of `headgate.report.summary.summary`, with the verification's filled in when asked for.
+        Keys of `headgate.report.summary.summary`, with the verification's filled in when asked for, and
+        startup_s: time until the first batch was committed, a rehearsal included.
 
     Raises
     ------
@@ -75,13 +76,17 @@ def run_scenario(
     placed = scenario.placed()
     check_place(placed.output)
     used = engine or SparkEngine(scenario.conf)
+    asked_s = clock_s()
     with interrupts() as interrupted:
         try:
+            used.rehearse(placed, interrupted.is_set)
             query = used.start(placed)
             journal = Path(query.journal)
             try:
                 placed.record()
-                _drive(placed, query, on_progress, interrupted, clock_s=clock_s, sleep=sleep)
+                began_s = _drive(
+                    placed, query, on_progress, interrupted, clock_s=clock_s, sleep=sleep
+                )
             finally:
                 query.stop()
             _raise_failure(placed, query, journal)
@@ -92,7 +97,8 @@ def run_scenario(
                 verification = used.verify(placed) if any_batch else NOTHING_COMPARED
         finally:
             used.close()
-    return _result(placed, journal, verification)
+    startup_s = None if began_s is None else round(began_s - asked_s, 1)
+    return {**_result(placed, journal, verification), "startup_s": startup_s}
 
 
 def _drive(
@@ -103,10 +109,11 @@ def _drive(
     *,
     clock_s: Callable[[], float],
     sleep: Callable[[float], None],
-) -> None:
+) -> float | None:
     """Ask for the scenario's changes at their times, until its end, an interrupt or a failure.
 
-    Times count from the first committed batch, so that a slow start of the engine hides nothing.
+    Times count from the first committed batch, so that a slow start of the engine hides nothing. Returns
+    when that was by `clock_s`, None without a batch.
     """
     started_s = clock_s()
     began_s: float | None = None
@@ -121,8 +128,9 @@ def _drive(
             query.scale(pending.pop(0)[1], by="--scale-at")
         on_progress(Path(query.journal))
         if elapsed_s >= scenario.duration_s:
-            return
+            break
         sleep(min(PROGRESS_S, scenario.duration_s - elapsed_s))
+    return began_s
 
 
 class _Batches:

@@ -24,6 +24,7 @@ from headgate.core.input import is_directory, shown
 from headgate.core.location import uri
 from headgate.core.stores import store_url
 from headgate.scenario.places import to_spark, written
+from headgate.scenario.rehearsal import REHEARSED_S, elsewhere, rehearse_changes
 
 if TYPE_CHECKING:
     from headgate.scenario.description import Scenario
@@ -42,6 +43,25 @@ class SparkEngine:
         """Start the scenario's query."""
         with sparks_errors():
             return self._started(scenario)
+
+    def rehearse(self, scenario: Scenario, interrupted: Callable[[], bool]) -> None:
+        """Run a built-in workload for some batches, with the changes of slots to come, and forget it.
+
+        Else the load would begin before the first batch can be done, and the first change of slots
+        would meet code that has never run. A user's own function, and a table, are left alone.
+        """
+        workload = self.workload(scenario.workload)
+        own = isinstance(workload, UserWorkload) or workload.beside is not None
+        if own or not workload.stateful or scenario.table is not None:
+            return
+        if scenario.duration_s < REHEARSED_S:
+            return
+        with elsewhere(scenario) as scratch:
+            query = self.start(scratch)
+            try:
+                rehearse_changes(query, scratch, interrupted)
+            finally:
+                query.stop()
 
     def _started(self, scenario: Scenario) -> ScenarioQuery:
         hg = engine_module("headgate")

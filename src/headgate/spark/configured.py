@@ -72,6 +72,7 @@ def job_config(settings: QuerySettings, cores: int) -> JobConfig:
         # what a slot at a fixed rate serves is counted in records, so rows must be records
         preaggregate="off" if rate else own.PREAGGREGATE.of(options),
         keep_late=own.KEEP_LATE.of(options),
+        show_keys=own.SHOW_KEYS.of(options),
         backlog_bytes_max=own.BACKLOG_BYTES_MAX.of(options),
         backlog_age_max_s=own.BACKLOG_AGE_MAX.of(options),
         slot_rate=rate,

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from headgate.control import registry
 from headgate.control.replicas import ReplicaPolicy
 from headgate.core.errors import CheckpointError, ConfigError, UnsupportedQuery
+from headgate.core.jit import announce_compiling
 from headgate.operators.spec import OutputMode
 from headgate.spark import configured
 from headgate.spark.cluster.allocation import follow_slots
@@ -29,6 +30,7 @@ from headgate.spark.launch import giving_back, journal_of, launched, opened
 from headgate.spark.pool_query import PoolQuery
 from headgate.spark.query import Query
 from headgate.spark.read.brokers import check_brokers
+from headgate.spark.read.limits import source_limits
 from headgate.spark.read.logical import read
 from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
@@ -44,7 +46,7 @@ from headgate.spark.step.pool_record import PoolRecorder
 from headgate.spark.step.pools import PoolWork
 from headgate.spark.step.record import Recorder
 from headgate.spark.step.stateful import StatefulWork
-from headgate.spark.step.warmup import warm_workers
+from headgate.spark.step.warmup import Warming, warm_workers
 from headgate.state.arena import arena_root, open_run, spill_root, sweep
 from headgate.state.control import ControlFiles
 
@@ -55,6 +57,7 @@ WatchPools = Callable[[PoolWork], PoolObserver]
 """From the work of a query of pools to what is told about its batches."""
 
 
+@announce_compiling()
 def start(
     df: DataFrame,
     settings: QuerySettings,
@@ -86,6 +89,7 @@ def start(
         # not a Query: pools have neither assignments nor an SLO to steer by
         pooled: Query = _start_pools(df, settings, settings.replica_policy, watch_pools)
         return pooled
+    warming = Warming(df.sparkSession)
     try:
         plan = planned(df, settings)
     except UnsupportedQuery:
@@ -94,7 +98,7 @@ def start(
             return plain
         raise
     check_brokers(analysed(df))
-    return _start_slots(df, settings, plan, watch)
+    return _start_slots(df, settings, plan, watch, warming)
 
 
 def planned(df: DataFrame, settings: QuerySettings, *, arrivals: bool = True) -> PlannedQuery:
@@ -174,7 +178,9 @@ def _start_pools(
     return PoolQuery(inner, machine, work, finite=finite, release=release)
 
 
-def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, watch: Watch) -> Query:
+def _start_slots(
+    df: DataFrame, settings: QuerySettings, plan: PlannedQuery, watch: Watch, warming: Warming
+) -> Query:
     """Run the stateful part of a query in slots."""
     spark = df.sparkSession
     cores = configured.cores_of(spark)
@@ -198,8 +204,9 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         latest = checkpoint.latest()
         recorder = Recorder(journal_of(where), plan)
         specs = [op.spec for op in plan.operators]
-        choice = own.EXECUTORS.of(settings.options)
-        executors = follow_slots(spark, specs, run.run_id, recorder.write, choice)
+        executors = follow_slots(
+            spark, specs, run.run_id, recorder.write, own.EXECUTORS.of(settings.options)
+        )
         undo.callback(executors.leave)
         job = LiveJob.begin(plan, config, latest, executors, recorder)
         machine_cores = configured.machine_cores(spark)
@@ -216,9 +223,10 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         work = StatefulWork(spark, job, checkpoint, uuid, run, sink, ports)
         machine = StepMachine(spark, work, checkpoint, latest, sink, ports)
         undo.callback(machine.close)
+        warming.load(specs)
         work.rehearse()
-        warm_workers(spark, specs)
         parameters = configured.parameters(settings, config, cores, machine_cores)
+        parameters["source_limits"] = source_limits(analysed(df))
         parameters["unsplittable"] = {op.id: op.spec.unsplittable for op in job.query.operators}
         workload = own.WORKLOAD.of(settings.options)
         recorder.started(uuid, config, job.states, latest, parameters, workload=workload)
@@ -231,6 +239,7 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         commands.restore()
         writer = configured.inner_writer(work.intake.stream, settings, where)
         finite = "availableNow" in settings.trigger
+        warming.wait()
         inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
     release = giving_back(inner, where, run.close, run.end, executors.leave, unlock, machine.close)

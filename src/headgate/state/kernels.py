@@ -307,19 +307,23 @@ def forget(index: I64, known: I64, heap: U8, count: int, kept: int) -> bool:
 
 
 @jit
-def reindex(old: I64, new: I64) -> None:
-    """Put the entries of one string index into a larger, empty one.
-
-    Oldest first: `forget` takes the newest away again, and relies on every probe path holding older
-    entries only.
-    """
+def _place_strings(entries: I64, new: I64) -> None:
     mask = new.shape[0] - 1
-    entries = old[old != 0]
-    for i in np.argsort(entries & _LOW):
+    for i in range(entries.shape[0]):
         position = (entries[i] >> 32) & mask
         while new[position] != 0:
             position = (position + 1) & mask
         new[position] = entries[i]
+
+
+def reindex(old: I64, new: I64) -> None:
+    """Put the entries of one string index into a larger, empty one.
+
+    Oldest first: `forget` takes the newest away again, and relies on every probe path holding older
+    entries only. They are sorted here, for a sort in a kernel takes two seconds to compile.
+    """
+    entries = old[old != 0]
+    _place_strings(entries[np.argsort(entries & _LOW)], new)
 
 
 @jit

@@ -46,6 +46,8 @@ class JobConfig:
         auto, on or off: aggregation before the exchange.
     keep_late : bool
         Keep late records in the checkpoint, for `headgate verify`.
+    show_keys : bool
+        Write the value of the hottest key into the journal.
     backlog_bytes_max : int
         Above this a slot serves past its budget, so that the source buffers again.
     backlog_age_max_s : float
@@ -75,6 +77,7 @@ class JobConfig:
     attempts: int = 4
     preaggregate: str = "auto"
     keep_late: bool = False
+    show_keys: bool = False
     backlog_bytes_max: int = 256 * 2**20
     backlog_age_max_s: float = 60.0
     slot_rate: float | None = None

@@ -168,6 +168,7 @@ class Report:
     results: dict[int, dict[int, int]] = field(default_factory=dict)
     ran: Ran | None = None
     tiering: Tiering | None = None
+    hottest_key: tuple[int, str] | None = None
 
     @property
     def work(self) -> int:

@@ -21,8 +21,14 @@ def source_counts(plan: Jvm) -> range:
 
 
 def option_of(leaf: Jvm, name: str) -> str | None:
-    """Return an option that a source was given, a ``StreamingRelationV2``; None where it was not."""
-    value = leaf.extraOptions().get(name)
+    """Return an option that a source was given, its name in any case; None where it was not."""
+    if class_name(leaf) == "StreamingRelationV2":
+        value = leaf.extraOptions().get(name)
+        return None if value is None else str(value)
+    if class_name(leaf) != "StreamingRelation":
+        return None
+    given = {str(pair._1()).lower(): pair._2() for pair in each(leaf.dataSource().options())}
+    value = given.get(name.lower())
     return None if value is None else str(value)
 
 

@@ -175,6 +175,13 @@ KEEP_LATE = Option(
     '"true" or "false"',
     "keep late records for headgate verify",
 )
+SHOW_KEYS = Option(
+    "headgate.showKeys",
+    _flag,
+    False,
+    '"true" or "false"',
+    "write the value of the hottest key into the journal, for headgate diagnose",
+)
 WORKLOAD: Option[str | None] = Option(
     "headgate.workload", _text, None, "a name", "name for the journal"
 )
@@ -273,6 +280,7 @@ _ALL: tuple[Option[Any], ...] = (
     PREAGGREGATE,
     ATTEMPTS,
     KEEP_LATE,
+    SHOW_KEYS,
     WORKLOAD,
     TIME_LIMIT,
     BACKLOG_BYTES_MAX,

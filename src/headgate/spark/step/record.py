@@ -196,6 +196,7 @@ class Recorder(StepRecorder):
             watermark_us=manifest.watermarks["evict_us"] or None,
             slot_stats=_slot_stats(states, entering),
             hottest=tuple(hottest[:_HOTTEST]),
+            hottest_key=self._hottest_key(entering),
             arrivals=_arrivals(entering),
             state_rows=sum(sum(s.rows) for s in states.values()),
             state_bytes=sum(_entry_bytes(op, states[op.id]) for op in self._query.operators),
@@ -212,6 +213,15 @@ class Recorder(StepRecorder):
         self.progress.add(event, self.operators(states, reports), emitted=event.emitted)
         self.last = event
         self.write(event)
+
+    def _hottest_key(self, entering: Sequence[Report]) -> str | None:
+        """Return the most frequent key, with the names of its parts; None where that is not allowed."""
+        told = [(r.hottest_key, r.operator) for r in entering if r.hottest_key is not None]
+        if not told:
+            return None
+        (records, values), operator = max(told)
+        names = next(o.key_names for o in self._query.operators if o.id == operator)
+        return f"{', '.join(names)} = {values} ({records:,} records)"
 
     def stateless(self, batch_id: int, phases_ms: dict[str, float]) -> None:
         """Write a batch of a query without operators; Catalyst counted nothing for us."""

@@ -391,6 +391,7 @@ class StatefulWork:
             quotas=self._quotas[operator.id],
             next_slots=self.states[following].assignment.slots if following else 0,
             keep_late=config.keep_late,
+            show_keys=config.show_keys,
             delta_ms=config.delta_ms,
             bound_ms=self._observer.bound_ms(operator.id),
             origins=self._observer.asks_origins(),

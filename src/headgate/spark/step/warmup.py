@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -18,6 +19,33 @@ _HOLD_S = 0.15
 """How long each task holds its core, so that every core gets a worker of its own. Chosen, not tuned."""
 
 
+class Warming:
+    """Starts Python workers while the driver does what else a start takes: planning, mostly.
+
+    The first of them takes seconds, for it loads NumPy, Arrow and Numba.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-warming")
+        self._last = self._thread.submit(_load, spark, (), 1)
+
+    def load(self, specs: Sequence[Spec]) -> None:
+        """Have the workers load the kernels of operators, which the driver compiles here and now."""
+        for spec in specs:
+            warm(spec)
+        self._last = self._thread.submit(_load, self._spark, specs, _cores(self._spark))
+        self._thread.shutdown(wait=False)
+
+    def wait(self) -> None:
+        """Wait until they are ready; raises what a load failed with, but the loss of a worker."""
+        self._last.result()
+
+
 def warm_workers(spark: SparkSession, specs: Sequence[Spec]) -> None:
     """Start a Python worker per core, with the slots' code and kernels loaded.
 
@@ -27,9 +55,16 @@ def warm_workers(spark: SparkSession, specs: Sequence[Spec]) -> None:
     """
     for spec in specs:
         warm(spec)
-    context = spark.sparkContext
-    cores = max(1, context.defaultParallelism)
-    frame = spark.range(0, cores, 1, cores)
+    _load(spark, specs, _cores(spark))
+
+
+def _cores(spark: SparkSession) -> int:
+    return max(1, spark.sparkContext.defaultParallelism)
+
+
+def _load(spark: SparkSession, specs: Sequence[Spec], tasks: int) -> None:
+    """Run so many tasks that load what slots need, at once."""
+    frame = spark.range(0, tasks, 1, tasks)
     loading = computed_rows(frame.mapInArrow(_Load(tuple(specs)), "ready int"))
     try:
         loading.count()

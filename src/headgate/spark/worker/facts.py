@@ -84,6 +84,8 @@ class SlotFacts(_Told):
         As `Assignment.split`, by key group, which is text here.
     stands_us : mapping
         `GroupState.stands_us` of key groups that are split or were until now, likewise.
+    show_keys : bool
+        Whether slots report the value of their hottest key.
     memory : mapping or None
         ``byte_count`` and ``key_groups`` of `MemoryBound`, and ``spill_root``, which counts only beside
         an `arena_root`; None where memory has no bound.
@@ -119,6 +121,7 @@ class SlotFacts(_Told):
     stands_us: Mapping[str, int] = field(default_factory=dict)
     origins: bool = False
     memory: Mapping[str, Any] | None = None
+    show_keys: bool = False
 
     def shares_at(self, slot: int) -> dict[int, int]:
         """Return the key groups of other slots of which a slot has a share, and what it waits under."""

@@ -25,6 +25,7 @@ from headgate.spark.job.faults import SlotFaults
 from headgate.spark.job.reports import Ran, Report
 from headgate.spark.worker.facts import SlotFacts
 from headgate.spark.worker.failure import located
+from headgate.spark.worker.hot_key import hottest_key
 from headgate.spark.worker.payloads import TaskFiles, payload, table_payload
 from headgate.spark.worker.whereabouts import ran, waited_for_core_ms
 from headgate.spark.worker.worker import checkpoint_at, operator_named, run_named, store_of
@@ -99,6 +100,8 @@ class SlotTask:
         done = time.perf_counter()
         with TaskFiles(checkpoint, max(facts.slot_of) + 1) as writes:
             report = _report(self, facts, slot, request, consumed, served, writes)
+        if facts.show_keys:
+            report = replace(report, hottest_key=hottest_key(arriving))
         report = replace(report, stage=context.stageId(), tiering=store.tiering())
         phases = {
             "read": (read - started) * 1e3,

@@ -1,0 +1,256 @@
+"""Answers what somebody on call asks of a query, from its journal: met or not, where, why, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.core.input import shown
+from headgate.journal.schema import (
+    AssignmentChange,
+    Batch,
+    ControlAct,
+    Decided,
+    Event,
+    NotReadyToDecide,
+    Start,
+)
+from headgate.report.format import ago_text, at_text, ms_text
+from headgate.report.limits import Case, Driver, Limit, hottest_of, limit_of, period_ms_of
+from headgate.report.now import health, now_of
+from headgate.report.run import Run
+from headgate.report.standing import Standing
+
+_TRIED = 6
+"""Things that were tried, as many as are shown: the newest."""
+
+
+@dataclass
+class _Read:
+    """What a journal says, as far as a diagnosis needs it."""
+
+    run: Run = field(default_factory=Run)
+    standing: Standing = field(default_factory=lambda: Standing([]))
+    tried: list[Event] = field(default_factory=list)
+    decided: Decided | None = None
+    not_ready: str = ""
+
+    def absorb(self, event: Event) -> None:
+        """Take in the next event."""
+        began_ms = self.run.began_ms
+        self.run.absorb(event)
+        if isinstance(event, Start):
+            texts = [str(text) for text in event.parameters.get("slo") or ()]
+            if self.run.began_ms != began_ms:
+                self.tried = []
+                self.standing = Standing(texts)
+        elif isinstance(event, Batch):
+            self.standing.add(event)
+        elif isinstance(event, Decided):
+            self.decided, self.not_ready = event, ""
+            if event.wishes:
+                self.tried.append(event)
+        elif isinstance(event, NotReadyToDecide):
+            self.not_ready = event.why
+        elif isinstance(event, ControlAct | AssignmentChange):
+            self.tried.append(event)
+        del self.tried[:-_TRIED]
+
+
+def diagnose(
+    events: Iterable[Event], checkpoint: str, *, now_ms: int, driver: Driver | None = None
+) -> dict[str, Any]:
+    """Return what somebody on call asks of a query, running or dead.
+
+    Parameters
+    ----------
+    events : iterable of Event
+        A journal.
+    checkpoint : str
+        As commands are to name it.
+    now_ms : int
+        Wall clock, ms since 1970.
+    driver : Driver, optional
+        What the checkpoint's files say besides.
+
+    Returns
+    -------
+    dict
+        query: name, health and since when it runs. slo: texts, met (now; None while unknown), since_ms,
+        success since the start, wanted, and in words. time: period_ms, phases_ms, between_ms, and in
+        words. hot: operator, group, share of records, slots that it is split over, key (None where
+        nobody allowed it), and in words; None without a record. limit: cause, why. tried and do:
+        sentences.
+    """
+    read = _Read()
+    for event in events:
+        read.absorb(event)
+    driver = driver or Driver()
+    run = read.run
+    reason = "" if read.decided is None else read.decided.reason
+    limit = limit_of(Case(run, read.standing, reason, checkpoint, driver, now_ms))
+    return {
+        "checkpoint": checkpoint,
+        "query": _query(run, driver, now_ms),
+        "slo": _slo(read, limit, now_ms),
+        "time": _time(run),
+        "hot": _hot(run),
+        "limit": {"cause": limit.cause, "why": limit.why},
+        "tried": _tried(read),
+        "do": list(limit.remedies),
+    }
+
+
+def diagnose_lines(found: dict[str, Any]) -> list[str]:
+    """Return a diagnosis for people."""
+    labelled = [
+        ("query", found["query"]["text"]),
+        ("SLO", found["slo"]["text"]),
+        ("time", found["time"]["text"] if found["time"] else "no batch is committed"),
+        ("hot", found["hot"]["text"] if found["hot"] else "no record is counted by key group"),
+        ("limit", f"{found['limit']['cause']}: {found['limit']['why']}"),
+        *[("tried", text) for text in found["tried"] or ["nothing: no decision, nobody asked"]],
+        *[("do", text) for text in found["do"] or ["nothing"]],
+    ]
+    before = ""
+    lines = []
+    for label, text in labelled:
+        lines.append(f"{'' if label == before else label:<7}{shown(text, 1000)}")
+        before = label
+    return lines
+
+
+# -- the query, and its SLO ---------------------------------------------------------------------------
+
+
+def _query(run: Run, driver: Driver, now_ms: int) -> dict[str, Any]:
+    name = (run.start.workload or run.start.name) if run.start else "a query without a start event"
+    state = health(run, now_ms)
+    restarts = f", {run.query_restarts} restarts" if run.query_restarts else ""
+    text = f"{name}: {state}; began {ago_text(run.began_ms, now_ms)}, {len(run.rows):,} batches{restarts}"
+    if driver.owner:
+        text += f"; driver: {driver.owner}"
+    return {"name": name, "health": state, "since_ms": run.began_ms, "text": text}
+
+
+def _slo(read: _Read, limit: Limit, now_ms: int) -> dict[str, Any]:
+    """Return whether the SLO is met, and since when."""
+    run, state = read.run, read.run.slo
+    texts = [str(text) for text in (run.start.parameters.get("slo") or () if run.start else ())]
+    found: dict[str, Any] = {"texts": texts, "met": None, "since_ms": None}
+    if not texts:
+        text = 'none is set; .slo("mean < 1 s over 1 s") has latency judged and slots steered'
+        return found | {"success": None, "wanted": None, "text": text}
+    success = None if state is None else state.success
+    found |= {"success": success, "wanted": None if state is None else state.wanted}
+    name = "; ".join(texts)
+    if not run.rows:
+        return found | {"text": f"{name}: not known before the first batch"}
+    stretches, last_ms = read.standing.stretches, run.rows[-1].at_ms
+    if limit.cause in ("driver", "failure"):
+        met, since_ms = False, last_ms
+    elif read.standing.is_late_at(last_ms):
+        met, since_ms = False, stretches[-1][0]
+    else:
+        met, since_ms = True, stretches[-1][1] if stretches else run.began_ms
+    before = ""
+    if met and stretches:
+        before = f"; missed before, from {at_text(stretches[-1][0])} to {at_text(stretches[-1][1])}"
+    share = ""
+    if state is not None and success is not None:
+        share = f"; in {success:.1%} of windows since it began (want {state.wanted:.1%})"
+    told = "met" if met else "MISSED"
+    text = f"{name}: {told} since {ago_text(since_ms, now_ms)}{before}{share}"
+    return found | {"met": met, "since_ms": since_ms, "text": text}
+
+
+# -- where the time goes ------------------------------------------------------------------------------
+
+
+def _time(run: Run) -> dict[str, Any] | None:
+    if not run.recent:
+        return None
+    phases = now_of(run).phases_ms
+    took_ms = sum(phases.values())
+    period_ms = period_ms_of(run) or took_ms
+    between_ms = max(0.0, period_ms - took_ms)
+    parts = sorted(phases.items(), key=lambda part: -part[1])
+    listed = ", ".join(
+        f"{name} {ms_text(ms)} ms ({ms / took_ms:.0%})" if took_ms else f"{name} 0 ms"
+        for name, ms in parts
+    )
+    return {
+        "period_ms": round(period_ms, 1),
+        "between_ms": round(between_ms, 1),
+        "phases_ms": {name: round(ms, 1) for name, ms in parts},
+        "text": f"a batch takes {ms_text(took_ms)} ms: {listed}; {ms_text(between_ms)} ms between two "
+        "(reading, the trigger, Spark's own logs)",
+    }
+
+
+def _hot(run: Run) -> dict[str, Any] | None:
+    hottest = hottest_of(run)
+    if hottest is None or run.start is None:
+        return None
+    group, share = hottest
+    operators = [operator.id for operator in run.start.operators]
+    operator = operators[0] if operators else ""
+    over = run.slots_of(group)
+    key = next((b.hottest_key for b in reversed(run.recent) if b.hottest_key), None)
+    text = f"key group {group} of {operator} has {share:.1%} of the records"
+    text += f", split over {over} slots" if over > 1 else ""
+    text += (
+        f"; the most frequent key of the last batch: {key}"
+        if key is not None
+        else '; keys are not written down: .option("headgate.showKeys", "true") allows it'
+    )
+    return {
+        "operator": operator,
+        "group": group,
+        "share": round(share, 4),
+        "slots": over,
+        "key": key,
+        "text": text,
+    }
+
+
+# -- what was tried -----------------------------------------------------------------------------------
+
+
+def _tried(read: _Read) -> list[str]:
+    """Return what policies and people wanted, oldest first, and what came of it."""
+    found = []
+    in_force = {e.reason for e in read.tried if isinstance(e, AssignmentChange)}
+    for event in read.tried:
+        text = _attempt(event, in_force)
+        if text is not None:
+            found.append(f"{at_text(event.at_ms)} {text}")
+    decided = read.decided
+    if read.not_ready:
+        found.append(f"now the policy waits: {read.not_ready}")
+    elif decided is not None and not decided.wishes:
+        found.append(f"now {decided.policy} wants nothing: {decided.reason}")
+    return found
+
+
+def _attempt(event: Event, in_force: set[str]) -> str | None:
+    if isinstance(event, Decided):
+        wishes = ", ".join(f"{w.kind} of {w.operator} to {w.slots} slots" for w in event.wishes)
+        if event.acts and event.reason in in_force:
+            return None  # the change itself says so
+        done = "" if event.acts else " (advice only)"
+        return f"{event.policy} wanted {wishes}{done}: {event.reason}"
+    if isinstance(event, AssignmentChange):
+        what = (
+            f"slots {event.slots_before} to {event.slots_after}"
+            if event.slots_before != event.slots_after
+            else f"{event.groups_moved} key groups moved"
+        )
+        split = "".join(f", group {g} split over {len(slots)} slots" for g, *slots in event.split)
+        return f"{what}{split} by {event.by}" + (f": {event.reason}" if event.reason else "")
+    if isinstance(event, ControlAct):
+        refused = f"; refused: {event.refused}" if event.refused else ""
+        why = f": {event.reason}" if event.reason else ""
+        return f"{event.act} {event.detail} by {event.by}{why}{refused}"
+    return None

@@ -1,0 +1,414 @@
+"""Says what keeps a query from doing better: its life, its sink, its source, cores, slots or one key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from headgate.core.duration import parse_duration_s
+from headgate.core.errors import HeadgateError
+from headgate.journal.schema import Start
+from headgate.report.format import ago_text, clock_text, ms_text
+from headgate.report.now import STALE_MS, now_of
+from headgate.report.run import Run
+from headgate.report.standing import Standing
+
+BUSY = 0.7
+"""Share of its time from which a slot, or the cores, can hardly do more. Chosen, not tuned."""
+
+MOST = 0.5
+"""Share from which a part is said to be most of a whole: a phase of a batch, a group of its slot."""
+
+FLOOR_PERIODS = 3.0
+"""A floor is what an idle job takes, about one and a half batches: one of more was learnt from a job that
+was behind, and says nothing. Chosen, not tuned."""
+
+_ALONE = 0.8
+"""Share of all that waits from which it is said to wait at one slot. Chosen, not tuned."""
+
+_AGAIN = "start the query again with its checkpoint: it goes on where it was"
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What the files of a checkpoint say of its driver.
+
+    Attributes
+    ----------
+    holds : bool or None
+        Whether a driver holds the checkpoint's lock; None where this host cannot tell.
+    owner : str
+        Host and process that took the lock last.
+    committed, begun : int or None
+        The newest committed step, and the step that is begun behind it.
+    """
+
+    holds: bool | None = None
+    owner: str = ""
+    committed: int | None = None
+    begun: int | None = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What keeps a query from doing better.
+
+    Attributes
+    ----------
+    cause : str
+        ``driver``, ``failure``, ``stopped``, ``starting``, ``idle``, ``sink``, ``floor``, ``trigger``,
+        ``one key``, ``cores``, ``slots``, ``source``, ``batch`` or ``nothing``.
+    why : str
+        A sentence.
+    remedies : tuple of str
+        What to do, the best first: sentences and commands.
+    """
+
+    cause: str
+    why: str
+    remedies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the rules below look at; times are shares of the time from one batch to the next.
+
+    Attributes
+    ----------
+    run : Run
+    standing : Standing
+    reason : str
+        Of the policy's newest decision.
+    checkpoint : str
+    driver : Driver
+    now_ms : int
+    """
+
+    run: Run
+    standing: Standing
+    reason: str
+    checkpoint: str
+    driver: Driver
+    now_ms: int
+
+    @property
+    def start(self) -> Start:
+        """The latest start event."""
+        assert self.run.start is not None
+        return self.run.start
+
+    @property
+    def silent_ms(self) -> int:
+        """How long the journal has been silent."""
+        return self.now_ms - self.run.ended_ms
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the SLO is missed, or more and more records wait."""
+        recent = self.run.recent
+        first, last = (b.backlog + sum(b.lag.values()) for b in (recent[0], recent[-1]))
+        grows = last > first and last > recent[-1].arrived
+        return grows or self.standing.is_late_at(recent[-1].at_ms)
+
+    @cached_property
+    def cores(self) -> int:
+        """Cores that slots run on."""
+        named = (self.start.parameters.get(key) for key in ("cores", "machine_cores"))
+        return max(1, min((int(n) for n in named if n), default=1))
+
+    @cached_property
+    def period_ms(self) -> float:
+        """Mean time from one batch to the next."""
+        return period_ms_of(self.run) or max(1.0, self.run.recent[-1].duration_ms)
+
+    @cached_property
+    def busy(self) -> dict[int, float]:
+        """Share of its time that each slot works on records."""
+        useful_ms: dict[int, float] = {}
+        for batch in self.run.recent:
+            for stats in batch.slot_stats:
+                useful_ms[stats.slot] = useful_ms.get(stats.slot, 0.0) + stats.useful_ms
+        whole_ms = self.period_ms * len(self.run.recent)
+        return {slot: ms / whole_ms for slot, ms in useful_ms.items()}
+
+    @property
+    def busiest(self) -> float:
+        """The largest of these."""
+        return max(self.busy.values(), default=0.0)
+
+    @cached_property
+    def computing(self) -> float:
+        """Share of what the cores have that slots compute, or wait for a core."""
+        wanted_ms = sum(
+            (stats.computing_ms or 0.0) + (stats.waited_ms or 0.0)
+            for batch in self.run.recent
+            for stats in batch.slot_stats
+        )
+        return wanted_ms / (self.period_ms * len(self.run.recent) * self.cores)
+
+    def phase(self, name: str) -> float:
+        """Return the share of a phase."""
+        return now_of(self.run).phases_ms.get(name, 0.0) / self.period_ms
+
+    @property
+    def source_limits(self) -> dict[str, str]:
+        """Options by which the sources hold records back."""
+        return dict(self.start.parameters.get("source_limits") or {})
+
+
+def period_ms_of(run: Run) -> float | None:
+    """Return the mean time from one batch's end to the next one's; None with a single batch."""
+    recent = list(run.recent)
+    if len(recent) < 2:  # noqa: PLR2004 - a period needs two
+        return None
+    return max(1.0, (recent[-1].at_ms - recent[0].at_ms) / (len(recent) - 1))
+
+
+def hottest_of(run: Run) -> tuple[int, float] | None:
+    """Return the hottest key group of the last batches and its share of their records."""
+    groups, all_records = run.group_records()
+    if not groups or not all_records:
+        return None
+    group, records = groups.most_common(1)[0]
+    return group, records / all_records
+
+
+def limit_of(case: Case) -> Limit:
+    """Return what limits a query: the first rule that knows an answer."""
+    rules = (*_OF_LIFE, *_OF_WORK)
+    return next(found for rule in rules if (found := rule(case)) is not None)
+
+
+Rule = Callable[[Case], Limit | None]
+
+
+# -- its life -----------------------------------------------------------------------------------------
+
+
+def _never_started(case: Case) -> Limit | None:
+    if case.run.start is not None:
+        return None
+    return Limit("starting", "the journal has no start event yet")
+
+
+def _ended(case: Case) -> Limit | None:
+    stop = case.run.stop
+    if stop is None:
+        return None
+    when = ago_text(stop.at_ms, case.now_ms)
+    if stop.error is None:
+        return Limit("stopped", f"the query ended at {when}: {stop.reason}", (_AGAIN,))
+    remedies = ("put right what failed, then start the query again", _inspect(case))
+    return Limit("failure", f"the query failed at {when}: {stop.error}", remedies)
+
+
+def _driver_gone(case: Case) -> Limit | None:
+    if case.driver.holds is not False:
+        return None
+    why = (
+        "no driver holds the checkpoint, and the journal ends without a word at "
+        f"{ago_text(case.run.ended_ms, case.now_ms)}: the driver was killed, or crashed"
+    )
+    return Limit("driver", why, (_AGAIN, _inspect(case)))
+
+
+def _no_batch_yet(case: Case) -> Limit | None:
+    if case.run.has_batches:
+        return None
+    why = (
+        f"no batch is committed since the start at {ago_text(case.start.at_ms, case.now_ms)}: workers "
+        "start, kernels are compiled once on a machine, or the source has brought nothing"
+    )
+    return Limit("starting", why)
+
+
+def _hangs(case: Case) -> Limit | None:
+    """Return where a batch has been for long, as the files of the checkpoint have it."""
+    if case.silent_ms <= STALE_MS:
+        return None
+    driver, for_s = case.driver, f"for {clock_text(case.silent_ms / 1000)}"
+    if driver.committed is not None and driver.committed > case.run.rows[-1].step:
+        why = f"step {driver.committed} is committed, and its sink has not returned {for_s}"
+        return Limit("sink", why, ("look at what the sink, or foreachBatch, waits for",))
+    if driver.begun is not None:
+        why = (
+            f"step {driver.begun} has been under way {for_s}: its slots, or what comes before them"
+        )
+        return Limit("slots", why, ("look at its tasks in Spark's UI",))
+    return None
+
+
+def _silent(case: Case) -> Limit | None:
+    if case.silent_ms <= STALE_MS:
+        return None
+    since = ago_text(case.run.ended_ms, case.now_ms)
+    if case.driver.holds is None:
+        why = f"the journal is silent since {since}, and whether the driver lives is not seen from here"
+        return Limit("driver", why, ("run this on the driver's host", _inspect(case)))
+    why = f"the source has brought nothing since {since}, and nothing is due"
+    return Limit("idle", why, ("look at what feeds the source",))
+
+
+def _inspect(case: Case) -> str:
+    return f"headgate inspect {case.checkpoint} --verify"
+
+
+_OF_LIFE: tuple[Rule, ...] = (
+    _never_started,
+    _ended,
+    _driver_gone,
+    _no_batch_yet,
+    _hangs,
+    _silent,
+)
+
+
+# -- its work -----------------------------------------------------------------------------------------
+
+
+def _keeps_up(case: Case) -> Limit | None:
+    if case.is_behind:
+        return None
+    held = f"; the source is held to {_named(case)}" if case.source_limits else ""
+    why = f"the query keeps up: its busiest slot works {case.busiest:.0%} of the time{held}"
+    return Limit("nothing", why)
+
+
+def _slow_sink(case: Case) -> Limit | None:
+    share = case.phase("sink")
+    if share < MOST:
+        return None
+    why = f"the sink takes {share:.0%} of the time, the busiest slot {case.busiest:.0%}"
+    remedies = (
+        "make the sink, or the function of foreachBatch, quicker: more slots cannot help",
+        'write less often: .trigger(processingTime="10 seconds")',
+    )
+    return Limit("sink", why, remedies)
+
+
+def _below_floor(case: Case) -> Limit | None:
+    state = case.run.slo
+    if state is None or state.state != "unreachable":
+        return None
+    if state.floor_ms > FLOOR_PERIODS * case.period_ms:
+        return None
+    why = (
+        f"the bound of {ms_text(state.bound_ms)} ms is less than twice the floor of "
+        f"{ms_text(state.floor_ms)} ms, which a record takes in an idle job: slots cannot change that"
+    )
+    return Limit("floor", why, (f"raise the bound to {ms_text(2 * state.floor_ms)} ms or more",))
+
+
+def _rare_trigger(case: Case) -> Limit | None:
+    text = (case.start.parameters.get("trigger") or {}).get("processingTime")
+    bound_ms = None if case.run.slo is None else case.run.slo.bound_ms
+    try:
+        every_ms = parse_duration_s(str(text), zero=True) * 1e3
+    except HeadgateError:
+        return None
+    if bound_ms is None or every_ms < bound_ms:
+        return None
+    why = f"a batch begins only every {text}, and a record may take {ms_text(bound_ms)} ms in all"
+    return Limit(
+        "trigger", why, (f'.trigger(processingTime="{round(bound_ms / 4)} milliseconds")',)
+    )
+
+
+def _one_key(case: Case) -> Limit | None:
+    """Return that one key group is more than its slot can serve, while the others can be served."""
+    run, hottest = case.run, hottest_of(case.run)
+    if hottest is None or run.slots_of(hottest[0]) > 1:
+        return None
+    (group, share), last = hottest, run.recent[-1]
+    if share < MOST / last.slots:
+        return None
+    waits = {stats.slot: stats.backlog for stats in last.slot_stats}
+    slot, most = max(waits.items(), key=lambda one: one[1], default=(0, 0))
+    if most > last.arrived and most >= _ALONE * sum(waits.values()):
+        told = f"{most:,} of the {sum(waits.values()):,} records that wait are at its slot, {slot}"
+    else:
+        slot = max(case.busy, key=lambda number: case.busy[number], default=0)
+        others = max((used for number, used in case.busy.items() if number != slot), default=0.0)
+        if case.busiest < MOST or others > BUSY * case.busiest:
+            return None
+        told = (
+            f"slot {slot} works {case.busiest:.0%} of the time, the others {others:.0%} at the most"
+        )
+    why = (
+        f"key group {group} has {share:.0%} of the records, and {told}: moving key groups cannot "
+        "divide it"
+    )
+    reasons = [text for text in (case.start.parameters.get("unsplittable") or {}).values() if text]
+    split = (
+        f"divide the key in the query (salt it): headgate cannot split it, {reasons[0]}"
+        if reasons
+        else 'have a policy split it, .slo(...).policy("streamswitch"), or salt the key in the query'
+    )
+    return Limit("one key", why, (split, f"headgate top {case.checkpoint}"))
+
+
+def _few_cores(case: Case) -> Limit | None:
+    if case.computing < BUSY and "the cores are the limit" not in case.reason:
+        return None
+    cores = "one core" if case.cores == 1 else f"{case.cores} cores"
+    why = (
+        f"slots compute, or wait for a core, {case.computing:.0%} of the time of {cores}; more slots "
+        "only take turns"
+    )
+    more = f"local[N] with N above {case.cores}, a larger machine, or more executors"
+    return Limit("cores", why, (f"give it more cores: {more}",))
+
+
+def _few_slots(case: Case) -> Limit | None:
+    last, state = case.run.recent[-1], case.run.slo
+    if case.busiest < BUSY and not last.backlog and case.phase("slots") < MOST:
+        return None
+    waits = f", {last.backlog:,} records wait" if last.backlog else ""
+    why = f"{last.slots} slots are too few: the busiest works {case.busiest:.0%} of the time{waits}"
+    most = int(case.start.parameters.get("slots_max") or 0)
+    if state is not None and state.frozen:
+        thaw = f"headgate thaw {case.checkpoint}"
+        return Limit("slots", f"{why}; changes are frozen", (thaw,))
+    if most and last.slots >= most:
+        return Limit("slots", f"{why}; it may use {most}", (f"allow more: .slots(max={2 * most})",))
+    ask = f'headgate scale {case.checkpoint} {last.slots + 1} --reason "behind"'
+    return Limit("slots", why, (ask, f"headgate why {case.checkpoint}"))
+
+
+def _slow_source(case: Case) -> Limit | None:
+    waits = sum(case.run.recent[-1].lag.values())
+    if not case.source_limits and not waits:
+        return None
+    what = f"{waits:,} records wait there" if waits else "records are late before they are read"
+    why = f"{what}, while the busiest slot works {case.busiest:.0%} of the time"
+    if not case.source_limits:
+        return Limit("source", why, ("look at what feeds the source",))
+    raised = f"raise or leave out {', '.join(case.source_limits)}: more slots cannot help"
+    return Limit("source", f"{why}; the source is held to {_named(case)}", (raised,))
+
+
+def _fixed_part(case: Case) -> Limit | None:
+    why = (
+        f"neither slots ({case.busiest:.0%} at the most), cores ({case.computing:.0%}) nor sink "
+        f"({case.phase('sink'):.0%}) are busy: records are late before they are read, or the fixed part "
+        "of a batch is most of it"
+    )
+    return Limit("batch", why, ("look at what feeds the source, and at the line of time above",))
+
+
+def _named(case: Case) -> str:
+    return ", ".join(f"{name}={value}" for name, value in case.source_limits.items())
+
+
+_OF_WORK: tuple[Rule, ...] = (
+    _keeps_up,
+    _slow_sink,
+    _below_floor,
+    _rare_trigger,
+    _one_key,
+    _few_cores,
+    _few_slots,
+    _slow_source,
+    _fixed_part,
+)

@@ -1,0 +1,78 @@
+"""Since when a query meets its SLO, or misses it: late batches, joined to stretches of time."""
+
+from __future__ import annotations
+
+from headgate.core.errors import HeadgateError
+from headgate.core.slo import Slo, parse_slo
+from headgate.journal.histogram import percentile_ms
+from headgate.journal.schema import Batch, SloState
+
+QUIET_S = 10.0
+"""Late batches that are less apart belong to one stretch. Chosen, not tuned: ten windows of a second."""
+
+
+class Standing:
+    """Judges batches against an SLO, one after the other.
+
+    A batch is late if its slowest slot (of an SLO on the mean), or its percentile, was above the bound,
+    or if the share of windows in time fell with it: some key group then missed one.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        The SLOs of the start event.
+
+    Attributes
+    ----------
+    stretches : list of (int, int)
+        When late batches began and ended, ms since 1970, oldest first.
+    """
+
+    def __init__(self, texts: list[str]) -> None:
+        self._slos = [slo for slo in map(_parsed, texts) if slo is not None and slo.is_latency]
+        self._success: tuple[float, float] | None = None
+        self.stretches: list[tuple[int, int]] = []
+
+    def add(self, batch: Batch) -> None:
+        """Judge a batch."""
+        fell = self._fell(batch.slo)
+        if not (fell or any(_is_late(slo, batch) for slo in self._slos)):
+            return
+        began_ms = round(batch.at_ms - batch.duration_ms)
+        if self.stretches and began_ms - self.stretches[-1][1] <= self.apart_ms:
+            self.stretches[-1] = (self.stretches[-1][0], batch.at_ms)
+        else:
+            self.stretches.append((began_ms, batch.at_ms))
+
+    def is_late_at(self, at_ms: int) -> bool:
+        """Return whether a stretch of late batches lasts at some time, or has just ended."""
+        return bool(self.stretches) and at_ms - self.stretches[-1][1] <= self.apart_ms
+
+    @property
+    def apart_ms(self) -> float:
+        """Time without a late batch after which the SLO is met again: ten windows, at least 10 s."""
+        return max([QUIET_S, *(10.0 * slo.window_s for slo in self._slos)]) * 1e3
+
+    def _fell(self, state: SloState | None) -> bool:
+        if state is None or state.success is None or state.success_worst is None:
+            return False
+        before, self._success = self._success, (state.success, state.success_worst)
+        if before is None:
+            return state.success < 1.0
+        return state.success < before[0] or state.success_worst < before[1]
+
+
+def _parsed(text: str) -> Slo | None:
+    try:
+        return parse_slo(text)
+    except HeadgateError:  # of a release that knows more
+        return None
+
+
+def _is_late(slo: Slo, batch: Batch) -> bool:
+    bound_ms = slo.bound * 1e3
+    if slo.statistic != "mean":
+        found = percentile_ms(batch.histogram, slo.quantile)
+        return found is not None and found > bound_ms
+    slots = [s.latency_mean_ms for s in batch.slot_stats if s.latency_mean_ms is not None]
+    return any(mean_ms > bound_ms for mean_ms in slots)

@@ -1,0 +1,71 @@
+"""Whether a driver holds a checkpoint, and which step it is at, from the checkpoint's files alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from headgate.core.errors import HeadgateError
+from headgate.core.stores import store_url
+from headgate.report.limits import Driver
+from headgate.state.checkpoint import Checkpoint
+
+_LOCK = "driver.lock"
+
+
+def driver_of(checkpoint: str | os.PathLike[str]) -> Driver:
+    """Return what the files of a checkpoint say of its driver.
+
+    A journal without its checkpoint, and a checkpoint on a store, which has no lock, say nothing.
+    """
+    where = Path(checkpoint)
+    if store_url(checkpoint) is not None or not where.is_dir():
+        return Driver()
+    committed, begun = _steps(checkpoint)
+    root = where / "headgate"
+    return Driver(_holds(root), _owner(root), committed, begun)
+
+
+def _owner(root: Path) -> str:
+    """Return the host and process that took the lock last; ``""`` where nobody did."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        handle = os.open(root / "driver.owner", os.O_RDONLY | os.O_NOFOLLOW)
+        with open(handle, encoding="utf-8") as file:
+            owner = json.loads(file.read(1000))
+        return f"host {owner['host']}, process {owner['pid']}"
+    return ""
+
+
+def _holds(root: Path) -> bool | None:
+    """Return whether a driver holds the lock; None where this host cannot tell."""
+    if socket.gethostname() not in _owner(root):
+        return None
+    try:
+        handle = os.open(root / _LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        # shared, and given up at once: a driver that starts meanwhile tries for ten seconds
+        fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+    return False
+
+
+def _steps(checkpoint: str | os.PathLike[str]) -> tuple[int | None, int | None]:
+    """Return the newest step that is committed, and the one that is begun behind it."""
+    with suppress(HeadgateError, OSError, ValueError):
+        store = Checkpoint(checkpoint)
+        steps = store.steps()
+        newest = steps[-1] if steps else -1
+        begun = newest + 1 if store.read_intent(newest + 1) is not None else None
+        return (newest if steps else None), begun
+    return None, None

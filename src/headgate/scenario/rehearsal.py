@@ -1,0 +1,54 @@
+"""A run before the run: all that is loaded or compiled once is so before the load begins."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headgate.report.run import Run
+from headgate.scenario.description import Scenario
+from headgate.scenario.engine import ScenarioQuery
+
+REHEARSED_S = 30.0
+"""A run that is to last so long is rehearsed, a shorter one is a try. Chosen, not tuned."""
+
+_BATCHES = 2
+"""Batches before each change of slots, and after the last one. Chosen, not tuned."""
+
+_WAIT_S = 60.0
+_POLL_S = 0.1
+
+
+@contextmanager
+def elsewhere(scenario: Scenario) -> Iterator[Scenario]:
+    """Yield a scenario with a checkpoint and an output of its own, which are removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="headgate-rehearsal-") as place:
+        yield dataclasses.replace(
+            scenario, checkpoint=Path(place) / "checkpoint", output=Path(place) / "output"
+        )
+
+
+def rehearse_changes(
+    query: ScenarioQuery, scenario: Scenario, interrupted: Callable[[], bool]
+) -> None:
+    """Have a query do some batches under each number of slots that its scenario will ask for."""
+    done = 0
+    for slots in (*(slots for _, slots in sorted(scenario.scale_at)), None):
+        done = _await_batches(query, done + _BATCHES, interrupted)
+        if slots is not None and query.isActive:
+            query.scale(slots, by="rehearsal")
+
+
+def _await_batches(query: ScenarioQuery, count: int, interrupted: Callable[[], bool]) -> int:
+    """Wait until a query has done `count` batches; return how many it has."""
+    until_s = time.monotonic() + _WAIT_S
+    while query.isActive and not interrupted() and time.monotonic() < until_s:
+        done = len(Run.read(query.journal).rows)
+        if done >= count:
+            return done
+        time.sleep(_POLL_S)
+    return count

@@ -1,0 +1,35 @@
+"""Options by which a source holds records back: nobody but the source knows how many wait there."""
+
+from __future__ import annotations
+
+from headgate.spark.jvm.gateway import Jvm
+from headgate.spark.jvm.streams import option_of, streams_of
+
+_LIMITS = (
+    "maxOffsetsPerTrigger",
+    "maxFilesPerTrigger",
+    "maxBytesPerTrigger",
+    "rowsPerSecond",
+    "rowsPerBatch",
+    "streaming-max-files-per-micro-batch",
+    "streaming-max-rows-per-micro-batch",
+    "batch_rows",
+)
+"""Options of Spark's sources, Delta's, Iceberg's and headgate's own."""
+
+
+def source_limits(plan: Jvm) -> dict[str, str]:
+    """Return the options of a plan's sources that limit how much a batch reads, by name.
+
+    Parameters
+    ----------
+    plan : Jvm
+        Analysed.
+    """
+    found: dict[str, str] = {}
+    for leaf in streams_of(plan):
+        for name in _LIMITS:
+            value = option_of(leaf, name)
+            if value is not None:
+                found[name] = value if name not in found else f"{found[name]}, {value}"
+    return found

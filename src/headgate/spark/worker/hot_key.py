@@ -1,0 +1,37 @@
+"""The value of the hottest key of a slot, where the user allows it to be written down."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.operators.step import RECORDS
+
+_KEY = re.compile(r"k\d+")
+"""Columns of a key's parts, as rows have them on their way to a slot."""
+
+_CHARACTERS = 80
+"""Characters of a text that are shown."""
+
+
+def hottest_key(arriving: pa.Table) -> tuple[int, str] | None:
+    """Return the most frequent key of a slot's new records: how many it has, and its value.
+
+    None without a record, and of an operator without a key.
+    """
+    names = [name for name in arriving.column_names if _KEY.fullmatch(name)]
+    if not names or not arriving.num_rows:
+        return None
+    counted = arriving.group_by(names).aggregate([(RECORDS, "sum")])
+    records = counted.column(f"{RECORDS}_sum").to_numpy()
+    most = int(np.argmax(records))
+    values = ", ".join(_text(counted.column(name)[most].as_py()) for name in names)
+    return int(records[most]), values
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return repr(value.decode("utf-8", "replace")[:_CHARACTERS])
+    return str(value)[:_CHARACTERS]

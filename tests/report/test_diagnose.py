@@ -1,0 +1,231 @@
+"""What a diagnosis says of five incidents that were made on Spark, and of journals made by hand.
+
+The journals in `incidents` are of small queries with the SLO "mean < 2 s over 2 s": their first two
+batches and their last ones, with the key groups that got most.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+
+from headgate.core.errors import ConfigError
+from headgate.journal import (
+    AssignmentChange,
+    Batch,
+    ControlAct,
+    Decided,
+    Event,
+    Latency,
+    SlotStats,
+    Stop,
+    Wish,
+    read,
+)
+from headgate.journal.schema import Arrivals, SloState
+from headgate.report.diagnose import diagnose, diagnose_lines
+from headgate.report.limits import Driver
+from headgate.report.why import why
+
+INCIDENTS = Path(__file__).parent / "incidents"
+ALIVE = Driver(holds=True, owner="host a, process 7")
+
+
+def diagnosed(events: list[Event], driver: Driver = ALIVE, after_s: float = 1.0) -> dict[str, Any]:
+    now_ms = max(event.at_ms for event in events) + round(after_s * 1000)
+    return diagnose(events, "CK", now_ms=now_ms, driver=driver)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "why", "remedy"),
+    [
+        ("hot", "one key", "key group 113 has 90% of the records", "divide the key in the query"),
+        ("cores", "cores", "of the time of one core", "local[N] with N above 1"),
+        ("source", "source", "held to maxFilesPerTrigger=1", "leave out maxFilesPerTrigger"),
+        ("sink", "sink", "the sink takes 92% of the time", "make the sink"),
+        ("dead", "driver", "the driver was killed, or crashed", "start the query again"),
+    ],
+)
+def test_the_cause_of_an_incident_is_named(name: str, cause: str, why: str, remedy: str) -> None:
+    events = list(read(INCIDENTS / f"{name}.jsonl"))
+    driver = Driver(holds=False) if name == "dead" else ALIVE
+    found = diagnosed(events, driver)
+    assert found["limit"]["cause"] == cause
+    assert why in found["limit"]["why"]
+    assert remedy in found["do"][0]
+    assert found["slo"]["met"] is False
+    text = "\n".join(diagnose_lines(found))
+    assert "mean < 2 s over 2 s: MISSED since 20" in text
+    assert "status" not in text
+
+
+def test_the_key_is_shown_where_it_is_written_down_and_else_how_to() -> None:
+    hot, cores = (
+        diagnosed(list(read(INCIDENTS / f"{name}.jsonl")))["hot"] for name in ("hot", "cores")
+    )
+    assert hot["operator"] == "processor-0"
+    assert (hot["group"], hot["key"].partition(" (")[0]) == (113, "k = 7")
+    assert cores["key"] is None
+    assert 'option("headgate.showKeys", "true")' in cores["text"]
+
+
+# -- by hand ------------------------------------------------------------------------------------------
+
+
+def judged(step: int, mean_ms: float, **fields: Any) -> Batch:
+    """A batch of two slots with that latency, and a working time of 100 of 400 ms each."""
+    stats = tuple(SlotStats(s, 64, 50, 0, 100.0, mean_ms, mean_ms, 30.0, 0.0) for s in range(2))
+    latency = Latency(*[mean_ms] * 5)
+    return runs.batch(step, **{"slot_stats": stats, "latency_ms": latency} | fields)
+
+
+def begun(**parameters: Any) -> Event:
+    settled = {"slo": ["mean < 1 s over 1 s"], "cores": 4, "policy": "unified", "slots_max": 8}
+    return runs.start(parameters=settled | parameters)
+
+
+def run_of(*means_ms: float, **parameters: Any) -> list[Event]:
+    return [begun(**parameters), *(judged(n, ms) for n, ms in enumerate(means_ms))]
+
+
+def late_run(change: dict[str, Any], **parameters: Any) -> list[Event]:
+    """Twenty late batches, each with what `change` says."""
+    return [begun(**parameters), *(judged(n, 3000.0, **change) for n in range(20))]
+
+
+def test_since_when_is_the_begin_of_the_last_stretch_of_late_batches() -> None:
+    met, late = [300.0] * 40, [2000.0] * 5
+    missed = diagnosed(run_of(*met, *late))["slo"]
+    assert (missed["met"], missed["since_ms"]) == (False, judged(40, 0).at_ms - 300)
+    again = diagnosed(run_of(*met, *late, *met))["slo"]
+    assert (again["met"], again["since_ms"]) == (True, judged(44, 0).at_ms)
+    assert "missed before, from" in again["text"]
+    never = diagnosed(run_of(*met))["slo"]
+    assert (never["met"], never["since_ms"]) == (True, runs.BEGAN_MS)
+
+
+def test_a_share_that_falls_is_a_window_missed_whatever_the_slots_mean() -> None:
+    state = slo_state(success=1.0, success_worst=1.0)
+    fallen = dataclasses.replace(state, success=0.999, success_worst=0.9)
+    events = [begun(), *(judged(n, 300.0, slo=state) for n in range(40))]
+    assert diagnosed(events)["slo"]["met"] is True
+    assert diagnosed([*events, judged(40, 300.0, slo=fallen)])["slo"]["met"] is False
+
+
+@pytest.mark.parametrize(
+    ("change", "parameters", "cause", "remedy"),
+    [
+        ({"backlog": 900}, {}, "slots", 'headgate scale CK 3 --reason "behind"'),
+        ({"backlog": 900, "slots": 8}, {}, "slots", "allow more: .slots(max=16)"),
+        ({}, {"trigger": {"processingTime": "10 seconds"}}, "trigger", '"250 milliseconds"'),
+        ({"lag": {"clicks-0": 5000}}, {}, "source", "what feeds the source"),
+        ({}, {"source_limits": {"maxOffsetsPerTrigger": "9"}}, "source", "maxOffsetsPerTrigger"),
+        ({}, {}, "batch", "what feeds the source"),
+    ],
+)
+def test_what_limits_work(
+    change: dict[str, Any], parameters: dict[str, Any], cause: str, remedy: str
+) -> None:
+    if "trigger" in parameters or "slo" in change:
+        change = change | {"slo": slo_state()}
+    found = diagnosed(late_run(change, **parameters))
+    assert found["limit"]["cause"] == cause, found["limit"]
+    assert remedy in found["do"][0]
+
+
+def slo_state(**fields: Any) -> SloState:
+    given: dict[str, Any] = {
+        "state": "steady", "frozen": False, "success": 0.5, "success_worst": 0.4, "worst_group": 3,
+        "worst_operator": "a", "windows": 10, "windows_empty": 0, "wanted": 0.99,
+        "bound_ms": 1000.0, "floor_ms": 100.0, "loop_ms": 0.0, "cycles": 0,
+    }  # fmt: skip
+    return SloState(**given | fields)
+
+
+def test_frozen_slots_are_thawed_and_no_floor_of_a_job_behind_is_believed() -> None:
+    frozen = diagnosed(late_run({"backlog": 900, "slo": slo_state(frozen=True)}))
+    assert frozen["do"] == ["headgate thaw CK"]
+    unreachable = slo_state(state="unreachable", floor_ms=700.0)
+    assert diagnosed(late_run({"slo": unreachable}))["limit"]["cause"] == "floor"
+    learnt_behind = slo_state(state="unreachable", floor_ms=23_000.0)
+    assert diagnosed(late_run({"slo": learnt_behind}))["limit"]["cause"] == "batch"
+
+
+def test_one_key_is_told_by_what_arrives_not_by_what_a_budget_lets_through() -> None:
+    stats = (SlotStats(0, 64, 50, 9000, 300.0, 3e3), SlotStats(1, 64, 50, 10, 300.0, 3e3))
+    change = {
+        "slot_stats": stats,
+        "backlog": 9010,
+        "arrivals": (Arrivals("a", [3, 17], [10, 90]),),
+        "hottest": ((3, 10), (17, 10)),
+    }
+    found = diagnosed(late_run(change))
+    assert found["limit"]["cause"] == "one key"
+    assert found["hot"]["group"] == 17
+    assert "streamswitch" in found["do"][0]
+
+
+@pytest.mark.parametrize(
+    ("driver", "after_s", "cause"),
+    [
+        (Driver(holds=True, committed=9), 60.0, "idle"),
+        (Driver(holds=True, committed=10), 60.0, "sink"),
+        (Driver(holds=True, committed=9, begun=10), 60.0, "slots"),
+        (Driver(holds=False, committed=9), 2.0, "driver"),
+        (Driver(holds=None), 60.0, "driver"),
+        (Driver(holds=None), 2.0, "nothing"),
+    ],
+)
+def test_silence_is_told_by_the_files_of_the_checkpoint(
+    driver: Driver, after_s: float, cause: str
+) -> None:
+    found = diagnosed(run_of(*[300.0] * 10), driver, after_s)
+    assert found["limit"]["cause"] == cause
+    assert found["slo"]["met"] is not (cause == "driver")
+
+
+def test_an_end_and_a_beginning_are_no_silence() -> None:
+    ended = [*run_of(300.0), Stop("stopped", None, {}, runs.BEGAN_MS + 9000)]
+    assert diagnosed(ended, Driver(holds=False))["limit"]["cause"] == "stopped"
+    failed = [*run_of(300.0), Stop("failed", "ValueError: no", {}, runs.BEGAN_MS + 9000)]
+    found = diagnosed(failed, Driver(holds=False))
+    assert found["limit"]["cause"] == "failure"
+    assert "ValueError: no" in found["limit"]["why"]
+    starting = diagnosed([begun()], after_s=45.0)
+    assert starting["limit"]["cause"] == "starting"
+    assert starting["slo"]["met"] is None
+    assert "no batch yet, started 45 s ago" in starting["query"]["text"]
+    assert diagnosed([begun()], Driver(holds=False))["limit"]["cause"] == "driver"
+
+
+def test_what_was_tried_and_what_was_refused_is_said_once() -> None:
+    wish = (Wish("a", "scale-out", 3, 4),)
+    at_ms = runs.BEGAN_MS + 500
+    events: list[Event] = [
+        *run_of(300.0),
+        Decided("unified", "r", "too slow", acts=True, wishes=wish, at_ms=at_ms),
+        AssignmentChange(1, 1, 2, 3, 4, 0, "unified", "too slow", at_ms=at_ms),
+        Decided("unified", "r", "would be better", acts=False, wishes=wish, at_ms=at_ms),
+        ControlAct("scale", "ann@host", "INC-1", "9 slots", "the assignment is frozen", at_ms),
+        Decided("unified", "limit", "the cores are the limit", acts=False, at_ms=at_ms),
+    ]
+    tried = [text.partition(" ")[2].partition(" ")[2] for text in diagnosed(events)["tried"]]
+    assert tried[:3] == [
+        "slots 2 to 3 by unified: too slow",
+        "unified wanted scale-out of a to 3 slots (advice only): would be better",
+        "scale 9 slots by ann@host: INC-1; refused: the assignment is frozen",
+    ]
+    assert diagnosed(events)["tried"][3] == "now unified wants nothing: the cores are the limit"
+
+
+def test_without_an_slo_it_says_so_and_why_and_diagnose_do_not_ask_each_other() -> None:
+    events: list[Event] = [runs.start(), *(runs.batch(n) for n in range(12))]
+    found = diagnosed(events)
+    assert "none is set" in found["slo"]["text"]
+    assert found["limit"]["cause"] == "nothing"
+    with pytest.raises(ConfigError, match="headgate diagnose"):
+        why(events, None)
