@@ -57,8 +57,26 @@ def test_a_floor_from_what_batches_take_beside_slots_is_not_raised_by_what_waits
         floor.add(started_ms, 5.0, busy_s=0.2, waiting=step >= 30)
     # half a period on average, and the batch: nothing of the 4 s
     assert floor.value_s <= 1.5 * 0.4
-    drowned = BatchFloor()
-    for step in range(100):
-        started_ms += 400.0 + 40.0 * step
-        drowned.add(started_ms, 5.0, busy_s=0.1, waiting=True)
-    assert 0.0 < drowned.value_s <= 1.5 * 0.6
+
+
+def test_nothing_is_learnt_while_more_than_a_batch_waits() -> None:
+    """A job that starts with 160 s of input reads in long batches: 202 s became the floor of that."""
+    floor = BatchFloor()
+    for step in range(30):
+        floor.add(135e3 * step, 200.0, busy_s=1.0, waiting=True, behind=True)
+    assert floor.value_s == 0.0
+    start_ms = 135e3 * 30
+    for step in range(30):
+        floor.add(start_ms + 500.0 * step, 0.6, busy_s=0.05, waiting=False)
+    assert floor.value_s == 0.6
+
+
+def test_records_older_than_two_batches_have_waited_though_nobody_counts_them() -> None:
+    """A source that is read up to a limit does not always say what it holds."""
+    floor, of_operator = BatchFloor(), Floor()
+    for step in range(30):
+        floor.add(500.0 * step, 160.0 - step, busy_s=0.05, waiting=False)
+        of_operator.add(160.0 - step, utilisation=0.1, waiting_s=160.0, period_s=0.5)
+    # what batches take beside slots is known all the same
+    assert floor.value_s <= 1.5 * 0.5
+    assert of_operator.value_s == 0.0

@@ -27,7 +27,9 @@ class BatchFloor:
     It is the mean latency of steps in which nothing waited and slots had hardly anything to do, a low
     quantile of them. While there was no such step: one and a half times what a batch takes beside
     its slots, a low quantile of the steps in which nothing waited, and the least of all while there was
-    none of these either. So a floor never rises because records wait.
+    none of these either. A step of a job that is behind counts for none of these: more than a batch
+    waits, or records are older than two batches, so that they waited where nobody counts them. So a
+    floor never rises because records wait.
 
     References
     ----------
@@ -43,7 +45,14 @@ class BatchFloor:
         self._last_ms: float | None = None
         self._busy_s = 0.0
 
-    def add(self, started_ms: float, latency_s: float | None, busy_s: float, waiting: bool) -> None:
+    def add(
+        self,
+        started_ms: float,
+        latency_s: float | None,
+        busy_s: float,
+        waiting: bool,
+        behind: bool = False,
+    ) -> None:
         """Take a committed step into account.
 
         Parameters
@@ -56,11 +65,13 @@ class BatchFloor:
             How long the slowest slot took.
         waiting : bool
             Whether records waited before the step or after it.
+        behind : bool
+            Whether more records wait after the step than it served, in backlog and source together.
         """
         self._steps += 1
         last_ms, self._last_ms = self._last_ms, started_ms
         before_s, self._busy_s = self._busy_s, busy_s
-        if last_ms is None or self._steps <= _WARM_STEPS:
+        if last_ms is None or self._steps <= _WARM_STEPS or behind:
             return
         period_s = (started_ms - last_ms) / 1e3
         beside_s = max(0.0, period_s - before_s)
@@ -68,7 +79,7 @@ class BatchFloor:
         if not waiting:
             self._beside_s.append(beside_s)
         if latency_s is not None and not waiting and period_s > 0.0:
-            self._measured.add(latency_s, busy_s / period_s)
+            self._measured.add(latency_s, busy_s / period_s, period_s=period_s)
 
     @property
     def value_s(self) -> float:

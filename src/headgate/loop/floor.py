@@ -14,6 +14,10 @@ _SHARE = 0.1
 _QUEUED = 3.0
 """Least latencies of arrivals that may wait in a job that is idle. Chosen, not tuned."""
 
+_PERIODS = 2.0
+"""Batch periods that a record of a job that keeps up may take: it waits for one batch and is served in
+the next. A record that is older had been waiting before."""
+
 _CYCLES = 128
 """How many nearly idle cycles are remembered: a slower engine becomes the new floor after them."""
 
@@ -23,7 +27,8 @@ class Floor:
 
     A micro-batch makes a record wait for the next batch and then for the batch's fixed cost, about
     1.5 batch periods in all, however small the load. A bound is judged above that floor, or else no
-    job would ever look healthy enough to give a slot back.
+    job would ever look healthy enough to give a slot back. Only a job that keeps up shows it: a cycle
+    whose records are older than two periods, or of which more wait than come in that time, is left out.
 
     `value_s` is the floor in seconds, 0 until a nearly idle cycle was seen; `least_s` the least latency
     of any cycle.
@@ -34,7 +39,13 @@ class Floor:
         self.value_s = 0.0
         self.least_s = math.inf
 
-    def add(self, latency_s: float, utilisation: float, waiting_s: float = 0.0) -> None:
+    def add(
+        self,
+        latency_s: float,
+        utilisation: float,
+        waiting_s: float = 0.0,
+        period_s: float = math.inf,
+    ) -> None:
         """Take one cycle into account.
 
         Parameters
@@ -46,7 +57,11 @@ class Floor:
         waiting_s : float
             Seconds of arrivals that wait. In an idle job they wait as long as the latency is; where
             it is several times the least one seen, records queue, and the cycle says nothing.
+        period_s : float
+            From the beginning of the batch before to that of this one, in seconds.
         """
+        if max(latency_s, waiting_s) > _PERIODS * period_s:
+            return
         self.least_s = min(self.least_s, latency_s)
         if waiting_s > _QUEUED * self.least_s:
             return

@@ -138,6 +138,8 @@ class ControlLoop:
         self._paths = paths_of(tuple(operators), self._parents)
         self._split = None if end_to_end_s is None else BoundSplit(self._paths, end_to_end_s)
         self._last_rule = ""
+        self._cycle_s: float | None = None
+        self._period_s = 0.0
         self._operators = {
             name: _Operator(
                 settings,
@@ -153,6 +155,8 @@ class ControlLoop:
 
     def cycle(self, time_s: float) -> Decision:
         """Run one cycle at `time_s`, seconds since the start of the job; return the decision."""
+        self._period_s = 0.0 if self._cycle_s is None else time_s - self._cycle_s
+        self._cycle_s = time_s
         for name, samples in self._source.collect().items():
             examiner = self._operators[name].examiner
             for sample in samples:
@@ -292,7 +296,11 @@ class ControlLoop:
                 rate = float(view.group_rate.sum())
                 waiting_s = float(view.backlog.sum()) / rate - view.window_s if rate else 0.0
                 operator.floor.add(
-                    float(latency_s.mean()), float(view.utilisation.max()), waiting_s
+                    float(latency_s.mean()),
+                    float(view.utilisation.max()),
+                    waiting_s,
+                    # where cycles come more often than windows, a window is what is seen of a batch
+                    max(self._period_s, view.window_s),
                 )
         return view
 

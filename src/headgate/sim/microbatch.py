@@ -379,9 +379,11 @@ class MicroBatchEngine:
         first = {name: op for name, op in self.operators.items() if not op.model.parents}
         out = np.concatenate([outputs[name] for name in first])
         latency_s = float((out[:, 0] - out[:, 1]).mean()) if len(out) else None
-        waited, self._left = self._left, any(op.queues.held for op in first.values())
+        left = sum(op.queues.held for op in first.values())
+        waited, self._left = self._left, left > 0
         busy_s = max(op.busy_s for op in self.operators.values())
-        self._floor.add(begin_s * 1e3, latency_s, busy_s, waited or self._left)
+        behind = left > len(out)
+        self._floor.add(begin_s * 1e3, latency_s, busy_s, waited or self._left, behind)
 
     def finish(self) -> None:
         """End the run: take in what came after the last boundary, to be counted as waiting."""

@@ -138,7 +138,7 @@ class Controller:
     ) -> None:
         self._config = config
         self._unread: Callable[[], float] = lambda: 0.0
-        self._behind = False
+        self._unread_records = 0.0
         self._began_s = time.monotonic()
         self._changes = changes
         self._cores = cores
@@ -350,7 +350,7 @@ class Controller:
             self._loop.slot_failed(operator, self._metrics.slot_id(operator, slot))
 
     def _on_unread(self, reports: Sequence[Report], records: float) -> None:
-        self._behind = records > 0.0
+        self._unread_records = records
         self._metrics.wait_at_sources(self._entrances, reports, records)
 
     def _on_committed(
@@ -372,8 +372,9 @@ class Controller:
             latency_ms / records / 1e3 if records else None,
             busy_s(reports, self._cores.at_once()),
             # what shares have merged waits a step for their owner in every step: that is no backlog
-            self._behind
+            self._unread_records > 0.0
             or any(r.waiting_records or sum(r.taken.values()) > r.merged_rows for r in first),
+            self._unread_records + sum(r.waiting_records for r in first) > records,
         )
         given_s = self._config.floor_s
         floor_s = self._floor.value_s if given_s is None else given_s
