@@ -88,8 +88,8 @@ def tenths(listed: Sequence[Mutant]) -> list[list[Mutant]]:
     return hands
 
 
-def tenth_of_commit(root: Path) -> tuple[int, str]:
-    """Return which tenth a commit runs, and why: the next commit has the next one."""
+def number_of_commit(root: Path) -> tuple[int, str]:
+    """Return the number that says what a commit tries, and its meaning: the next commit has the next."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(
@@ -100,8 +100,8 @@ def tenth_of_commit(root: Path) -> tuple[int, str]:
     try:
         if git("rev-parse", "--is-shallow-repository") == "false":
             count = int(git("rev-list", "--count", "HEAD"))
-            return count % TENTHS, f"commit number {count}"
+            return count, f"commit number {count}"
     except (OSError, subprocess.CalledProcessError):
         pass  # not a checkout
     day = datetime.datetime.now(datetime.UTC).timetuple().tm_yday
-    return day % TENTHS, f"day {day} of the year"
+    return day, f"day {day} of the year"
