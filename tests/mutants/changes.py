@@ -223,7 +223,10 @@ class _Finder:
         if isinstance(name, ast.Name) and name.id in _NAMES:
             yield self._change(name, "swap", _NAMES[name.id])
         elif isinstance(name, ast.Attribute) and name.attr in _NAMES:
-            yield self._change(name, "swap", f"{self._text(name.value)}.{_NAMES[name.attr]}")
+            end = self._end(name)
+            yield self._piece(
+                name.end_lineno or name.lineno, "swap", end - len(name.attr), end, _NAMES[name.attr]
+            )
         arguments = [*node.args, *node.keywords]
         for keyword in node.keywords:
             if keyword.arg is None or _is_text(keyword.value):

@@ -1,10 +1,9 @@
 """Records which tests run which lines of headgate, and tells which tests should notice a change.
 
-A recording is one run of the tests under coverage.py with a context for each test. There are two: of the
-tests that need no JVM, which is made again once a file has changed, and of those on Spark, which takes
-as long as they do and is therefore made only when asked for. The lines of an older recording are found
-again by comparing its sources with those of today. Without a recording on Spark, tests are chosen by
-the names that stand in them.
+A recording is a run of tests under coverage.py with a context for each test, made of each file of tests
+once and again when that file has changed. The lines of an older recording are found again by comparing
+its sources with those of today. The tests on Spark take as long as they do, so they are recorded only
+when asked for; without that, tests on Spark are chosen by the names that stand in them.
 
 This file is also the plugin of pytest that records.
 """
@@ -25,7 +24,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import coverage
 import pytest
@@ -39,17 +37,18 @@ TEST_LIMIT_S = 60
 
 _BLIND = ("tests/tidy/", "tests/laws/test_migration_mutants.py", "lab/tests/dataflow/test_mutants.py")
 """Tests that read the sources of the checkout, and so see no mutant."""
-_KINDS = ("unit", "spark")
 
 
-def digest() -> str:
-    """Return a digest of all files that a recording depends on."""
-    found = hashlib.sha256()
-    for top in ("src", "tests", "lab", "conftest.py"):
-        for path in sorted((ROOT / top).rglob("*.py")) or [ROOT / top]:
-            if "__pycache__" not in path.parts and path.parent.name != "mutants":
-                found.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
-    return found.hexdigest()
+def _test_files(kind: str) -> dict[str, str]:
+    """Return the digests of the files of tests that are recorded, by their names."""
+    tops = ("tests", "lab/tests") if kind == "unit" else ("tests/spark",)
+    paths = {path for top in tops for path in (ROOT / top).rglob("test_*.py")}
+    names = {str(path.relative_to(ROOT)): path for path in paths}
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in sorted(names.items())
+        if not name.startswith((*_BLIND, "lab/tests/spark/"))
+    }
 
 
 # --- The plugin ---------------------------------------------------------------------------------------
@@ -62,7 +61,7 @@ class Recorder:
         self._kind = kind
         self._data = data
         self._seconds: dict[str, float] = {}
-        self._known = set(_read("unit")["seconds"]) if kind == "spark" else set()
+        self._known = set(Recordings("unit").seconds) if kind == "spark" else set()
         self._coverage = coverage.Coverage(
             data_file=str(data), source=[str(ROOT / "src" / "headgate")], config_file=False
         )
@@ -118,14 +117,61 @@ def pytest_configure(config: pytest.Config) -> None:
 # --- Recordings ---------------------------------------------------------------------------------------
 
 
+class Recordings:
+    """What was recorded of one kind of tests, each file of tests as it is now."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._files = _test_files(kind)
+        self._read = [json.loads(path.read_text()) for path in sorted(PLACE.glob(f"{kind}-*.json"))]
+        self._data: list[coverage.CoverageData] = []
+        self.seconds: dict[str, float] = {}
+        self.missing = set(self._files)
+        for path in sorted(PLACE.glob(f"{kind}-*.json")):
+            data = coverage.CoverageData(str(path.with_suffix(".coverage")))
+            data.read()
+            self._data.append(data)
+        for read in self._read:
+            same = {name for name, known in read["files"].items() if self._files.get(name) == known}
+            self.missing -= same
+            self.seconds |= {t: s for t, s in read["seconds"].items() if t.partition("::")[0] in same}
+
+    def running(self, file: str, lines: range, text: str) -> set[str]:
+        """Return the tests that run lines of a file of the sources."""
+        found: set[str] = set()
+        for number, read in enumerate(self._read):
+            if file not in read["sources"]:
+                continue
+            line_of = _lines_of(read["sources"][file], text)
+            by_line = self._by_line(number, file)
+            for line in lines:
+                found.update(by_line.get(line_of.get(line, 0), ()))
+        return found & self.seconds.keys()
+
+    @functools.cache  # noqa: B019 - lives as long as the program
+    def _by_line(self, number: int, file: str) -> dict[int, list[str]]:
+        return self._data[number].contexts_by_lineno(str(ROOT / "src" / "headgate" / file))
+
+
+@functools.cache
+def _lines_of(old: str, new: str) -> dict[int, int]:
+    """Return the line of an older text that each line of a text was."""
+    matcher = difflib.SequenceMatcher(None, old.splitlines(), new.splitlines(), autojunk=False)
+    return {
+        block.b + i + 1: block.a + i + 1
+        for block in matcher.get_matching_blocks()
+        for i in range(block.size)
+    }
+
+
 def record(kind: str, jobs: int) -> None:
-    """Run the tests of a kind and keep which lines each of them ran."""
+    """Run the files of tests of a kind that changed, and keep which lines each test ran."""
     PLACE.mkdir(exist_ok=True)
-    for path in PLACE.glob(f"{kind}-*"):
+    files = {name: known for name, known in _test_files(kind).items() if name in Recordings(kind).missing}
+    for path in PLACE.glob(f"{kind}-*.part*"):
         path.unlink()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "covering", "-p", "no:cacheprovider"]
-    command += ["tests", "lab/tests"] if kind == "unit" else ["tests/spark", "-m", "spark"]
-    command += ["-n", str(jobs), "--no-header", "--tb=line"]
+    command += ["-n", str(jobs), "--no-header", "--tb=line", *files]
     command += ["--dist", "loadfile", "--no-loadscope-reorder"] if kind == "spark" else []
     environment = os.environ | {
         "HEADGATE_RECORDS": kind,
@@ -134,7 +180,8 @@ def record(kind: str, jobs: int) -> None:
     }
     if kind == "unit":
         environment["JAVA_HOME"] = "/nonexistent"  # a test that starts Spark fails at once
-    texts, known = sources(ROOT), digest()
+    texts = sources(ROOT)
+    name = f"{kind}-{int(time.time())}"
     with (PLACE / f"{kind}.log").open("wb") as log:
         subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False)
     parts = sorted(PLACE.glob(f"{kind}-*.part"))
@@ -142,31 +189,17 @@ def record(kind: str, jobs: int) -> None:
         msg = f"no test was recorded; see {PLACE / f'{kind}.log'}"
         raise RuntimeError(msg)
     seconds: dict[str, float] = {}
-    data = coverage.CoverageData(str(PLACE / f"{kind}.coverage"))
-    data.erase()
+    data = coverage.CoverageData(str(PLACE / f"{name}.coverage"))
     for part in parts:
         read = coverage.CoverageData(str(part))
         read.read()
         data.update(read)
         seconds |= json.loads(part.with_suffix(".seconds").read_text())
     data.write()
-    kept = {"digest": known, "seconds": seconds, "sources": texts}
-    (PLACE / f"{kind}.json").write_text(json.dumps(kept))
-    for path in PLACE.glob(f"{kind}-*"):
+    kept = {"files": files, "seconds": seconds, "sources": texts}
+    (PLACE / f"{name}.json").write_text(json.dumps(kept))
+    for path in [*parts, *(part.with_suffix(".seconds") for part in parts)]:
         path.unlink()
-
-
-def _read(kind: str) -> dict[str, Any]:
-    path = PLACE / f"{kind}.json"
-    if not path.exists():
-        return {"digest": "", "seconds": {}, "sources": {}}
-    read: dict[str, Any] = json.loads(path.read_text())
-    return read
-
-
-def is_fresh(kind: str) -> bool:
-    """Return whether a recording is of the files as they are."""
-    return bool(_read(kind)["digest"] == digest())
 
 
 # --- Units of the sources, and who names whom ---------------------------------------------------------
@@ -182,6 +215,10 @@ class Unit:
     defines: frozenset[str]
     names: frozenset[str]
     is_function: bool
+
+
+def _module(file: str) -> str:
+    return "headgate." + file.removesuffix(".py").replace("/", ".")
 
 
 def _units(file: str, text: str) -> Iterator[Unit]:
@@ -230,7 +267,7 @@ class Covering:
 
     def __init__(self, texts: dict[str, str]) -> None:
         self._texts = texts
-        self._read = {kind: _read(kind) for kind in _KINDS}
+        self._recordings = {kind: Recordings(kind) for kind in ("unit", "spark")}
         self._units = {file: tuple(_units(file, text)) for file, text in texts.items()}
         self._naming: dict[str, list[Unit]] = defaultdict(list)
         for units in self._units.values():
@@ -242,19 +279,13 @@ class Covering:
 
     def seconds(self, kind: str, test: str) -> float:
         """Return how long a test took when it was recorded."""
-        seconds = self._read[kind]["seconds"].get(test, 0.0)
-        return float(seconds)
-
-    def is_recorded(self, kind: str) -> bool:
-        """Return whether there is a recording."""
-        return bool(self._read[kind]["seconds"])
+        return self._recordings[kind].seconds.get(test, 0.0)
 
     def as_python(self, change: Change) -> bool:
         """Return whether kernels must run as Python, so that none compiled before is taken."""
         if change.file in self.compiled:
             return True
-        module = "headgate." + change.file.removesuffix(".py").replace("/", ".")
-        imported = any(f"from {module} import" in self._texts[file] for file in self.compiled)
+        imported = any(f"from {_module(change.file)} import" in self._texts[file] for file in self.compiled)
         return imported and self._unit(change) is not None and not self._unit(change).is_function
 
     def tests(self, kind: str, change: Change) -> list[str]:
@@ -274,39 +305,43 @@ class Covering:
         later = set().union(*(self._running(kind, u.file, u.first, u.last) for u in far), set())
         return self._sorted(kind, first) + self._sorted(kind, later - first)
 
-    def named(self, change: Change, most: int = 6) -> list[str]:
-        """Return files of tests on Spark that name what a change is in, or else who imports it."""
+    def named(self, change: Change, *, on_spark: bool, most: int = 6) -> list[str]:
+        """Return files of tests that name what a change is in, or else those that import it."""
         unit = self._unit(change)
-        public = {name for u in self._units[change.file] for name in u.defines if name[:1] != "_"}
-        defined = public | (set() if unit is None else set(unit.defines))
-        module = "headgate." + change.file.removesuffix(".py").replace("/", ".")
-        modules, seen = {module}, {module}
+        defined = {n for u in self._units[change.file] for n in u.defines if not n.startswith("_")}
+        names = {n: re.compile(rf"\b{n}\b") for n in defined | (unit.defines if unit else set())}
         texts = {
             str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-            for path in (ROOT / "tests" / "spark").glob("test_*.py")
+            for path in (ROOT / "tests").rglob("test_*.py")
+            if (path.parent.name == "spark") == on_spark
         }
+        modules = seen = {_module(change.file)}
         found: list[str] = []
         while modules and len(found) < most:
             marks = [re.compile(rf"{re.escape(m)}\b") for m in sorted(modules)]
-            score = {
-                test: (any(mark.search(text) for mark in marks), sum(bool(re.search(rf"\b{n}\b", text)) for n in defined))
+            scores = {
+                test: (
+                    any(mark.search(text) for mark in marks),
+                    sum(bool(name.search(text)) for name in names.values()),
+                )
                 for test, text in texts.items()
-                if test not in found
+                if test not in found and not test.startswith(_BLIND)
             }
-            here = sorted((t for t in score if any(score[t])), key=lambda t: ([-int(s) for s in score[t]], len(texts[t]), t))
+            here = [test for test, score in scores.items() if any(score)]
+            here.sort(key=lambda test: (*(-int(n) for n in scores[test]), len(texts[test]), test))
             found += here[: most - len(found)]
-            defined = set()  # of the file itself only
+            names = {}  # only what the file itself defines
             modules = {
-                "headgate." + file.removesuffix(".py").replace("/", ".")
+                _module(file)
                 for file, text in self._texts.items()
-                if any(f"from {m} import" in text for m in modules)
+                if any(f"from {module} import" in text for module in modules)
             } - seen
-            seen |= modules
+            seen = seen | modules
         return found
 
     def _sorted(self, kind: str, tests: Iterable[str]) -> list[str]:
-        seconds = self._read[kind]["seconds"]
-        return sorted((t for t in tests if t in seconds), key=lambda test: (seconds[test], test))
+        seconds = self._recordings[kind].seconds
+        return sorted(tests, key=lambda test: (seconds[test], test))
 
     def _unit(self, change: Change) -> Unit | None:
         holding = [u for u in self._units[change.file] if u.first <= change.line <= u.last]
@@ -331,31 +366,5 @@ class Covering:
         return near, far
 
     def _running(self, kind: str, file: str, first: int, last: int) -> set[str]:
-        by_line, line_of = self._lines(kind, file)
-        found: set[str] = set()
-        for line in range(first, last + 1):
-            found.update(by_line.get(line_of.get(line, 0), ()))
-        return found - {""}
-
-    @functools.cache  # noqa: B019 - lives as long as the program
-    def _lines(self, kind: str, file: str) -> tuple[dict[int, list[str]], dict[int, int]]:
-        """Return tests of each recorded line, and the recorded line of each line of today."""
-        old, new = self._read[kind]["sources"].get(file), self._texts[file]
-        if old is None:
-            return {}, {}
-        by_line = self._data(kind).contexts_by_lineno(str(ROOT / "src" / "headgate" / file))
-        if old == new:
-            return by_line, {line: line for line in range(1, len(new.splitlines()) + 1)}
-        matcher = difflib.SequenceMatcher(None, old.splitlines(), new.splitlines(), autojunk=False)
-        line_of = {
-            block.b + i + 1: block.a + i + 1
-            for block in matcher.get_matching_blocks()
-            for i in range(block.size)
-        }
-        return by_line, line_of
-
-    @functools.cache  # noqa: B019 - as above
-    def _data(self, kind: str) -> coverage.CoverageData:
-        data = coverage.CoverageData(str(PLACE / f"{kind}.coverage"))
-        data.read()
-        return data
+        lines = range(first, last + 1)
+        return self._recordings[kind].running(file, lines, self._texts[file])

@@ -70,7 +70,7 @@ class Forks:
         Parameters
         ----------
         tests : dict
-            How many seconds each may take, by name.
+            How many seconds each may take, by name; of a file, each of its tests.
         limit_s : float
             No test begins after so many seconds.
         jit : bool
@@ -103,10 +103,15 @@ class Watcher:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave the tests that were asked for, shortest first."""
-        by_name = {item.nodeid: item for item in items}
-        items[:] = [by_name[name] for name in self._tests if name in by_name]
+        by_name: dict[str, list[pytest.Item]] = {}
         for item in items:
-            item.add_marker(pytest.mark.timeout(self._tests[item.nodeid]), append=False)
+            for name in (item.nodeid, item.nodeid.partition("::")[0]):
+                by_name.setdefault(name, []).append(item)
+        items.clear()
+        for name, limit_s in self._tests.items():
+            for item in by_name.get(name, ()):
+                item.add_marker(pytest.mark.timeout(limit_s), append=False)
+                items.append(item)
 
     def pytest_runtest_setup(self, item: Any) -> None:
         """Begin no test after the limit."""
@@ -145,13 +150,15 @@ def _in_fork(asked: dict[str, Any], out: int) -> None:
         os.dup2(nothing, stream)
     watcher = Watcher(asked["tests"], asked["limit_s"])
     files = list(dict.fromkeys(name.partition("::")[0] for name in asked["tests"]))
-    # A kernel as Python may warn where compiled code does not; nobody asks for that here.
     arguments = ["-x", "-q", "--thorough", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
-    code = 3
-    with contextlib.suppress(BaseException):
-        code = pytest.main(arguments, plugins=[watcher])
-    if watcher.found["outcome"] == "not run" and code not in (0, 1, 2, 5):
-        watcher.found.update(outcome="killed", at_once=True, evidence=f"pytest ended with {code}")
+    # hypothesis is loaded, and nobody needs its assertions rewritten
+    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    try:
+        said = f"pytest ended with {pytest.main(arguments, plugins=[watcher])!r}"
+    except BaseException as error:
+        said = repr(error)
+    if watcher.found["outcome"] == "not run" and "ExitCode" not in said:
+        watcher.found.update(outcome="killed", at_once=True, evidence=said)
     os.write(out, json.dumps(watcher.found).encode())
     os._exit(0)
 

@@ -2,7 +2,7 @@
 
 To add one: a table ``[["file below src/headgate"]]`` (of the laboratory ``headgate_lab/...``) in the list
 that fits, with the fields of `Mutant`; then ``make mutants ARGS="--only word"``. Name the smallest test
-that fails, and none on Spark if another does: each tenth has room for two. A line of the sources that
+that fails, and none on Spark if another does: each part has room for one. A line of the sources that
 changes takes its mutants along; one that no longer applies is an error.
 """
 
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TENTHS = 10
+PARTS = 20
+"""Of the lists; each commit runs one."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,12 @@ def applied(mutant: Mutant, text: str) -> str:
     return changed
 
 
-def tenths(listed: Sequence[Mutant]) -> list[list[Mutant]]:
-    """Deal mutants out to ten hands, those on Spark and the others each in turn."""
-    hands: list[list[Mutant]] = [[] for _ in range(TENTHS)]
+def parts(listed: Sequence[Mutant]) -> list[list[Mutant]]:
+    """Deal mutants out to hands, those on Spark and the others each in turn."""
+    hands: list[list[Mutant]] = [[] for _ in range(PARTS)]
     for kind in (True, False):
         for index, mutant in enumerate(m for m in listed if m.spark == kind):
-            hands[index % TENTHS].append(mutant)
+            hands[index % PARTS].append(mutant)
     return hands
 
 
