@@ -191,6 +191,7 @@ def main(
     only: str,
     jobs: int,
     spark: bool,
+    record_spark: bool,
     within_s: float | None,
     as_json: bool,
 ) -> int:
@@ -211,6 +212,8 @@ def main(
     if missing and within_s is None:
         note(f"recording which tests run which lines, of {missing} files of tests")
         record("unit", jobs)
+    if record_spark:
+        record("spark", 1)
     chosen = {
         file: text
         for file, text in texts.items()

@@ -185,6 +185,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of the draw; empty: the number of this commit")
     parser.add_argument("--no-spark", action="store_true", help="draw none that only Spark can show")
     parser.add_argument(
+        "--record-spark", action="store_true", help="first record the tests on Spark: very long"
+    )
+    parser.add_argument(
         "--within", type=float, metavar="S", help="of those drawn, begin none after so many seconds"
     )
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8))
@@ -201,6 +204,7 @@ def main() -> int:
             only=options.only or "",
             jobs=options.jobs,
             spark=not options.no_spark,
+            record_spark=options.record_spark,
             within_s=options.within,
             as_json=options.json,
         )
