@@ -38,10 +38,11 @@ run: setup ## the demonstration: NEXMark Q5 scaled 2 -> 4 -> 3 while it runs, an
 kafka: setup ## clicks from Kafka to Kafka exactly once, with a broker of its own, scaled 2 -> 4 -> 3, verified
 	@$(JAVA) $(HEADGATE) run kafka-clicks --rate 1000 --duration 60s --slots 2 --scale-at 20s=4 --scale-at 40s=3 --slo "mean < 5 s over 5 s" --policy static --verify $(ARGS)
 
-test: setup ## all tests, quick ones first, and a tenth of the mutants
+test: setup ## all tests, quick ones first, a twentieth of the listed mutants, and ten drawn by lot
 	@$(JAVA) $(PYTEST) -m "not spark and not slow" -n auto $(ARGS)
 	@$(JAVA) $(PYTEST) -m "spark or slow" $(TWO) $(ARGS)
-	@$(JAVA) $(MUTANTS) --tenth
+	@$(JAVA) $(MUTANTS) --part
+	@$(MUTANTS) --drawn 10 --no-spark --within 60
 
 check: setup ## lint, format, types and layers
 	@.venv/bin/python -m ruff check .
@@ -63,13 +64,14 @@ spark: setup ## the tests that need Spark
 laws: setup ## the property tests, with many more examples
 	@HYPOTHESIS_PROFILE=laws $(PYTEST) tests/operators tests/core tests/state tests/workloads tests/control tests/laws tests/migration lab/tests/dataflow lab/tests/workloads -m "not spark" -n auto $(ARGS)
 
-mutants: setup ## break one line at a time and see that its test fails; ARGS="--only word", "--tenth 3"
+mutants: setup ## break one line at a time and see that its test fails; ARGS="--only word", "--part 3", "--drawn 200 --seed 7"
 	@$(JAVA) $(MUTANTS) $(ARGS)
 
-thorough: setup ## all tests with all their cases, and all mutants
+thorough: setup ## all tests with all their cases, all listed mutants, and 200 drawn by lot
 	@$(JAVA) $(PYTEST) --thorough -m "not spark and not slow" -n auto
 	@$(JAVA) $(PYTEST) --thorough -m "spark or slow" $(TWO)
 	@$(JAVA) $(MUTANTS)
+	@$(JAVA) $(MUTANTS) --drawn 200
 
 bench: setup ## the benchmarks, side by side in one run
 	@$(JAVA) $(HEADGATE) bench $(ARGS)
@@ -92,6 +94,6 @@ lock: ## write the lock files again (needs uv; UPGRADE=--upgrade takes newer ver
 	@for minor in 4.1 4.2; do $(COMPILE) --no-deps requirements/spark-$$minor.in -o requirements/spark-$$minor.lock; done
 
 clean: ## remove .venv and what the tools leave behind
-	@rm -rf .venv .spark build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
+	@rm -rf .venv .spark build dist .mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
 	@find src lab tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	@rm -rf src/*.egg-info lab/src/*.egg-info

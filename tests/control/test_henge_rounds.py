@@ -175,6 +175,20 @@ def test_slots_changed_by_hand_restart_the_wait() -> None:
     assert cluster.actions[1][0] == seen_s + 60.0
 
 
+def test_what_was_measured_before_a_change_by_hand_does_not_settle_an_action() -> None:
+    """Without a time to settle two readings that are alike decide; both are of after the change."""
+    jobs = {"a": Job(constant(5.0)), "b": Job(constant(0.5))}
+    cluster = Cluster(jobs, parameters({"settle_s": 0.0}))
+    cluster.until_action()
+    assert cluster.henge.judging == ("a",)
+    for _ in range(4):
+        cluster.jobs["b"].slots += 1
+        cluster.round()
+        assert cluster.henge.judging == ("a",)
+    cluster.round()
+    assert "a" in cluster.henge.indicators.blacklisted
+
+
 def test_a_job_that_gains_less_than_five_percent_is_passed_over_for_an_hour() -> None:
     #  a gains 4 % and keeps its slots; b is helped meanwhile; after an hour it is a's turn again.
     stuck = Job(lambda slots: 2.0 / 1.04 if slots > 1 else 2.0, priority=20.0)

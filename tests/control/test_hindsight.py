@@ -147,6 +147,17 @@ def test_a_steady_load_gets_few_slots_and_is_left_alone() -> None:
     assert world.late_share(60.0) == 0.0
 
 
+def test_a_leap_follows_the_last_two_seconds_and_not_the_last_four() -> None:
+    rules = Rules(8, 1.0, 1e3, 0.1)
+    lean = [i for i, rule in enumerate(rules.all) if rule.lean and rule.rung == 1.0]
+    for number in range(100):
+        busy_s = 0.1 if number < 70 else 0.5  # for three seconds five slots are busy
+        wanted, leap = rules.wanted(number * 0.1, 0.1, busy_s, 1e4 * busy_s)
+    least = leap[lean].min()
+    assert least == pytest.approx(5.0 * (1.0 + rules.spare), rel=0.01)
+    assert wanted[lean].min() < least
+
+
 @pytest.mark.jit
 def test_a_leap_takes_one_change_and_is_hardly_late() -> None:
     world = World(Unified(), lambda s: even(250.0 if s < 60.0 else 900.0)).run(70.0)
@@ -204,6 +215,7 @@ def test_what_waits_is_load() -> None:
     decision = policy.decide(seen(1.0, it=waiting))
     assert decision.changes["it"].assignment.slots >= 14
     assert "28898 records wait" in decision.reason
+    assert decision.rule
     assert not Unified().decide(seen(1.0, it=operator))
 
 

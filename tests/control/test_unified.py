@@ -10,6 +10,7 @@ from headgate.control.decision import Decision
 from headgate.control.estimators.trend import Trend
 from headgate.control.observation import OperatorView
 from headgate.control.policies.unified import Unified
+from headgate.core.errors import ConfigError
 
 
 def test_a_trend_needs_half_its_time_and_is_bounded() -> None:
@@ -93,3 +94,9 @@ def test_every_decision_is_one_that_can_be_carried_out(operator: OperatorView) -
         for second in range(4):
             observation = seen(float(second), it=operator)
             check(observation, policy.decide(observation))
+
+
+@pytest.mark.parametrize("goal", [1.0, 1.5, 2.0, -0.1])
+def test_a_goal_that_no_rule_could_be_chosen_for_is_refused(goal: float) -> None:
+    with pytest.raises(ConfigError, match=rf"unified.*goal={goal:g}"):
+        Unified(goal=goal)

@@ -2,7 +2,7 @@
 
 To add one: a table ``[["file below src/headgate"]]`` (of the laboratory ``headgate_lab/...``) in the list
 that fits, with the fields of `Mutant`; then ``make mutants ARGS="--only word"``. Name the smallest test
-that fails, and none on Spark if another does: each tenth has room for two. A line of the sources that
+that fails, and none on Spark if another does: each part has room for one. A line of the sources that
 changes takes its mutants along; one that no longer applies is an error.
 """
 
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TENTHS = 10
+PARTS = 20
+"""Of the lists; each commit runs one."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +80,17 @@ def applied(mutant: Mutant, text: str) -> str:
     return changed
 
 
-def tenths(listed: Sequence[Mutant]) -> list[list[Mutant]]:
-    """Deal mutants out to ten hands, those on Spark and the others each in turn."""
-    hands: list[list[Mutant]] = [[] for _ in range(TENTHS)]
+def parts(listed: Sequence[Mutant]) -> list[list[Mutant]]:
+    """Deal mutants out to hands, those on Spark and the others each in turn."""
+    hands: list[list[Mutant]] = [[] for _ in range(PARTS)]
     for kind in (True, False):
         for index, mutant in enumerate(m for m in listed if m.spark == kind):
-            hands[index % TENTHS].append(mutant)
+            hands[index % PARTS].append(mutant)
     return hands
 
 
-def tenth_of_commit(root: Path) -> tuple[int, str]:
-    """Return which tenth a commit runs, and why: the next commit has the next one."""
+def number_of_commit(root: Path) -> tuple[int, str]:
+    """Return the number that says what a commit tries, and its meaning: the next commit has the next."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(
@@ -100,8 +101,8 @@ def tenth_of_commit(root: Path) -> tuple[int, str]:
     try:
         if git("rev-parse", "--is-shallow-repository") == "false":
             count = int(git("rev-list", "--count", "HEAD"))
-            return count % TENTHS, f"commit number {count}"
+            return count, f"commit number {count}"
     except (OSError, subprocess.CalledProcessError):
         pass  # not a checkout
     day = datetime.datetime.now(datetime.UTC).timetuple().tm_yday
-    return day % TENTHS, f"day {day} of the year"
+    return day, f"day {day} of the year"

@@ -1,8 +1,9 @@
 """Break one line of headgate at a time and see that the test named for it fails.
 
     python tests/mutants/run.py               all of them
-    python tests/mutants/run.py --tenth       the tenth of this commit: what CI runs
+    python tests/mutants/run.py --part        the twentieth of this commit: what CI runs
     python tests/mutants/run.py --only drrs   those whose file, test or text has this word
+    python tests/mutants/run.py --drawn 200   lines drawn by lot in place of the lists, see drawn.py
 
 The lists beside this file say what is broken, and by which test that must be noticed. A mutant is
 *killed* if that test fails. It is *broken* itself if the test could not even begin: a name that is not
@@ -35,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mutants import TENTHS, Mutant, applied, read, tenth_of_commit, tenths
+from mutants import PARTS, Mutant, applied, number_of_commit, parts, read
 
 ROOT = Path(__file__).resolve().parents[2]
 TIME_LIMIT_S = 300
@@ -175,23 +176,46 @@ def main() -> int:
     """Try the chosen mutants; return 0 if all that must be killed were."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--tenth", nargs="?", type=int, const=-1, help="0 to 9; empty: this commit's"
+        "--part", nargs="?", type=int, const=-1, help="0 to 19; empty: this commit's"
     )
     parser.add_argument(
         "--only", metavar="WORD", help="mutants whose file, test or text has this word"
+    )
+    parser.add_argument("--drawn", type=int, metavar="N", help="N lines drawn by lot, any of them")
+    parser.add_argument("--seed", type=int, help="of the draw; empty: the number of this commit")
+    parser.add_argument("--no-spark", action="store_true", help="draw none that only Spark can show")
+    parser.add_argument(
+        "--record-spark", action="store_true", help="first record the tests on Spark: very long"
+    )
+    parser.add_argument(
+        "--within", type=float, metavar="S", help="of those drawn, begin none after so many seconds"
     )
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8))
     parser.add_argument("--json", action="store_true", help="print outcomes as JSON")
     options = parser.parse_args()
 
+    if options.drawn is not None:
+        # Only where it is asked for: the lists need no coverage.
+        import drawn  # noqa: PLC0415
+
+        return drawn.main(
+            options.drawn,
+            number_of_commit(ROOT)[0] if options.seed is None else options.seed,
+            only=options.only or "",
+            jobs=options.jobs,
+            spark=not options.no_spark,
+            record_spark=options.record_spark,
+            within_s=options.within,
+            as_json=options.json,
+        )
     listed = read()
     chosen = listed
-    if options.tenth is not None:
-        number, why = (
-            tenth_of_commit(ROOT) if options.tenth < 0 else (options.tenth % TENTHS, "as asked")
-        )
-        chosen = tenths(listed)[number]
-        note(f"tenth {number} of 0 to {TENTHS - 1} ({why}): {len(chosen)} of {len(listed)} mutants")
+    if options.part is not None:
+        asked = (options.part, "as asked")
+        number, why = number_of_commit(ROOT) if options.part < 0 else asked
+        number %= PARTS
+        chosen = parts(listed)[number]
+        note(f"part {number} of 0 to {PARTS - 1} ({why}): {len(chosen)} of {len(listed)} mutants")
     if options.only:
         chosen = [
             mutant

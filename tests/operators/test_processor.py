@@ -14,7 +14,7 @@ from headgate.core.errors import EngineError, UnsupportedQuery
 from headgate.operators.process import ProcessorOperator
 from headgate.operators.processor import Keyed, ProcessorSpec, State, TimeMode, Variable
 from headgate.operators.serve import serve
-from headgate.operators.spec import Kind, Leaf
+from headgate.operators.spec import NEVER_US, Kind, Leaf
 from headgate.operators.step import GROUP, RECORDS, GroupState, Request
 from headgate.operators.warm import warm
 from headgate.state.heap import HeapStore
@@ -294,10 +294,13 @@ def test_output_that_lacks_a_column_is_refused():
         (lambda s: s.put("tags", ZERO[:0], ONE), "1 rows of state came with 0 key positions"),
         (lambda s: s.put("tags", ZERO + 1, ONE), "for the key at 1, the call has 1 keys"),
         (lambda s: s.remove("tags", ZERO - 1, ONE), "for the key at -1, the call has 1 keys"),
+        (lambda s: s.remove("list", ZERO, ONE), 'state "list" is a list, whose entries have no name'),
     ],
 )
 def test_wrong_use_of_state_is_refused(call, message):
-    state = State((Variable("tags", *Latest.states["tags"]),), {"tags": Keyed(ZERO[:0], ONE)}, 1)
+    entry, values = Latest.states["tags"]
+    variables = (Variable("tags", entry, values), Variable("list", entry, values, ordered=True))
+    state = State(variables, {"tags": Keyed(ZERO[:0], ONE)}, 1)
     with pytest.raises(EngineError, match=message):
         call(state)
 
@@ -354,3 +357,37 @@ def test_the_identity_of_a_processor_names_its_state_whatever_the_order():
         False,
     ]
     assert ProcessorOperator(other).layout == ProcessorOperator(SPEC).layout
+
+
+def test_a_group_whose_entries_end_is_due_when_the_oldest_that_is_left_ends():
+    """Key a is written at 5,000 ms and key b at 5,500; both live for a second."""
+
+    class Brief(Latest):
+        states = STATES | {"count": (*STATES["count"], 1000)}
+
+    slots = Slots()
+    spec = ProcessorSpec(KEYS, OUTPUTS, Brief(), time_mode=TimeMode.PROCESSING)
+    slots.operator = ProcessorOperator(spec)
+    slots.store = HeapStore(slots.operator.layout.table)
+    group, due_us = group_of(("a", 1)), int(NEVER_US)
+    assert group_of(("e", 1)) == group
+
+    def serve_at(now_ms, rows):
+        nonlocal due_us
+        state = GroupState(slots.tokens[group], 0, due_us)
+        chain = slots.request([group]).chain
+        request = Request(
+            secrets.token_hex(16), 0, {group: state}, chain, timestamp_ms=now_ms
+        )
+        served = serve(slots.operator, slots.store, request, arriving(rows))
+        for section in served.sections.values():
+            slots.sections[group].append(section)
+            slots.tokens[group] = request.token
+        due_us = served.groups[group].due_us if group in served.groups else due_us
+        return due_us // 1000
+
+    assert serve_at(5000, [(("a", 1), 0, 1.0)]) == 6000
+    assert serve_at(5500, [(("e", 1), 0, 1.0)]) == 6000
+    assert serve_at(5900, []) == 6000
+    assert serve_at(6000, []) == 6500
+    assert serve_at(6500, []) == int(NEVER_US) // 1000

@@ -25,6 +25,7 @@ from headgate.journal import (
     Start,
 )
 from headgate.operators.counts import Binned, Counts
+from headgate.operators.spec import NEVER_US
 from headgate.spark.job.changes import Changes, Wanted
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Ran, Report
@@ -654,3 +655,9 @@ def test_a_request_that_cannot_be_read_is_noted_once(tmp_path):
     (told,) = job.of(ControlAct)
     assert (told.act, "cannot be read" in told.refused) == ("request", True)
     assert "cannot be read" in job.files.answer(request)["refused"]
+
+
+def test_an_operator_that_has_seen_nothing_has_no_rows_and_nothing_due():
+    state = OperatorState.fresh(2, 4)
+    assert (state.rows, state.emitted_us, state.steps, state.full_steps) == ([0] * 4, [0] * 4, [-1] * 4, [-1] * 4)
+    assert (state.due_us, state.waiting_rows(), state.changed_rows) == ([int(NEVER_US)] * 4, 0, None)

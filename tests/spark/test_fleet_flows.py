@@ -172,3 +172,22 @@ def test_a_record_that_is_turned_away_as_late_was_processed():
 )
 def test_offsets_are_as_far_apart_as_their_numbers(start, end, far):
     assert distance(start, end) == far
+
+
+def test_of_the_first_window_the_input_rate_is_what_arrived_by_how_long_its_batch_took():
+    # the batch took four seconds, and two seconds more than that have passed since what it read
+    window = Span(None, (read(0, 10.0, 14.0, op=(200, 200)),), 10.0, 16.0)
+    flows, per_s = flows_of(ONE, window, {}, SourceLag())
+    assert per_s == pytest.approx(200 / 4.0)
+    assert flows[0].sent == pytest.approx(200 + 50.0 * 2.0)
+
+
+@pytest.mark.parametrize(("rows", "shares"), [((300, 100), (0.75, 0.25)), ((0, 0), (0.5, 0.5))])
+def test_what_arrived_is_the_sources_by_the_rows_they_brought(rows, shares):
+    lag = SourceLag()
+    for n in range(1, 3):
+        lag.note(progress(n, ("", "", None, rows[0]), ("", "", None, rows[1])))
+    two = Graph((Entrance("op", 0, "sources of op", (0, 1)),), {})
+    flows, _ = flows_of(two, span(*[read(n, float(n), n + 0.5, op=(100, 80)) for n in range(3)]), {}, lag)
+    executed = sum(flow.executed for flow in flows)
+    assert tuple(flow.executed / executed for flow in flows) == pytest.approx(shares)

@@ -14,6 +14,7 @@ from headgate.core.errors import ConfigError, EngineError, EngineGone
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Intent, Metric, Utility
 from headgate.spark.fleet import fleet as fleets
+from headgate.spark.fleet import member as members
 from headgate.spark.fleet import taking
 from headgate.spark.fleet.flows import Graph
 from headgate.spark.fleet.member import JobState, Member
@@ -459,3 +460,37 @@ def test_a_job_is_shown_with_the_fewest_slots_that_its_user_allows(monkeypatch):
     )
     probe.around(None, driver)
     assert probe.operators()["op"].slots_min == 2
+
+
+@pytest.mark.parametrize(
+    ("progress", "looks"),
+    [
+        ([(0, False), (1, False), (1, True)], 3),  # the first batch is over and nothing follows
+        ([(0, False), (1, False), (2, False)], 3),  # or the second has begun
+        ([(0, True), (0, True), (1, True)], 3),  # idle before any batch is not done
+    ],
+)
+def test_the_next_job_starts_after_the_first_batch_of_the_one_before(monkeypatch, progress, looks):
+    clock = SimpleNamespace(now=0.0, sleeps=[])
+    clock.monotonic = lambda: clock.now
+
+    def sleep(seconds):
+        clock.now += seconds
+        clock.sleeps.append(seconds)
+
+    clock.sleep = sleep
+    monkeypatch.setattr(members, "time", clock)
+    member = member_of(lambda: None)
+    member.query._progress = lambda: progress[len(clock.sleeps)]
+    member.await_first_batch(60.0)
+    assert len(clock.sleeps) == looks - 1
+
+    member.query._progress = lambda: (1, False)
+    began_s = clock.now
+    member.await_first_batch(5.0)
+    assert 5.0 <= clock.now - began_s <= 6.0  # no longer than it is told
+
+    member.query.isActive = False
+    began_s = clock.now
+    member.await_first_batch(5.0)
+    assert clock.now == began_s

@@ -127,6 +127,13 @@ def machine(path: Path, work: FakeWork, offsets: dict[int, list[str]]) -> StepMa
     return made
 
 
+def test_a_machine_that_is_closed_hears_of_no_tick(tmp_path: Path) -> None:
+    work = FakeWork()
+    work.intake.close = lambda: work.did.append("closed")
+    machine(tmp_path, work, {}).close()
+    assert work.did == ["closed"]
+
+
 def test_a_step_is_committed_before_its_sink_has_it_and_a_quiet_batch_is_none(
     tmp_path: Path,
 ) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.core.errors import ConfigError, EngineError
-from headgate.spark.step import merge_rows
+from headgate.core.errors import CheckpointError, ConfigError, EngineError
+from headgate.spark.jvm.tables import LastCommit
+from headgate.spark.step import merge_rows, merging
 from headgate.spark.step.merge_statement import SPARK, Dialect, MergedColumns
 
 POSTGRES = Dialect('"', "=")
@@ -136,3 +138,81 @@ def test_a_table_that_cannot_take_merges_is_refused_before_there_is_a_checkpoint
             spark.sql(f"drop table if exists {table}")
         assert "\n" not in str(refused.value)
     assert not (tmp_path / "ck").exists()
+
+
+# -- a table of Iceberg, without Iceberg -----------------------------------------------------------
+
+
+class FakeIceberg:
+    """A session with one table of Iceberg's: its identity, and the last merge that a snapshot names."""
+
+    def __init__(self, monkeypatch):
+        self.identity, self.last, self.merged, self.asked = "first", LastCommit(None, complete=True), [], 0
+        self.settings = {}
+        self.conf = SimpleNamespace(set=self.settings.__setitem__)
+        self.catalog = SimpleNamespace(refreshTable=lambda name: self.merged.append("refreshed"))
+        monkeypatch.setattr(merging, "identity", lambda session, name: self.identity)
+        monkeypatch.setattr(merging, "commit_setting", lambda session: "snapshot.")
+        monkeypatch.setattr(merging, "last_merge", self.last_merge)
+        monkeypatch.setattr(merging._TableMerge, "_merge", self.merge)
+        self.merging = merging._IcebergMerge(self, hg.merge("t", on="k").spec, self)
+
+    def last_merge(self, session, table, writer, keys):
+        self.asked += 1
+        return self.last
+
+    def merge(self, frame):
+        self.merged.append(dict(self.settings))
+        self.last = LastCommit(int(self.settings["snapshot.headgate-step"]), complete=True)
+        return True
+
+    def write(self, batch, again):
+        self.merging.write("query", batch, None, again=again)
+
+
+@pytest.fixture
+def iceberg(monkeypatch):
+    return FakeIceberg(monkeypatch)
+
+
+def test_a_merge_leaves_its_writer_and_its_step_in_the_snapshot(iceberg):
+    iceberg.write(3, False)
+    iceberg.write(4, False)
+    names = ("snapshot.headgate-merge", "snapshot.headgate-step")
+    of_steps = [dict(zip(names, ("query", n), strict=True)) for n in ("3", "4")]
+    assert iceberg.merged == [of_steps[0], "refreshed", of_steps[1], "refreshed"]
+
+
+def test_a_step_that_the_table_has_is_not_merged_again(iceberg):
+    iceberg.write(3, False)
+    iceberg.merged.clear()
+    iceberg.write(3, None)  # after an attempt of which nobody knows
+    assert iceberg.merged == []
+    anew = merging._IcebergMerge(iceberg, iceberg.merging._spec, iceberg)  # after a restart
+    anew.write("query", 3, None, again=True)
+    assert iceberg.merged == []
+    anew.write("query", 4, None, again=False)
+    assert len(iceberg.merged) == 2
+
+
+def test_a_table_that_is_ahead_of_the_checkpoint_is_refused(iceberg):
+    iceberg.last = LastCommit(7, complete=True)
+    with pytest.raises(CheckpointError, match="table t has output 3 of this query already"):
+        iceberg.write(3, False)
+    assert iceberg.merged == []
+
+
+def test_a_merge_into_a_table_that_is_another_by_now_or_is_gone_is_refused(iceberg):
+    iceberg.write(3, False)
+    iceberg.merged.clear()
+    for identity, why in (("second", "table t was made anew"), (None, "table t is not there")):
+        iceberg.identity = identity
+        with pytest.raises(CheckpointError, match=why):
+            iceberg.write(4, False)
+    assert iceberg.merged == []
+
+
+def test_an_iceberg_that_does_not_mark_its_commits_is_refused(iceberg, monkeypatch):
+    monkeypatch.setattr(merging, "commit_setting", lambda session: None)
+    with pytest.raises(ConfigError, match="use Iceberg 1.11 or newer"):
+        merging._IcebergMerge(iceberg, iceberg.merging._spec, iceberg)

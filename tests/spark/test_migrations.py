@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+from typing import Any
 
 import pytest
 from fake_porter import FakePorter
@@ -16,6 +17,7 @@ from headgate.spark.job.job import OperatorState
 from headgate.spark.move import migrations
 from headgate.spark.move.migrations import Migrations
 from headgate.spark.move.placement import Placement
+from headgate.spark.step.live import LiveJob
 
 GROUPS = 12
 
@@ -206,6 +208,20 @@ def test_a_new_driver_goes_on_from_the_manifest():
     assert (final.wanted.by, final.wanted.reason) == ("user", "load")
 
 
+def test_a_new_driver_lets_no_policy_propose_over_a_migration():
+    job = Job(strategy="all-at-once")
+    job.changes.ask(job.changes.scaled(4), "user", "load")
+    for _ in range(3):
+        job.boundary()
+    kept = json.loads(json.dumps(job.migrations.to_dict("op")))
+    job.start()
+    job.migrations.restore("op", kept)
+    assert job.changes.newest("op").slots == 4
+    held = job.state.assignment
+    wanted = Wanted(Assignment(held.slot_of, held.slots, held.epoch + 1), "drs", "", (0, 1))
+    assert not job.changes.propose("op", wanted)
+
+
 class Died(Exception):
     """What becomes of a driver that is killed."""
 
@@ -265,3 +281,16 @@ def test_what_is_held_is_known_to_the_state():
     assert job.state.held == frozenset(range(GROUPS))
     job.run()
     assert job.state.held == frozenset()
+
+
+def test_executors_are_asked_for_the_slots_that_are_held_and_for_those_on_their_way():
+    job = Job(strategy="all-at-once")
+    live: Any = LiveJob(None, None, None, job.states, job.changes, None)
+    job.changes.ask(job.changes.scaled(4), "user")
+    assert (job.state.assignment.slots, live.slots_in_use("op")) == (2, 4)
+    job.run()
+    assert live.slots_in_use("op") == 4
+    job.changes.ask(job.changes.scaled(1), "user")
+    assert (job.state.assignment.slots, live.slots_in_use("op")) == (4, 4)
+    job.run()
+    assert live.slots_in_use("op") == 1

@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from headgate.control.grant import Grant
 from headgate.core.utility import Intent, Metric
 from headgate.spark.fleet import pool_probe
 from headgate.spark.fleet.pool_probe import PoolProbe
 from headgate.spark.job.pools import PoolConfig
 from headgate.spark.job.reports import Ran
+from headgate.spark.step.pool_loop import PoolLoop
 
 
 class Pool:
@@ -118,3 +120,13 @@ def test_juice_falls_while_the_source_has_more_than_was_read(watched):
 def test_tasks_are_counted_at_the_host_on_which_they_ran(watched):
     watched.step(report("a", 10, 10, 2.0), report("b", 10, 10, 1.0), at_s=10.0)
     assert watched.probe.hosts(5.0)["host"].runnable_s == pytest.approx(3.0)
+
+
+def test_only_replicas_beyond_the_grant_are_a_request():
+    policy = SimpleNamespace(name="static")
+    loop = PoolLoop(["a", "b"], PoolConfig(1, 4, 1), policy, None, SimpleNamespace(write=lambda event: None))
+    loop.limit(Grant({"a": 2, "b": 2}))
+    loop._policy.requests = {"a": 2, "b": 3}
+    assert loop.requests() == {"b": 3}
+    loop.limit(Grant({"a": 2, "b": 4}))
+    assert loop.requests() == {}

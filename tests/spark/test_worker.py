@@ -1,4 +1,4 @@
-"""What Python workers and their daemon leave behind in shared memory: nothing."""
+"""Python workers are made ready, and leave nothing behind in shared memory; nor does their daemon."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+from headgate.spark.step import warmup
 from headgate.spark.worker import worker
 from headgate.state.arena import join_run, open_run
 
@@ -37,3 +39,25 @@ def test_a_worker_leaves_the_run_that_was_on_a_checkpoint_before(tmp_path: Path)
         worker.checkpoint_at("/another/checkpoint", first)
     assert [path.name for path in tmp_path.iterdir()] == [second]
     join_run(tmp_path, second).end()
+
+
+def test_driver_and_workers_compile_what_the_operators_of_a_query_need(monkeypatch):
+    warmed, given = [], []
+
+    def map_in_arrow(function, schema):
+        given.append(function)
+        return function
+
+    frame = SimpleNamespace(mapInArrow=map_in_arrow)
+    spark = SimpleNamespace(
+        sparkContext=SimpleNamespace(defaultParallelism=2), range=lambda *bounds: frame
+    )
+    monkeypatch.setattr(warmup, "warm", warmed.append)
+    monkeypatch.setattr(warmup, "_HOLD_S", 0.0)
+    monkeypatch.setattr(warmup.slot, "freeze_once", lambda: warmed.append("frozen"))
+    counted = SimpleNamespace(count=lambda: 2)
+    monkeypatch.setattr(warmup, "computed_rows", lambda rows: counted)
+    warmup.warm_workers(spark, ["one", "two"])
+    assert warmed == ["one", "two"]
+    assert list(given[0](iter([]))) == []
+    assert warmed == ["one", "two", "one", "two", "frozen"]

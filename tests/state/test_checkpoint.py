@@ -434,3 +434,17 @@ def test_files_are_private(driver: Driver):
     driver.step()
     for path in driver.checkpoint.root.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_what_is_kept_of_manifests_that_were_read_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(tmp_path)
+    steps = [driver.step().step for _ in range(12)]
+    size = min(driver.checkpoint.files.sizes("manifests").values())
+    monkeypatch.setattr(checkpoints, "_CACHE_BYTES", 4 * checkpoints._OBJECTS_PER_BYTE * size)
+    reader = Checkpoint(tmp_path)
+    for step in steps:
+        reader.read(step)
+    assert 2 <= len(reader._manifests) <= 5
+    assert reader.read(steps[-1]) is reader.read(steps[-1])

@@ -163,6 +163,16 @@ class TestAlwaysMoving(StoreContract):
         return _Restless(directory / "arena" / "op", layout, made._tiers)
 
 
+@pytest.mark.parametrize("bound", [1, 5, 1000])
+def test_the_bytes_that_are_told_are_those_of_the_files(tmp_path: Path, bound: int):
+    jobs = _Groups(bounded(tmp_path, bound * TABLE))
+    for _ in range(2):
+        found = jobs.serve(range(8))
+    spilled = [path for path in (tmp_path / "spill" / "op").iterdir() if path.name != "heat"]
+    assert found.memory_bytes == memory(tmp_path)
+    assert found.cold_bytes == sum(path.stat().st_size for path in spilled)
+
+
 def test_memory_stays_within_its_bound_and_what_has_no_room_is_on_disk(tmp_path: Path):
     bound = 12 * TABLE
     jobs = _Groups(bounded(tmp_path, bound))

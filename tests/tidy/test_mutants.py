@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "tests" / "mutants"))
 
 from run import judged  # noqa: E402
 
-from mutants import TENTHS, Mutant, applied, read, tenth_of_commit, tenths  # noqa: E402
+from mutants import PARTS, Mutant, applied, number_of_commit, parts, read  # noqa: E402
 
 LISTED = read()
 
@@ -52,14 +52,15 @@ def test_there_are_enough_of_them_and_19_of_20_are_killed() -> None:
     assert sum(bool(mutant.survives) for mutant in LISTED) <= len(LISTED) / 20
 
 
-def test_ten_commits_try_every_mutant_once_and_few_of_them_on_spark() -> None:
-    hands = tenths(LISTED)
-    assert len(hands) == TENTHS
+def test_twenty_commits_try_every_mutant_once_and_few_of_them_on_spark() -> None:
+    hands = parts(LISTED)
+    assert len(hands) == PARTS
     dealt = [mutant for hand in hands for mutant in hand]
     assert sorted(map(id, dealt)) == sorted(map(id, LISTED))
-    assert max(sum(mutant.spark for mutant in hand) for hand in hands) <= 2
-    number, _ = tenth_of_commit(ROOT)
-    assert 0 <= number < TENTHS
+    assert max(sum(mutant.spark for mutant in hand) for hand in hands) <= 1
+    number, why = number_of_commit(ROOT)
+    assert number > 0
+    assert str(number) in why
 
 
 def test_a_mutant_that_is_not_one_line_or_not_there_is_refused() -> None:

@@ -1,0 +1,370 @@
+"""Records which tests run which lines of headgate, and tells which tests should notice a change.
+
+A recording is a run of tests under coverage.py with a context for each test, made of each file of tests
+once and again when that file has changed. The lines of an older recording are found again by comparing
+its sources with those of today. The tests on Spark take as long as they do, so they are recorded only
+when asked for; without that, tests on Spark are chosen by the names that stand in them.
+
+This file is also the plugin of pytest that records.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import coverage
+import pytest
+
+from changes import Change, sources
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACE = ROOT / ".mutants"
+TEST_LIMIT_S = 60
+"""Of one test while it is recorded; a longer one is no test to ask about a line, except on Spark."""
+
+_BLIND = ("tests/tidy/", "tests/laws/test_migration_mutants.py", "lab/tests/dataflow/test_mutants.py")
+"""Tests that read the sources of the checkout, and so see no mutant."""
+
+
+def _test_files(kind: str) -> dict[str, str]:
+    """Return the digests of the files of tests that are recorded, by their names."""
+    tops = ("tests", "lab/tests") if kind == "unit" else ("tests/spark",)
+    paths = {path for top in tops for path in (ROOT / top).rglob("test_*.py")}
+    names = {str(path.relative_to(ROOT)): path for path in paths}
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in sorted(names.items())
+        if not name.startswith((*_BLIND, "lab/tests/spark/"))
+    }
+
+
+# --- The plugin ---------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Gives each test a context, and keeps how long it took if it passed."""
+
+    def __init__(self, kind: str, data: Path) -> None:
+        self._kind = kind
+        self._data = data
+        self._seconds: dict[str, float] = {}
+        self._known = set(Recordings("unit").seconds) if kind == "spark" else set()
+        self._coverage = coverage.Coverage(
+            data_file=str(data), source=[str(ROOT / "src" / "headgate")], config_file=False
+        )
+        self._coverage.start()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave the tests of this kind."""
+        items[:] = [item for item in items if self._wants(item)]
+        for item in items:
+            if self._kind == "unit":
+                item.add_marker(pytest.mark.timeout(TEST_LIMIT_S))
+
+    def _wants(self, item: pytest.Item) -> bool:
+        if item.nodeid.startswith(_BLIND):
+            return False
+        on_spark = item.path.parent.name == "spark"
+        if self._kind == "spark":
+            return on_spark and item.nodeid not in self._known
+        return not on_spark or "spark" not in getattr(item, "fixturenames", ())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Record a test under its name."""
+        self._coverage.switch_context(item.nodeid)
+        began = time.monotonic()
+        result = yield
+        self._coverage.switch_context("")
+        if item.nodeid in self._seconds:
+            self._seconds[item.nodeid] = round(time.monotonic() - began, 3)
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep tests that passed."""
+        if report.when == "call" and report.passed:
+            self._seconds[report.nodeid] = 0.0
+
+    def pytest_sessionfinish(self) -> None:
+        """Write what was recorded."""
+        self._coverage.stop()
+        self._coverage.save()
+        self._data.with_suffix(".seconds").write_text(json.dumps(self._seconds))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record, in each process that runs tests."""
+    kind = os.environ.get("HEADGATE_RECORDS", "")
+    of_workers = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+    if kind and not of_workers:
+        worker = getattr(config, "workerinput", {}).get("workerid", "one")
+        config.pluginmanager.register(Recorder(kind, PLACE / f"{kind}-{worker}.part"))
+
+
+# --- Recordings ---------------------------------------------------------------------------------------
+
+
+class Recordings:
+    """What was recorded of one kind of tests, each file of tests as it is now."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._files = _test_files(kind)
+        self._read = [json.loads(path.read_text()) for path in sorted(PLACE.glob(f"{kind}-*.json"))]
+        self._data: list[coverage.CoverageData] = []
+        self.seconds: dict[str, float] = {}
+        self.missing = set(self._files)
+        for path in sorted(PLACE.glob(f"{kind}-*.json")):
+            data = coverage.CoverageData(str(path.with_suffix(".coverage")))
+            data.read()
+            self._data.append(data)
+        for read in self._read:
+            same = {name for name, known in read["files"].items() if self._files.get(name) == known}
+            self.missing -= same
+            self.seconds |= {t: s for t, s in read["seconds"].items() if t.partition("::")[0] in same}
+
+    def running(self, file: str, lines: range, text: str) -> set[str]:
+        """Return the tests that run lines of a file of the sources."""
+        found: set[str] = set()
+        for number, read in enumerate(self._read):
+            if file not in read["sources"]:
+                continue
+            line_of = _lines_of(read["sources"][file], text)
+            by_line = self._by_line(number, file)
+            for line in lines:
+                found.update(by_line.get(line_of.get(line, 0), ()))
+        return found & self.seconds.keys()
+
+    @functools.cache  # noqa: B019 - lives as long as the program
+    def _by_line(self, number: int, file: str) -> dict[int, list[str]]:
+        return self._data[number].contexts_by_lineno(str(ROOT / "src" / "headgate" / file))
+
+
+@functools.cache
+def _lines_of(old: str, new: str) -> dict[int, int]:
+    """Return the line of an older text that each line of a text was."""
+    matcher = difflib.SequenceMatcher(None, old.splitlines(), new.splitlines(), autojunk=False)
+    return {
+        block.b + i + 1: block.a + i + 1
+        for block in matcher.get_matching_blocks()
+        for i in range(block.size)
+    }
+
+
+def record(kind: str, jobs: int) -> None:
+    """Run the files of tests of a kind that changed, and keep which lines each test ran."""
+    PLACE.mkdir(exist_ok=True)
+    files = {name: known for name, known in _test_files(kind).items() if name in Recordings(kind).missing}
+    for path in PLACE.glob(f"{kind}-*.part*"):
+        path.unlink()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "covering", "-p", "no:cacheprovider"]
+    command += ["-n", str(jobs), "--no-header", "--tb=line", *files]
+    command += ["--dist", "loadfile", "--no-loadscope-reorder"] if kind == "spark" else []
+    environment = os.environ | {
+        "HEADGATE_RECORDS": kind,
+        "PYTHONPATH": str(Path(__file__).parent),
+        "HYPOTHESIS_PROFILE": "mutants",
+    }
+    if kind == "unit":
+        environment["JAVA_HOME"] = "/nonexistent"  # a test that starts Spark fails at once
+    texts = sources(ROOT)
+    name = f"{kind}-{int(time.time())}"
+    with (PLACE / f"{kind}.log").open("wb") as log:
+        subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False)
+    parts = sorted(PLACE.glob(f"{kind}-*.part"))
+    if not parts:
+        msg = f"no test was recorded; see {PLACE / f'{kind}.log'}"
+        raise RuntimeError(msg)
+    seconds: dict[str, float] = {}
+    data = coverage.CoverageData(str(PLACE / f"{name}.coverage"))
+    for part in parts:
+        read = coverage.CoverageData(str(part))
+        read.read()
+        data.update(read)
+        seconds |= json.loads(part.with_suffix(".seconds").read_text())
+    data.write()
+    kept = {"files": files, "seconds": seconds, "sources": texts}
+    (PLACE / f"{name}.json").write_text(json.dumps(kept))
+    for path in [*parts, *(part.with_suffix(".seconds") for part in parts)]:
+        path.unlink()
+
+
+# --- Units of the sources, and who names whom ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A function, or a statement that runs at import."""
+
+    file: str
+    first: int
+    last: int
+    defines: frozenset[str]
+    names: frozenset[str]
+    is_function: bool
+
+
+def _module(file: str) -> str:
+    return "headgate." + file.removesuffix(".py").replace("/", ".")
+
+
+def _units(file: str, text: str) -> Iterator[Unit]:
+    def names(nodes: Iterable[ast.AST]) -> frozenset[str]:
+        found = set()
+        for part in (part for node in nodes for part in ast.walk(node)):
+            if isinstance(part, ast.Name):
+                found.add(part.id)
+            elif isinstance(part, ast.Attribute):
+                found.add(part.attr)
+            elif isinstance(part, ast.keyword) and part.arg:
+                found.add(part.arg)
+        return frozenset(found)
+
+    def block(body: list[ast.stmt], above: frozenset[str]) -> Iterator[Unit]:
+        for node in body:
+            last = node.end_lineno or node.lineno
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                own = frozenset({node.name}) - {"__init__", "__post_init__"} or above
+                first = node.body[0].lineno
+                yield Unit(file, first, last, own, names(node.body), True)
+                head = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                yield Unit(file, head, first - 1, own, names(node.decorator_list), False)
+            elif isinstance(node, ast.ClassDef):
+                yield from block(node.body, frozenset({node.name}))
+                yield Unit(file, node.lineno, node.body[0].lineno - 1, above | {node.name}, names(node.bases), False)
+            elif isinstance(node, ast.If | ast.Try | ast.With | ast.For):
+                yield from block([n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt)], above)
+                yield Unit(file, node.lineno, node.lineno, above, frozenset(), False)
+            elif not isinstance(node, ast.Import | ast.ImportFrom):
+                targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
+                own = frozenset(t.id for target in targets for t in ast.walk(target) if isinstance(t, ast.Name))
+                yield Unit(file, node.lineno, last, own or above, names([node]), False)
+
+    yield from block(ast.parse(text).body, frozenset())
+
+
+class Covering:
+    """Which tests run which lines.
+
+    Parameters
+    ----------
+    texts : dict
+        The sources as they are, by file below src/headgate.
+    """
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self._texts = texts
+        self._recordings = {kind: Recordings(kind) for kind in ("unit", "spark")}
+        self._units = {file: tuple(_units(file, text)) for file, text in texts.items()}
+        self._naming: dict[str, list[Unit]] = defaultdict(list)
+        for units in self._units.values():
+            for unit in units:
+                for name in unit.names:
+                    self._naming[name].append(unit)
+        self.compiled = {file for file, text in texts.items() if "@jit" in text}
+        """Files of kernels, whose lines no tracer sees."""
+
+    def seconds(self, kind: str, test: str) -> float:
+        """Return how long a test took when it was recorded."""
+        return self._recordings[kind].seconds.get(test, 0.0)
+
+    def as_python(self, change: Change) -> bool:
+        """Return whether kernels must run as Python, so that none compiled before is taken."""
+        if change.file in self.compiled:
+            return True
+        imported = any(f"from {_module(change.file)} import" in self._texts[file] for file in self.compiled)
+        return imported and self._unit(change) is not None and not self._unit(change).is_function
+
+    def tests(self, kind: str, change: Change) -> list[str]:
+        """Return tests that should notice a change, shortest first."""
+        unit = self._unit(change)
+        if unit is None:
+            return []
+        found: set[str] = set()
+        if unit.is_function and change.file not in self.compiled:
+            last = change.line + self._texts[change.file].encode()[change.begin : change.end].count(b"\n")
+            found = self._running(kind, change.file, change.line, last) or self._running(
+                kind, unit.file, unit.first, unit.last
+            )
+            return self._sorted(kind, found)
+        near, far = self._users(unit)
+        first = set().union(*(self._running(kind, u.file, u.first, u.last) for u in near), set())
+        later = set().union(*(self._running(kind, u.file, u.first, u.last) for u in far), set())
+        return self._sorted(kind, first) + self._sorted(kind, later - first)
+
+    def named(self, change: Change, *, on_spark: bool, most: int = 6) -> list[str]:
+        """Return files of tests that name what a change is in, or else those that import it."""
+        unit = self._unit(change)
+        defined = {n for u in self._units[change.file] for n in u.defines if not n.startswith("_")}
+        names = {n: re.compile(rf"\b{n}\b") for n in defined | (unit.defines if unit else set())}
+        texts = {
+            str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+            for path in (ROOT / "tests").rglob("test_*.py")
+            if (path.parent.name == "spark") == on_spark
+        }
+        modules = seen = {_module(change.file)}
+        found: list[str] = []
+        while modules and len(found) < most:
+            marks = [re.compile(rf"{re.escape(m)}\b") for m in sorted(modules)]
+            scores = {
+                test: (
+                    any(mark.search(text) for mark in marks),
+                    sum(bool(name.search(text)) for name in names.values()),
+                )
+                for test, text in texts.items()
+                if test not in found and not test.startswith(_BLIND)
+            }
+            here = [test for test, score in scores.items() if any(score)]
+            here.sort(key=lambda test: (*(-int(n) for n in scores[test]), len(texts[test]), test))
+            found += here[: most - len(found)]
+            names = {}  # only what the file itself defines
+            modules = {
+                _module(file)
+                for file, text in self._texts.items()
+                if any(f"from {module} import" in text for module in modules)
+            } - seen
+            seen = seen | modules
+        return found
+
+    def _sorted(self, kind: str, tests: Iterable[str]) -> list[str]:
+        seconds = self._recordings[kind].seconds
+        return sorted(tests, key=lambda test: (seconds[test], test))
+
+    def _unit(self, change: Change) -> Unit | None:
+        holding = [u for u in self._units[change.file] if u.first <= change.line <= u.last]
+        return min(holding, key=lambda u: u.last - u.first, default=None)
+
+    def _users(self, unit: Unit) -> tuple[list[Unit], list[Unit]]:
+        """Return functions that name what a unit defines, in its file and in others, by others' names too."""
+        near, far = [], []
+        seen, names = {unit}, set(unit.defines)
+        tried: set[str] = set()
+        while names - tried:
+            name = min(names - tried)
+            tried.add(name)
+            for user in self._naming[name]:
+                if user in seen:
+                    continue
+                seen.add(user)
+                if not user.is_function or user.file in self.compiled:
+                    names |= user.defines
+                if user.is_function and user.file not in self.compiled:
+                    (near if user.file == unit.file else far).append(user)
+        return near, far
+
+    def _running(self, kind: str, file: str, first: int, last: int) -> set[str]:
+        lines = range(first, last + 1)
+        return self._recordings[kind].running(file, lines, self._texts[file])

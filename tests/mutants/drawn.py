@@ -1,0 +1,300 @@
+"""Draw lines of headgate by lot, change each, and see whether a test notices.
+
+    python tests/mutants/run.py --drawn 200 --seed 7            any line of the product
+    python tests/mutants/run.py --drawn 20 --seed 7 --only step lines of files whose name has this word
+
+The tests that run a line are known by measuring (`covering`); they run in a fork of a warm process
+(`forked`), shortest first, for at most a minute, and those on Spark for at most five. A change that makes
+a test fail is *killed*; *at once* if headgate cannot be imported or the failure says that the code makes
+no sense, which needs no good test. One that no test can tell apart from the code stands in
+equivalent.toml with the reason, and is counted apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from changes import Change, draw, sources
+from covering import Covering, Recordings, record
+from forked import Forks, Run
+
+ROOT = Path(__file__).resolve().parents[2]
+EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+UNIT_LIMIT_S = 60
+SPARK_LIMIT_S = 300
+NAMED_LIMIT_S = 15
+"""Where tests are chosen by name, in each run of CI."""
+WANTED = 0.95
+"""Share of the changes that can be noticed, of which a test must notice as many."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A change, and what became of it."""
+
+    change: Change
+    old: str
+    new: str
+    run: Run
+    of_tests: int
+    """How many tests could have noticed."""
+    equivalent: str
+    """Why no test can notice it, if so."""
+    seconds: float
+
+    @property
+    def room(self) -> str:
+        """The room that the change is in."""
+        *folders, _ = self.change.file.split("/")
+        if not folders:
+            return "headgate"
+        return ".".join(folders[:2] if folders[0] == "spark" else folders[:1])
+
+    @property
+    def outcome(self) -> str:
+        """What became of it; ``equivalent`` if nothing could."""
+        return "equivalent" if self.equivalent and self.run.outcome != "killed" else self.run.outcome
+
+
+def equivalents(path: Path = EQUIVALENT) -> dict[tuple[str, str, str], str]:
+    """Return the reasons of changes that no test can notice, by file, old lines and new lines."""
+    return {
+        (file, entry["old"], entry["new"]): entry["reason"]
+        for file, entries in tomllib.loads(path.read_text(encoding="utf-8")).items()
+        for entry in entries
+    }
+
+
+class Trials:
+    """Tries changes on copies of the sources."""
+
+    def __init__(self, below: Path, jobs: int, texts: dict[str, str], *, spark: bool, by_name: bool) -> None:
+        self._covering = Covering(texts)
+        self._by_name = by_name
+        self._texts = texts
+        self._spark = spark
+        self._one_jvm = threading.Lock()
+        self._equivalents = equivalents()
+        self._fit: set[str] = set()
+        self._unfit: set[str] = set()
+        self._free: queue.Queue[tuple[Path, Forks]] = queue.Queue()
+        self._all: list[Forks] = []
+        for number in range(jobs):
+            copy = below / str(number)
+            for top in ("src", "lab/src"):  # with their times, so that compiled kernels stay valid
+                shutil.copytree(ROOT / top, copy, dirs_exist_ok=True)
+            self._all.append(Forks(copy))
+            self._free.put((copy, self._all[-1]))
+
+    def try_out(self, change: Change, until_s: float) -> Drawn | None:
+        """Run the tests that should notice a change, with the change in place; None after `until_s`."""
+        began = time.monotonic()
+        if began >= until_s:
+            return None
+        copy, forks = self._free.get()
+        try:
+            run, count = self._run(change, copy / "headgate" / change.file, forks)
+        finally:
+            self._free.put((copy, forks))
+        old, new = change.diff(self._texts[change.file])
+        reason = self._equivalents.get((change.file, old, new), "")
+        return Drawn(change, old, new, run, count, reason, round(time.monotonic() - began, 1))
+
+    def _run(self, change: Change, path: Path, forks: Forks) -> tuple[Run, int]:
+        jit = not self._covering.as_python(change)
+        times = 1.0 if jit else 4.0
+        tests = {
+            name: times * max(30.0, 20 * self._covering.seconds("unit", name))
+            for name in self._covering.tests("unit", change)
+        }
+        limit_s = UNIT_LIMIT_S * min(times, 2.0)
+        if self._by_name:
+            tests = dict.fromkeys(self._covering.named(change, on_spark=False), 30.0)
+            limit_s = NAMED_LIMIT_S
+        run = self._confirmed(change, path, forks, tests, limit_s, jit=jit)
+        noticed = run.outcome not in ("survived", "not run")
+        if noticed or not self._spark or not change.file.startswith("spark/"):
+            return run, len(tests)
+        more = {
+            name: max(120.0, 10 * self._covering.seconds("spark", name))
+            for name in self._covering.tests("spark", change)
+        }
+        if not more:
+            more = dict.fromkeys(self._covering.named(change, on_spark=True), 300.0)
+        with self._one_jvm:
+            on_spark = self._confirmed(change, path, forks, more, SPARK_LIMIT_S, jit=True)
+        if on_spark.outcome != "not run":
+            run = replace(on_spark, tests=on_spark.tests + run.tests)
+        return run, len(tests) + len(more)
+
+    def _confirmed(
+        self,
+        change: Change,
+        path: Path,
+        forks: Forks,
+        tests: dict[str, float],
+        limit_s: float,
+        *,
+        jit: bool,
+    ) -> Run:
+        """Run tests on a change; one that fails must pass on the code as it is, or does not count."""
+        while tests := {name: s for name, s in tests.items() if name not in self._unfit}:
+            with _changed(path, change.applied(self._texts[change.file])):
+                run = forks.run(tests, limit_s, jit=jit)
+            if "::" not in run.by or run.by in self._fit:
+                return run
+            limits = {run.by: tests.get(run.by, SPARK_LIMIT_S)}
+            if forks.run(limits, limits[run.by], jit=jit).outcome == "survived":
+                self._fit.add(run.by)
+                return run
+            note(f"does not count, since it fails on the code as it is: {run.by}")
+            self._unfit.add(run.by)
+            if not any("::" in name for name in tests):
+                return Run("not run")  # files, of which one cannot be left out
+        return Run("not run")
+
+    def close(self) -> None:
+        """End the processes."""
+        for forks in self._all:
+            forks.close()
+
+
+@contextlib.contextmanager
+def _changed(path: Path, text: str) -> Iterator[None]:
+    original, stat = path.read_bytes(), path.stat()
+    path.write_text(text, encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.write_bytes(original)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def main(
+    count: int,
+    seed: int,
+    *,
+    only: str,
+    jobs: int,
+    spark: bool,
+    record_spark: bool,
+    within_s: float | None,
+    as_json: bool,
+) -> int:
+    """Draw, try and report; return 1 if too little was noticed, where all was tried.
+
+    Parameters
+    ----------
+    only : str
+        Draws from files whose name has this word.
+    spark : bool
+        Whether lines of `spark` are drawn, and their tests on Spark run.
+    within_s : float or None
+        Begins no trial after so many seconds, chooses tests by name if there is no recording, and only
+        reports: a line that was drawn is nearly always somebody else's.
+    """
+    texts = sources(ROOT)
+    missing = len(Recordings("unit").missing)
+    if missing and within_s is None:
+        note(f"recording which tests run which lines, of {missing} files of tests")
+        record("unit", jobs)
+    if record_spark:
+        record("spark", 1)
+    chosen = {
+        file: text
+        for file, text in texts.items()
+        if only in file and (spark or not file.startswith("spark/"))
+    }
+    drawn = draw(chosen, count, seed)
+    note(f"{len(drawn)} lines drawn with seed {seed}")
+    outcomes: list[Drawn] = []
+    until_s = time.monotonic() + (within_s or float("inf"))
+    with tempfile.TemporaryDirectory(prefix="headgate-drawn-") as below:
+        by_name = bool(missing) and within_s is not None
+        trials = Trials(Path(below), jobs, texts, spark=spark, by_name=by_name)
+        pool = ThreadPoolExecutor(jobs)
+        try:
+            work = [pool.submit(trials.try_out, change, until_s) for change in drawn]
+            for done in as_completed(work):
+                if (outcome := done.result()) is not None:
+                    outcomes.append(outcome)
+                    note(_line(outcome, f"[{len(outcomes)}/{len(drawn)}]"))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            trials.close()
+    outcomes.sort(key=lambda drawn: (drawn.change.file, drawn.change.line))
+    if as_json:
+        print(json.dumps([_as_dict(drawn) for drawn in outcomes], indent=1))
+    note(report(outcomes))
+    share = noticed(outcomes)
+    return int(within_s is None and share is not None and share < WANTED)
+
+
+def noticed(outcomes: Sequence[Drawn], *, without_at_once: bool = False) -> float | None:
+    """Return the share of changes that a test noticed, of those that can be noticed; None of none."""
+    counted = [
+        drawn
+        for drawn in outcomes
+        if drawn.outcome != "equivalent" and not (without_at_once and drawn.run.at_once)
+    ]
+    killed = sum(drawn.outcome in ("killed", "timed out") for drawn in counted)
+    return killed / len(counted) if counted else None
+
+
+def report(outcomes: Sequence[Drawn]) -> str:
+    """Return the table by room, and the diff of each change that nobody noticed."""
+    columns = ("killed", "timed out", "survived", "not run", "equivalent")
+    head = f"{'room':<18}{'drawn':>7}" + "".join(f"{c:>11}" for c in columns)
+    lines = [head + f"{'noticed':>10}{'without those at once':>23}"]
+    rooms = sorted({drawn.room for drawn in outcomes})
+    for room in [*rooms, ""]:
+        here = [drawn for drawn in outcomes if room in ("", drawn.room)]
+        counts = Counter(drawn.outcome for drawn in here)
+        line = f"{room or 'all':<18}{len(here):>7}" + "".join(f"{counts[c]:>11}" for c in columns)
+        lines.append(line + f"{_percent(noticed(here)):>10}{_percent(noticed(here, without_at_once=True)):>23}")
+    for drawn in outcomes:
+        if drawn.outcome in ("survived", "not run"):
+            lines.append(
+                f"\n{drawn.outcome}: src/headgate/{drawn.change.file}:{drawn.change.line} ({drawn.change.kind};"
+                f" {drawn.run.tests} tests of {drawn.of_tests} chosen)"
+            )
+            lines += [f"  - {line}" for line in drawn.old.splitlines()]
+            lines += [f"  + {line}" for line in drawn.new.splitlines()]
+    return "\n".join(lines)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def _line(drawn: Drawn, number: str) -> str:
+    mark = " at once" if drawn.run.at_once else ""
+    return (
+        f"{number} {drawn.outcome}{mark} {drawn.seconds} s  {drawn.change.file}:{drawn.change.line}"
+        f" {drawn.change.kind}  {drawn.run.by}"
+    )
+
+
+def _as_dict(drawn: Drawn) -> dict[str, object]:
+    known = asdict(drawn)
+    change, run = known.pop("change"), known.pop("run")
+    return change | run | known | {"room": drawn.room, "outcome": drawn.outcome}
+
+
+def note(text: str) -> None:
+    """Say something beside the answer."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,125 @@
+"""Lines drawn by lot: each line has one lot, a change changes what it says, and the table counts truly."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "mutants"))
+
+from changes import Change, changes, draw, sources  # noqa: E402
+from drawn import Drawn, equivalents, noticed, report  # noqa: E402
+from forked import Run  # noqa: E402
+
+
+def lines(text: str) -> set[tuple[str, str]]:
+    """Return kind and changed text of all changes of a source."""
+    return {(change.kind, change.applied(text)) for change in changes("x.py", text)}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "changed"),
+    [
+        ("a = b < c\n", "comparison", "a = b <= c\n"),
+        ("a = b not in c\n", "comparison", "a = b in c\n"),
+        ("a = 1 <= b < c\n", "comparison", "a = b < c\n"),
+        ("a = b and not c\n", "boolean", "a = b or not c\n"),
+        ("a = b and not c\n", "boolean", "a = b\n"),
+        ("a = b and not c\n", "boolean", "a = b and c\n"),
+        ("a = (b + 1) * c\n", "arithmetic", "a = (b + 1) / c\n"),
+        ("a -= b\n", "arithmetic", "a += b\n"),
+        ("a -= b\n", "removal", "pass\n"),
+        ("a = -b\n", "arithmetic", "a = b\n"),
+        ("a = 3\n", "constant", "a = 2\n"),
+        ("a = 0.5\n", "constant", "a = 1.0\n"),
+        ("a = True\n", "constant", "a = False\n"),
+        ("a = b if c else d\n", "condition", "a = d\n"),
+        ("a = [b for b in c if d]\n", "condition", "a = [b for b in c if True]\n"),
+        ("while a:\n    b()\n", "condition", "while False:\n    b()\n"),
+        ("a.b = 'é' + f(c)\n", "removal", "pass\n"),
+        ("a = f(b, c=d, **e)\n", "argument", "a = f(b, **e)\n"),
+        ("a = f(b=c, d=e)\n", "argument", "a = f(d=e)\n"),
+        ("a = (b - c).min()\n", "swap", "a = (b - c).max()\n"),
+        ("def f():\n    return a\n", "return", "def f():\n    return None\n"),
+        ("try:\n    a\nexcept B:\n    c()\n", "removal", "try:\n    pass\nexcept B:\n    c()\n"),
+    ],
+)
+def test_a_change_says_something_else(text: str, kind: str, changed: str) -> None:
+    assert (kind, changed) in lines(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'a docstring of 3 words'\n",
+        "from a import b\n",
+        "def f(a: int | None, *, b: X[3]) -> Y[4]: ...\n",
+        "a: X | None\n",
+        "if TYPE_CHECKING:\n    a = 3\n",
+        "assert a < b, 'no'\n",
+        "__all__ = ['a'] + ['b']\n",
+        "@dataclass(frozen=True)\nclass A: ...\n",
+        "a = cast('X | Y', b)\n",
+        "msg = f'{a + 1} of {b}'\n",
+    ],
+)
+def test_what_only_describes_is_left_alone(text: str) -> None:
+    assert not lines(text)
+
+
+def test_every_change_of_the_product_can_be_read_and_is_one() -> None:
+    texts = sources(ROOT)
+    assert len(texts) > 300
+    for change in draw(texts, 300, 1):
+        text = texts[change.file]
+        assert ast.dump(ast.parse(change.applied(text))) != ast.dump(ast.parse(text)), change
+
+
+def test_the_same_seed_draws_the_same_and_each_line_has_one_lot() -> None:
+    # ten changes on one line weigh as much as one on another
+    text = "a = f(1, 2, 3, 4, b=5)\n" + "c = 1\n" * 9
+    drawn = draw({"x.py": text}, 5, 7)
+    assert drawn == draw({"x.py": text}, 5, 7)
+    assert len({change.line for change in drawn}) == 5
+    firsts = Counter(draw({"x.py": text}, 1, seed)[0].line == 1 for seed in range(400))
+    assert 20 <= firsts[True] <= 60  # 40 is expected
+
+
+def outcome(outcome: str, file: str = "state/a.py", *, at_once: bool = False, why: str = "") -> Drawn:
+    change = Change(file, 3, "constant", 0, 1, "2")
+    return Drawn(change, "a = 1", "a = 2", Run(outcome, at_once), 5, why, 0.5)
+
+
+def test_the_table_counts_each_room_and_shows_what_nobody_noticed() -> None:
+    outcomes = [
+        outcome("killed"),
+        outcome("killed", at_once=True),
+        outcome("timed out"),
+        outcome("survived", "spark/step/a.py"),
+        outcome("not run", "state/b.py"),
+        outcome("survived", why="it is only faster"),
+    ]
+    assert noticed(outcomes) == 3 / 5
+    assert noticed(outcomes, without_at_once=True) == 2 / 4
+    assert noticed([outcomes[-1]]) is None
+    text = report(outcomes)
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines()[1:4]}
+    assert rows["spark.step"] == ["1", "0", "0", "1", "0", "0", "0", "%", "0", "%"]
+    assert rows["state"] == ["5", "2", "1", "0", "1", "1", "75", "%", "67", "%"]
+    assert rows["all"][:6] == ["6", "2", "1", "1", "1", "1"]
+    assert text.count("survived: src/headgate/spark/step/a.py:3") == 1
+    assert "not run: src/headgate/state/b.py:3" in text
+    assert "  - a = 1\n  + a = 2" in text
+
+
+def test_a_change_that_is_called_equivalent_is_one_of_a_line_that_is_there() -> None:
+    texts = sources(ROOT)
+    for (file, old, new), reason in equivalents().items():
+        assert reason
+        possible = {change.diff(texts[file]) for change in changes(file, texts[file])}
+        assert (old, new) in possible, f"{file}: {old}"
