@@ -97,7 +97,7 @@ def newest_note(checkpoint: Checkpoint, latest: Manifest | None) -> Mapping[str,
     with contextlib.suppress(CheckpointError):
         intent = checkpoint.read_intent(0 if latest is None else latest.step + 1) or {}
         notes.append(intent.get(FIELD))
-    valid: list[dict[str, Any]] = [note for note in notes if _is_note(note)]
+    valid = [note for note in notes if note is not None and _is_note(note)]
     return max(valid, key=lambda note: (note["batch"], len(note["files"])), default=None)
 
 
@@ -200,15 +200,15 @@ def _problems_unnoted(
 ) -> Iterator[str]:
     """Yield what is wrong with files that no note has: of an older headgate, or newer than the note."""
     newest = max(offsets, default=-1)
-    if not offsets and not done:
+    if done and done[-1] > newest:
+        yield _missing(log / f"offsets/{done[-1]}")
+        return
+    if not offsets:
         return
     for path in ["metadata", *(f"offsets/{n}" for n in range(max(newest - 1, 0), newest + 1))]:
         if not os.path.lexists(log / path):
             yield _missing(log / path)
             return
-    if done and done[-1] > newest:
-        yield _missing(log / f"offsets/{done[-1]}")
-        return
     begun: dict[int, Mapping[str, Any]] = {}
     ended: dict[int, Mapping[str, Any]] = {}
     for kind, found in (("offsets", begun), ("commits", ended)):
