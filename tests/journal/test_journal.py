@@ -319,3 +319,34 @@ def test_the_page_is_not_stale() -> None:
     assert PAGE.read_text() == journal_page(), (
         "run: python -m headgate.journal.document docs/journal.md"
     )
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "directory"])
+def test_a_journal_is_no_link_and_no_pipe(tmp_path: Path, kind: str) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "headgate" / "journal.jsonl"
+    path.parent.mkdir()
+    victim.write_text("a text without a line's end")
+    if kind == "link":
+        path.symlink_to(victim)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    with pytest.raises(
+        EngineError, match=f"cannot open the journal {path}: .*; check its directory"
+    ):
+        JournalWriter(path)
+    assert victim.read_text() == "a text without a line's end"
+    with pytest.raises(CheckpointError):
+        list(read(path))
+
+
+def test_a_link_to_a_journal_that_somebody_types_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "headgate").mkdir()
+    path = written(tmp_path / "headgate" / "journal.jsonl", [START])
+    (tmp_path / "latest").symlink_to(path)
+    assert len(list(read(locate(tmp_path / "latest")))) == 1
+    (tmp_path / "other" / "headgate").mkdir(parents=True)
+    (tmp_path / "other" / "headgate" / "journal.jsonl").symlink_to(path)
+    with pytest.raises(CheckpointError, match="it is a symbolic link"):
+        list(read(locate(tmp_path / "other")))

@@ -143,7 +143,8 @@ def test_a_step_is_committed_before_its_sink_has_it_and_a_quiet_batch_is_none(
     made.process(None, 1)
     made.close()
     assert work.did == ["compute 0, attempt 1", "sink 0", "done 0 in 1", "quiet"]
-    assert made.checkpoint.read_intent(0) == {"step": 0, "spark_batch": 0, "more": 0}
+    log = {"batch": 0, "files": {}}
+    assert made.checkpoint.read_intent(0) == {"step": 0, "spark_batch": 0, "more": 0, "log": log}
     assert (made.batches_begun, made.settled_batch) == (2, 2)
 
 

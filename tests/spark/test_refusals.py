@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import subprocess
@@ -248,6 +249,34 @@ def test_a_second_driver_in_another_process_is_refused(running: Any) -> None:
     )
     assert re.search(rf"refused: .*is held by driver .* pid {os.getpid()}", run.stdout), run.stderr
     assert query.isActive
+
+
+def test_a_lock_follows_no_link_and_prints_what_it_reads_as_text(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_WAIT_S", 0.2)
+    victim, owner = tmp_path / "victim", tmp_path / "headgate" / "driver.owner"
+    owner.parent.mkdir()
+    victim.write_text("not ours")
+    owner.symlink_to(victim)
+    held = lock.CheckpointLock(spark, owner.parent)
+    assert (victim.read_text(), owner.is_symlink()) == ("not ours", False)
+    for text, said in (
+        (
+            json.dumps({"host": "\x1b[2Jeverything\nis well", "pid": "\x07"}),
+            r"\\x1b\[2Jeverything\\nis",
+        ),
+        ("[]", "driver unknown pid unknown"),
+        ("[" * 100_000, "driver unknown pid unknown"),
+    ):
+        owner.write_text(text)
+        with pytest.raises(CheckpointError, match=said):
+            lock.CheckpointLock(spark, owner.parent)
+    held.release()
+    owner.with_suffix(".lock").unlink()
+    owner.with_suffix(".lock").symlink_to(victim)
+    with pytest.raises(CheckpointError, match="cannot be locked: it is a symbolic link; remove it"):
+        lock.CheckpointLock(spark, owner.parent)
 
 
 def test_an_interrupt_while_a_query_starts_leaves_neither_query_nor_lock(

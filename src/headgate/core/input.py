@@ -7,6 +7,7 @@ that a bound is stated once. See docs/design/0069.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -160,8 +161,50 @@ def is_directory(path: Path) -> bool:
         return False
 
 
-def open_file(path: str | os.PathLike[str], what: str) -> BinaryIO:
+def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
+    """Return a descriptor of a regular file, of mode 0600 if it is made; nothing is waited for.
+
+    Parameters
+    ----------
+    path : Path
+    flags : int
+        As `os.open` takes them.
+    follow : bool
+        Whether the path may be a symbolic link. In a directory that others may write to it may not.
+
+    Raises
+    ------
+    OSError
+        It is a link, no regular file, or cannot be opened.
+    """
+    flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow:
+            raise OSError(error.errno, "it is a symbolic link", str(path)) from error
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def regular_bytes(path: Path) -> bytes:
+    """Return the bytes of a regular file that is no symbolic link; raises as `open_regular`."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read()
+
+
+def open_file(path: str | os.PathLike[str], what: str, *, follow: bool = True) -> BinaryIO:
     """Open a regular file for reading; a FIFO or a device is refused and never waited for.
+
+    Parameters
+    ----------
+    path, what
+        The file, and its name in the error.
+    follow : bool
+        Whether it may be a symbolic link: the path is one that somebody typed.
 
     Raises
     ------
@@ -170,18 +213,16 @@ def open_file(path: str | os.PathLike[str], what: str) -> BinaryIO:
     """
     checked = checked_path(path)
     try:
-        descriptor = os.open(checked, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return os.fdopen(descriptor, "rb")
-        os.close(descriptor)
-        why = "it is not a regular file"
+        return os.fdopen(open_regular(checked, follow=follow), "rb")
     except OSError as error:
         why = error.strerror or str(error)
     msg = f'{what} "{shown(checked)}" cannot be read: {why}; name a file that can.'
     raise ConfigError(msg)
 
 
-def read_file(path: str | os.PathLike[str], what: str, most: int = BYTES_MAX) -> bytes:
+def read_file(
+    path: str | os.PathLike[str], what: str, most: int = BYTES_MAX, *, follow: bool = True
+) -> bytes:
     """Return the bytes of a regular file of at most `most` bytes.
 
     Raises
@@ -190,7 +231,7 @@ def read_file(path: str | os.PathLike[str], what: str, most: int = BYTES_MAX) ->
         As of `open_file`, or it is larger.
     """
     try:
-        with open_file(path, what) as file:
+        with open_file(path, what, follow=follow) as file:
             raw = file.read(most + 1)
     except OSError as error:
         msg = f'{what} "{shown(path)}" cannot be read: {error.strerror}; name a file that can.'

@@ -85,7 +85,7 @@ class Tail:
 
     def _opened(self) -> BinaryIO:
         try:
-            return open_file(self.path, "the journal")
+            return open_file(self.path, "the journal", follow=False)
         except ConfigError as error:
             raise CheckpointError(str(error)) from error
 
@@ -142,7 +142,8 @@ def locate(path: str | os.PathLike[str]) -> Path:
     checked_path(path)
     given = local_path(path)
     if is_file(given):
-        return given
+        # a link that somebody typed is meant; one in a checkpoint is not
+        return given.resolve() if given.is_symlink() else given
     for place in JOURNAL_PLACES:
         if is_file(given / place):
             return given / place

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from headgate.core.errors import EngineError
+from headgate.core.input import open_regular
 from headgate.journal.codec import encode
 from headgate.journal.schema import Event
 
@@ -35,8 +36,8 @@ class JournalWriter:
     Parameters
     ----------
     path : path
-        The file; made with mode 0600 when missing. A torn last line, left by a killed driver, is
-        cut off: it never was an event.
+        The file, never a symbolic link; made with mode 0600 when missing. A torn last line, left by a
+        killed driver, is cut off: it never was an event.
     now_ms : callable
         The wall clock; replaced in tests.
     """
@@ -48,7 +49,7 @@ class JournalWriter:
         self._now_ms = now_ms
         self._lock = threading.Lock()
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             _cut_torn_line(self._file)
         except OSError as error:
             msg = f"cannot open the journal {self.path}: {error.strerror}; check its directory."

@@ -23,6 +23,7 @@ from headgate.core.input import (
     checked_path,
     checked_text,
     is_directory,
+    open_regular,
     read_file,
     read_json,
     shown,
@@ -259,9 +260,16 @@ class Scenario:
         if store_url(self.checkpoint) is not None:
             files_at(self.checkpoint).put(RECORD, f"{text}\n".encode())
             return
-        file = self.checkpoint / RECORD
-        file.touch(mode=0o600)
-        file.write_text(text + "\n", encoding="utf-8")
+        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
+        try:
+            descriptor = open_regular(self.checkpoint / RECORD, flags)
+        except OSError as error:
+            msg = (
+                f"{shown(self.checkpoint / RECORD)} cannot be written: {error.strerror}; remove it."
+            )
+            raise CheckpointError(msg) from error
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(f"{text}\n")
 
 
 def check_place(place: Path | None, *, or_store: bool = False) -> None:
@@ -324,7 +332,7 @@ def _record(checkpoint: Path) -> dict[str, Any]:
     """Return what a checkpoint's record holds; raises as `recorded`."""
     try:
         if store_url(checkpoint) is None:
-            raw = read_file(checkpoint / RECORD, "the record")
+            raw = read_file(checkpoint / RECORD, "the record", follow=False)
         else:
             raw = files_at(checkpoint).get(RECORD)
         kept = read_json(raw, "the record")

@@ -149,10 +149,13 @@ def _restart(store: Checkpoint, latest: Manifest, problems: list[str]) -> dict[s
             except HeadgateError as error:
                 problems.append(f"{name}, key group {group}: {error}")
     does = f"go on after step {latest.step}"
-    if _not_in_sparks_log(store, latest):
-        does = f"deliver the output of step {latest.step} again, then {does}"
-    if store.read_intent(latest.step + 1) is not None:
-        does += f"; step {latest.step + 1} was begun and runs again"
+    try:
+        if _not_in_sparks_log(store, latest):
+            does = f"deliver the output of step {latest.step} again, then {does}"
+        if store.read_intent(latest.step + 1) is not None:
+            does += f"; step {latest.step + 1} was begun and runs again"
+    except CheckpointError as error:
+        problems.append(str(error))
     read = {"groups": groups, "sections": sections, "rows": rows, "bytes": sum(blobs.values())}
     return {"does": does, **read}
 

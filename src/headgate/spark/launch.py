@@ -19,6 +19,7 @@ from headgate.spark.step.carried import CarriedLog
 from headgate.spark.step.machine import StepMachine
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.shipping import resumed
+from headgate.state.spark_log import check_log
 
 R = TypeVar("R")
 
@@ -62,6 +63,7 @@ def opened(
     check_seen(spark, checkpoint.root / "identity.json")
     lock = CheckpointLock(spark, checkpoint.root)
     undo.callback(lock.release)
+    check_log(checkpoint, checkpoint.latest())
     return checkpoint, uuid, lock.release
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError, HeadgateError
+from headgate.core.input import regular_bytes
 from headgate.journal.reader import read as read_journal
 from headgate.journal.schema import Batch
 from headgate.operators.spec import AggregateSpec
@@ -241,7 +242,7 @@ def verify(
 def end_offsets(location: Path, batch: int) -> list[str | None]:
     """Return the end offsets of a Spark batch, as JSON, by source."""
     path = location / "offsets" / str(batch)
-    return _offsets(path.read_text()) if path.exists() else [None]
+    return _offsets(regular_bytes(path).decode()) if path.exists() else [None]
 
 
 def _offsets(text: str) -> list[str | None]:
@@ -255,7 +256,7 @@ def start_offsets(location: Path, count: int) -> list[str | None]:
     found: list[str | None] = []
     for number in range(count):
         path = location / "sources" / str(number) / "0"
-        text = path.read_text("utf-8") if path.is_file() else ""
+        text = regular_bytes(path).decode() if path.is_file() else ""
         # a byte of padding and the format's version come before it
         _, brace, rest = text.partition("{")
         found.append(brace + rest if brace else None)

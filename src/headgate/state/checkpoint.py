@@ -58,6 +58,7 @@ from headgate.state.spool import Spool
 
 _DIRECTORIES = ("intents", "manifests", *KINDS)
 _IDENTITY = "identity.json"
+_NOTE = "sparklog.json"
 _STEP_DIGITS = 12
 _FIRST_STEPS_KEPT = 256
 """First steps of drivers whose manifests stay. Chosen: some 100 kB each at most; a driver that sleeps
@@ -182,13 +183,8 @@ class Checkpoint:
 
     def identity(self) -> dict[str, Any]:
         """Return what ``identity.json`` holds: ``format``, ``job``, ``query``."""
-        name = self.files.at(_IDENTITY)
-        content, _ = unsealed(self.files.get(_IDENTITY), name)
-        try:
-            found: dict[str, Any] = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise damaged(name, shown(repr(error), 80)) from error
-        if not isinstance(found, dict) or "format" not in found:
+        name, found = self.files.at(_IDENTITY), self._json(_IDENTITY)
+        if "format" not in found:
             raise damaged(name, "it lacks format")
         if found["format"] not in READABLE:
             written = shown(found["format"], 40)
@@ -356,12 +352,41 @@ class Checkpoint:
         self.files.put(f"intents/{file_name(step)}", raw, durable=False)
 
     def read_intent(self, step: int) -> dict[str, Any] | None:
-        """Return the intent of a step, None if there is none."""
+        """Return the intent of a step, None if there is none.
+
+        Raises
+        ------
+        CheckpointError    It is damaged, or of another step.
+        """
         name = f"intents/{file_name(step)}"
         if not self.files.exists(name):
             return None
+        intent = self._json(name)
+        if intent.get("step") not in (None, step):
+            raise damaged(self.files.at(name), f"it is of step {shown(intent['step'], 40)}")
+        return intent
+
+    def write_note(self, note: Mapping[str, Any]) -> None:
+        """Write down what there is of Spark's log, see `headgate.state.spark_log`; not forced to disk."""
+        self.files.put(_NOTE, sealed(json_line(note))[0], durable=False)
+
+    def read_note(self) -> dict[str, Any] | None:
+        """Return what `write_note` wrote last, None if it never did.
+
+        Raises
+        ------
+        CheckpointError    It is damaged.
+        """
+        return self._json(_NOTE) if self.files.exists(_NOTE) else None
+
+    def _json(self, name: str) -> dict[str, Any]:
         content, _ = unsealed(self.files.get(name), self.files.at(name))
-        found: dict[str, Any] = json.loads(content)
+        try:
+            found = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise damaged(self.files.at(name), shown(repr(error), 80)) from error
+        if not isinstance(found, dict):
+            raise damaged(self.files.at(name), "it is no JSON object")
         return found
 
     def _file(self, step: int) -> str:

@@ -80,7 +80,24 @@ def read_bytes(directory: Path, name: str) -> bytes:
     ------
     CheckpointError    The file is missing, a link, not a file, or cannot be read.
     """
+    called("read", directory, name)
     return _taken(directory, name, lambda file: file.read())
+
+
+def read_regular(root: Path, path: str) -> bytes | None:
+    """Return the bytes of a file of Spark's log, None where there is none; as `read_bytes` reads.
+
+    Raises
+    ------
+    CheckpointError    It is a link, not a file, or cannot be read.
+    """
+    below, _, name = path.rpartition("/")
+    try:
+        return _taken(root / below, name, lambda file: file.read())
+    except CheckpointError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return None
+        raise
 
 
 def map_bytes(directory: Path, name: str) -> bytes | mmap.mmap:
@@ -90,6 +107,7 @@ def map_bytes(directory: Path, name: str) -> bytes | mmap.mmap:
     ------
     CheckpointError    As of `read_bytes`.
     """
+    called("read", directory, name)
     return _taken(directory, name, _mapped)
 
 
@@ -102,19 +120,17 @@ def _mapped(file: BinaryIO) -> bytes | mmap.mmap:
 
 
 def _taken(directory: Path, name: str, take: Callable[[BinaryIO], Content]) -> Content:
-    called("read", directory, name)
     try:
         with _opened(directory) as parent:
             descriptor = os.open(name, _READ, dir_fd=parent)
         with os.fdopen(descriptor, "rb") as file:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return take(file)
-        why = "not a regular file"
     except OSError as error:
-        why = error.strerror or str(error)
-        if isinstance(error, FileNotFoundError):
-            why = "it is missing"
-    raise unreadable(str(directory / name), why)
+        missing = isinstance(error, FileNotFoundError)
+        why = "it is missing" if missing else error.strerror or str(error)
+        raise unreadable(str(directory / name), why) from error
+    raise unreadable(str(directory / name), "not a regular file")
 
 
 def unreadable(where: str, why: str = "it is missing") -> CheckpointError:

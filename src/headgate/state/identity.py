@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headgate.core.errors import CheckpointError
+from headgate.core.input import escaped
 
 
 def refuse_another(old: object, new: object, where: str) -> None:
@@ -14,7 +15,7 @@ def refuse_another(old: object, new: object, where: str) -> None:
         field = {"groups": "key groups"}.get(where.rpartition(".")[2], where)
         shown = (_shown(field, old), _shown(field, new))
         msg = f"checkpoint has {shown[0]}, this query {shown[1]}; {field} cannot change. "
-        raise CheckpointError(msg + "Use a new checkpoint.")
+        raise CheckpointError(escaped(msg) + "Use a new checkpoint.")
 
 
 def _shown(field: str, value: object) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from headgate.core.errors import CheckpointError
-from headgate.core.input import shown
+from headgate.core.input import escaped, shown
 from headgate.state.changelog import SectionRef
 from headgate.state.files import checked_file_name
 from headgate.state.header import is_token
@@ -188,7 +188,8 @@ def decode(raw: bytes, name: str) -> Manifest:
     try:
         head = json.loads(line)
         if head["format"] not in READABLE:
-            msg = f"{name} has format {head['format']}, this headgate reads {FORMAT}: upgrade it"
+            written = shown(head["format"], 40)
+            msg = f"{name} has format {written}, this headgate reads {FORMAT}: upgrade it"
             raise CheckpointError(msg)
         return _manifest(head, body, digest)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
@@ -291,5 +292,5 @@ def unsealed(raw: bytes, name: str) -> tuple[bytes, str]:
 
 def damaged(name: str, why: str) -> CheckpointError:
     """Return the error for a file that is not as it was written."""
-    msg = f"{name} is damaged ({why}): `headgate inspect --verify` says what can be saved"
+    msg = f"{name} is damaged ({escaped(why)}): `headgate inspect --verify` says what can be saved"
     return CheckpointError(msg)

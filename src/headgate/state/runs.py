@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.core.errors import StateError
+from headgate.core.input import open_regular, regular_bytes
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _RUN = re.compile(r"[0-9a-f]{32}(\.new)?")
@@ -155,12 +156,13 @@ class RunDirectory:
         if not path.exists():
             name = secrets.token_hex(16)
             fresh = self.path / f"{_ARENA}.{name}"
-            fresh.write_text(name)
+            with os.fdopen(open_regular(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY), "w") as file:
+                file.write(name)
             # linked, not renamed: whoever comes first has named it
             with contextlib.suppress(FileExistsError):
                 os.link(fresh, path)
             fresh.unlink()
-        return path.read_text()
+        return regular_bytes(path).decode()
 
     def end(self) -> None:
         """Say that the run is over, and leave nothing of it on this host; called by its driver.

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from headgate.core.input import regular_bytes
 from headgate.state.mapping import map_file
 from headgate.state.runs import private_directory
 
@@ -294,7 +295,7 @@ def _heat_file(path: Path, key_groups: int) -> F64:
 
 def _heat_seen(path: Path) -> F64:
     try:
-        raw = path.read_bytes()
+        raw = regular_bytes(path)
     except OSError:
         raw = b""
     return np.frombuffer(raw[: len(raw) // 16 * 16], dtype=np.float64).reshape(-1, 2)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from headgate.core.errors import HeadgateError
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.lineage import leads
 from headgate.state.manifest import FIRST_STEPS, Manifest
 from headgate.state.ports import EMPTY_TOKEN
+from headgate.state.spark_log import problems_in_log
 
 
 def problems(checkpoint: Checkpoint) -> list[str]:
@@ -38,7 +40,22 @@ def problems(checkpoint: Checkpoint) -> list[str]:
         found += _bad_files(checkpoint, manifest)
     if manifests and not found:
         found += _bad_chains(checkpoint, manifests[-1])
+    found += _bad_notes(checkpoint)
+    if not checkpoint.files.shared:
+        found += problems_in_log(checkpoint, manifests[-1] if manifests else None)
     return found
+
+
+def _bad_notes(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield what is wrong with intents, and with the note of Spark's log."""
+    steps = [int(name) for name in checkpoint.files.names("intents") if name.isdecimal()]
+    reads: list[Callable[[], object]] = [checkpoint.read_note]
+    reads += [partial(checkpoint.read_intent, step) for step in sorted(steps)]
+    for read in reads:
+        try:
+            read()
+        except HeadgateError as error:
+            yield str(error)
 
 
 def _bad_blobs(checkpoint: Checkpoint, manifest: Manifest) -> Iterator[str]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.core.errors import HeadgateError
+from headgate.core.input import open_regular, regular_bytes
 from headgate.spark.cluster.store_mark import StoreMark
 from headgate.spark.worker.whereabouts import executor_and_host
 from headgate.state.arena import arena_root
@@ -155,11 +156,13 @@ def _tried_arena() -> tuple[str, str | None]:
 def _tried_checkpoint(mark: Path, who: str) -> str | None:
     """Read the driver's mark and leave an answer beside it; return what of that did not work."""
     try:
-        seen = mark.read_bytes()
+        seen = regular_bytes(mark)
     except OSError as error:
         return f"the driver's file there cannot be read ({error.strerror})"
     try:
-        answer_name(mark, who).write_bytes(seen)
+        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY
+        with os.fdopen(open_regular(answer_name(mark, who), flags), "wb") as answer:
+            answer.write(seen)
     except OSError as error:
         return f"nothing can be written there ({error.strerror})"
     return None

@@ -39,7 +39,8 @@ class HadoopPath:
 
     def __init__(self, spark: SparkSession, *parts: str) -> None:
         self._conf: Jvm = spark._jsparkSession.sessionState().newHadoopConf()
-        self._path: Jvm = jvm(spark).org.apache.hadoop.fs.Path(*parts)
+        self._java = jvm(spark)
+        self._path: Jvm = self._java.org.apache.hadoop.fs.Path(*parts)
 
     @property
     def uri(self) -> Uri:
@@ -54,6 +55,16 @@ class HadoopPath:
     def exists(self) -> bool:
         """Return whether the JVM sees something there."""
         return bool(self._path.getFileSystem(self._conf).exists(self._path))
+
+    def names(self) -> list[str]:
+        """Return the names in a directory; empty where there is none."""
+        system = self._path.getFileSystem(self._conf)
+        if not system.exists(self._path):
+            return []
+        paths = self._java.org.apache.hadoop.fs.FileUtil.stat2Paths(system.listStatus(self._path))
+        # as one text: a call for each of a thousand files takes a second
+        text = str(self._java.java.util.Arrays.toString(paths))
+        return [path.rpartition("/")[2] for path in text.strip("[]").split(", ")]
 
 
 def path_of(spark: SparkSession, location: Jvm) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from headgate.core.errors import CheckpointError
+from headgate.core.input import open_regular, regular_bytes, shown
 from headgate.spark.jvm.gateway import Jvm, jvm
 from headgate.spark.jvm.life import JvmLife
 
@@ -34,15 +36,18 @@ class CheckpointLock:
         self._path = root / _FILE
         self._life = JvmLife(spark)
         java = jvm(spark)
-        if not self._path.exists():
-            os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
-        mode = java.java.nio.file.StandardOpenOption.WRITE
+        try:
+            os.close(open_regular(self._path, os.O_CREAT | os.O_WRONLY))
+        except OSError as error:
+            msg = f"{shown(self._path)} cannot be locked: {error.strerror}; remove it."
+            raise CheckpointError(msg) from error
         if str(self._path) in _held:
             # not even opened: closing a second channel would give up the first one's POSIX lock
             raise CheckpointError(self._held_message())
         gateway: Jvm = spark.sparkContext._gateway
-        options = gateway.new_array(java.java.nio.file.OpenOption, 1)
-        options[0] = mode
+        options = gateway.new_array(java.java.nio.file.OpenOption, 2)
+        options[0] = java.java.nio.file.StandardOpenOption.WRITE
+        options[1] = java.java.nio.file.LinkOption.NOFOLLOW_LINKS
         path = java.java.io.File(str(self._path)).toPath()
         self._channel: Jvm = java.java.nio.channels.FileChannel.open(path, options)
         deadline = time.monotonic() + _WAIT_S
@@ -52,8 +57,14 @@ class CheckpointLock:
                 raise CheckpointError(self._held_message())
             time.sleep(0.1)
         _held.add(str(self._path))
+        self._write_owner()
+
+    def _write_owner(self) -> None:
         owner = {"host": socket.gethostname(), "pid": os.getpid()}
-        self._path.with_suffix(".owner").write_text(json.dumps(owner))
+        fresh = self._path.with_suffix(f".{secrets.token_hex(8)}.tmp")
+        with os.fdopen(open_regular(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY), "w") as file:
+            json.dump(owner, file)
+        fresh.replace(self._path.with_suffix(".owner"))  # whatever is there: no link is followed
 
     def _try_lock(self) -> Jvm | None:
         try:
@@ -65,12 +76,13 @@ class CheckpointLock:
 
     def _held_message(self) -> str:
         try:
-            owner = json.loads(self._path.with_suffix(".owner").read_text())
-        except (OSError, ValueError):
-            owner = {"host": "unknown", "pid": "unknown"}
+            owner = json.loads(regular_bytes(self._path.with_suffix(".owner")))
+            host, pid = shown(owner["host"], 80), shown(owner["pid"], 20)
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            host = pid = "unknown"
         return (
-            f"checkpoint {self._path.parent.parent} is held by driver {owner['host']} pid "
-            f"{owner['pid']}; stop it first, or use another checkpointLocation."
+            f"checkpoint {self._path.parent.parent} is held by driver {host} pid {pid}; stop it first, "
+            "or use another checkpointLocation."
         )
 
     def release(self) -> None:

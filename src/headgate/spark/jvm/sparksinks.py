@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.core.errors import CheckpointError, ConfigError
+from headgate.core.input import regular_bytes
 from headgate.spark.jvm.analysis import output_mode
 from headgate.spark.jvm.files import HadoopPath
 from headgate.spark.jvm.formats import is_a
@@ -78,7 +79,67 @@ class V1Sink:
             self._spark.catalog.refreshTable(self._table)
 
 
-class FileTableSink(V1Sink):
+class FileSink(V1Sink):
+    """Spark's file sink: a directory whose log has the numbers of the outputs in it.
+
+    The log does not say which query wrote an output: Spark skips each number that is there.
+
+    Parameters
+    ----------
+    path : str
+        Of the directory.
+    last_output : callable
+        Returns the number of the last output that the checkpoint knows of, -1 for none.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        sink: Jvm,
+        checkpoint: Path,
+        path: str,
+        last_output: Callable[[], int],
+        table: str | None = None,
+    ) -> None:
+        super().__init__(spark, sink, checkpoint, table)
+        self._path = path
+        self._last_output = last_output
+
+    def begin(self) -> None:
+        """Compare the directory's log with the checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            The directory has outputs that the checkpoint does not know of, or lacks some that it does.
+        """
+        with refused(f'path "{self._path}"'):
+            names = HadoopPath(self._spark, self._path, _LOG).names()
+        logged = [int(n) for name in names if (n := name.removesuffix(".compact")).isdecimal()]
+        there, known = max(logged, default=-1), self._last_output()
+        if there > known:
+            msg = (
+                f'path "{self._path}" has output {there} in its {_LOG} already, and this is a checkpoint '
+                f"that is behind its output: it knows {self._outputs(known)}; go on from the newest "
+                "checkpoint, or begin a new one with a new path."
+            )
+            raise CheckpointError(msg)
+        # what was committed last may not be out yet
+        if there < known - 1:
+            self._refuse_less(there, known)
+
+    def _refuse_less(self, there: int, known: int) -> None:
+        msg = (
+            f'path "{self._path}" has {self._outputs(there)} in its {_LOG}, and this query has put out '
+            f"{self._outputs(known)}: restore the directory, or begin a new checkpoint with a new path."
+        )
+        raise CheckpointError(msg)
+
+    def _outputs(self, last: int) -> str:
+        return "no output" if last < 0 else f"outputs up to {last}"
+
+
+class FileTableSink(FileSink):
     """The file sink of a table; its files and its log lie in the table's directory.
 
     Spark's sink is made with the first output: it makes an empty log, which hides all other files.
@@ -91,11 +152,15 @@ class FileTableSink(V1Sink):
         checkpoint: Path,
         table: str,
         path: str,
+        last_output: Callable[[], int],
     ) -> None:
-        super().__init__(spark, None, checkpoint, table)
+        super().__init__(spark, None, checkpoint, path, last_output, table)
         self._make = make
-        self._path = path
         self.description = f"FileSink[{path}]"
+
+    def _refuse_less(self, there: int, known: int) -> None:
+        if there >= 0:  # else `write` says more
+            super()._refuse_less(there, known)
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step; one that is in the sink's log already is skipped.
@@ -213,7 +278,7 @@ class WrittenStream:
     def query_id(self) -> str:
         """The id that Spark gave the query: in its checkpoint, from the first batch on."""
         if not self._query_id:
-            self._query_id = json.loads((self._checkpoint / "metadata").read_text("utf-8"))["id"]
+            self._query_id = json.loads(regular_bytes(self._checkpoint / "metadata"))["id"]
         return self._query_id
 
     @contextmanager

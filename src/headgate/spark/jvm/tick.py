@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from headgate.core.input import open_regular, regular_bytes
 from headgate.spark.jvm.gateway import Jvm, java_class, seq
 
 _EVERY_S = 1.0
@@ -113,15 +115,19 @@ def _last_offset(log: Path) -> int:
 
 def _offset_in(file: Path) -> int:
     """Return the tick's offset in one file of the log; a tick of an older headgate becomes 0."""
-    others, _, mine = file.read_text().rpartition("\n")
+    try:
+        others, _, mine = regular_bytes(file).decode(errors="replace").rpartition("\n")
+    except OSError:
+        return _NEVER  # of a batch of long ago, which nobody reads: else the start was refused
     if mine.isdigit():
         return int(mine)
     if not _is_python_tick(mine):
         return _NEVER  # Spark says what is wrong with such a log
     # in this order: without a checksum Spark reads the file as it is, with a wrong one it does not
     (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
-    rewritten = file.parent / f".{file.name}.tick.tmp"
-    rewritten.write_text(f"{others}\n0")
+    rewritten = file.parent / f".{file.name}.{secrets.token_hex(8)}.tick.tmp"
+    with os.fdopen(open_regular(rewritten, os.O_CREAT | os.O_EXCL | os.O_WRONLY), "w") as new:
+        new.write(f"{others}\n0")
     rewritten.replace(file)
     return 0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import CheckpointError
-from headgate.core.input import read_file, shown
+from headgate.core.input import read_file, regular_bytes, shown
 from headgate.core.stores import store_url
 from headgate.state.files import unwritable
 
@@ -279,7 +279,7 @@ def _numbers(directory: Path) -> list[int]:
 
 def _lines(file: Path) -> list[str]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = regular_bytes(file).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         msg = f"{file} cannot be read ({error}); restore the checkpoint from a copy."
         raise CheckpointError(msg) from error

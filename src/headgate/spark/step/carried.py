@@ -7,12 +7,10 @@ manifest, so there is one commit for both, and neither log can have a step that 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import uuid
 import zlib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from headgate.core.errors import CheckpointError
@@ -20,6 +18,7 @@ from headgate.core.input import shown
 from headgate.state.carried import carried_texts
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import SOURCES, FileEntry, Manifest, file_name
+from headgate.state.spark_log import needed_files
 
 _TEXT_BYTES = 2048
 """Up to here a file of a source's log is in the manifest, above it an object of its own. Chosen."""
@@ -75,7 +74,7 @@ class CarriedLog:
         """Read what Spark has noted up to a batch that it has begun; larger files go to the store."""
         texts: dict[str, str] = {}
         objects: dict[str, FileEntry] = {}
-        for path in self._needed(batch_id):
+        for path in needed_files(self._log, batch_id):
             if path in self._objects:  # Spark never changes a file of its log
                 objects[path] = self._objects[path]
                 continue
@@ -127,18 +126,6 @@ class CarriedLog:
             return {}
         return {f"commits/{latest.spark_batch}": str(intent["spark_commit"])}
 
-    def _needed(self, batch_id: int) -> list[str]:
-        """Return the files that a restart from this batch needs, below the log's directory."""
-        found = ["metadata"] if (self._log / "metadata").is_file() else []
-        # a restart reads the batch under way and the one before it
-        for kind in ("offsets", "commits"):
-            numbers = [int(n) for n in _names(self._log / kind) if n.isdecimal()]
-            found += [f"{kind}/{n}" for n in sorted(numbers) if batch_id - 1 <= n <= batch_id]
-        for directory, _, names in os.walk(self._log / SOURCES):
-            below = Path(directory).relative_to(self._log).as_posix()
-            found += [f"{below}/{name}" for name in _since_compacted(names)]
-        return found
-
     def _write(self, path: str, data: bytes) -> None:
         if not _PLAIN.fullmatch(path):
             msg = (
@@ -149,22 +136,6 @@ class CarriedLog:
         file = self._log / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
-
-
-def _names(directory: Path) -> list[str]:
-    return os.listdir(directory) if directory.is_dir() else []
-
-
-def _since_compacted(names: list[str]) -> list[str]:
-    """Return the files of a source's log that are read: the last compacted one, and those after it."""
-    plain = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
-    compacted = [int(n.partition(".")[0]) for n in plain if re.fullmatch(r"\d+\.compact", n)]
-    since = max(compacted, default=-1)
-    return sorted(
-        name
-        for name in plain
-        if not (number := name.partition(".")[0]).isdecimal() or int(number) >= since
-    )
 
 
 def _text(data: bytes) -> str | None:

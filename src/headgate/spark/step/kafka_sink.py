@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.core.errors import ConfigError, EngineError
+from headgate.core.input import regular_bytes
 from headgate.spark.settings.kafka import KafkaTarget, confluent, kafka_target
 from headgate.spark.step.kafka_notes import make_notes
 from headgate.spark.step.kafka_writer import NO_TOPIC, KafkaRecord, KafkaWriter
@@ -43,6 +44,8 @@ class KafkaSink:
         Of the results.
     checkpoint : Path
         The query's.
+    newest_output : callable
+        Returns the number of the newest step that may have been delivered, -1 for none.
 
     Raises
     ------
@@ -57,12 +60,12 @@ class KafkaSink:
         options: Mapping[str, str],
         schema: T.StructType,
         checkpoint: Path,
-        last_output: Callable[[], int | None],
+        newest_output: Callable[[], int],
     ) -> None:
         self._target = kafka_target(options)
         self._columns = _columns(schema, self._target)
         self._checkpoint = checkpoint
-        self._last_output = last_output
+        self._newest_output = newest_output
         self._writer: KafkaWriter | None = None
         self.description = f"KafkaSink[{self._target.topic or 'by row'}]"
 
@@ -80,24 +83,13 @@ class KafkaSink:
         if self._metadata.is_file():  # else this is the first start, and nothing was written
             # a step is in the checkpoint before it is in Kafka; by its number alone, the first one
             # after it would pass for one that is delivered again
-            self._opened().check_last(self._newest())
+            self._opened().check_last(self._newest_output())
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step; one that readers see already is skipped."""
         rows = frame.select(*self._columns).toArrow()
         if rows.num_rows:
             self._opened().write(batch, lambda: _records(rows, self._target.topic))
-
-    def _newest(self) -> int:
-        """Return the number of the newest step that may have been delivered, -1 for none.
-
-        Without a manifest, of a query without state, that is the newest batch that Spark has planned.
-        """
-        last = self._last_output()
-        if last is not None:
-            return last
-        planned = (one.name for one in (self._checkpoint / "offsets").glob("*"))
-        return max((int(name) for name in planned if name.isdecimal()), default=-1)
 
     @property
     def _metadata(self) -> Path:
@@ -106,7 +98,7 @@ class KafkaSink:
     def _opened(self) -> KafkaWriter:
         if self._writer is None:
             # Spark's id of the query, which is the same for as long as there is a checkpoint
-            job = json.loads(self._metadata.read_text("utf-8"))["id"]
+            job = json.loads(regular_bytes(self._metadata))["id"]
             self._writer = KafkaWriter(self._target, job)
             self._writer.open()
         return self._writer

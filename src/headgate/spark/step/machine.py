@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +25,7 @@ from headgate.spark.step.begun import Begun
 from headgate.spark.step.carried import CarriedLog
 from headgate.spark.step.commit import delivers
 from headgate.spark.step.intake import Intake
+from headgate.spark.step.log_keeper import LogKeeper
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs
 from headgate.spark.step.recovery import (
@@ -36,6 +38,7 @@ from headgate.spark.step.sinks import Sink
 from headgate.spark.worker.failure import is_final, processor_error
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.manifest import Manifest
+from headgate.state.spark_log import FIELD
 from headgate.state.traffic import Traffic
 
 _FAR_US = 2**62
@@ -160,6 +163,8 @@ class StepMachine(Generic[R]):
         if latest is None and work.has_steps:
             check_has_state(checkpoint.location, checkpoint.path)
         self._carried = CarriedLog(checkpoint) if checkpoint.files.shared else None
+        self._keeper = None if checkpoint.files.shared else LogKeeper(checkpoint)
+        self._log_note: dict[str, Any] = {}
         self.log = SparkLog(spark)
         self.stopping = threading.Event()
         self.idle = threading.Event()
@@ -184,6 +189,8 @@ class StepMachine(Generic[R]):
         """Do one micro-batch; Spark's ``foreachBatch`` function."""
         self.idle.clear()
         self.batches_begun += 1
+        if self._keeper is not None:
+            self._keeper.begun(batch_id)
         try:
             if self.stopping.is_set():
                 self._refuse_while_stopping()
@@ -329,6 +336,8 @@ class StepMachine(Generic[R]):
         """Finish what goes on beside the batches; there will be none any more."""
         self.work.intake.close()
         self._intents.close()
+        if self._keeper is not None:
+            self._keeper.close()
         if self._carried is not None:
             with contextlib.suppress(CheckpointError):  # then the last output is delivered again
                 self._carried.note_commit(self.latest)
@@ -369,6 +378,8 @@ class StepMachine(Generic[R]):
         manifest = self.work.manifest(begun, reports)
         if self._carried is not None:
             manifest = self._carried.into(manifest)
+        else:
+            manifest = replace(manifest, engine={**manifest.engine, FIELD: self._log_note})
         manifest = self.latest = self.checkpoint.commit(manifest)
         self.work.committed(step)
         crash_point("after-manifest", step)
@@ -395,6 +406,9 @@ class StepMachine(Generic[R]):
 
     def _begin_on_store(self, step: int, intent: dict[str, Any]) -> None:
         """Write, while the slots work, what must be there before the manifest is."""
+        if self._keeper is not None:
+            self._log_note = self._keeper.take()
+            intent = {**intent, FIELD: self._log_note}
         self.checkpoint.write_intent(step, intent)
         if self._carried is not None:
             self._carried.take(intent["spark_batch"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +36,7 @@ from headgate.spark.step import table_sinks
 from headgate.spark.step.kafka_sink import KafkaSink
 from headgate.spark.step.merge import Merge
 from headgate.spark.step.merging import MergeSink
+from headgate.state.spark_log import newest_batch
 
 
 class Sink(Protocol):
@@ -140,9 +142,8 @@ def _sink_by_name(spark: SparkSession, name: str, target: Target, plan: Jvm) -> 
             raise ConfigError(msg)
         return sparksinks.MemorySink(spark, target.name, of_rows(spark, plan), target.mode)
     _refuse_partitions(target, "kafka")
-    return KafkaSink(
-        target.options, of_rows(spark, plan).schema, target.checkpoint, target.last_output
-    )
+    schema = of_rows(spark, plan).schema
+    return KafkaSink(target.options, schema, target.checkpoint, partial(newest_output, target))
 
 
 def _refuse_partitions(target: Target, what: str) -> None:
@@ -195,10 +196,15 @@ def _format_sink(
             spark, name, target.mode, options, target.partition_by, plan.schema()
         )
 
+    last = partial(newest_output, target)
     if table is not None and (found.older or found.is_files):
-        return sparksinks.FileTableSink(spark, made_v1, target.checkpoint, *table)
+        return sparksinks.FileTableSink(spark, made_v1, target.checkpoint, *table, last)
     with sparksinks.refused(what):
-        sink = sparksinks.V1Sink(spark, made_v1(), target.checkpoint, table[0] if table else None)
+        made_sink = made_v1()
+    if found.is_files:
+        path = require_path(target.options, name)
+        return sparksinks.FileSink(spark, made_sink, target.checkpoint, path, last)
+    sink = sparksinks.V1Sink(spark, made_sink, target.checkpoint, table[0] if table else None)
     return table_sinks.delta(spark, sink, target, plan) or sink
 
 
@@ -302,6 +308,15 @@ def _quoted(name: str) -> str:
 
 def _default_format(spark: SparkSession) -> str:
     return str(spark.conf.get("spark.sql.sources.default"))
+
+
+def newest_output(target: Target) -> int:
+    """Return the number of the newest output that may have been delivered, -1 for none.
+
+    Without a manifest, of a query without state, that is the newest batch that Spark has planned.
+    """
+    last = target.last_output()
+    return newest_batch(target.checkpoint) if last is None else last
 
 
 class NoopSink:

@@ -1,0 +1,69 @@
+"""Notes in the background which files Spark's own log has, so that a restart can compare them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import Any
+
+from headgate.core.errors import CheckpointError
+from headgate.state.checkpoint import Checkpoint
+from headgate.state.spark_log import LogNotes
+
+_EVERY_S = 0.5
+"""Seconds between two looks for a commit of Spark's. Chosen: what a killed driver has not noted."""
+
+
+class LogKeeper:
+    """Writes notes of Spark's log into a checkpoint in a directory, in a thread of its own.
+
+    A manifest has a note of the batch that it is of. Spark's commit of that batch comes later, and
+    batches without a step have no manifest.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._notes = LogNotes(checkpoint.path)
+        self._lock = threading.Lock()
+        self._batch = -1
+        self._written: tuple[int, bool] | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begun(self, batch: int) -> None:
+        """Take note of a batch that Spark has begun."""
+        self._batch = batch
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="headgate-log", daemon=True)
+            self._thread.start()
+
+    def take(self) -> dict[str, Any]:
+        """Return a note of Spark's log as it is."""
+        with self._lock:
+            return self._notes.take(self._batch)
+
+    def close(self) -> None:
+        """Write the last note; Spark's query has ended."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._write()
+
+    def _run(self) -> None:
+        while not self._ended.wait(_EVERY_S):
+            self._write()
+
+    def _write(self) -> None:
+        """Write a note if a batch was begun or committed since the last one."""
+        batch = self._batch
+        now = batch, os.path.lexists(self._checkpoint.path / "commits" / str(batch))
+        if now == self._written:
+            return
+        with contextlib.suppress(CheckpointError):  # a disk that is full is the next step's concern
+            self._checkpoint.write_note(self.take())
+            self._written = now
