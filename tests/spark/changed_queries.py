@@ -108,17 +108,25 @@ def _aggregate(q: Query, rows: DataFrame) -> DataFrame:
 
 
 def _window(q: Query, rows: DataFrame) -> DataFrame:
-    windows = rows.withWatermark(q.time, q.delay).groupBy(F.window(q.time, *q.window), F.expr(q.key))
+    windows = rows.withWatermark(q.time, q.delay).groupBy(
+        F.window(q.time, *q.window), F.expr(q.key)
+    )
     return windows.agg(*q.named(q.aggregates))
 
 
 def _session(q: Query, rows: DataFrame) -> DataFrame:
     sessions = rows.withWatermark(q.time, q.delay)
-    return sessions.groupBy(F.session_window(q.time, q.gap), F.expr(q.key)).agg(*q.named(q.aggregates))
+    return sessions.groupBy(F.session_window(q.time, q.gap), F.expr(q.key)).agg(
+        *q.named(q.aggregates)
+    )
 
 
 def _plain_time(q: Query, rows: DataFrame) -> DataFrame:
-    return rows.withWatermark(q.time, q.delay).groupBy(q.time, F.expr(q.key)).agg(*q.named(q.aggregates))
+    return (
+        rows.withWatermark(q.time, q.delay)
+        .groupBy(q.time, F.expr(q.key))
+        .agg(*q.named(q.aggregates))
+    )
 
 
 def _duplicates(q: Query, rows: DataFrame) -> DataFrame:
@@ -166,7 +174,9 @@ BASES = {
     "two sums": Query("aggregate", x="v + w", aggregates=("sum(x)", "max(v)")),
     "first and list": Query("aggregate", aggregates=("first(x)", "sort_array(collect_list(v))")),
     "by day": Query("aggregate", key="to_date(at)", aggregates=("count(x)",)),
-    "filtered": Query("aggregate", aggregates=("sum(x) filter (where v > 10)", "count(distinct j)")),
+    "filtered": Query(
+        "aggregate", aggregates=("sum(x) filter (where v > 10)", "count(distinct j)")
+    ),
     "tumbling": Query("window"),
     "sliding": Query("window", window=("20 seconds", "5 seconds"), aggregates=("sum(x)", "min(w)")),
     "sessions": Query("session", key="j"),
@@ -214,7 +224,7 @@ CHANGES = {
     "a constant": Change(MEANING, _CALLS, _first(lambda a: a.replace("(x", "(x + 7"))),
     "another function": Change(MEANING, _CALLS, _first(lambda a: "max(x)")),
     "a filter of an aggregate": Change(
-        MEANING, _CALLS, _first(lambda a: f"sum(x) filter (where v > 20)")
+        MEANING, _CALLS, _first(lambda a: "sum(x) filter (where v > 20)")
     ),
     "distinct": Change(MEANING, _CALLS, _first(lambda a: "sum(distinct x)")),
     "one aggregate more": Change(
@@ -254,7 +264,9 @@ CHANGES = {
     ),
     # other words
     "another name": Change(SPELLING, _CALLS, lambda q: replace(q, names=("p", "q", "r"))),
-    "turned around": Change(SPELLING, _ALL, lambda q: replace(q, x=" + ".join(q.x.split(" + ")[::-1]))),
+    "turned around": Change(
+        SPELLING, _ALL, lambda q: replace(q, x=" + ".join(q.x.split(" + ")[::-1]))
+    ),
     "in another case": Change(SPELLING, _CALLS, _first(str.upper)),
     "through a column": Change(SPELLING, _ALL, lambda q: replace(q, below=q.x, x="b")),
     "columns in another order": Change(SPELLING, _ALL, _other(swap=True)),
