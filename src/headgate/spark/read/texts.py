@@ -66,6 +66,9 @@ _MADE_BY_PYTHON = {
     "FlatMapGroupsInPandas",
     "FlatMapGroupsInArrow",
 }
+_WITHOUT_ZONE = {"TimestampAddInterval", "TimeAdd"}
+"""Sums of which only whole days and months depend on the time zone."""
+
 _ZONES = {"Etc/UTC": "UTC", "GMT": "UTC", "Z": "UTC", "+00:00": "UTC"}
 
 
@@ -113,7 +116,7 @@ class Texts:
 
     def text_of(self, attribute: Jvm) -> str:
         """Return the text of a column that the node puts out."""
-        return self._column(id_of(attribute), str(attribute.name()))
+        return _bare(self._column(id_of(attribute), str(attribute.name())))
 
     def _column(self, wanted: str, name: str) -> str:
         if wanted not in self._known:
@@ -146,7 +149,7 @@ class Texts:
         if class_name(expression) != "Alias":
             return self._from_below(wanted, name)
         window = self._window(expression.child(), expression.metadata())
-        return window or self.text(expression.child())
+        return window or self._text(expression.child())
 
     def _expanded(self, wanted: str, name: str) -> str:
         if wanted not in self._ids:
@@ -158,7 +161,7 @@ class Texts:
             window = self._window(expression, None)
             if window:
                 return window
-            found[self.text(expression)] = None
+            found[self._text(expression)] = None
         return " | ".join(found)
 
     def _united(self, wanted: str, name: str) -> str:
@@ -226,7 +229,7 @@ class Texts:
 
     def text(self, expression: Jvm) -> str:
         """Return the text of an expression over what stands below the node."""
-        return _short(self._text(expression))
+        return _bare(_short(self._text(expression)))
 
     def _text(self, expression: Jvm) -> str:
         name = class_name(expression)
@@ -240,13 +243,16 @@ class Texts:
             return f"({_ANY_ORDER[name].join(parts)})"
         if name in _EITHER_WAY:
             return self._comparison(expression, *_EITHER_WAY[name])
-        zone = time_zone(self.spark, expression)
-        if zone is not None:
-            self.zones.add(_ZONES.get(zone, zone))
+        self._note_zone(expression, name)
         if stands_for_another(self.spark, expression):
             texts = [self._text(one) for one in each(expression.parameters())]
             return sql_of_parameters(self.spark, expression, texts) + _silent(expression, name)
         return self._generic(expression, name)
+
+    def _note_zone(self, expression: Jvm, name: str) -> None:
+        zone = None if name in _WITHOUT_ZONE else time_zone(self.spark, expression)
+        if zone is not None:
+            self.zones.add(_ZONES.get(zone, zone))
 
     def _generic(self, expression: Jvm, name: str) -> str:
         children = list(each(expression.children()))
@@ -282,9 +288,7 @@ class Texts:
     def _cast(self, cast: Jvm) -> str:
         child = cast.child()
         text = self._text(child)
-        zone = time_zone(self.spark, cast)
-        if zone is not None:
-            self.zones.add(_ZONES.get(zone, zone))
+        self._note_zone(cast, "Cast")
         same = child.dataType().sql() == cast.dataType().sql()
         number = class_name(child) == "Literal" and _is_number(text)
         whole = cast.dataType().sql() in _WHOLE
@@ -324,6 +328,9 @@ class Texts:
     def _variable(self, variable: Jvm) -> str:
         return self._variables.get(id_of(variable), "x")
 
+    def _field(self, field: Jvm) -> str:
+        return f"{self._text(field.child())}.{_quoted(str(field.extractFieldName()))}"
+
     def _with(self, expression: Jvm) -> str:
         for definition in each(expression.defs()):
             self._common[definition.id().toString()] = definition.child()
@@ -340,11 +347,13 @@ _SPECIAL: Mapping[str, Callable[[Texts, Jvm], str]] = {
     "Between": lambda texts, one: texts._text(one.replacement()),
     "Cast": Texts._cast,
     "CommonExpressionRef": Texts._reference,
+    "GetStructField": Texts._field,
     "In": Texts._among,
     "KnownNotNull": lambda texts, one: texts._text(one.child()),
     "LambdaFunction": Texts._lambda,
     "Literal": Texts._literal,
     "NamedLambdaVariable": Texts._variable,
+    "PreciseTimestampConversion": lambda texts, one: texts._text(one.child()),
     "PythonUDAF": Texts._python,
     "PythonUDF": Texts._python,
     "With": Texts._with,
