@@ -262,3 +262,34 @@ def test_a_batch_that_is_delivered_again_moves_the_watermark_all_the_same(
     assert sorted(found) == [(0, 1), (0, 1), (20, 1)], (
         "the window at 20 s is due by the second file"
     )
+
+
+@pytest.mark.parametrize("how", ["once", "no batches without data"])
+def test_windows_are_held_back_until_records_come_where_spark_does_so(
+    session: SparkSession, tmp_path: Path, how: str
+) -> None:
+    setting = "spark.sql.streaming.noDataMicroBatches.enabled"
+    trigger: dict[str, Any] = {"once": True} if how == "once" else {"availableNow": True}
+    session.conf.set(setting, str(how == "once").lower())
+    folder = tmp_path / "in"
+    found: dict[str, list[int]] = {"spark": [], "headgate": []}
+
+    def run(engine: str) -> None:
+        rows: list[Any] = []
+        frame = windows(stream(session, folder))
+        writer: Any = frame.writeStream if engine == "spark" else hg.writeStream(frame)
+        writer = writer.foreachBatch(lambda batch, _: rows.extend(batch.collect()))
+        writer = writer.option("checkpointLocation", str(tmp_path / engine)).trigger(**trigger)
+        writer.start().awaitTermination()
+        found[engine].append(len(rows))
+
+    try:
+        # windows that end at 10 s are due after the first start, those up to 40 s after the third
+        for seconds in ([1.0, 2.0, 30.0], [], [50.0], []):
+            if seconds:
+                put(folder, len(found["spark"]), seconds)
+            run("spark")
+            run("headgate")
+    finally:
+        session.conf.unset(setting)
+    assert found["headgate"] == found["spark"] == [0, 0, 2, 0]

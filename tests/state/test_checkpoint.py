@@ -299,9 +299,9 @@ def test_a_second_driver_is_told_so(driver: Driver):
 
 def test_another_query_is_refused_with_both_values(driver: Driver):
     for change, text in (
-        ({"keys": ["page", "country"]}, r"has keys \[page\], this query keys \[page, country\]"),
-        ({"groups": 64}, "has 4 key groups, this query 64 key groups; key groups cannot change"),
-        ({"layout": {"width": 6}}, "layout.width 5, this query layout.width 6"),
+        ({"keys": ["page", "country"]}, r"keys: was `page`, now `page`, `country`"),
+        ({"groups": 64}, "groups: was 4, now 64"),
+        ({"layout": {"width": 6}}, r"layout: was `{.width.: 5}`, now `{.width.: 6}`"),
     ):
         with pytest.raises(CheckpointError, match=text):
             Checkpoint(driver.path).open({**IDENTITY, **change})

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headgate.operators import codec
 from headgate.operators.entries import Columns, EntryLayout
-from headgate.operators.leaves import one_batch, to_leaf
+from headgate.operators.leaves import of_type, one_batch, to_leaf
 from headgate.operators.numbering import Distinct
 from headgate.operators.processor import Keyed, VariableChanges
 from headgate.operators.spec import Kind
@@ -261,7 +261,7 @@ def _identity(columns: Columns, parts: list[tuple[I64, pa.RecordBatch]]) -> I64:
     """Return key position and entry columns of all rows as words; equal rows are equal entries."""
     words = [np.concatenate([of for of, _ in parts])]
     for index, wanted in enumerate(columns.variable.entry):
-        column = pa.concat_arrays([rows.column(index).cast(wanted.type) for _, rows in parts])
+        column = pa.concat_arrays([of_type(rows.column(index), wanted.type) for _, rows in parts])
         leaf = columns.leaves[index]
         carried = to_leaf(column, leaf)
         if leaf.kind is Kind.BYTES:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from headgate.control import registry
 from headgate.control.replicas import ReplicaPolicy
@@ -32,6 +32,7 @@ from headgate.spark.query import Query
 from headgate.spark.read.brokers import check_brokers
 from headgate.spark.read.limits import source_limits
 from headgate.spark.read.logical import read
+from headgate.spark.read.meaning import meaning
 from headgate.spark.read.plan import PlannedQuery, results_after_us
 from headgate.spark.read.stages import read_pipeline
 from headgate.spark.settings import given
@@ -49,6 +50,9 @@ from headgate.spark.step.stateful import StatefulWork
 from headgate.spark.step.warmup import Warming, warm_workers
 from headgate.state.arena import arena_root, open_run, spill_root, sweep
 from headgate.state.control import ControlFiles
+
+_WITHOUT_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
+"""Whether Spark has batches without new records, which put out what the last batch made due."""
 
 Watch = Callable[[Observer | None, LiveJob], Observer | None]
 """From a query's own control loop to what is told about its batches, with that loop inside."""
@@ -195,7 +199,7 @@ def _start_slots(
             )
             raise CheckpointError(msg)
         sink = configured.sink(spark, settings, plan, where)
-        checkpoint, uuid, unlock = opened(spark, where, identity(plan, config), undo)
+        checkpoint, uuid, unlock = opened(spark, where, identity(spark, plan, config), undo)
         root = arena_root()
         sweep(root)
         run = open_run(root, spill_root() if config.memory_max is not None else None)
@@ -221,7 +225,9 @@ def _start_slots(
         )
         ports = Ports(watch(controller, job) or NoObserver(), commands, executors)
         work = StatefulWork(spark, job, checkpoint, uuid, run, sink, ports)
-        machine = StepMachine(spark, work, checkpoint, latest, sink, ports)
+        machine = StepMachine(
+            spark, work, checkpoint, latest, sink, ports, held=_needs_records(spark, settings)
+        )
         undo.callback(machine.close)
         warming.load(specs)
         work.rehearse()
@@ -244,6 +250,11 @@ def _start_slots(
         undo.pop_all()
     release = giving_back(inner, where, run.close, run.end, executors.leave, unlock, machine.close)
     return Query(inner, machine, work, controller, commands, finite=finite, release=release)
+
+
+def _needs_records(spark: SparkSession, settings: QuerySettings) -> bool:
+    """Return whether only batches with new records put out what is due, as Spark does it."""
+    return "once" in settings.trigger or spark.conf.get(_WITHOUT_DATA) == "false"
 
 
 def _controller(
@@ -282,9 +293,10 @@ def _controller(
     return controller
 
 
-def identity(plan: PlannedQuery, config: JobConfig) -> dict[str, Any]:
+def identity(spark: SparkSession, plan: PlannedQuery, config: JobConfig) -> dict[str, Any]:
     """Return what of a query its checkpoint depends on."""
     return {
+        "meaning": meaning(spark, plan.operators),
         "key_groups": config.key_groups,
         "mode": config.mode,
         "operators": {

@@ -3,6 +3,7 @@
 ::
 
     <path>/headgate/identity.json     whose checkpoint this is
+    <path>/headgate/meaning.json      what its state means, where an earlier release began it
                     intents/          what a step is about to do
                     manifests/        what a step did: the commit point
                     changelog/ output/ backlog/ late/    files that manifests name
@@ -32,7 +33,7 @@ from headgate.state.changelog import Blob, decode, open_blob
 from headgate.state.drivers import Driver
 from headgate.state.files import checked_file_name
 from headgate.state.garbage import Garbage
-from headgate.state.identity import refuse_another
+from headgate.state.identity import MEANING, refuse_another
 from headgate.state.manifest import (
     FIRST_STEPS,
     FORMAT,
@@ -59,6 +60,7 @@ from headgate.state.spool import Spool
 _DIRECTORIES = ("intents", "manifests", *KINDS)
 _IDENTITY = "identity.json"
 _NOTE = "sparklog.json"
+_LATER = "meaning.json"
 _STEP_DIGITS = 12
 _FIRST_STEPS_KEPT = 256
 """First steps of drivers whose manifests stay. Chosen: some 100 kB each at most; a driver that sleeps
@@ -177,9 +179,22 @@ class Checkpoint:
         if not known:
             self._create_identity(identity)
         found = self.identity()
-        refuse_another(found["query"], json.loads(json_line(identity)), "")
+        mine = json.loads(json_line(identity))
+        begun = {**self.later_meaning(), **found["query"]}
+        refuse_another(begun, mine, self.location)
+        if MEANING in mine and MEANING not in begun:
+            self._put_first(_LATER, {MEANING: mine[MEANING]}, "what its state means")
         self._job = str(found["job"])
         return self._job
+
+    def later_meaning(self) -> dict[str, Any]:
+        """Return what the state means where that was written after ``identity.json``, else nothing."""
+        if not self.files.exists(_LATER):
+            return {}
+        found = self._json(_LATER)
+        if MEANING not in found:
+            raise damaged(self.files.at(_LATER), f"it lacks {MEANING}")
+        return found
 
     def identity(self) -> dict[str, Any]:
         """Return what ``identity.json`` holds: ``format``, ``job``, ``query``."""
@@ -199,10 +214,13 @@ class Checkpoint:
             msg = f"{self.files.at('')} has manifests but no identity.json: restore it from a copy"
             raise CheckpointError(msg)
         content = {"format": FORMAT, "job": str(uuid.uuid4()), "query": identity}
+        self._put_first(_IDENTITY, content, "its identity")
+
+    def _put_first(self, name: str, content: Mapping[str, Any], what: str) -> None:
         try:
-            self.files.put_new(_IDENTITY, sealed(json_line(content))[0])
+            self.files.put_new(name, sealed(json_line(content))[0])
         except FileExistsError as error:
-            raise CheckpointError(_two_drivers(self.location, "its identity", None)) from error
+            raise CheckpointError(_two_drivers(self.location, what, None)) from error
 
     def _refuse_plain_spark(self) -> None:
         beside = files_at(self.location, "", self.options)

@@ -1,26 +1,196 @@
-"""Whether a checkpoint belongs to a query: what of it must never change."""
+"""Whether a checkpoint belongs to a query: what of it must never change.
+
+A query says of each operator how its state lies (its *layout*), and what the state means, as texts in the
+user's words (its *meaning*). Both must be the checkpoint's. A checkpoint of an earlier release has no
+meaning; it is compared by its layouts, and takes the meaning of the query that goes on.
+"""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from headgate.core.errors import CheckpointError
 from headgate.core.input import escaped
 
+MEANING = "meaning"
+"""Key of an identity: ``version``, and ``operators``: their texts by id and field."""
 
-def refuse_another(old: object, new: object, where: str) -> None:
-    """Refuse a query that differs from the checkpoint's, naming the field that does."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted(old.keys() | new.keys()):
-            refuse_another(old.get(key), new.get(key), f"{where}.{key}" if where else key)
-    elif old != new:
-        field = {"groups": "key groups"}.get(where.rpartition(".")[2], where)
-        shown = (_shown(field, old), _shown(field, new))
-        msg = f"checkpoint has {shown[0]}, this query {shown[1]}; {field} cannot change. "
-        raise CheckpointError(escaped(msg) + "Use a new checkpoint.")
+_REMEDY = "start the query as it was, or use a new checkpointLocation."
+
+_KINDS = ("whole number or time", "floating-point number", "decimal", "text or bytes", "sketch")
+"""In words, by the number of a kind of leaf."""
+
+_DECIMAL = 2
+
+_NAMES = {
+    "keep_us": "time that a key is remembered",
+    "key_groups": "key groups",
+    "kinds": "types of the keys",
+    "mode": "output mode",
+    "time": "window",
+    "time_mode": "time mode",
+}
 
 
-def _shown(field: str, value: object) -> str:
-    if field == "key groups":
-        return f"{value} {field}"
-    if isinstance(value, list):
-        value = f"[{', '.join(map(str, value))}]"
-    return f"{field} {value}"
+def refuse_another(old: Mapping[str, Any], new: Mapping[str, Any], location: str) -> None:
+    """Refuse a query that is not the checkpoint's, naming the part that differs.
+
+    Parameters
+    ----------
+    old, new : mapping
+        Identities: the checkpoint's and the query's.
+    location : str
+        Of the checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    meant, means = (_meaning(identity) for identity in (old, new))
+    comparable = bool(meant and means) and meant["version"] == means["version"]
+    if comparable:
+        _compare_meanings(meant["operators"], means["operators"], location)
+    for field in sorted((old.keys() | new.keys()) - {MEANING}):
+        was, now = old.get(field), new.get(field)
+        if field == "operators":
+            _compare_layouts(was or {}, now or {}, location, named=not comparable)
+        elif field == "stages":
+            words = ("stages", "columns of stage")
+            _compare_each(words, _stages(was), _stages(now), location)
+        else:
+            _compare(_NAMES.get(field, field), was, now, location)
+
+
+def _meaning(identity: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = identity.get(MEANING) or {}
+    return found
+
+
+def _compare_meanings(old: Mapping[str, Any], new: Mapping[str, Any], location: str) -> None:
+    if old.keys() != new.keys():
+        _refuse("stateful operators", sorted(old), sorted(new), location)
+    for operator in old:
+        where = f" of {operator}" if len(old) > 1 else ""
+        for field in [*old[operator], *(new[operator].keys() - old[operator].keys())]:
+            was, now = old[operator].get(field), new[operator].get(field)
+            if was != now:
+                _refuse(f"{field}{where}", *_different(was, now), location)
+
+
+def _different(was: Any, now: Any) -> tuple[Any, Any]:
+    """Return of two lists the entries that differ, where only those were exchanged."""
+    lists = isinstance(was, list) and isinstance(now, list) and len(was) == len(now)
+    pairs = [(a, b) for a, b in zip(was, now, strict=True) if a != b] if lists else []
+    if not pairs or sorted(a for a, _ in pairs) == sorted(b for _, b in pairs):
+        return was, now  # another order is seen in the whole
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def _compare_layouts(
+    old: Mapping[str, Any], new: Mapping[str, Any], location: str, *, named: bool
+) -> None:
+    """Compare how state lies; `named` says whether names of keys count, for want of a meaning."""
+    if old.keys() != new.keys():
+        _refuse("stateful operators", sorted(old), sorted(new), location)
+    for operator in sorted(old):
+        where = f" of {operator}" if len(old) > 1 else ""
+        for field in sorted(old[operator].keys() | new[operator].keys()):
+            was, now = (_unordered(field, one[operator].get(field)) for one in (old, new))
+            if was == now or (field == "keys" and not named):
+                continue
+            if field == "states":
+                _compare_each((f"states{where}", "state"), _states(was), _states(now), location)
+            else:
+                said = (_said(field, was), _said(field, now))
+                _refuse(f"{_NAMES.get(field, field)}{where}", *said, location)
+
+
+def _compare_each(
+    words: tuple[str, str], old: Mapping[str, Any], new: Mapping[str, Any], location: str
+) -> None:
+    """Compare the parts of two mappings: which there are, then each; `words` name all and one."""
+    whole, part = words
+    if old.keys() != new.keys():
+        _refuse(whole, sorted(old), sorted(new), location)
+    for name in old:
+        _compare(f"{part} {name}", old[name], new[name], location)
+
+
+def _compare(what: str, was: Any, now: Any, location: str) -> None:
+    if was != now:
+        _refuse(what, was, now, location)
+
+
+def _refuse(what: str, was: Any, now: Any, location: str) -> None:
+    msg = (
+        f"checkpoint {location} belongs to another query ({what}: was {_shown(was)}, now "
+        f"{_shown(now)}); {_REMEDY}"
+    )
+    raise CheckpointError(escaped(msg))
+
+
+def _shown(value: Any) -> str:
+    if value is None or value in ("", []):
+        return "none"
+    if isinstance(value, str):
+        return f"`{value}`"
+    if isinstance(value, Sequence):
+        return ", ".join(map(_shown, value))
+    return f"`{json.dumps(value)}`" if isinstance(value, Mapping) else str(value)
+
+
+# -- layouts in words -----------------------------------------------------------------------------
+
+
+def _unordered(field: str, value: Any) -> Any:
+    """Return a part of a layout; the comparisons of a join, whose order means nothing, in one order."""
+    return sorted(value) if field == "comparisons" and value is not None else value
+
+
+def _said(field: str, value: Any) -> Any:
+    """Return a part of a layout in words."""
+    if not value:
+        return value
+    if field == "kinds":
+        return [_leaf(leaf) for leaf in value]
+    if field == "time":
+        return _window(*value)
+    if field in ("aggregates", "kept"):
+        return [f"{name.lower()}({', '.join(map(_leaf, leaves))})" for name, leaves in value]
+    if field == "sides":
+        return [f"{len(leaves)} columns ({', '.join(map(_leaf, leaves))})" for leaves in value]
+    return f"{value / 1e6:g} s" if field.endswith("_us") else value
+
+
+def _leaf(leaf: Sequence[int]) -> str:
+    kind, scale = leaf
+    return f"{_KINDS[kind]} ({scale} digits)" if kind == _DECIMAL else _KINDS[kind]
+
+
+def _window(size_us: int, advance_us: int, offset_us: int) -> str:
+    if size_us == 0:
+        return "event time"
+    numbers = [size_us, *([advance_us, offset_us] if offset_us or advance_us != size_us else [])]
+    return f"window of {' / '.join(f'{us / 1e6:g} s' for us in numbers)}"
+
+
+def _stages(stages: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the rows of each stage of pools are."""
+    return {
+        name: [f"{one['name']} {json.dumps(one['type'])}" for one in schema["fields"]]
+        for name, schema in (stages or {}).items()
+    }
+
+
+def _states(states: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return what each state of a processor holds."""
+    return {name: _of_state(state) for name, state in (states or {}).items()}
+
+
+def _of_state(state: Sequence[Any]) -> str:
+    entry, values, ordered, expires = state
+    columns = [f"{name} {kind}" for name, kind in (*entry, *values)]
+    kind = "list" if ordered else "map" if entry else "value"
+    return f"{kind} of {', '.join(columns)}{', with a time to live' if expires else ''}"

@@ -19,6 +19,7 @@ def problems(checkpoint: Checkpoint) -> list[str]:
     found: list[str] = []
     try:
         checkpoint.identity()
+        checkpoint.later_meaning()
         steps = checkpoint.steps()
     except HeadgateError as error:
         return [str(error)]

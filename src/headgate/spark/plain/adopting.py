@@ -109,7 +109,7 @@ def adopt(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
             )
             for operator, row in pairs
         }
-        target, uuid, _ = opened(spark, where, identity(query, config), undo)
+        target, uuid, _ = opened(spark, where, identity(spark, query, config), undo)
         log.begin(where.path, newest, ticks=True)
         log.copy_beside(origin, where.path)
         log.commit(where.path, newest)

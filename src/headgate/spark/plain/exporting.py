@@ -91,7 +91,7 @@ def export(writer: SparkWriter, checkpoint: str) -> dict[str, Any]:
             )
             raise CheckpointError(msg)
         log.refuse_within(target, where.path)
-        origin, _, _ = opened(spark, where, identity(query, config), undo)
+        origin, _, _ = opened(spark, where, identity(spark, query, config), undo)
         latest, newest = _at_rest(origin, where.path)
         skeleton = Path(tempfile.mkdtemp(prefix="headgate-export-"))
         undo.callback(shutil.rmtree, skeleton, ignore_errors=True)

@@ -111,6 +111,7 @@ class _AggregateReader:
             self._keeps_start,
             tuple(functions.parts),
             self._advance_us,
+            tuple(order.used),
         )
         return operator
 

@@ -155,6 +155,11 @@ class ConditionReader:
         return as_long(self.spark, expression)
 
 
+def conjuncts(spark: SparkSession, condition: Jvm) -> list[Jvm]:
+    """Return the conjuncts of a condition, with ``between`` and the like written out."""
+    return list(_conjuncts(_plain(spark, condition)))
+
+
 def _conjuncts(expression: Jvm | None) -> Iterator[Jvm]:
     if expression is None:
         return

@@ -47,6 +47,8 @@ class RecordOrder:
         self.given = bool(reading.ordered)
         self._reading = reading
         self._attributes = list(attributes)
+        self.used: list[Jvm] = []
+        """The columns that some function orders its records by."""
 
     def leaves(self) -> list[tuple[Leaf, Column]]:
         """Return the leaves by which records are compared, the first one first.
@@ -58,6 +60,7 @@ class RecordOrder:
         """
         names = [attribute.name() for attribute in self._attributes]
         found = []
+        self.used = [self._attributes[at] for at in positions(self._reading.ordered, names)]
         for position in positions(self._reading.ordered, names):
             attribute = self._attributes[position]
             value = column(self._reading.spark, attribute)

@@ -93,6 +93,8 @@ class AggregateParts:
     advance_us : int
         Between the starts of the windows that every record comes into, microseconds; 0 where somebody
         below looks into windows, and may leave some out, or where there are none.
+    order : tuple of attribute
+        Columns that order the records of some of its functions.
     """
 
     grouping: tuple[Jvm, ...]
@@ -101,6 +103,7 @@ class AggregateParts:
     keeps_start: bool
     parts: tuple[AggregatePart, ...]
     advance_us: int
+    order: tuple[Jvm, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,7 @@ def session_gap_us(spark: SparkSession, plan: Jvm, attribute: Jvm) -> int | None
         It is not above 0.
     """
     found = find_window(plan, attribute)
-    # the end of the struct, since the user's own time may be a sum, too
-    interval = None if found is None else _added_interval(list(each(found[1].children()))[-1])
+    interval = None if found is None else gap_of(found[1])
     if interval is None or not interval.foldable():
         return None
     value = interval.eval(None)
@@ -69,6 +68,12 @@ def session_gap_us(spark: SparkSession, plan: Jvm, attribute: Jvm) -> int | None
         )
         raise UnsupportedQuery(msg)
     return int(days * _DAY_US + micros)
+
+
+def gap_of(session: Jvm) -> Jvm | None:
+    """Return the gap of a session window, given the struct that Spark made of it."""
+    # the end of the struct, since the user's own time may be a sum, too
+    return _added_interval(list(each(session.children()))[-1])
 
 
 def _added_interval(expression: Jvm) -> Jvm | None:

@@ -132,6 +132,8 @@ class StepMachine(Generic[R]):
         What the checkpoint has.
     sink : Sink
     ports : Ports
+    held : bool
+        Whether only batches with new records do what is due; what waits for its slots is served.
 
     Attributes
     ----------
@@ -153,6 +155,8 @@ class StepMachine(Generic[R]):
         latest: Manifest | None,
         sink: Sink,
         ports: Ports,
+        *,
+        held: bool = False,
     ) -> None:
         self.spark = spark
         self.work = work
@@ -178,12 +182,17 @@ class StepMachine(Generic[R]):
         self._noted = -1
         self._followed_us = -_FAR_US
         """The watermark of the last batch that another was to follow at once."""
-        self._sources: list[str] | None = None
+        self._held = held
+        self._sources: list[str] | None = latest.engine["sources"] if held and latest else None
         self._read_ms = time.time() * 1e3
         self._timestamp_ms = 0
         self._traffic = Traffic()
 
     # -- batches ----------------------------------------------------------------------------------
+
+    def _due(self, watermark_us: int, clock_ms: float) -> bool:
+        """Return whether there is work without any new record."""
+        return self.work.waits if self._held else self.work.due(watermark_us, clock_ms)
 
     def process(self, batch: DataFrame, batch_id: int) -> None:
         """Do one micro-batch; Spark's ``foreachBatch`` function."""
@@ -242,19 +251,21 @@ class StepMachine(Generic[R]):
         quiet = sources == self._sources
         self._sources = sources
         work.arrived()
-        if quiet and not work.due(watermark_us, arrived_ms) and not work.changing:
+        if quiet and not self._due(watermark_us, arrived_ms) and not work.changing:
             wanted = work.quiet(watermark_us, self._read_ms, arrived_ms)
             self.settled_batch = self.batches_begun
             if not wanted:
                 self._note_delivered()
                 return
+        if quiet and self._held and self.latest is not None:
+            watermark_us = self.latest.watermarks.get("evict_us", 0)
         self._step(batch, batch_id, watermark_us, started_ms=arrived_ms)
         if quiet:
             self._serve_backlog(batch_id, watermark_us)
         # a batch without input follows itself only if it has brought the watermark on: what is due and
         # stays so, as behind another operator's watermark, waits for ticks, as a clock and a backlog do
         follows = not quiet or watermark_us > self._followed_us
-        if follows and work.due(_FAR_US, 0) and not (work.waits or self.stopping.is_set()):
+        if follows and self._due(_FAR_US, 0) and not (work.waits or self.stopping.is_set()):
             # by the watermark after this batch, as Spark's batches without data
             self._followed_us = watermark_us
             work.intake.go_on_soon()
@@ -263,7 +274,7 @@ class StepMachine(Generic[R]):
     def settled(self) -> bool:
         """Whether the last batch had nothing to do, and nobody and no clock needs another."""
         quiet = self.idle.is_set() and self.settled_batch == self.batches_begun
-        return quiet and not self.awaited and not self.work.due(-_FAR_US, _FAR_US / 1e3)
+        return quiet and not self.awaited and not self._due(-_FAR_US, _FAR_US / 1e3)
 
     def _delivered_again(
         self, latest: Manifest, batch: DataFrame, batch_id: int, sources: list[str]
@@ -308,8 +319,10 @@ class StepMachine(Generic[R]):
         if not work.has_steps or self.latest is None:
             return
         watermark_us = work.last_watermark_us(self.latest, self.log)
+        if self._held:
+            watermark_us = self.latest.watermarks.get("evict_us", 0)
         clock_ms = time.time() * 1e3
-        while work.due(watermark_us, clock_ms) and not self.stopping.is_set():
+        while self._due(watermark_us, clock_ms) and not self.stopping.is_set():
             work.intake.enter()
             batch_id, now_ms = self.latest.spark_batch, time.time() * 1e3
             self._step(work.intake.nothing(), batch_id, watermark_us, started_ms=now_ms, drain=True)

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from headgate.core.errors import CheckpointError
+from headgate.operators.hidden import without_hidden_nulls
 from headgate.spark.job.reports import Payload
 from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.jvm.observed import CountedRows, observes
@@ -190,7 +191,7 @@ def raw_frame(
         return spark.createDataFrame([], schema)
     if all("inline" in entry for entry in entries):
         tables = [read_table(inline[entry["inline"]]) for entry in entries]
-        return spark.createDataFrame(pa.concat_tables(tables), schema)
+        return spark.createDataFrame(without_hidden_nulls(pa.concat_tables(tables)), schema)
     rows = [
         (i, entry.get("file"), inline.get(entry.get("inline", "")), entry.get("crc32"))
         for i, entry in enumerate(entries)

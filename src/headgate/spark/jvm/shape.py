@@ -1,0 +1,76 @@
+"""What Catalyst says of the shape of an expression: ids, SQL over named parts, casts, time zones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from headgate.spark.jvm.folding import is_a
+from headgate.spark.jvm.gateway import Jvm, class_name, java_class, seq
+
+_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
+_SEPARATOR = "\x1f"
+_ID = re.compile(r"#(\d+)L?(?:-T-?\d+ms)?$")
+
+FAILED = (Py4JError, PySparkException)
+"""What a call raises that the JVM answers with an exception."""
+
+_traits: dict[tuple[str, str], bool] = {}
+
+
+def ids_of(expressions: Jvm) -> list[str]:
+    """Return the ids of a Scala sequence of named expressions, in one call; "" of a name without one."""
+    text = str(expressions.mkString(_SEPARATOR))
+    found = [_ID.search(part) for part in text.split(_SEPARATOR)] if text else []
+    return ["" if one is None else one[1] for one in found]
+
+
+def id_of(attribute: Jvm) -> str:
+    """Return the id of an attribute or an alias."""
+    return str(attribute.exprId().id())
+
+
+def sql_over(spark: SparkSession, expression: Jvm, parts: Iterable[tuple[Jvm, str]]) -> str:
+    """Return an expression as SQL, its children given as (child, text)."""
+    named = java_class(spark, _EXPRESSIONS + "PrettyAttribute")
+    children = [named(text, child.dataType()) for child, text in parts]
+    return str(expression.withNewChildren(seq(spark, children)).sql())
+
+
+def sql_of_parameters(spark: SparkSession, expression: Jvm, texts: Iterable[str]) -> str:
+    """Return an expression that stands for another one as SQL, its own parameters given as texts."""
+    return str(expression.makeSQLString(seq(spark, texts)))
+
+
+def stands_for_another(spark: SparkSession, expression: Jvm) -> bool:
+    """Return whether an expression's children are those of the one that Spark runs in its place."""
+    return _has_trait(spark, expression, "InheritAnalysisRules")
+
+
+def implicit(spark: SparkSession, cast: Jvm) -> bool:
+    """Return whether Spark added a cast by itself."""
+    tag = java_class(spark, _EXPRESSIONS + "Cast$.MODULE$").USER_SPECIFIED_CAST()
+    return bool(cast.getTagValue(tag).isEmpty())
+
+
+def time_zone(spark: SparkSession, expression: Jvm) -> str | None:
+    """Return the session's time zone where an expression's value depends on it."""
+    if not _has_trait(spark, expression, "TimeZoneAwareExpression"):
+        return None
+    if class_name(expression) == "Cast":
+        casts = java_class(spark, _EXPRESSIONS + "Cast$.MODULE$")
+        if not casts.needsTimeZone(expression.child().dataType(), expression.dataType()):
+            return None
+    zone = expression.timeZoneId()
+    return str(zone.get()) if zone.isDefined() else None
+
+
+def _has_trait(spark: SparkSession, expression: Jvm, trait: str) -> bool:
+    key = (class_name(expression), trait)
+    if key not in _traits:
+        _traits[key] = is_a(spark, expression, _EXPRESSIONS + trait)
+    return _traits[key]

@@ -1,0 +1,131 @@
+"""What the state of a stateful operator means, as texts that a later start is compared with.
+
+Two queries may keep state of the same types and mean something else by it: ``sum(v)`` and ``sum(w)``. So
+a checkpoint has the text of each key, aggregate, window and condition. Filters, and where a source reads
+from, are no part of it: they change only what comes in from now on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from headgate.spark.jvm.gateway import Jvm, class_name, each
+from headgate.spark.read.conditions import conjuncts
+from headgate.spark.read.expressions import WATERMARK
+from headgate.spark.read.plan import PlannedOperator
+from headgate.spark.read.texts import Texts
+
+VERSION = 1
+"""Of the texts: those of another version are not compared."""
+
+
+def meaning(spark: SparkSession, operators: Iterable[PlannedOperator]) -> dict[str, Any]:
+    """Return what the state of a query's operators means, as JSON."""
+    parts = {op.id: _of_operator(spark, op) for op in operators}
+    return {"version": VERSION, "operators": {name: one for name, one in parts.items() if one}}
+
+
+def _of_operator(spark: SparkSession, op: PlannedOperator) -> dict[str, Any]:
+    if op.node is None:
+        return {}
+    describe = _KINDS.get(class_name(op.node))
+    if describe is None:
+        return {}
+    texts = Texts(spark, op.node)
+    found: dict[str, Any] = describe(texts, op)
+    if texts.lookups:
+        found["lookups"] = sorted(texts.lookups)
+    if texts.zones:
+        found["time zone"] = ", ".join(sorted(texts.zones))
+    return found
+
+
+def _aggregate(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
+    assert op.node is not None
+    assert op.aggregate is not None
+    grouping, at = op.aggregate.grouping, op.aggregate.time_index
+    found: dict[str, Any] = {
+        "keys": [texts.text(e) for i, e in enumerate(grouping) if i != at],
+        "window": texts.text(grouping[at]) if at >= 0 else "",
+        "aggregates": [],
+    }
+    calls: dict[str, None] = {}
+    for expression in each(op.node.aggregateExpressions()):
+        for call in _calls(expression):
+            calls[texts.text(call)] = None
+    found["aggregates"] = list(calls)
+    if op.aggregate.order:
+        found["order"] = [texts.text(e) for e in op.aggregate.order]
+    return found
+
+
+def _calls(expression: Jvm) -> Iterable[Jvm]:
+    if class_name(expression) == "AggregateExpression":
+        yield expression
+        return
+    for child in each(expression.children()):
+        yield from _calls(child)
+
+
+def _join(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
+    node, (left, right) = op.node, op.join
+    assert node is not None
+    condition = node.condition()
+    parts = conjuncts(texts.spark, condition.get()) if condition.isDefined() else []
+    found: dict[str, Any] = {
+        "join": str(node.joinType().sql()).lower(),
+        "keys": [
+            _equality(texts.text(one), texts.text(other))
+            for one, other in zip(left.keys, right.keys, strict=True)
+        ],
+        "condition": sorted(texts.text(one) for one in parts),
+    }
+    sides = (("left", left, node.left()), ("right", right, node.right()))
+    for at, (name, part, plan) in enumerate(sides):
+        own = texts.below(at)
+        compared = [texts.text(e) for _, e in part.compared]
+        found[f"{name} columns"] = [own.text_of(a) for a in part.attributes] + compared
+        times = [a for a in each(plan.output()) if a.metadata().contains(WATERMARK)]
+        found[f"{name} event time"] = own.text_of(times[0]) if times else ""
+    return found
+
+
+def _equality(one: str, other: str) -> str:
+    return " = ".join(sorted((one, other)))
+
+
+def _deduplicate(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
+    assert op.node is not None
+    child = op.node.child()
+    times = [a for a in each(child.output()) if a.metadata().contains(WATERMARK)]
+    return {
+        "columns": [texts.text(a) for a in each(op.node.keys())],
+        "event time": texts.text(times[0]) if times else "",
+    }
+
+
+def _processor(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
+    assert op.node is not None
+    return {"keys": [texts.text(a) for a in each(op.node.leftAttributes())]}
+
+
+def _group_state(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
+    assert op.node is not None
+    return {"keys": [texts.text(a) for a in each(op.node.groupingAttributes())]}
+
+
+"""By class of plan node, what describes the state of the operator that it becomes."""
+
+
+_KINDS: Mapping[str, Callable[[Texts, PlannedOperator], dict[str, Any]]] = {
+    "Aggregate": _aggregate,
+    "Deduplicate": _deduplicate,
+    "DeduplicateWithinWatermark": _deduplicate,
+    "FlatMapGroupsInPandasWithState": _group_state,
+    "Join": _join,
+    "TransformWithStateInPySpark": _processor,
+}
+"""By class of plan node, what describes the state of the operator that it becomes."""

@@ -1,0 +1,416 @@
+"""Expressions of a query as texts that are the same for queries that mean the same.
+
+A column is written as the expression over the source's columns that computes it, however many
+``withColumn`` stand between. Ids, aliases, the order of ``a + b`` and casts that Spark adds leave no
+trace, so a text is the same after a restart, and under another release of Spark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+from pyspark.sql import SparkSession
+
+from headgate.core.errors import UnsupportedQuery
+from headgate.spark.jvm.expressions import interval_parts
+from headgate.spark.jvm.gateway import Jvm, class_name, each
+from headgate.spark.jvm.shape import (
+    FAILED,
+    id_of,
+    ids_of,
+    implicit,
+    sql_of_parameters,
+    sql_over,
+    stands_for_another,
+    time_zone,
+)
+from headgate.spark.read.conditions import conjuncts
+from headgate.spark.read.expressions import SESSION_WINDOW, sql_text
+from headgate.spark.read.windows import gap_of, time_column_of, window_numbers
+
+_MOST = 400
+"""Characters of a text; the rest of a longer one is a checksum. Chosen."""
+
+_ANY_ORDER = {
+    "Add": " + ",
+    "Multiply": " * ",
+    "And": " AND ",
+    "Or": " OR ",
+    "BitwiseAnd": " & ",
+    "BitwiseOr": " | ",
+    "BitwiseXor": " ^ ",
+}
+"""Operations whose operands may stand in any order and grouping."""
+
+_EITHER_WAY = {
+    "EqualTo": ("=", "="),
+    "EqualNullSafe": ("<=>", "<=>"),
+    "LessThan": ("<", ">"),
+    "LessThanOrEqual": ("<=", ">="),
+    "GreaterThan": (">", "<"),
+    "GreaterThanOrEqual": (">=", "<="),
+}
+"""Comparisons, as they are and with their sides exchanged."""
+
+_SUFFIX = re.compile(r"^(-?[0-9.]+(?:E-?[0-9]+)?)(?:L|S|Y|D|BD)$")
+_NAME = re.compile(r"^\w+$")
+_SEEDED = {"Rand", "Randn", "Uuid", "Shuffle"}
+_MADE_BY_PYTHON = {
+    "MapInPandas",
+    "MapInArrow",
+    "TransformWithStateInPySpark",
+    "FlatMapGroupsInPandasWithState",
+    "FlatMapGroupsInPandas",
+    "FlatMapGroupsInArrow",
+}
+_WITHOUT_ZONE = {"TimestampAddInterval", "TimeAdd"}
+"""Sums of which only whole days and months depend on the time zone."""
+
+_ZONES = {"Etc/UTC": "UTC", "GMT": "UTC", "Z": "UTC", "+00:00": "UTC"}
+
+
+class Texts:
+    """Writes expressions over what stands below a node of a plan.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    plan : plan node
+    shared : Texts, optional
+        Of the node above, which gathers the same facts.
+
+    Attributes
+    ----------
+    lookups : set of str
+        Joins with a table that a column comes from.
+    zones : set of str
+        Time zones of the session that an expression depends on.
+    """
+
+    def __init__(self, spark: SparkSession, plan: Jvm, shared: Texts | None = None) -> None:
+        self.spark = spark
+        self.plan = plan
+        self.name = class_name(plan)
+        self.lookups: set[str] = set() if shared is None else shared.lookups
+        self.zones: set[str] = set() if shared is None else shared.zones
+        self._variables: dict[str, str] = {}
+        self._common: dict[str, Jvm] = {}
+        self._known: dict[str, str] = {}
+
+    @cached_property
+    def _children(self) -> list[Texts]:
+        return [Texts(self.spark, child, self) for child in each(self.plan.children())]
+
+    @cached_property
+    def _ids(self) -> list[str]:
+        return ids_of(self.plan.output())
+
+    def below(self, at: int) -> Texts:
+        """Return the writer of a child of the node."""
+        return self._children[at]
+
+    # -- columns ----------------------------------------------------------------------------------
+
+    def text_of(self, attribute: Jvm) -> str:
+        """Return the text of a column that the node puts out."""
+        return _bare(self._column(id_of(attribute), str(attribute.name())))
+
+    def _column(self, wanted: str, name: str) -> str:
+        if wanted not in self._known:
+            self._known[wanted] = _short(self._made(wanted, name))
+        return self._known[wanted]
+
+    def _made(self, wanted: str, name: str) -> str:
+        """Return the text of a column by what the node does."""
+        if self.name == "Project":
+            return self._named(self.plan.projectList(), wanted, name)
+        if self.name == "Aggregate":
+            return self._named(self.plan.aggregateExpressions(), wanted, name)
+        if self.name == "Expand":
+            return self._expanded(wanted, name)
+        if self.name == "Generate" and wanted in ids_of(self.plan.generatorOutput()):
+            at = ids_of(self.plan.generatorOutput()).index(wanted)
+            outer = "outer " if self.plan.outer() else ""
+            return f"{outer}{self.text(self.plan.generator())}[{at}]"
+        if self.name == "Union":
+            return self._united(wanted, name)
+        if self.name in _MADE_BY_PYTHON and wanted in self._ids:
+            return f"{_function_name(self.plan)}().{_quoted(name)}"
+        return self._from_below(wanted, name)
+
+    def _named(self, expressions: Jvm, wanted: str, name: str) -> str:
+        ids = ids_of(expressions)
+        if wanted not in ids:
+            return self._from_below(wanted, name)
+        expression = expressions.apply(ids.index(wanted))
+        if class_name(expression) != "Alias":
+            return self._from_below(wanted, name)
+        window = self._window(expression.child(), expression.metadata())
+        return window or self._text(expression.child())
+
+    def _expanded(self, wanted: str, name: str) -> str:
+        if wanted not in self._ids:
+            return self._from_below(wanted, name)
+        at = self._ids.index(wanted)
+        found: dict[str, None] = {}
+        for projection in each(self.plan.projections()):
+            expression = projection.apply(at)
+            window = self._window(expression, None)
+            if window:
+                return window
+            found[self._text(expression)] = None
+        return " | ".join(found)
+
+    def _united(self, wanted: str, name: str) -> str:
+        at = self._ids.index(wanted)
+        found: dict[str, None] = {}
+        for child in self._children:
+            found[child._column(child._ids[at], name)] = None
+        return " | ".join(sorted(found))
+
+    def _from_below(self, wanted: str, name: str) -> str:
+        there = [i for i, child in enumerate(self._children) if wanted in child._ids]
+        if not there:
+            # a source's, or made by a node that says nothing of how
+            return _quoted(name)
+        at = there[0]
+        text = self._children[at]._column(wanted, name)
+        if self.name != "Join":
+            return text
+        streams = [child.plan.isStreaming() for child in self._children]
+        if all(streams) or not any(streams):
+            return f"{('left', 'right')[at]}.{_in_parentheses(text)}"
+        if streams[at]:
+            return text
+        self._look_up()
+        return f"static.{_in_parentheses(text)}"
+
+    def _look_up(self) -> None:
+        """Note a join with a table, of which a column is used."""
+        condition = self.plan.condition()
+        kind = str(self.plan.joinType().sql()).lower()
+        if "" in self._known:
+            return
+        self._known[""] = kind  # a condition may ask for the table's columns itself
+        parts = conjuncts(self.spark, condition.get()) if condition.isDefined() else []
+        said = " AND ".join(sorted(self.text(one) for one in parts))
+        self.lookups.add(f"{kind} join on {said}" if said else f"{kind} join")
+
+    def _window(self, expression: Jvm, metadata: Jvm | None) -> str:
+        """Return the text of a window that an expression makes; "" where it makes none."""
+        if class_name(expression) not in ("CreateNamedStruct", "CaseWhen", "If"):
+            return ""
+        if "precisetimestampconversion" not in expression.toString():
+            return ""
+        try:
+            time = self.text(time_column_of(expression))
+            if metadata is not None and metadata.contains(SESSION_WINDOW):
+                return f"session_window({time}, {self._gap(gap_of(expression))})"
+            size, advance, offset = window_numbers(expression)
+        except UnsupportedQuery:
+            return ""
+        numbers = [size]
+        if offset or advance != size:
+            numbers.append(advance)
+        if offset:
+            numbers.append(offset)
+        return f"window({', '.join([time, *map(interval, numbers)])})"
+
+    def _gap(self, gap: Jvm | None) -> str:
+        if gap is None or not gap.foldable():
+            return "a gap of its own" if gap is None else self.text(gap)
+        months, days, micros = interval_parts(gap.eval(None))
+        return f"'{months} months'" if months else interval(days * 86_400_000_000 + micros)
+
+    # -- expressions ------------------------------------------------------------------------------
+
+    def text(self, expression: Jvm) -> str:
+        """Return the text of an expression over what stands below the node."""
+        return _bare(_short(self._text(expression)))
+
+    def _text(self, expression: Jvm) -> str:
+        name = class_name(expression)
+        special = _SPECIAL.get(name)
+        if special is not None:
+            return special(self, expression)
+        if name == "AttributeReference":
+            return self._from_below(id_of(expression), str(expression.name()))
+        if name in _ANY_ORDER:
+            parts = sorted(self._operands(expression, name), key=_constants_last)
+            return f"({_ANY_ORDER[name].join(parts)})"
+        if name in _EITHER_WAY:
+            return self._comparison(expression, *_EITHER_WAY[name])
+        self._note_zone(expression, name)
+        if stands_for_another(self.spark, expression):
+            texts = [self._text(one) for one in each(expression.parameters())]
+            return sql_of_parameters(self.spark, expression, texts) + _silent(expression, name)
+        return self._generic(expression, name)
+
+    def _note_zone(self, expression: Jvm, name: str) -> None:
+        zone = None if name in _WITHOUT_ZONE else time_zone(self.spark, expression)
+        if zone is not None:
+            self.zones.add(_ZONES.get(zone, zone))
+
+    def _generic(self, expression: Jvm, name: str) -> str:
+        children = list(each(expression.children()))
+        if not children:
+            return sql_text(expression)
+        parts = [(child, self._text(child)) for child in children]
+        try:
+            text = sql_over(self.spark, expression, parts)
+        except FAILED:  # one that wants its children as they are
+            return f"{name}({', '.join(text for _, text in parts)})"
+        if len(parts) == 1 and text.endswith(f"({parts[0][1]})"):
+            text = text.removesuffix(f"({parts[0][1]})") + f"({_bare(parts[0][1])})"
+        return text + _silent(expression, name)
+
+    def _operands(self, expression: Jvm, name: str) -> list[str]:
+        found = []
+        for child in each(expression.children()):
+            same = class_name(child) == name
+            found += self._operands(child, name) if same else [self._text(child)]
+        return found
+
+    def _comparison(self, expression: Jvm, sign: str, turned: str) -> str:
+        left, right = (self._text(child) for child in each(expression.children()))
+        if _constants_last(right) < _constants_last(left):
+            left, sign, right = right, turned, left
+        return f"({left} {sign} {right})"
+
+    def _literal(self, literal: Jvm) -> str:
+        text = str(literal.sql())
+        number = _SUFFIX.match(text)
+        return number[1] if number else text
+
+    def _cast(self, cast: Jvm) -> str:
+        child = cast.child()
+        text = self._text(child)
+        self._note_zone(cast, "Cast")
+        same = child.dataType().sql() == cast.dataType().sql()
+        number = class_name(child) == "Literal" and _is_number(text)
+        whole = cast.dataType().sql() in _WHOLE
+        if implicit(self.spark, cast) or same or (number and whole and text.lstrip("-").isdigit()):
+            return text
+        return f"CAST({text} AS {cast.dataType().sql()})"
+
+    def _call(self, call: Jvm) -> str:
+        text = self._text(call.aggregateFunction())
+        if call.isDistinct():
+            name, _, rest = text.partition("(")
+            text = f"{name}(DISTINCT {rest}"
+        found = call.filter()
+        if not found.isDefined():
+            return text
+        return f"{text} FILTER (WHERE {_bare(self._text(found.get()))})"
+
+    def _python(self, udf: Jvm) -> str:
+        arguments = ", ".join(self._text(child) for child in each(udf.children()))
+        return f"{udf.name()}({arguments})"
+
+    def _among(self, expression: Jvm) -> str:
+        value, *found = (self._text(child) for child in each(expression.children()))
+        return f"({value} IN ({', '.join(sorted(found))}))"
+
+    def _lambda(self, function: Jvm) -> str:
+        around = dict(self._variables)
+        names = []
+        for variable in each(function.arguments()):
+            # Spark numbers them anew in each session
+            names.append(f"x{len(self._variables)}")
+            self._variables[id_of(variable)] = names[-1]
+        text = f"({', '.join(names)} -> {self._text(function.function())})"
+        self._variables = around
+        return text
+
+    def _variable(self, variable: Jvm) -> str:
+        return self._variables.get(id_of(variable), "x")
+
+    def _field(self, field: Jvm) -> str:
+        return f"{self._text(field.child())}.{_quoted(str(field.extractFieldName()))}"
+
+    def _with(self, expression: Jvm) -> str:
+        for definition in each(expression.defs()):
+            self._common[definition.id().toString()] = definition.child()
+        return self._text(expression.child())
+
+    def _reference(self, reference: Jvm) -> str:
+        found = self._common.get(reference.id().toString())
+        return sql_text(reference) if found is None else self._text(found)
+
+
+_SPECIAL: Mapping[str, Callable[[Texts, Jvm], str]] = {
+    "AggregateExpression": Texts._call,
+    "Alias": lambda texts, one: texts._text(one.child()),
+    "Between": lambda texts, one: texts._text(one.replacement()),
+    "Cast": Texts._cast,
+    "CommonExpressionRef": Texts._reference,
+    "GetStructField": Texts._field,
+    "In": Texts._among,
+    "KnownNotNull": lambda texts, one: texts._text(one.child()),
+    "LambdaFunction": Texts._lambda,
+    "Literal": Texts._literal,
+    "NamedLambdaVariable": Texts._variable,
+    "PreciseTimestampConversion": lambda texts, one: texts._text(one.child()),
+    "PythonUDAF": Texts._python,
+    "PythonUDF": Texts._python,
+    "With": Texts._with,
+    **{name: lambda texts, one: f"{one.prettyName()}()" for name in _SEEDED},
+}
+_WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+
+
+def interval(micros: int) -> str:
+    """Return a length of time as an exact text, such as ``'10 s'``."""
+    whole, rest = divmod(micros, 1_000_000)
+    return f"'{micros} us'" if rest else f"'{whole} s'"
+
+
+def _silent(function: Jvm, name: str) -> str:
+    """Return what an expression's SQL leaves out."""
+    if name in ("First", "Last", "AnyValue") and function.ignoreNulls():
+        return " IGNORE NULLS"
+    if name == "HyperLogLogPlusPlus":
+        return f" WITHIN {function.relativeSD()}"
+    return ""
+
+
+def _function_name(plan: Jvm) -> str:
+    return str(plan.functionExpr().name())
+
+
+def _constants_last(text: str) -> tuple[bool, str]:
+    return (_is_number(text) or text.startswith("'"), text)
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"-?[0-9.]+(E-?[0-9]+)?", text) is not None
+
+
+def _bare(text: str) -> str:
+    """Return a text without the parentheses around all of it."""
+    if not text.startswith("("):
+        return text
+    depth = 0
+    for at, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0:
+            return text[1:-1] if at == len(text) - 1 else text
+    return text
+
+
+def _quoted(name: str) -> str:
+    return name if _NAME.match(name) else f"`{name}`"
+
+
+def _in_parentheses(text: str) -> str:
+    return text if re.fullmatch(r"[\w.`]+", text) else f"({_bare(text)})"
+
+
+def _short(text: str) -> str:
+    """Return a text, of a long one its beginning and a checksum of all."""
+    if len(text) <= _MOST:
+        return text
+    return f"{text[:_MOST]}... {hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,0 +1,162 @@
+"""What state means, as text: the same for what means the same, in each session and each Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate.spark.read.logical import read
+from headgate.spark.read.meaning import meaning
+
+SCHEMA = "k int, v bigint, w bigint, s string, at timestamp, xs array<bigint>"
+
+TEXTS = {
+    "sum(v)": "sum(v)",
+    "sum(v + 1)": "sum(v + 1)",
+    "sum(1 + v)": "sum(v + 1)",
+    "SUM(`V` + 1L)": "sum(v + 1)",
+    "sum(w + v + 1)": "sum(v + w + 1)",
+    "sum(v - w)": "sum(v - w)",
+    "sum(w * (v + 1))": "sum((v + 1) * w)",
+    "count(*)": "count(1)",
+    "count(1)": "count(1)",
+    "count(distinct s)": "count(DISTINCT s)",
+    "sum(v) filter (where 3 < w and s = 'a')": "sum(v) FILTER (WHERE (s = 'a') AND (w > 3))",
+    "first(v)": "first(v)",
+    "first(v, true)": "first(v) IGNORE NULLS",
+    "any_value(v)": "any_value(v)",
+    "approx_count_distinct(s)": "approx_count_distinct(s) WITHIN 0.05",
+    "approx_count_distinct(s, 0.02)": "approx_count_distinct(s) WITHIN 0.02",
+    "count_if(v > 1)": "count_if(v > 1)",
+    "max(cast(v as int))": "max(CAST(v AS INT))",
+    "max(cast(v as bigint))": "max(v)",
+    "sum(case when v > 1 then w else 0 end)": "sum(CASE WHEN (v > 1) THEN w ELSE 0 END)",
+    "sum(cast(s in ('b', 'a') as int))": "sum(CAST((s IN ('a', 'b')) AS INT))",
+    "sum(cast(v between 1 and 3 as int))": "sum(CAST(((v <= 3) AND (v >= 1)) AS INT))",
+    "max(nvl(v, 0))": "max(nvl(v, 0))",
+    "max(size(transform(xs, e -> e + 1)))": "max(size(transform(xs, (x0 -> (x0 + 1)))))",
+    "percentile_approx(v, 0.5)": "percentile_approx(v, 0.5, 10000)",
+    "max(struct(v, w).w)": "max(struct(v, w).w)",
+}
+"""Aggregates and their texts, in every minor release of Spark."""
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+    return spark.readStream.schema(SCHEMA).json(str(tmp_path_factory.mktemp("empty")))
+
+
+def means(frame: DataFrame, mode: str = "append") -> dict[str, Any]:
+    """Return the texts of a query by operator."""
+    found: dict[str, Any] = meaning(frame.sparkSession, read(frame, mode).operators)["operators"]
+    return found
+
+
+def test_an_aggregate_has_one_text_however_it_is_written(rows: DataFrame) -> None:
+    made = rows.groupBy("k").agg(*(F.expr(call).alias(f"a{i}") for i, call in enumerate(TEXTS)))
+    (found,) = means(made, "update").values()
+    assert found["aggregates"] == list(dict.fromkeys(TEXTS.values()))
+
+
+def of(build: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame], Any]:
+    def one(rows: DataFrame) -> Any:
+        timed = rows.withWatermark("at", "5 seconds")
+        return list(means(build(timed)).values())
+
+    return one
+
+
+WINDOWS = {
+    "tumbling": (F.window, ("at", "10 seconds"), "window(at, '10 s')"),
+    "sliding": (F.window, ("at", "1 minute", "5 seconds"), "window(at, '60 s', '5 s')"),
+    "later": (F.window, ("at", "10 s", "10 s", "1 s"), "window(at, '10 s', '10 s', '1 s')"),
+    "session": (F.session_window, ("at", "3 seconds"), "session_window(at, '3 s')"),
+    "short": (F.window, ("at", "1500 milliseconds"), "window(at, '1500000 us')"),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_window_is_said_as_it_is_called(rows: DataFrame, name: str) -> None:
+    function, arguments, text = WINDOWS[name]
+    build = of(lambda timed: timed.groupBy(function(*arguments), "k").count())
+    (found,) = build(rows)
+    assert found == {"keys": ["k"], "window": text, "aggregates": ["count(1)"]}
+
+
+def test_columns_are_the_expressions_that_compute_them(rows: DataFrame) -> None:
+    through = rows.withColumn("x", F.col("v") * 2).withColumnRenamed("k", "key")
+    through = through.select((F.col("x") + F.col("w")).alias("x"), "key", "s").where("x > 3")
+    (found,) = means(through.groupBy("key").agg(F.sum("x")), "update").values()
+    assert found == {"keys": ["k"], "window": "", "aggregates": ["sum((v * 2) + w)"]}
+
+
+def test_a_table_that_is_joined_is_part_of_what_its_columns_mean(
+    spark: SparkSession, rows: DataFrame
+) -> None:
+    prices = spark.createDataFrame([(1, 2.0)], "k int, price double")
+    joined = rows.join(prices, "k", "left")
+    (found,) = means(joined.groupBy("k").agg(F.sum("price")), "update").values()
+    assert found["aggregates"] == ["sum(static.price)"]
+    assert found["lookups"] == ["left outer join on k = static.k"]
+    # a table of which nothing is kept only filters
+    (found,) = means(joined.groupBy("k").agg(F.sum("v")), "update").values()
+    assert "lookups" not in found
+
+
+def test_a_join_says_its_keys_condition_and_columns(rows: DataFrame) -> None:
+    left = rows.select(F.col("k").alias("lk"), F.col("v").alias("lv"), F.col("at").alias("lat"))
+    right = rows.select(F.col("k").alias("rk"), F.col("w").alias("rv"), F.col("at").alias("rat"))
+    left, right = left.withWatermark("lat", "1 second"), right.withWatermark("rat", "2 seconds")
+    on = "rk = lk and rat between lat and lat + interval 5 seconds and lv > 3"
+    joined = left.join(right, F.expr(on)).groupBy(F.window("lat", "10 seconds"), "lk")
+    first, second = means(joined.agg(F.sum("rv"))).values()
+    assert first == {
+        "join": "inner",
+        "keys": ["left.k = right.k"],
+        "condition": [
+            "left.at + INTERVAL '05' SECOND >= right.at",
+            "left.at <= right.at",
+            "left.k = right.k",
+            "left.v > 3",
+        ],
+        "left columns": ["k", "at"],
+        "left event time": "at",
+        "right columns": ["w", "at"],
+        "right event time": "at",
+    }
+    assert second["keys"] == ["left.k"]
+    assert second["window"] == "window(left.at, '10 s')"
+    assert second["aggregates"] == ["sum(right.w)"]
+
+
+def test_the_time_zone_counts_where_a_value_depends_on_it(spark: SparkSession, rows: DataFrame):
+    days = rows.groupBy(F.to_date("at")).count()
+    (found,) = means(days, "update").values()
+    assert found["time zone"] in ("UTC", spark.conf.get("spark.sql.session.timeZone"))
+    (found,) = means(rows.groupBy(F.expr("cast(v as int)")).count(), "update").values()
+    assert "time zone" not in found
+
+
+def test_a_python_function_counts_by_its_name(rows: DataFrame) -> None:
+    @F.udf("bigint")
+    def twice(value: int) -> int:
+        return 2 * value
+
+    (found,) = means(rows.groupBy(twice("k")).agg(F.sum(twice("v"))), "update").values()
+    assert found["keys"] == ["twice(k)"]
+    assert found["aggregates"] == ["sum(twice(v))"]
+
+
+def test_a_long_text_ends_in_a_checksum_of_all_of_it(rows: DataFrame) -> None:
+    texts = []
+    for last in (198, 199):
+        names = [f"v + {i} > 0" for i in (*range(150), last)]
+        made = rows.groupBy("k").agg(F.expr(f"count_if({' and '.join(names)})"))
+        (found,) = means(made, "update").values()
+        texts += found["aggregates"]
+    assert texts[0] != texts[1]
+    assert all(len(text) < 500 for text in texts)
