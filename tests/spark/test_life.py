@@ -191,7 +191,9 @@ def test_an_error_of_the_network_stays_what_it_is_while_the_jvm_lives(listening,
 class Batches:
     def __init__(self, *, idle: bool = True) -> None:
         self.stopping, self.idle = threading.Event(), threading.Event()
+        self.interrupted = threading.Event()
         self.failed = None
+        self.is_of_this_thread = False
         if idle:
             self.idle.set()
 

@@ -62,7 +62,7 @@ class RunningQuery(Generic[R]):
         self._recorder = recorder
         self._release = release
         self._life = JvmLife(machine.spark)
-        rest = machine.drain if finite else None
+        rest = (lambda: machine.drain(str(inner.runId))) if finite else None
         plan = analysed(machine.work.intake.stream)
         self._end = Ending(
             inner,
@@ -198,12 +198,16 @@ class RunningQuery(Generic[R]):
         self._await_settled(None)
 
     def stop(self) -> None:
-        """Stop at the next batch boundary.
+        """Stop at the next batch boundary, and within seconds where the batch goes on.
+
+        A batch that goes on for 5 s is broken off, as Spark breaks it off: its jobs are cancelled, and
+        the next start does it again. Called in the query's own function, it returns at once, and the
+        query ends with that batch.
 
         Raises
         ------
         HeadgateError
-            It ended because Spark's JVM did.
+            It ended because Spark's JVM did; or code of the user's does not return, whatever is done.
         """
         self._end.stop(self._await_commit)
 

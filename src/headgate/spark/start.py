@@ -25,6 +25,7 @@ from headgate.spark.job.ports import (
     Ports,
 )
 from headgate.spark.jvm.plans import analysed
+from headgate.spark.jvm.sessions import clone_of
 from headgate.spark.launch import giving_back, journal_of, launched, opened
 from headgate.spark.pool_query import PoolQuery
 from headgate.spark.query import Query
@@ -156,7 +157,7 @@ def _start_pools(
         parents = {stage.id: stage.parents for stage in pipeline.stages}
         loop = PoolLoop(list(parents), config, policy, latest, recorder, parents)
         recorder.begin_with([stage.id for stage in pipeline.sources], pipeline.last)
-        work = PoolWork(spark, pipeline, loop, checkpoint, uuid)
+        work = PoolWork(spark, clone_of(spark), pipeline, loop, checkpoint, uuid)
         work.observer = watch(work)
         machine = StepMachine(spark, work, checkpoint, latest, sink, Ports())
         undo.callback(machine.close)
@@ -213,7 +214,7 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
             job.set_budget if settings.budget == "auto" else lambda _: None,
         )
         ports = Ports(watch(controller, job) or NoObserver(), commands, executors)
-        work = StatefulWork(spark, job, checkpoint, uuid, run, sink, ports)
+        work = StatefulWork(spark, clone_of(spark), job, checkpoint, uuid, run, sink, ports)
         machine = StepMachine(spark, work, checkpoint, latest, sink, ports)
         undo.callback(machine.close)
         work.rehearse()

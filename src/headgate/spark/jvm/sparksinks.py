@@ -26,6 +26,7 @@ from headgate.spark.jvm.formats import is_a
 from headgate.spark.jvm.gateway import Jvm, java_class, jvm, scala_map, seq, string_map
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.plans import analysed, of_rows
+from headgate.spark.jvm.sessions import active
 
 _WRITE = "org.apache.spark.sql.connector.write"
 _UPDATES = "org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend"
@@ -72,7 +73,7 @@ class V1Sink:
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step; one that is in the sink's log already is skipped."""
-        with self._stream.numbered(batch):
+        with self._stream.numbered(batch, frame):
             self._sink.addBatch(batch, frame._jdf)
         if self._table is not None:
             self._spark.catalog.refreshTable(self._table)
@@ -165,7 +166,7 @@ class V2Sink:
             java_class(self._spark, "scala.None$.MODULE$"),
         )
         plan = plan.withNewBatchId(batch)
-        with self._stream.numbered(batch):
+        with self._stream.numbered(batch, frame):
             of_rows(frame.sparkSession, plan)._jdf.collect()
 
 
@@ -217,14 +218,15 @@ class WrittenStream:
         return self._query_id
 
     @contextmanager
-    def numbered(self, batch: int) -> Iterator[None]:
-        """Say in this thread that output `batch` of the query is written."""
+    def numbered(self, batch: int, frame: DataFrame) -> Iterator[None]:
+        """Say in this thread that output `batch` of the query is written, in the session of its rows."""
         context = self._spark.sparkContext
         before = {key: context.getLocalProperty(key) for key in (_QUERY_ID, _BATCH_ID)}
         context.setLocalProperty(_QUERY_ID, before[_QUERY_ID] or self.query_id)
         context.setLocalProperty(_BATCH_ID, str(batch))
         try:
-            yield
+            with active(frame.sparkSession):
+                yield
         finally:
             for key, value in before.items():
                 context.setLocalProperty(key, value)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ a table that the same transaction writes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.errors import ConfigError, HeadgateError
 from headgate.spark.jvm import sparksinks
+from headgate.spark.jvm.formats import NamedTable
 from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.jvm.sessions import clone_of
 from headgate.spark.jvm.tables import commit_setting, identity, kind_of_name, last_merge
@@ -111,7 +113,7 @@ class MergeSink:
     def write(self, batch: int, frame: DataFrame) -> None:
         """Merge the step, unless the table has it."""
         again = comes_again(self._known, batch)
-        with self._stream.numbered(batch):
+        with self._stream.numbered(batch, frame):
             writer = writer_of(self._stream.query_id, self._name)
             attempted(lambda again: self._merging.write(writer, batch, frame, again=again), again)
 
@@ -207,7 +209,7 @@ class _IcebergMerge(_TableMerge):
 
     def __init__(self, session: SparkSession, spec: MergeSpec, home: SparkSession) -> None:
         super().__init__(session, spec)
-        self._home = home
+        self._refresh = partial(home.catalog.refreshTable, NamedTable(session, spec.table).full)
         self._asked = False
         setting = commit_setting(session)
         if setting is None:
@@ -231,4 +233,4 @@ class _IcebergMerge(_TableMerge):
             self._session.conf.set(f"{self._setting}{key}", value)
         self._merge(frame)
         # Iceberg keeps tables for each session, for half a minute
-        self._home.catalog.refreshTable(self._spec.table)
+        self._refresh()
