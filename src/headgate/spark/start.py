@@ -26,7 +26,14 @@ from headgate.spark.job.ports import (
 )
 from headgate.spark.jvm.plans import analysed
 from headgate.spark.jvm.sessions import clone_of
-from headgate.spark.launch import giving_back, journal_of, launched, opened
+from headgate.spark.launch import (
+    check_name,
+    giving_back,
+    journal_of,
+    launched,
+    noted,
+    opened,
+)
 from headgate.spark.pool_query import PoolQuery
 from headgate.spark.query import Query
 from headgate.spark.read.brokers import check_brokers
@@ -95,6 +102,7 @@ def start(
             return plain
         raise
     check_brokers(analysed(df))
+    check_name(df.sparkSession, settings.name)
     return _start_slots(df, settings, plan, watch)
 
 
@@ -142,6 +150,7 @@ def _start_pools(
     spark = df.sparkSession
     pipeline = read_pipeline(df, policy.name, own.ARRIVAL.of(settings.options))
     check_brokers(analysed(df))
+    check_name(spark, settings.name)
     plan = PlannedQuery([], pipeline.plan, df.schema, OutputMode.APPEND)
     config = configured.pool_config(spark, settings.slots, settings.options, settings.budget_s)
     config.groupings.check(stage.id for stage in pipeline.stages)
@@ -172,7 +181,7 @@ def _start_pools(
         inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
     release = giving_back(inner, where, unlock, machine.close)
-    return PoolQuery(inner, machine, work, finite=finite, release=release)
+    return noted(where, PoolQuery(inner, machine, work, finite=finite, release=release))
 
 
 def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, watch: Watch) -> Query:
@@ -235,7 +244,8 @@ def _start_slots(df: DataFrame, settings: QuerySettings, plan: PlannedQuery, wat
         inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
     release = giving_back(inner, where, run.close, run.end, executors.leave, unlock, machine.close)
-    return Query(inner, machine, work, controller, commands, finite=finite, release=release)
+    query = Query(inner, machine, work, controller, commands, finite=finite, release=release)
+    return noted(where, query)
 
 
 def _controller(

@@ -68,6 +68,11 @@ class CheckpointLock:
             owner = json.loads(self._path.with_suffix(".owner").read_text())
         except (OSError, ValueError):
             owner = {"host": "unknown", "pid": "unknown"}
+        if owner["pid"] == os.getpid() and owner["host"] == socket.gethostname():
+            return (
+                f"checkpoint {self._path.parent.parent} is held by a query of this very process that "
+                "starts or ends; wait for it, or use another checkpointLocation."
+            )
         return (
             f"checkpoint {self._path.parent.parent} is held by driver {owner['host']} pid "
             f"{owner['pid']}; stop it first, or use another checkpointLocation."

@@ -93,6 +93,6 @@ def set_as_for_batches(session: SparkSession, batches: SparkSession, *, stateful
         Whether Spark would find stateful operators in the query, whose plans are not adaptive.
     """
     for key in _OF_BATCHES:
-        session.conf.set(key, batches.conf.get(key))
+        session.conf.set(key, str(batches.conf.get(key)))
     if stateful:
         session.conf.set(_ADAPTIVE, "false")
