@@ -224,7 +224,7 @@ def test_a_stop_does_not_wait_for_a_batch_that_hangs_once_the_jvm_is_gone(listen
     end.start()
     inner.go.set()
     with pytest.raises(EngineGone, match=SENTENCE):
-        end.stop(lambda: None)
+        end.stop()
     assert [type(failure) for failure in closed] == [EngineGone]
 
 

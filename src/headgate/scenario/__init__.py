@@ -9,7 +9,7 @@ explain itself and read journals without Spark.
 from __future__ import annotations
 
 from headgate.scenario.carrying import carry_checkpoint
-from headgate.scenario.control import ask
+from headgate.scenario.control import ask, stop
 from headgate.scenario.description import Scenario, recorded, to_verify
 from headgate.scenario.fleet import check_fleet, run_fleet_file
 from headgate.scenario.inspection import inspect
@@ -27,6 +27,7 @@ __all__ = [
     "recorded",
     "run_fleet_file",
     "run_scenario",
+    "stop",
     "to_verify",
     "verify_scenario",
     "written",

@@ -44,8 +44,9 @@ def run_scenario(
 ) -> dict[str, Any]:
     """Run a scenario to its end and return its numbers.
 
-    SIGINT ends the run early and cleanly, also while it starts: the query stops after its batch,
-    and verification and summary follow. A second SIGINT interrupts at once.
+    SIGINT and SIGTERM end the run early and cleanly, also while it starts: the query stops after its
+    batch, and the summary follows; after SIGINT the verification, too, for which who sends SIGTERM has
+    no time. A second signal interrupts at once.
 
     Parameters
     ----------
@@ -86,7 +87,9 @@ def run_scenario(
                 query.stop()
             _raise_failure(placed, query, journal)
             on_progress(journal)
-            verification = used.verify(placed) if placed.verify else None
+            verification = (
+                used.verify(placed) if placed.verify and not interrupted.terminated else None
+            )
         finally:
             used.close()
     return _result(placed, journal, verification)
@@ -96,7 +99,7 @@ def _drive(
     scenario: Scenario,
     query: ScenarioQuery,
     on_progress: OnProgress,
-    interrupted: threading.Event,
+    interrupted: Interrupted,
     *,
     clock_s: Callable[[], float],
     sleep: Callable[[float], None],
@@ -188,14 +191,20 @@ def _result(
     return result
 
 
+class Interrupted(threading.Event):
+    """Set by a signal; `terminated` says whether that was SIGTERM."""
+
+    terminated = False
+
+
 @contextmanager
-def interrupts() -> Iterator[threading.Event]:
-    """Yield an event that the first SIGINT sets; the second raises KeyboardInterrupt.
+def interrupts() -> Iterator[Interrupted]:
+    """Yield an event that the first SIGINT or SIGTERM sets; the second raises KeyboardInterrupt.
 
     PySpark's own handler, which the engine keeps away, cancels the running batch: the query would
     end by a failure.
     """
-    asked = threading.Event()
+    asked = Interrupted()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
@@ -203,13 +212,15 @@ def interrupts() -> Iterator[threading.Event]:
     def note(number: int, frame: object) -> None:
         if asked.is_set():
             raise KeyboardInterrupt
+        asked.terminated = number == signal.SIGTERM
         asked.set()
 
-    before = signal.signal(signal.SIGINT, note)
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def verify_scenario(scenario: Scenario, engine: Engine | None = None) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from headgate.spark.read.brokers import kafka_sources
 from headgate.spark.step.ending import Ending
 from headgate.spark.step.machine import StepMachine, drained
 from headgate.spark.step.record import StepRecorder
+from headgate.spark.step.stop_requests import StopRequests
+from headgate.state.control import ControlFiles
 
 _POLL_S = 0.02
 _COMMIT_WAIT_S = 5.0
@@ -62,6 +64,7 @@ class RunningQuery(Generic[R]):
         self._recorder = recorder
         self._release = release
         self._life = JvmLife(machine.spark)
+        self._stops = StopRequests(ControlFiles(machine.checkpoint.files), recorder.write)
         rest = (lambda: machine.drain(str(inner.runId))) if finite else None
         plan = analysed(machine.work.intake.stream)
         self._end = Ending(
@@ -70,6 +73,8 @@ class RunningQuery(Generic[R]):
             self._life,
             rest=rest,
             close=self._close,
+            before=self._await_commit,
+            look=self._stops.look,
             reads=lambda: kafka_sources(plan),
         )
         self._end.start()
@@ -209,7 +214,7 @@ class RunningQuery(Generic[R]):
         HeadgateError
             It ended because Spark's JVM did; or code of the user's does not return, whatever is done.
         """
-        self._end.stop(self._await_commit)
+        self._end.stop()
 
     def _await_commit(self) -> None:
         """Let Spark commit the batch just done: else the next start delivers its output again.
@@ -245,3 +250,4 @@ class RunningQuery(Generic[R]):
             self._recorder.stop(reason, failure)
         finally:
             self._release()
+            self._stops.answer()

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from headgate.core.errors import CheckpointError
 from headgate.spark.jvm.gateway import Jvm, jvm
 from headgate.spark.jvm.life import JvmLife
+from headgate.state.files import LOCK
 
-_FILE = "driver.lock"
 _held: set[str] = set()
 """Locks that queries of this process hold."""
 
@@ -31,7 +31,7 @@ class CheckpointLock:
     """Holds a checkpoint for this driver until `release`, or until the JVM ends."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
-        self._path = root / _FILE
+        self._path = root / LOCK
         self._life = JvmLife(spark)
         java = jvm(spark)
         if not self._path.exists():

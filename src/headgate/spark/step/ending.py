@@ -26,6 +26,8 @@ _RAISES_AFTER_S = 15.0
 from, in seconds. Not tuned."""
 _GIVES_UP_AFTER_S = 25.0
 """How long `stop` waits for code that does not end in any way, in seconds. Not tuned."""
+_LOOK_S = 1.0
+"""How often it is looked whether somebody outside wants the query to stop, in seconds."""
 _AGAIN_S = 1.0
 """How often jobs are cancelled, and code is raised from, that begin anew or go on, in seconds."""
 
@@ -66,6 +68,10 @@ class Ending:
         Called when Spark's query has ended by itself: what is left to do for a finite one.
     close : callable
         Given the failure, or None: writes it down and gives back all that the query held.
+    before : callable, optional
+        Called when the query is to stop and no batch is under way.
+    look : callable, optional
+        Called every second while the query runs: whether somebody outside wants it to stop.
     reads : callable, optional
         Returns what the query reads of Kafka, and where, for the sentence that says why it failed.
     """
@@ -78,6 +84,8 @@ class Ending:
         *,
         rest: Callable[[], None] | None,
         close: Callable[[Exception | None], None],
+        before: Callable[[], None] = lambda: None,
+        look: Callable[[], bool] = lambda: False,
         reads: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._inner = inner
@@ -85,17 +93,22 @@ class Ending:
         self._life = life
         self._rest = rest
         self._close = close
+        self._before, self._look = before, look
         self._reads = reads
         self._failure: Exception | None = None
         self._over = threading.Event()
         # a put may interrupt another one: a signal's handler stops queries, too
-        self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._unstopped: Exception | None = None
+        works = {"headgate-end": self._run, "headgate-stop": self._stop_if_asked}
+        self._threads = [
+            threading.Thread(target=work, name=name, daemon=True) for name, work in works.items()
+        ]
 
     def start(self) -> None:
         """Begin to wait; what `close` needs is there by now."""
-        for name, work in (("headgate-end", self._run), ("headgate-stop", self._stop_if_asked)):
-            threading.Thread(target=work, name=name, daemon=True).start()
+        for thread in self._threads:
+            thread.start()
 
     @property
     def is_over(self) -> bool:
@@ -133,15 +146,10 @@ class Ending:
             raise self._failure
         return over
 
-    def stop(self, before: Callable[[], None]) -> None:
+    def stop(self) -> None:
         """End the query at the next batch boundary, or break off a batch that takes too long.
 
         Within a batch, in its user's function, it returns at once, and the query ends with the batch.
-
-        Parameters
-        ----------
-        before : callable
-            Called once no batch is under way.
 
         Raises
         ------
@@ -151,7 +159,7 @@ class Ending:
             User's code has not returned, or Spark's own thread has not ended in
             ``spark.sql.streaming.stopTimeout``.
         """
-        self._asked.put(before)
+        self._asked.put(True)
         if self._batches.is_of_this_thread:
             self._batches.stopping.set()
             return
@@ -167,12 +175,13 @@ class Ending:
                     "returns, or the program ends."
                 )
                 raise EngineError(msg)
+        for thread in self._threads:
+            thread.join(_LAST_BATCH_S)  # it has nothing left to do
         if isinstance(self._failure, EngineGone):
             raise self._failure
 
     def _stop_if_asked(self) -> None:
-        before = self._asked.get()
-        if before is None:
+        if not self._is_asked():
             return  # it has ended
         batches = self._batches
         batches.stopping.set()
@@ -184,11 +193,20 @@ class Ending:
                 if time.monotonic() - began_s > _PATIENCE_S:
                     self._break_off(began_s)
                     return
-            before()
+            self._before()
             self._inner.stop()
         except Exception as error:
             if self._life.meaning(error) is None:
                 self._unstopped = _not_stopped(error)
+
+    def _is_asked(self) -> bool:
+        """Wait until the query shall stop, or has ended; return whether it shall stop."""
+        while True:
+            try:
+                return self._asked.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if self._look():
+                    return True
 
     def _break_off(self, began_s: float) -> None:
         """Stop Spark's query in the middle of a batch, as Spark does, and all that this batch runs."""
@@ -217,7 +235,7 @@ class Ending:
         except Exception as error:  # the query has ended all the same
             self._failure = self._failure or error
         finally:
-            self._asked.put(None)
+            self._asked.put(False)
             self._over.set()
 
     def _awaited(self) -> Exception | None:
