@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pool_runs
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -320,3 +321,70 @@ def test_each_habit_alone_is_as_under_plain_spark(
 ) -> None:
     plain, elastic = both(database, tmp_path, (habit,))
     assert elastic == plain
+
+
+def test_the_rows_of_pools_belong_to_their_query_too_and_a_new_run_replaces_it(
+    database: SparkSession, tmp_path: Path
+) -> None:
+    before(database)
+    seen: dict[int, Any] = {}
+    changed = threading.Event()
+
+    def function(frame: DataFrame, number: int) -> None:
+        assert changed.wait(WAIT_S)
+        own = frame.sparkSession
+        frame.createOrReplaceTempView("updates")
+        rows = own.sql("SELECT count(*) FROM updates").collect()[0][0]
+        zone = own.conf.get(ZONE)
+        own.conf.set(ZONE, "Asia/Tokyo")
+        seen[number] = rows, zone, own.catalog.currentDatabase()
+        if number == 2:
+            query.stop()
+
+    frame = pool_runs.source(database, tmp_path, files=4).mapInArrow(pool_runs.doubled, "w long")
+    place = str(tmp_path / "ck")
+
+    def started() -> Any:
+        writer = hg.writeStream(frame).policy("psps").slots(min=1, max=2, start=1)
+        return writer.foreachBatch(function).option("checkpointLocation", place).start()
+
+    query = first = started()
+    query = started()
+    assert not first.isActive
+    database.conf.set(ZONE, "Europe/Paris")
+    database.sql("USE of_the_program")
+    database.range(1).selectExpr("id AS mine").createOrReplaceTempView("updates")
+    changed.set()
+    assert query.awaitTermination(WAIT_S)
+    rows = pool_runs.ROWS // 4
+    assert seen == {
+        0: (rows, "UTC", "default"),
+        1: (rows, "Asia/Tokyo", "default"),
+        2: (rows, "Asia/Tokyo", "default"),
+    }
+    assert database.conf.get(ZONE) == "Europe/Paris"
+    assert database.table("updates").columns == ["mine"]
+
+
+def test_the_table_of_the_memory_sink_has_plain_sparks_columns(
+    database: SparkSession, tmp_path: Path
+) -> None:
+    before(database)
+    program = Program(database, tmp_path)
+    frame = query_of(program, "a")
+    typed = frame.select("k", "n", F.lit(1).alias("one"), F.struct("n", F.lit("x")).alias("s"))
+    windows = frame.sparkSession.readStream.schema("k string, at bigint").json(
+        str(tmp_path / "events-a")
+    )
+    windows = windows.groupBy(F.window(F.timestamp_seconds("at"), "1 day"), "k").count()
+    for number, query in enumerate((typed, windows, typed.drop("n").where("one > 0"))):
+        tables = []
+        for way, write in (("plain", lambda df: df.writeStream), ("elastic", hg.writeStream)):
+            name = f"{way}{number}"
+            made = write(query).outputMode("complete").format("memory").queryName(name)
+            made = made.trigger(availableNow=True).start()
+            assert made.awaitTermination(WAIT_S)
+            tables.append(database.table(name))
+        plain, elastic = tables
+        assert elastic.schema.json() == plain.schema.json()
+        assert sorted(elastic.collect(), key=str) == sorted(plain.collect(), key=str)

@@ -24,6 +24,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 import headgate as hg
 from headgate.core.errors import CheckpointError, ConfigError, EngineError
 from headgate.spark.step import ending
+from headgate.state.arena import arena_root
 
 WAIT_S = 120
 REPLACES = "spark.sql.streaming.stopActiveRunOnRestart"
@@ -306,3 +307,50 @@ def test_a_cell_that_is_run_again_replaces_its_query_as_plain_spark_does(
         ).start()
     assert third.isActive
     third.stop()
+
+
+def _run_until(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", ["SIGTERM", "headgate stop"])
+def test_a_run_that_is_told_to_stop_ends_well_and_leaves_nothing(tmp_path: Path, how: str) -> None:
+    checkpoint, before = tmp_path / "ck", set(arena_root().iterdir())
+    journal = checkpoint / "headgate" / "journal.jsonl"
+    command = [sys.executable, "-m", "headgate.cli"]
+    options = ["--rate", "500", "--duration", "600s", "--checkpoint", str(checkpoint), "--verify"]
+    with subprocess.Popen(
+        [*command, "run", "nexmark-q5", *options, "--out", str(tmp_path / "out"), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
+        _run_until(lambda: journal.exists() and '"event":"batch"' in journal.read_text())
+        if how == "SIGTERM":
+            run.send_signal(signal.SIGTERM)
+        else:
+            asked = subprocess.run(
+                [*command, "stop", str(checkpoint), "--reason", "enough"],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=WAIT_S,
+            )
+            assert asked.returncode == 0, asked.stderr
+            assert asked.stdout.startswith("the query has ended")
+        out, err = run.communicate(timeout=2 * WAIT_S)
+    assert run.returncode == 0, err[-2000:]
+    result = json.loads(out)
+    assert result["verified"] is (None if how == "SIGTERM" else True)
+    last = [json.loads(line) for line in journal.read_text().splitlines()][-1]
+    assert (last["event"], last["reason"]) == ("stop", "stopped")
+    assert set(arena_root().iterdir()) <= before
+    again = subprocess.run(
+        [*command, "stop", str(checkpoint)], capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 1
+    assert "no query runs on" in again.stderr

@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headgate.core.driver_lock import LOCK, is_locked
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.input import finite, read_json, shown
-from headgate.state.files import LOCK, is_locked
 from headgate.state.place import Files, PosixFiles
 
 ACTS = ("freeze", "thaw", "scale", "rollback", "stop")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import re
@@ -195,23 +194,3 @@ def remove(directory: Path, name: str) -> bool:
     except OSError:
         return False
     return True
-
-
-LOCK = "driver.lock"
-"""The file that the JVM of a checkpoint's driver locks, in its ``headgate`` directory."""
-
-
-def is_locked(path: Path) -> bool:
-    """Return whether another process, of whatever host, holds the lock of a file."""
-    try:
-        opened = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(opened)

@@ -15,10 +15,10 @@ from pathlib import Path
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from headgate.core.driver_lock import LOCK
 from headgate.core.errors import CheckpointError
 from headgate.spark.jvm.gateway import Jvm, jvm
 from headgate.spark.jvm.life import JvmLife
-from headgate.state.files import LOCK
 
 _held: set[str] = set()
 """Locks that queries of this process hold."""

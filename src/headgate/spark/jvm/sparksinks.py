@@ -7,6 +7,7 @@ truncates, replaces or skips as it does under plain Spark. What Spark refuses is
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -224,12 +225,23 @@ class WrittenStream:
         before = {key: context.getLocalProperty(key) for key in (_QUERY_ID, _BATCH_ID)}
         context.setLocalProperty(_QUERY_ID, before[_QUERY_ID] or self.query_id)
         context.setLocalProperty(_BATCH_ID, str(batch))
+        program = program_of_thread()
+        _thread.program = self._spark
         try:
             with active(frame.sparkSession):
                 yield
         finally:
+            _thread.program = program
             for key, value in before.items():
                 context.setLocalProperty(key, value)  # type: ignore[arg-type]
+
+
+_thread = threading.local()
+
+
+def program_of_thread() -> SparkSession | None:
+    """Return the session that the query was started in which this thread writes for."""
+    return getattr(_thread, "program", None)
 
 
 def query_of_thread(spark: SparkSession) -> tuple[str | None, str | None]:

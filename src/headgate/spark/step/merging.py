@@ -51,8 +51,16 @@ class Merging(Protocol):
         """
 
 
-def merging_of(spark: SparkSession, spec: MergeSpec) -> Merging:
+def merging_of(spark: SparkSession, spec: MergeSpec, program: SparkSession | None) -> Merging:
     """Return what carries out a merge.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        In a copy of which the merge runs.
+    spec : MergeSpec
+    program : SparkSession or None
+        In which people read the table.
 
     Raises
     ------
@@ -67,7 +75,7 @@ def merging_of(spark: SparkSession, spec: MergeSpec) -> Merging:
     if kind == "delta":
         return _DeltaMerge(session, spec)
     if kind == "iceberg":
-        return _IcebergMerge(session, spec, spark)
+        return _IcebergMerge(session, spec, program or spark)
     msg = (
         f"table {spec.table} is neither of Delta nor of Iceberg, so nothing is merged into it; use one "
         "of them, or url= for PostgreSQL."
@@ -99,7 +107,7 @@ class MergeSink:
         last_output: Callable[[], int | None],
     ) -> None:
         self.description = f"Merge[{spec.table}]"
-        self._merging = merging_of(spark, spec)
+        self._merging = merging_of(spark, spec, spark)
         self._merging.check(columns)
         self._stream = sparksinks.WrittenStream(spark, checkpoint)
         self._last_output = last_output
@@ -148,7 +156,7 @@ def merge_of_thread(spec: MergeSpec, frame: DataFrame, batch: int) -> None:
     if key not in _running:
         while len(_running) >= _RUNS_KEPT:
             del _running[next(iter(_running))]
-        _running[key] = (spec, merging_of(spark, spec))
+        _running[key] = (spec, merging_of(spark, spec, sparksinks.program_of_thread()))
     known, merging = _running[key]
     if known != spec:
         msg = (
