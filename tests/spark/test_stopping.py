@@ -26,7 +26,7 @@ from headgate.core.errors import CheckpointError, ConfigError, EngineError
 from headgate.spark.step import ending
 from headgate.state.arena import arena_root
 
-WAIT_S = 120
+WAIT_S = 300
 REPLACES = "spark.sql.streaming.stopActiveRunOnRestart"
 
 
@@ -105,6 +105,26 @@ def test_a_function_that_stops_its_query_ends_it_with_its_batch(
     more = more.trigger(availableNow=True).start()
     assert more.awaitTermination(WAIT_S)
     assert again == {2: [8, 9, 10, 11]}
+
+
+def test_sparks_own_handle_stops_too_and_what_was_broken_off_is_done_again(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    seen: dict[int, list[int]] = {}
+    hangs = threading.Event()
+
+    def function(frame: DataFrame, number: int) -> None:
+        if number == 1:
+            hanging_job(frame, hangs)
+        collected(seen)(frame, number)
+
+    query = writer(counts(spark, folder), tmp_path / "ck", function).start()
+    assert hangs.wait(WAIT_S)
+    for active in spark.streams.active:
+        active.stop()
+    assert query.awaitTermination(WAIT_S)
+    assert query.exception() is None
+    assert sorted(seen) == [0]
 
 
 def hanging_job(frame: DataFrame, seen: threading.Event) -> None:

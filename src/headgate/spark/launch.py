@@ -26,7 +26,7 @@ R = TypeVar("R")
 _REPLACES = "spark.sql.streaming.stopActiveRunOnRestart"
 
 
-class Run(Protocol):
+class ActiveRun(Protocol):
     """A query that runs."""
 
     @property
@@ -41,9 +41,9 @@ class Run(Protocol):
         """End it."""
 
 
-Q = TypeVar("Q", bound=Run)
+Q = TypeVar("Q", bound=ActiveRun)
 
-_runs: dict[str, Run] = {}
+_runs: dict[str, ActiveRun] = {}
 """The newest query of this process on each checkpoint."""
 
 

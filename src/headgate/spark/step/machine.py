@@ -168,6 +168,7 @@ class StepMachine(Generic[R]):
         self.idle = threading.Event()
         self.idle.set()
         self._thread = BatchThread()
+        self._drains = False
         self._failed: Exception | None = None
         self.batches_begun = 0
         self.settled_batch = 0
@@ -198,12 +199,20 @@ class StepMachine(Generic[R]):
             with self._thread.working():
                 yield
         except BaseException:
-            if not self.interrupted.is_set():
+            if not self._is_broken_off:
                 raise
             # to Spark, too, it is no failure
             self.log.refuse_batch()
         finally:
             self.idle.set()
+
+    @property
+    def _is_broken_off(self) -> bool:
+        """Whether the query was stopped in the middle of a batch, perhaps by Spark's own handle of it."""
+        try:
+            return self.interrupted.is_set() or not (self._drains or self.log.active)
+        except Exception:  # the JVM is gone, or no batch has begun
+            return False
 
     @property
     def is_of_this_thread(self) -> bool:
@@ -334,6 +343,7 @@ class StepMachine(Generic[R]):
         """
         if not self.work.has_steps or self.latest is None:
             return
+        self._drains = True
         self.spark.sparkContext.setJobGroup(run, "", interruptOnCancel=True)
         with self._under_way():
             self._drain(self.latest)
@@ -468,7 +478,7 @@ class StepMachine(Generic[R]):
                 if failed is not None:
                     raise failed from None  # it would fail again, and its trace says no more
                 last = attempt >= self.work.attempts or is_final(error)
-                if last or self.stopping.is_set():
+                if last or self.stopping.is_set() or self._is_broken_off:
                     raise
                 self.work.retry(begun.number, attempt, error)
 
