@@ -184,7 +184,8 @@ def whose_session(batch: Batch) -> Any:
     batch.session.conf.set("test.batches", str(batch.number))
     before = batch.session.conf.get("spark.sql.adaptive.enabled")
     same = java.sessionUUID() == batch.program.spark._jsparkSession.sessionUUID()
-    return number, before, active, same, batch.frame.schema.json()
+    python = SparkSession.getActiveSession() is batch.program.spark
+    return number, before, active, python, same, batch.frame.schema.json()
 
 
 def stop(batch: Batch) -> Any:
@@ -301,6 +302,7 @@ def both(
         assert spark.conf.get(ZONE) == "Europe/Paris"
         assert spark.conf.get("test.batches", "none") == "none"
         assert spark.catalog.currentDatabase() == "of_the_program"
+        assert SparkSession.getActiveSession() is spark
         assert spark.table("updates").columns == ["mine"]
         assert spark.table("of_the_program").count() == 2
         assert not spark.catalog.tableExists("source")

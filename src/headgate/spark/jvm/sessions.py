@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from headgate.spark.jvm.gateway import Jvm, java_class
 
@@ -64,6 +67,22 @@ def active(session: SparkSession) -> Iterator[None]:
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
+
+
+_creating = threading.Lock()
+
+
+def created(session: SparkSession, rows: Any, schema: StructType | str) -> DataFrame:
+    """Return ``session.createDataFrame(rows, schema)``, and leave the program's session the active one.
+
+    PySpark makes the session of the newest such frame that of `SparkSession.active`, in all threads.
+    """
+    with _creating:
+        before = SparkSession._activeSession
+        try:
+            return session.createDataFrame(rows, schema)
+        finally:
+            SparkSession._activeSession = before
 
 
 def clone_of(spark: SparkSession) -> SparkSession:

@@ -29,6 +29,7 @@ from headgate.spark.jvm.plans import (
     of_rows,
     replace_leaf,
 )
+from headgate.spark.jvm.sessions import created
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.worker.payloads import read_table
 from headgate.state.checkpoint import Checkpoint
@@ -197,15 +198,15 @@ def raw_frame(
     """Return the rows of a committed step's outputs, types of libraries' own as they are stored."""
     schema = _stored(schema)
     if not entries:
-        return spark.createDataFrame([], schema)
+        return created(spark, [], schema)
     if all("inline" in entry for entry in entries):
         tables = [read_table(inline[entry["inline"]]) for entry in entries]
-        return spark.createDataFrame(pa.concat_tables(tables), schema)
+        return created(spark, pa.concat_tables(tables), schema)
     rows = [
         (i, entry.get("file"), inline.get(entry.get("inline", "")), entry.get("crc32"))
         for i, entry in enumerate(entries)
     ]
-    files = spark.createDataFrame(rows, "i int, file string, data binary, crc32 bigint")
+    files = created(spark, rows, "i int, file string, data binary, crc32 bigint")
     reader = _ReadOutput(checkpoint.location, checkpoint.options)
     return files.repartitionById(len(rows), "i").mapInArrow(reader, schema)
 
