@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +17,8 @@ from typer.testing import CliRunner
 
 from headgate.cli import app
 from headgate.journal import Decided, Wish
+from headgate.journal.schema import Event
+from headgate.spark.step.stop_requests import StopRequests
 from headgate.state.control import Command, ControlFiles
 
 
@@ -102,6 +106,63 @@ def test_no_answer_is_a_failure_and_the_request_stays(checkpoint: Path) -> None:
     assert result.exit_code == 1
     assert "no query answered" in json.loads(result.stdout)["error"]["message"]
     assert len(ControlFiles(checkpoint / "headgate").pending()) == 1
+
+
+_DRIVER = """
+import fcntl, sys
+lock = open(sys.argv[1], "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def held(checkpoint: Path) -> Iterator[Path]:
+    """A checkpoint that another process holds, as the JVM of a running query's driver does."""
+    lock = str(checkpoint / "headgate" / "driver.lock")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", _DRIVER, lock], **pipes) as driver:  # type: ignore[call-overload]
+        assert driver.stdout.readline() == b"held\n"
+        yield checkpoint
+        driver.stdin.close()
+
+
+def test_stop_asks_the_query_that_runs_and_says_when_it_has_ended(held: Path) -> None:
+    with answering(held) as asked:
+        result = CliRunner().invoke(app, ["stop", str(held), "--reason", "a new version"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("the query has ended, as ")
+    assert [(one.act, one.reason) for one in asked] == [("stop", "a new version")]
+
+
+def test_a_stop_that_comes_to_nothing_stops_no_later_query(held: Path) -> None:
+    result = CliRunner().invoke(app, ["stop", str(held), "--wait", "200 ms", "--json"])
+    assert result.exit_code == 1
+    assert "has ended within 0.2 s" in json.loads(result.stdout)["error"]["message"]
+    files = ControlFiles(held / "headgate")
+    assert files.pending() == []
+    late = files.ask(Command("stop", "somebody"))  # who asked is gone, and could not take it back
+    events: list[Event] = []
+    requests = StopRequests(files, events.append)
+    assert files.answer(late)["refused"] == "this run began after it was asked for; ask again."
+    assert not requests.look()
+    asked = files.ask(Command("stop", "somebody", "at last"))
+    assert requests.look()
+    assert files.answer(asked) is None
+    assert [(event.act, event.by, event.reason) for event in events] == [
+        ("stop", "somebody", "at last")
+    ]
+    requests.answer()
+    assert files.answer(asked)["refused"] is None
+
+
+def test_stop_says_that_no_query_runs(checkpoint: Path) -> None:
+    (checkpoint / "headgate" / "driver.lock").touch()  # as an ended query leaves it
+    result = CliRunner().invoke(app, ["stop", str(checkpoint), "--json"])
+    assert result.exit_code == 1
+    assert "no query runs on" in json.loads(result.stdout)["error"]["message"]
+    assert ControlFiles(checkpoint / "headgate").pending() == []
 
 
 def test_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:

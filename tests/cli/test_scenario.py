@@ -16,6 +16,7 @@ import pytest
 import runs
 from fakes import DIFFERS, FakeClock, FakeEngine, FakeQuery
 
+from headgate.cli.answer import exit_code
 from headgate.core.errors import ConfigError, EngineError, HeadgateError
 from headgate.journal import JournalWriter
 from headgate.report import Run
@@ -217,21 +218,28 @@ def test_a_query_that_fails_is_an_engine_error_in_one_sentence(tmp_path: Path) -
     assert (engine.query.stops, engine.closed) == (1, 1)
 
 
-def test_the_first_interrupt_ends_the_run_early_and_cleanly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_ends_the_run_early_and_cleanly(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     engine = FakeEngine()
     calls: list[Path] = []
 
     def interrupt(journal: Path) -> None:
         calls.append(journal)
         if len(calls) == 3:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
-    before = signal.getsignal(signal.SIGINT)
-    result = ran(scenario(tmp_path), engine, interrupt)
+    before = signal.getsignal(number)
+    result = ran(scenario(tmp_path, verify=True), engine, interrupt)
     assert result["batches"] < 10
     assert engine.query is not None
     assert engine.query.stops == 1
-    assert signal.getsignal(signal.SIGINT) is before
+    assert engine.closed == 1
+    assert signal.getsignal(number) is before
+    # who sends SIGTERM waits for seconds
+    assert (result["verified"] is None) is (number == signal.SIGTERM)
+    assert exit_code(result) == 0
 
 
 def test_an_interrupt_while_the_engine_starts_ends_the_run_cleanly_too(tmp_path: Path) -> None:

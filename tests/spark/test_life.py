@@ -191,13 +191,28 @@ def test_an_error_of_the_network_stays_what_it_is_while_the_jvm_lives(listening,
 class Batches:
     def __init__(self, *, idle: bool = True) -> None:
         self.stopping, self.idle = threading.Event(), threading.Event()
+        self.interrupted = threading.Event()
         self.failed = None
+        self.is_of_this_thread = False
+        self.cancelled: list[tuple[str, bool]] = []
         if idle:
+            self.idle.set()
+
+    def cancel(self, run: str, *, raising: bool) -> None:
+        """Ends the batch once its code is raised from."""
+        self.cancelled.append((run, raising))
+        if raising:
             self.idle.set()
 
 
 class Inner:
     """A query of Spark that ends with `error` once it is told to go."""
+
+    runId = "run"
+
+    @property
+    def isActive(self) -> bool:
+        return not self.go.is_set()
 
     def __init__(self, error: Exception | None) -> None:
         self.error, self.go = error, threading.Event()
@@ -222,8 +237,51 @@ def test_a_stop_does_not_wait_for_a_batch_that_hangs_once_the_jvm_is_gone(listen
     end.start()
     inner.go.set()
     with pytest.raises(EngineGone, match=SENTENCE):
-        end.stop(lambda: None)
+        end.stop()
     assert [type(failure) for failure in closed] == [EngineGone]
+
+
+def test_a_batch_that_goes_on_is_broken_off_by_what_is_no_failure(listening, monkeypatch):
+    for name, seconds in (("PATIENCE", 0.05), ("RAISES_AFTER", 0.1), ("AGAIN", 0.01)):
+        monkeypatch.setattr(f"headgate.spark.step.ending._{name}_S", seconds)
+    inner, batches, closed, calls = Inner(ValueError("cancelled")), Batches(idle=False), [], []
+    life = life_at(listening.getsockname()[1])
+    before = lambda: calls.append("before")  # noqa: E731
+    end = Ending(inner, batches, life, rest=None, close=closed.append, before=before)
+    end.start()
+    end.stop()
+    assert batches.interrupted.is_set()
+    assert (closed, calls, end.failure) == ([None], [], None)
+    raised = [raising for _, raising in batches.cancelled]
+    assert raised[-1]
+    assert raised == sorted(raised), "code is raised from when jobs were cancelled for a while"
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_query_between_two_batches_stops_for_whoever_asks(listening, monkeypatch, outside):
+    monkeypatch.setattr("headgate.spark.step.ending._LOOK_S", 0.01)
+    inner, batches, calls = Inner(None), Batches(), []
+    life = life_at(listening.getsockname()[1])
+    end = Ending(
+        inner,
+        batches,
+        life,
+        rest=None,
+        close=lambda failure: calls.append(("close", failure)),
+        before=lambda: calls.append(("before", inner.isActive)),
+        look=lambda: outside,
+    )
+    end.start()
+    if not outside:
+        batches.is_of_this_thread = True
+        end.stop()  # in the query's own function it does not wait
+        with pytest.raises(HeadgateError, match="own function waits for its query"):
+            end.wait(60)
+        batches.is_of_this_thread = False
+    assert end.wait(60)
+    assert batches.stopping.is_set()
+    assert not batches.interrupted.is_set()
+    assert calls == [("before", True), ("close", None)]
 
 
 def test_those_who_wait_go_on_also_when_what_a_query_held_cannot_be_given_back(listening):

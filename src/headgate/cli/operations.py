@@ -142,6 +142,27 @@ def scale(
     _ask(checkpoint, "scale", reason, lambda: arguments, wait, as_json=as_json, debug=debug)
 
 
+@app.command(epilog=EXIT_CODES)
+def stop(
+    checkpoint: Checkpoint,
+    reason: Reason = "",
+    wait: Annotated[str, typer.Option(help="How long to wait for the query's end.")] = "60 s",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Stop the query that runs on a checkpoint, at its next batch boundary, and wait for its end."""
+
+    def work() -> dict[str, Any]:
+        return scenarios.stop(checkpoint, reason=reason, wait_s=parse_duration_s(wait))
+
+    answer(
+        work,
+        lambda result: [f"the query has ended, as {result['by']} asked"],
+        as_json=as_json,
+        debug=debug,
+    )
+
+
 def _ask(
     checkpoint: Path,
     act: str,

@@ -547,7 +547,7 @@ class ControlAct:
     KIND: ClassVar[str] = "control"
 
     act: str
-    """freeze, thaw, scale, rollback or slo; request where a control file could not be read."""
+    """freeze, thaw, scale, rollback, slo or stop; request where a control file could not be read."""
 
     by: str
     """Who asked."""

@@ -9,7 +9,7 @@ explain itself and read journals without Spark.
 from __future__ import annotations
 
 from headgate.scenario.carrying import carry_checkpoint
-from headgate.scenario.control import ask
+from headgate.scenario.control import ask, stop
 from headgate.scenario.description import Scenario, recorded, settings_not_taken, to_verify
 from headgate.scenario.driver import driver_of
 from headgate.scenario.fleet import check_fleet, run_fleet_file
@@ -30,6 +30,7 @@ __all__ = [
     "run_fleet_file",
     "run_scenario",
     "settings_not_taken",
+    "stop",
     "to_verify",
     "verify_scenario",
     "written",

@@ -44,8 +44,9 @@ def run_scenario(
 ) -> dict[str, Any]:
     """Run a scenario to its end and return its numbers.
 
-    SIGINT ends the run early and cleanly, also while it starts: the query stops after its batch,
-    and verification and summary follow. A second SIGINT interrupts at once.
+    SIGINT and SIGTERM end the run early and cleanly, also while it starts: the query stops after its
+    batch, and the summary follows; after SIGINT the verification, too, for which who sends SIGTERM has
+    no time. A second signal interrupts at once.
 
     Parameters
     ----------
@@ -92,7 +93,7 @@ def run_scenario(
             _raise_failure(placed, query, journal)
             on_progress(journal)
             verification = None
-            if placed.verify:
+            if placed.verify and not interrupted.terminated:
                 any_batch = summary(journal)["batches"] > 0
                 verification = used.verify(placed) if any_batch else NOTHING_COMPARED
         finally:
@@ -105,7 +106,7 @@ def _drive(
     scenario: Scenario,
     query: ScenarioQuery,
     on_progress: OnProgress,
-    interrupted: threading.Event,
+    interrupted: Interrupted,
     *,
     clock_s: Callable[[], float],
     sleep: Callable[[float], None],
@@ -207,14 +208,20 @@ def _result(
     return result
 
 
+class Interrupted(threading.Event):
+    """Set by a signal; `terminated` says whether that was SIGTERM."""
+
+    terminated = False
+
+
 @contextmanager
-def interrupts() -> Iterator[threading.Event]:
-    """Yield an event that the first SIGINT sets; the second raises KeyboardInterrupt.
+def interrupts() -> Iterator[Interrupted]:
+    """Yield an event that the first SIGINT or SIGTERM sets; the second raises KeyboardInterrupt.
 
     PySpark's own handler, which the engine keeps away, cancels the running batch: the query would
     end by a failure.
     """
-    asked = threading.Event()
+    asked = Interrupted()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
@@ -222,13 +229,15 @@ def interrupts() -> Iterator[threading.Event]:
     def note(number: int, frame: object) -> None:
         if asked.is_set():
             raise KeyboardInterrupt
+        asked.terminated = number == signal.SIGTERM
         asked.set()
 
-    before = signal.signal(signal.SIGINT, note)
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def verify_scenario(scenario: Scenario, engine: Engine | None = None) -> dict[str, Any]:

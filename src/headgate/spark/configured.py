@@ -18,6 +18,7 @@ from headgate.spark.cluster import session as sessions
 from headgate.spark.cluster.location import Place, place
 from headgate.spark.job.job import JobConfig
 from headgate.spark.job.pools import PoolConfig
+from headgate.spark.jvm.plans import analysed, no_rows
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.settings import options as own
 from headgate.spark.settings.query_settings import QuerySettings
@@ -125,7 +126,7 @@ def checkpoint_place(spark: SparkSession, settings: QuerySettings) -> Place:
 def sink(
     spark: SparkSession, settings: QuerySettings, plan: PlannedQuery, where: Place
 ) -> sinks.Sink:
-    """Return where the rows of `plan` go."""
+    """Return where the rows of `plan` go, in columns with the nulls of the user's query."""
     options = settings.sink_options
     if settings.name:
         options["queryName"] = settings.name  # as Spark's writer, and some sinks read it
@@ -143,7 +144,7 @@ def sink(
         cluster_by=list(settings.cluster_by),
         exactly_once=own.DELIVERY.of(settings.options) == own.EXACTLY_ONCE,
     )
-    return sinks.sink_of(spark, target, plan.plan)
+    return sinks.sink_of(spark, target, analysed(no_rows(spark, plan.schema)))
 
 
 def last_output(where: Place) -> int | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from headgate.core.errors import CheckpointError, ConfigError
 from headgate.spark.cluster.location import Place, check_seen
 from headgate.spark.jvm.lock import CheckpointLock
 from headgate.spark.jvm.logfiles import limits, raw_local_files
@@ -22,6 +23,77 @@ from headgate.state.shipping import resumed
 from headgate.state.spark_log import check_log
 
 R = TypeVar("R")
+
+_REPLACES = "spark.sql.streaming.stopActiveRunOnRestart"
+
+
+class ActiveRun(Protocol):
+    """A query that runs."""
+
+    @property
+    def name(self) -> str | None:
+        """What its user calls it."""
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it runs still."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
+Q = TypeVar("Q", bound=ActiveRun)
+
+_runs: dict[str, ActiveRun] = {}
+"""The newest query of this process on each checkpoint."""
+
+
+def check_name(spark: SparkSession, name: str | None) -> None:
+    """Refuse the name of a query that is active in a session, as Spark does.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if name is not None and any(query.name == name for query in spark.streams.active):
+        msg = (
+            f'queryName "{name}" is that of a query which is active in this session, as Spark refuses '
+            "it; stop that one first, or use another name."
+        )
+        raise ConfigError(msg)
+
+
+def noted(where: Place, run: Q) -> Q:
+    """Return a query that has started on a checkpoint, and take note of it."""
+    for place in [place for place, known in _runs.items() if not known.isActive]:
+        _runs.pop(place, None)
+    _runs[_name(where)] = run
+    return run
+
+
+def _replace_run(spark: SparkSession, where: Place) -> None:
+    """Stop a query of this process that runs on a checkpoint, as Spark does for a new run.
+
+    Raises
+    ------
+    CheckpointError
+        Spark's setting says that none is stopped.
+    """
+    run = _runs.get(_name(where))
+    if run is None or not run.isActive:
+        return
+    if str(spark.conf.get(_REPLACES, "true")).lower() != "true":
+        called = "a query without a name" if run.name is None else f'query "{run.name}"'
+        msg = (
+            f"checkpoint {_name(where)} is in use by {called} of this very process; stop that query "
+            f"first, or set {_REPLACES} to true, with which a new run replaces it."
+        )
+        raise CheckpointError(msg)
+    run.stop()
+
+
+def _name(where: Place) -> str:
+    return where.url or str(where.path)
 
 
 def journal_of(where: Place) -> Path:
@@ -47,11 +119,14 @@ def opened(
     ------
     CheckpointError
         It belongs to something else, is held, or is damaged.
+    EngineError
+        A query of this process that runs on it does not stop.
     """
     if where.url is not None:
         # no lock: whose manifest is there first goes on, and the other stops
         checkpoint = Checkpoint(where.url, where.options, where.path)
         uuid = checkpoint.open(identity)
+        _replace_run(spark, where)
         latest = checkpoint.latest()
         if latest is not None:
             CarriedLog(checkpoint).restore(latest)
@@ -61,6 +136,7 @@ def opened(
     checkpoint = Checkpoint(where.path)
     uuid = checkpoint.open(identity)
     check_seen(spark, checkpoint.root / "identity.json")
+    _replace_run(spark, where)
     lock = CheckpointLock(spark, checkpoint.root)
     undo.callback(lock.release)
     check_log(checkpoint, checkpoint.latest())

@@ -20,6 +20,8 @@ from headgate.spark.read.brokers import kafka_sources
 from headgate.spark.step.ending import Ending
 from headgate.spark.step.machine import StepMachine, drained
 from headgate.spark.step.record import StepRecorder
+from headgate.spark.step.stop_requests import StopRequests
+from headgate.state.control import ControlFiles
 
 _POLL_S = 0.02
 _COMMIT_WAIT_S = 5.0
@@ -62,7 +64,8 @@ class RunningQuery(Generic[R]):
         self._recorder = recorder
         self._release = release
         self._life = JvmLife(machine.spark)
-        rest = machine.drain if finite else None
+        self._stops = StopRequests(ControlFiles(machine.checkpoint.files), recorder.write)
+        rest = (lambda: machine.drain(str(inner.runId))) if finite else None
         plan = analysed(machine.work.intake.stream)
         self._end = Ending(
             inner,
@@ -70,6 +73,8 @@ class RunningQuery(Generic[R]):
             self._life,
             rest=rest,
             close=self._close,
+            before=self._await_commit,
+            look=self._stops.look,
             reads=lambda: kafka_sources(plan),
         )
         self._end.start()
@@ -198,14 +203,18 @@ class RunningQuery(Generic[R]):
         self._await_settled(None)
 
     def stop(self) -> None:
-        """Stop at the next batch boundary.
+        """Stop at the next batch boundary, and within seconds where the batch goes on.
+
+        A batch that goes on for 5 s is broken off, as Spark breaks it off: its jobs are cancelled, and
+        the next start does it again. Called in the query's own function, it returns at once, and the
+        query ends with that batch.
 
         Raises
         ------
         HeadgateError
-            It ended because Spark's JVM did.
+            It ended because Spark's JVM did; or code of the user's does not return, whatever is done.
         """
-        self._end.stop(self._await_commit)
+        self._end.stop()
 
     def _await_commit(self) -> None:
         """Let Spark commit the batch just done: else the next start delivers its output again.
@@ -241,3 +250,4 @@ class RunningQuery(Generic[R]):
             self._recorder.stop(reason, failure)
         finally:
             self._release()
+            self._stops.answer()

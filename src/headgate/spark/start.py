@@ -26,7 +26,15 @@ from headgate.spark.job.ports import (
     Ports,
 )
 from headgate.spark.jvm.plans import analysed
-from headgate.spark.launch import giving_back, journal_of, launched, opened
+from headgate.spark.jvm.sessions import clone_of
+from headgate.spark.launch import (
+    check_name,
+    giving_back,
+    journal_of,
+    launched,
+    noted,
+    opened,
+)
 from headgate.spark.pool_query import PoolQuery
 from headgate.spark.query import Query
 from headgate.spark.read.brokers import check_brokers
@@ -102,6 +110,7 @@ def start(
             return plain
         raise
     check_brokers(analysed(df))
+    check_name(df.sparkSession, settings.name)
     return _start_slots(df, settings, plan, watch, warming)
 
 
@@ -149,6 +158,7 @@ def _start_pools(
     spark = df.sparkSession
     pipeline = read_pipeline(df, policy.name, own.ARRIVAL.of(settings.options))
     check_brokers(analysed(df))
+    check_name(spark, settings.name)
     plan = PlannedQuery([], pipeline.plan, df.schema, OutputMode.APPEND)
     config = configured.pool_config(spark, settings.slots, settings.options, settings.budget_s)
     config.groupings.check(stage.id for stage in pipeline.stages)
@@ -164,7 +174,7 @@ def _start_pools(
         parents = {stage.id: stage.parents for stage in pipeline.stages}
         loop = PoolLoop(list(parents), config, policy, latest, recorder, parents)
         recorder.begin_with([stage.id for stage in pipeline.sources], pipeline.last)
-        work = PoolWork(spark, pipeline, loop, checkpoint, uuid)
+        work = PoolWork(spark, clone_of(spark), pipeline, loop, checkpoint, uuid)
         work.observer = watch(work)
         machine = StepMachine(spark, work, checkpoint, latest, sink, Ports())
         undo.callback(machine.close)
@@ -179,7 +189,7 @@ def _start_pools(
         inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
     release = giving_back(inner, where, unlock, machine.close)
-    return PoolQuery(inner, machine, work, finite=finite, release=release)
+    return noted(where, PoolQuery(inner, machine, work, finite=finite, release=release))
 
 
 def _start_slots(
@@ -224,7 +234,7 @@ def _start_slots(
             job.set_budget if settings.budget == "auto" else lambda _: None,
         )
         ports = Ports(watch(controller, job) or NoObserver(), commands, executors)
-        work = StatefulWork(spark, job, checkpoint, uuid, run, sink, ports)
+        work = StatefulWork(spark, clone_of(spark), job, checkpoint, uuid, run, sink, ports)
         machine = StepMachine(
             spark, work, checkpoint, latest, sink, ports, held=_needs_records(spark, settings)
         )
@@ -249,7 +259,8 @@ def _start_slots(
         inner = launched(machine, writer, undo, finite=finite)
         undo.pop_all()
     release = giving_back(inner, where, run.close, run.end, executors.leave, unlock, machine.close)
-    return Query(inner, machine, work, controller, commands, finite=finite, release=release)
+    query = Query(inner, machine, work, controller, commands, finite=finite, release=release)
+    return noted(where, query)
 
 
 def _needs_records(spark: SparkSession, settings: QuerySettings) -> bool:

@@ -22,11 +22,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headgate.core.driver_lock import LOCK, is_locked
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.input import finite, read_json, shown
 from headgate.state.place import Files, PosixFiles
 
-ACTS = ("freeze", "thaw", "scale", "rollback")
+ACTS = ("freeze", "thaw", "scale", "rollback", "stop")
+STOP = "stop"
+"""Asks the run that is under way to end; nothing to one that begins later."""
 
 _DIRECTORY = "control"
 _FROZEN = "frozen"
@@ -166,6 +169,19 @@ class ControlFiles:
             elif f"{named[1]}.done" not in names:
                 found.append(self._read(named[1]))
         return found
+
+    def stops(self) -> list[Asked]:
+        """Return the requests that a run shall end, oldest first."""
+        pending = self.pending()
+        return [asked for asked in pending if asked.command and asked.command.act == STOP]
+
+    def is_free(self) -> bool:
+        """Return whether no driver holds the checkpoint; False where nobody locks it, as on a store."""
+        return not self._files.shared and not is_locked(Path(self._files.at(LOCK)))
+
+    def withdraw(self, request: str) -> None:
+        """Take a request back that nobody has answered."""
+        self._files.remove([_in(f"{request}.json")])
 
     def done(self, request: str, refused: str | None) -> None:
         """Answer a request: carried out, or why not."""

@@ -130,6 +130,14 @@ class NamedTable:
         found = self._state.analyzer().CatalogAndIdentifier().unapply(self._parts).get()
         return found._1(), found._2()
 
+    @cached_property
+    def full(self) -> str:
+        """Its name with catalog and database, as SQL takes it, whichever are current by then."""
+        catalog, identifier = self.at
+        return ".".join(
+            quoted(part) for part in (catalog.name(), *identifier.namespace(), identifier.name())
+        )
+
     @property
     def exists(self) -> bool:
         """Whether its catalog has it."""
@@ -140,6 +148,11 @@ class NamedTable:
         """Return the table."""
         catalog, identifier = self.at
         return catalog.loadTable(identifier)
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def of_session_catalog(spark: SparkSession, table: Jvm) -> Jvm | None:

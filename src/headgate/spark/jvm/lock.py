@@ -16,12 +16,12 @@ from pathlib import Path
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from headgate.core.driver_lock import LOCK
 from headgate.core.errors import CheckpointError
 from headgate.core.input import open_regular, regular_bytes, shown
 from headgate.spark.jvm.gateway import Jvm, jvm
 from headgate.spark.jvm.life import JvmLife
 
-_FILE = "driver.lock"
 _held: set[str] = set()
 """Locks that queries of this process hold."""
 
@@ -33,7 +33,7 @@ class CheckpointLock:
     """Holds a checkpoint for this driver until `release`, or until the JVM ends."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
-        self._path = root / _FILE
+        self._path = root / LOCK
         self._life = JvmLife(spark)
         java = jvm(spark)
         try:
@@ -80,6 +80,11 @@ class CheckpointLock:
             host, pid = shown(owner["host"], 80), shown(owner["pid"], 20)
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             host = pid = "unknown"
+        if (host, pid) == (socket.gethostname(), str(os.getpid())):
+            return (
+                f"checkpoint {self._path.parent.parent} is held by a query of this very process that "
+                "starts or ends; wait for it, or use another checkpointLocation."
+            )
         return (
             f"checkpoint {self._path.parent.parent} is held by driver {host} pid {pid}; stop it first, "
             "or use another checkpointLocation."

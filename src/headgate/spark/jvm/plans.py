@@ -13,6 +13,7 @@ from pyspark.util import PythonEvalType
 from headgate.spark.jvm.expressions import alias
 from headgate.spark.jvm.gateway import Jvm, class_name, each, java_class, jvm, seq, seq_of_one
 from headgate.spark.jvm.minors import adapter
+from headgate.spark.jvm.sessions import created
 
 
 def analysed(df: DataFrame) -> Jvm:
@@ -64,7 +65,7 @@ def named_as(frame: DataFrame, attributes: Iterable[Jvm]) -> Jvm:
 
 def template(spark: SparkSession, schema: StructType) -> DataFrame:
     """Return an empty DataFrame whose plan is one leaf, to be replaced by `leaf`."""
-    return spark.createDataFrame([], schema)
+    return created(spark, [], schema)
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from headgate.spark.jvm.gateway import Jvm, java_class
 
@@ -42,12 +46,72 @@ def ships_modules(spark: SparkSession) -> bool:
     return bool(spark.sparkContext._python_includes)
 
 
+_SESSIONS = "org.apache.spark.sql.classic.SparkSession"
+
+
 def make_active(session: SparkSession) -> None:
     """Make a session that of this thread, as Spark's own threads have theirs."""
-    sessions = java_class(session, "org.apache.spark.sql.classic.SparkSession")
+    java_class(session, _SESSIONS).setActiveSession(session._jsparkSession)
+
+
+@contextmanager
+def active(session: SparkSession) -> Iterator[None]:
+    """Make a session that of this thread meanwhile, as Spark's is while it writes a batch."""
+    sessions = java_class(session, _SESSIONS)
+    before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+_creating = threading.Lock()
+
+
+def created(session: SparkSession, rows: Any, schema: StructType | str) -> DataFrame:
+    """Return ``session.createDataFrame(rows, schema)``, and leave the program's session the active one.
+
+    PySpark makes the session of the newest such frame that of `SparkSession.active`, in all threads.
+    """
+    with _creating:
+        before = SparkSession._activeSession
+        try:
+            return session.createDataFrame(rows, schema)
+        finally:
+            SparkSession._activeSession = before
 
 
 def clone_of(spark: SparkSession) -> SparkSession:
-    """Return a session with the settings, tables and functions of `spark`, as a query gets its own."""
-    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    """Return a session with the settings, views, functions and database that `spark` has now."""
+    java = spark._jsparkSession.cloneSession()
+    java.sessionState().catalog()  # views and database are copied when they are first asked for
+    return SparkSession(spark.sparkContext, java)
+
+
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+_OF_BATCHES = (
+    _ADAPTIVE,
+    "spark.sql.cbo.enabled",
+    "spark.sql.requireAllClusterKeysForDistribution",
+    "spark.sql.shuffle.partitions",
+)
+"""Settings that Spark changes in the session of a query's batches, the last one after a restart."""
+
+
+def set_as_for_batches(session: SparkSession, batches: SparkSession, *, stateful: bool) -> None:
+    """Give the session of a query's results the settings that Spark gives that of its batches.
+
+    Parameters
+    ----------
+    session, batches : SparkSession
+    stateful : bool
+        Whether Spark would find stateful operators in the query, whose plans are not adaptive.
+    """
+    for key in _OF_BATCHES:
+        session.conf.set(key, str(batches.conf.get(key)))
+    if stateful:
+        session.conf.set(_ADAPTIVE, "false")

@@ -56,7 +56,7 @@ class SparkLog:
         while self.active and time.monotonic() < deadline:
             time.sleep(0.01)
         msg = "py4j.protocol.Py4JJavaError: An error occurred while calling stop: "
-        raise EngineError(msg + "java.lang.InterruptedException")
+        raise EngineError(msg + "java.lang.InterruptedException") from None
 
     def batch(self, batch_id: int) -> BatchLog:
         """Return what Spark noted when it began a batch."""

@@ -7,6 +7,7 @@ truncates, replaces or skips as it does under plain Spark. What Spark refuses is
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ from headgate.spark.jvm.formats import is_a
 from headgate.spark.jvm.gateway import Jvm, java_class, jvm, scala_map, seq, string_map
 from headgate.spark.jvm.minors import adapter
 from headgate.spark.jvm.plans import analysed, of_rows
+from headgate.spark.jvm.sessions import active
 
 _WRITE = "org.apache.spark.sql.connector.write"
 _UPDATES = "org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend"
@@ -73,7 +75,7 @@ class V1Sink:
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Write the step; one that is in the sink's log already is skipped."""
-        with self._stream.numbered(batch):
+        with self._stream.numbered(batch, frame):
             self._sink.addBatch(batch, frame._jdf)
         if self._table is not None:
             self._spark.catalog.refreshTable(self._table)
@@ -230,7 +232,7 @@ class V2Sink:
             java_class(self._spark, "scala.None$.MODULE$"),
         )
         plan = plan.withNewBatchId(batch)
-        with self._stream.numbered(batch):
+        with self._stream.numbered(batch, frame):
             of_rows(frame.sparkSession, plan)._jdf.collect()
 
 
@@ -282,17 +284,29 @@ class WrittenStream:
         return self._query_id
 
     @contextmanager
-    def numbered(self, batch: int) -> Iterator[None]:
-        """Say in this thread that output `batch` of the query is written."""
+    def numbered(self, batch: int, frame: DataFrame) -> Iterator[None]:
+        """Say in this thread that output `batch` of the query is written, in the session of its rows."""
         context = self._spark.sparkContext
         before = {key: context.getLocalProperty(key) for key in (_QUERY_ID, _BATCH_ID)}
         context.setLocalProperty(_QUERY_ID, before[_QUERY_ID] or self.query_id)
         context.setLocalProperty(_BATCH_ID, str(batch))
+        program = program_of_thread()
+        _thread.program = self._spark
         try:
-            yield
+            with active(frame.sparkSession):
+                yield
         finally:
+            _thread.program = program
             for key, value in before.items():
                 context.setLocalProperty(key, value)  # type: ignore[arg-type]
+
+
+_thread = threading.local()
+
+
+def program_of_thread() -> SparkSession | None:
+    """Return the session that the query was started in which this thread writes for."""
+    return getattr(_thread, "program", None)
 
 
 def query_of_thread(spark: SparkSession) -> tuple[str | None, str | None]:

@@ -17,7 +17,7 @@ from headgate.journal.schema import AssignmentChange, ControlAct, Event, Start
 from headgate.loop import steering
 from headgate.spark.job.changes import Changes
 from headgate.spark.steer.control import Controller
-from headgate.state.control import Command, ControlFiles, checked_until_s
+from headgate.state.control import STOP, Command, ControlFiles, checked_until_s
 
 FREEZE = "HEADGATE_FREEZE"
 """Environment variable: ``1`` starts a query frozen."""
@@ -84,6 +84,8 @@ class Commands:
         for asked in pending:
             if asked.id in self._answered:
                 continue  # its answer could not be written
+            if asked.command is not None and asked.command.act == STOP:
+                continue  # the query's own, which answers when it has ended
             self._answered.add(asked.id)
             if asked.command is None:
                 self._refuse("request", asked.problem)

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from headgate.spark.jvm.arrowbatches import fit_arrow_batches
 from headgate.spark.jvm.logfiles import forget_raw_files
 from headgate.spark.jvm.plans import no_rows, run_through
-from headgate.spark.jvm.sessions import clone_of, make_active
+from headgate.spark.jvm.sessions import clone_of, make_active, set_as_for_batches
 from headgate.spark.jvm.tick import Tick
 from headgate.spark.step.exchange import with_ticks
 
@@ -29,6 +29,10 @@ class Intake:
         Of the query; its lock is held.
     ticks : bool
         Whether there may be something to do where the sources are quiet.
+    results : SparkSession
+        A copy of the session that the query was started in: what its results are made in.
+    stateful : bool
+        Whether the query has stateful operators.
 
     Attributes
     ----------
@@ -38,11 +42,20 @@ class Intake:
         What begins a batch where the sources are quiet.
     """
 
-    def __init__(self, stream: DataFrame, checkpoint: Path, *, ticks: bool) -> None:
+    def __init__(
+        self,
+        stream: DataFrame,
+        checkpoint: Path,
+        results: SparkSession,
+        *,
+        ticks: bool,
+        stateful: bool,
+    ) -> None:
         self.tick = Tick(stream.sparkSession, checkpoint) if ticks else None
         self.stream = stream if self.tick is None else with_ticks(stream, self.tick.frame)
         self._schema = self.stream.schema
         self._session: SparkSession | None = None
+        self._results, self._stateful = results, stateful
 
     def settle_in(
         self, batch: DataFrame, into_slots: Iterable[StructType] | None = None
@@ -56,6 +69,7 @@ class Intake:
             Of all rows that slots will get, where that is known.
         """
         if self._session is None:
+            set_as_for_batches(self._results, batch.sparkSession, stateful=self._stateful)
             self._session = _prepared(batch.sparkSession)
             forget_raw_files(self._session)
             if into_slots is not None:

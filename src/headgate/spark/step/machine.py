@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -21,6 +23,7 @@ from headgate.spark.job.faults import crash_point
 from headgate.spark.job.phases import Beside, Phases
 from headgate.spark.job.ports import Ports
 from headgate.spark.jvm.sparklog import SparkLog
+from headgate.spark.step.batch_thread import BatchThread
 from headgate.spark.step.begun import Begun
 from headgate.spark.step.carried import CarriedLog
 from headgate.spark.step.commit import delivers
@@ -143,8 +146,8 @@ class StepMachine(Generic[R]):
         Batches begun so far, and the last one of them that had nothing to do.
     awaited : int
         How many wait for batches.
-    stopping, idle : Event
-        Set where no batch shall be done any more; while none is under way.
+    stopping, interrupted, idle : Event
+        Set where no batch shall be done any more; where the one under way is broken off; while none is.
     """
 
     def __init__(
@@ -170,9 +173,11 @@ class StepMachine(Generic[R]):
         self._keeper = None if checkpoint.files.shared else LogKeeper(checkpoint)
         self._log_note: dict[str, Any] = {}
         self.log = SparkLog(spark)
-        self.stopping = threading.Event()
+        self.stopping, self.interrupted = threading.Event(), threading.Event()
         self.idle = threading.Event()
         self.idle.set()
+        self._thread = BatchThread()
+        self._drains = False
         self._failed: Exception | None = None
         self.batches_begun = 0
         self.settled_batch = 0
@@ -196,10 +201,47 @@ class StepMachine(Generic[R]):
 
     def process(self, batch: DataFrame, batch_id: int) -> None:
         """Do one micro-batch; Spark's ``foreachBatch`` function."""
-        self.idle.clear()
         self.batches_begun += 1
-        if self._keeper is not None:
-            self._keeper.begun(batch_id)
+        with self._under_way():
+            if self._keeper is not None:
+                self._keeper.begun(batch_id)
+            self._process_or_fail(batch, batch_id)
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """Let others know, while a batch is done, in which thread it is."""
+        self.idle.clear()
+        try:
+            with self._thread.working():
+                yield
+        except BaseException:
+            if not self._is_broken_off:
+                raise
+            # to Spark, too, it is no failure
+            self.log.refuse_batch()
+        finally:
+            self.idle.set()
+
+    @property
+    def _is_broken_off(self) -> bool:
+        """Whether the query was stopped in the middle of a batch, perhaps by Spark's own handle of it."""
+        try:
+            return self.interrupted.is_set() or not (self._drains or self.log.active)
+        except Exception:  # the JVM is gone, or no batch has begun
+            return False
+
+    @property
+    def is_of_this_thread(self) -> bool:
+        """Whether this thread does the batch under way."""
+        return self._thread.is_this
+
+    def cancel(self, run: str, *, raising: bool) -> None:
+        """Cancel the jobs of a run of Spark's query; if `raising`, raise from its user's code."""
+        self.spark.sparkContext.cancelJobGroup(run)
+        if raising:
+            self._thread.raise_in()
+
+    def _process_or_fail(self, batch: DataFrame, batch_id: int) -> None:
         try:
             if self.stopping.is_set():
                 self._refuse_while_stopping()
@@ -214,8 +256,6 @@ class StepMachine(Generic[R]):
             if self._failed is error:
                 raise
             raise self._failed from error
-        finally:
-            self.idle.set()
 
     def _reason(self, error: Exception) -> Exception:
         """Return why a batch failed: perhaps another driver has gone on, and removed what it needed."""
@@ -309,22 +349,33 @@ class StepMachine(Generic[R]):
             nothing = self.work.intake.nothing()
             self._step(nothing, batch_id, watermark_us, started_ms=time.time() * 1e3)
 
-    def drain(self) -> None:
+    def drain(self, run: str) -> None:
         """After the last batch: serve the backlog and emit what its watermark allows.
 
         Spark runs one more batch for its own stateful operators when a query with
         ``trigger(availableNow=True)`` ends; to Spark this query is stateless.
+
+        Parameters
+        ----------
+        run : str
+            Of Spark's query: its jobs are called so.
         """
-        work = self.work
-        if not work.has_steps or self.latest is None:
+        if not self.work.has_steps or self.latest is None:
             return
-        watermark_us = work.last_watermark_us(self.latest, self.log)
+        self._drains = True
+        self.spark.sparkContext.setJobGroup(run, "", interruptOnCancel=True)
+        with self._under_way():
+            self._drain(self.latest)
+
+    def _drain(self, latest: Manifest) -> None:
+        work = self.work
+        watermark_us = work.last_watermark_us(latest, self.log)
         if self._held:
-            watermark_us = self.latest.watermarks.get("evict_us", 0)
+            watermark_us = latest.watermarks.get("evict_us", 0)
         clock_ms = time.time() * 1e3
         while self._due(watermark_us, clock_ms) and not self.stopping.is_set():
             work.intake.enter()
-            batch_id, now_ms = self.latest.spark_batch, time.time() * 1e3
+            batch_id, now_ms = latest.spark_batch, time.time() * 1e3
             self._step(work.intake.nothing(), batch_id, watermark_us, started_ms=now_ms, drain=True)
 
     @property
@@ -455,7 +506,7 @@ class StepMachine(Generic[R]):
                 if failed is not None:
                     raise failed from None  # it would fail again, and its trace says no more
                 last = attempt >= self.work.attempts or is_final(error)
-                if last or self.stopping.is_set():
+                if last or self.stopping.is_set() or self._is_broken_off:
                     raise
                 self.work.retry(begun.number, attempt, error)
 

@@ -7,6 +7,7 @@ a table that the same transaction writes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.errors import ConfigError, HeadgateError
 from headgate.spark.jvm import sparksinks
+from headgate.spark.jvm.formats import NamedTable
 from headgate.spark.jvm.plans import analysed, of_rows
 from headgate.spark.jvm.sessions import clone_of
 from headgate.spark.jvm.tables import commit_setting, identity, kind_of_name, last_merge
@@ -49,8 +51,16 @@ class Merging(Protocol):
         """
 
 
-def merging_of(spark: SparkSession, spec: MergeSpec) -> Merging:
+def merging_of(spark: SparkSession, spec: MergeSpec, program: SparkSession | None) -> Merging:
     """Return what carries out a merge.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        In a copy of which the merge runs.
+    spec : MergeSpec
+    program : SparkSession or None
+        In which people read the table.
 
     Raises
     ------
@@ -65,7 +75,7 @@ def merging_of(spark: SparkSession, spec: MergeSpec) -> Merging:
     if kind == "delta":
         return _DeltaMerge(session, spec)
     if kind == "iceberg":
-        return _IcebergMerge(session, spec, spark)
+        return _IcebergMerge(session, spec, program or spark)
     msg = (
         f"table {spec.table} is neither of Delta nor of Iceberg, so nothing is merged into it; use one "
         "of them, or url= for PostgreSQL."
@@ -97,7 +107,7 @@ class MergeSink:
         last_output: Callable[[], int | None],
     ) -> None:
         self.description = f"Merge[{spec.table}]"
-        self._merging = merging_of(spark, spec)
+        self._merging = merging_of(spark, spec, spark)
         self._merging.check(columns)
         self._stream = sparksinks.WrittenStream(spark, checkpoint)
         self._last_output = last_output
@@ -111,7 +121,7 @@ class MergeSink:
     def write(self, batch: int, frame: DataFrame) -> None:
         """Merge the step, unless the table has it."""
         again = comes_again(self._known, batch)
-        with self._stream.numbered(batch):
+        with self._stream.numbered(batch, frame):
             writer = writer_of(self._stream.query_id, self._name)
             attempted(lambda again: self._merging.write(writer, batch, frame, again=again), again)
 
@@ -146,7 +156,7 @@ def merge_of_thread(spec: MergeSpec, frame: DataFrame, batch: int) -> None:
     if key not in _running:
         while len(_running) >= _RUNS_KEPT:
             del _running[next(iter(_running))]
-        _running[key] = (spec, merging_of(spark, spec))
+        _running[key] = (spec, merging_of(spark, spec, sparksinks.program_of_thread()))
     known, merging = _running[key]
     if known != spec:
         msg = (
@@ -207,7 +217,7 @@ class _IcebergMerge(_TableMerge):
 
     def __init__(self, session: SparkSession, spec: MergeSpec, home: SparkSession) -> None:
         super().__init__(session, spec)
-        self._home = home
+        self._refresh = partial(home.catalog.refreshTable, NamedTable(session, spec.table).full)
         self._asked = False
         setting = commit_setting(session)
         if setting is None:
@@ -231,4 +241,4 @@ class _IcebergMerge(_TableMerge):
             self._session.conf.set(f"{self._setting}{key}", value)
         self._merge(frame)
         # Iceberg keeps tables for each session, for half a minute
-        self._home.catalog.refreshTable(self._spec.table)
+        self._refresh()

@@ -21,7 +21,16 @@ from headgate.spark.job.reports import Payload
 from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.jvm.observed import CountedRows, observes
 from headgate.spark.jvm.planned import Planned
-from headgate.spark.jvm.plans import internal_rows, leaf, no_rows, of_rows, replace_leaf
+from headgate.spark.jvm.plans import (
+    analysed,
+    computed_rows,
+    internal_rows,
+    leaf,
+    no_rows,
+    of_rows,
+    replace_leaf,
+)
+from headgate.spark.jvm.sessions import created
 from headgate.spark.read.plan import PlannedQuery
 from headgate.spark.worker.payloads import read_table
 from headgate.state.checkpoint import Checkpoint
@@ -139,6 +148,8 @@ class Results:
         self._spark = spark
         self._last = query.last
         self._plan = query.plan
+        # of the streaming query: what operators put out may be null there, as far as Spark says
+        self._columns = analysed(no_rows(spark, query.schema)).output()
         self._planned: Planned | None = None
         self._counts = observes(query.plan)
         self._observed: CountedRows | None = None
@@ -166,16 +177,16 @@ class Results:
             parts.append(internal_rows(frame))
         if len(parts) == 1 and not self._counts:
             rows = self.straight(parts[0])
-            return of_rows(self._spark, leaf(self._spark, self._plan.output(), rows))
+            return of_rows(self._spark, leaf(self._spark, self._columns, rows))
         plan = self._plan
         for last, rows in zip(self._last, parts, strict=True):
             made = leaf(self._spark, last.placeholder.output(), rows)
             plan = replace_leaf(self._spark, plan, last.placeholder, made)
         frame = of_rows(self._spark, plan)
-        if not self._counts:
-            return frame
-        self._observed = CountedRows(frame)
-        return of_rows(self._spark, leaf(self._spark, plan.output(), self._observed.rows))
+        if self._counts:
+            self._observed = CountedRows(frame)
+        rows = self._observed.rows if self._observed is not None else computed_rows(frame)
+        return of_rows(self._spark, leaf(self._spark, self._columns, rows))
 
 
 def raw_frame(
@@ -188,15 +199,15 @@ def raw_frame(
     """Return the rows of a committed step's outputs, types of libraries' own as they are stored."""
     schema = _stored(schema)
     if not entries:
-        return spark.createDataFrame([], schema)
+        return created(spark, [], schema)
     if all("inline" in entry for entry in entries):
         tables = [read_table(inline[entry["inline"]]) for entry in entries]
-        return spark.createDataFrame(without_hidden_nulls(pa.concat_tables(tables)), schema)
+        return created(spark, without_hidden_nulls(pa.concat_tables(tables)), schema)
     rows = [
         (i, entry.get("file"), inline.get(entry.get("inline", "")), entry.get("crc32"))
         for i, entry in enumerate(entries)
     ]
-    files = spark.createDataFrame(rows, "i int, file string, data binary, crc32 bigint")
+    files = created(spark, rows, "i int, file string, data binary, crc32 bigint")
     reader = _ReadOutput(checkpoint.location, checkpoint.options)
     return files.repartitionById(len(rows), "i").mapInArrow(reader, schema)
 

@@ -96,6 +96,9 @@ class PoolWork:
     Parameters
     ----------
     spark : SparkSession
+        The session that the query was started in.
+    results : SparkSession
+        The query's own copy of it, which results belong to.
     pipeline : Pipeline
     loop : PoolLoop
         Holds the pools, and changes them between two batches.
@@ -120,6 +123,7 @@ class PoolWork:
     def __init__(
         self,
         spark: SparkSession,
+        results: SparkSession,
         pipeline: Pipeline,
         loop: PoolLoop,
         checkpoint: Checkpoint,
@@ -136,8 +140,9 @@ class PoolWork:
         self.observer: PoolObserver = NoPoolObserver()
         self.batches: deque[BatchLine] = deque(maxlen=_KEPT)
         self._sources = SourceRows(spark, pipeline.sources)
-        self.intake = Intake(self._sources.stream, checkpoint.path, ticks=True)
-        self._session = spark
+        stream = self._sources.stream
+        self.intake = Intake(stream, checkpoint.path, results, ticks=True, stateful=False)
+        self._session, self._results = spark, results
         self._channel: ReportChannel[ReplicaReport] = ReportChannel(spark.sparkContext)
         self._maps = {
             stage.id: ArrowMap(
@@ -236,7 +241,8 @@ class PoolWork:
         if not stage.holes:
             return self._sources.of(stage, batch), None
         rows = sum(made[parent].rows for parent in stage.parents)
-        return self._inputs[stage.id].over(lambda name: self._rows(name, made[name])), rows
+        filled = self._inputs[stage.id].over(lambda name: self._rows(name, made[name]))
+        return filled, rows
 
     def _run(
         self,
@@ -286,14 +292,14 @@ class PoolWork:
             timeout_s=self.config.timeout_s,
         )
 
-    def _rows(self, name: str, outputs: Outputs) -> DataFrame:
+    def _rows(self, name: str, outputs: Outputs, session: SparkSession | None = None) -> DataFrame:
         """Return what a stage put out, with what goes along with each row."""
         stage = self.pipeline.stages[self._numbers[name]]
         mine = [entry for entry in outputs.entries if entry["operator"] == name]
         schema = stage.raw_schema
         if stage.feeds:
             schema = T.StructType([*schema.fields, T.StructField(ARRIVED, T.DoubleType())])
-        frame = raw_frame(self._session, schema, mine, outputs.inline, self.checkpoint)
+        frame = raw_frame(session or self._session, schema, mine, outputs.inline, self.checkpoint)
         if not stage.feeds:
             frame = frame.withColumn(ARRIVED, F.lit(None).cast("double"))
         return frame.withColumn(ORIGIN, F.lit(self._numbers[name]))
@@ -330,7 +336,7 @@ class PoolWork:
 
     def result(self, outputs: Outputs) -> DataFrame:
         """Return what stands above the last stages, over what their replicas put out."""
-        return self._top.over(lambda name: self._rows(name, outputs))
+        return self._top.over(lambda name: self._rows(name, outputs, self._results))
 
     def done(self, outcome: Outcome[ReplicaReport], begun: Begun) -> None:
         """Write down a step that is out."""

@@ -28,6 +28,7 @@ from headgate.spark.jvm.formats import (
     NamedTable,
     clustering,
     of_session_catalog,
+    quoted,
     writes_streams,
 )
 from headgate.spark.jvm.gateway import Jvm
@@ -251,13 +252,12 @@ class _TableFinder:
         spark = self._spark
         with sparksinks.refused(f"table {self._name}"):
             named = NamedTable(spark, self._name)
-            quoted = ".".join(_quoted(part) for part in named.parts)
             if named.is_temporary_view:
                 msg = f"table {self._name} is a temporary view; name a table."
                 raise ConfigError(msg)
             if not named.exists:
                 table_sinks.check_there(self._name, self._target.last_output())
-                spark.sql(self._create(quoted))
+                spark.sql(self._create(".".join(quoted(part) for part in named.parts)))
             table = named.loaded()
         if writes_streams(spark, table):
             return _table_sink(spark, table, self._target, self._plan, named.at)
@@ -265,9 +265,9 @@ class _TableFinder:
         if files is None:
             msg = f"table {self._name} takes no streams, as in Spark; use foreachBatch."
             raise ConfigError(msg)
-        return self._files(files, quoted)
+        return self._files(files, named.full)
 
-    def _files(self, table: Jvm, quoted: str) -> Sink:
+    def _files(self, table: Jvm, name: str) -> Sink:
         """Return the sink of a table of files."""
         if str(table.tableType().name()) == "VIEW":
             msg = f"table {self._name} is a view; name a table."
@@ -282,28 +282,25 @@ class _TableFinder:
         path = path_of(self._spark, table.location())
         others = {k: v for k, v in self._target.options.items() if k.lower() != "path"}
         target = replace(self._target, options=others | {"path": path})
-        return _format_sink(self._spark, target, self._plan, (quoted, path))
+        return _format_sink(self._spark, target, self._plan, (name, path))
 
-    def _create(self, quoted: str) -> str:
+    def _create(self, name: str) -> str:
         """Return what makes the table: columns that may be null, and nothing else of the options."""
         target = self._target
-        made = f"CREATE TABLE {quoted} ({self._plan.schema().asNullable().toDDL()}) USING {self._format}"
+        made = (
+            f"CREATE TABLE {name} ({self._plan.schema().asNullable().toDDL()}) USING {self._format}"
+        )
         for words, names in (
             ("PARTITIONED BY", target.partition_by),
             ("CLUSTER BY", target.cluster_by),
         ):
             if names:
-                made += f" {words} ({', '.join(_quoted(name) for name in names)})"
+                made += f" {words} ({', '.join(quoted(column) for column in names)})"
         path = {k.lower(): v for k, v in target.options.items()}.get("path")
         if path is not None:
             escaped = path.replace("\\", "\\\\").replace("'", "\\'")
             made += f" LOCATION '{escaped}'"
         return made
-
-
-def _quoted(name: str) -> str:
-    """Return a name as SQL takes it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _default_format(spark: SparkSession) -> str:
@@ -378,7 +375,7 @@ class FunctionSink:
 
     def write(self, batch: int, frame: DataFrame) -> None:
         """Call the function with the step's rows; a step that comes again has the same id."""
-        with self._stream.numbered(batch):
+        with self._stream.numbered(batch, frame):
             self._function(frame, batch)
 
 

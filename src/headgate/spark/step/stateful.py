@@ -54,6 +54,8 @@ class StatefulWork:
     ----------
     spark : SparkSession
         The session that the query was started in.
+    results : SparkSession
+        The query's own copy of it, which results belong to.
     job : LiveJob
     checkpoint : Checkpoint
         Opened.
@@ -73,6 +75,7 @@ class StatefulWork:
     def __init__(
         self,
         spark: SparkSession,
+        results: SparkSession,
         job: LiveJob,
         checkpoint: Checkpoint,
         uuid: str,
@@ -111,8 +114,9 @@ class StatefulWork:
             if unfolded is None
             else unfolded.stream()
         )
-        self.intake = Intake(stream, checkpoint.path, ticks=bool(query.operators))
-        self._results = Results(spark, query)
+        stateful = bool(query.operators)
+        self.intake = Intake(stream, checkpoint.path, results, ticks=stateful, stateful=stateful)
+        self._results = Results(results, query)
         self._placements = {op.id: Placement(spark) for op in query.operators}
         self._chains = [
             ChainJob(

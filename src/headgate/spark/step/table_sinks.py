@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate.core.errors import CheckpointError, ConfigError, EngineError
 from headgate.spark.jvm.errors import JavaError
 from headgate.spark.jvm.files import HadoopPath
+from headgate.spark.jvm.formats import NamedTable
 from headgate.spark.jvm.gateway import Jvm
 from headgate.spark.jvm.sparksinks import WrittenStream
 from headgate.spark.jvm.tables import (
@@ -96,10 +97,11 @@ def iceberg(
     look = partial(last_commit, table, keys=STREAM)
     if aim.table is None:
         return TableSink(inner, spark, name, aim, look)
+    full = NamedTable(spark, name).full  # the program may USE another database by then
     known = KnownTable(
-        partial(identity, spark, name), lambda: columns(spark.table(name).columns), silent=False
+        partial(identity, spark, full), lambda: columns(spark.table(full).columns), silent=False
     )
-    refresh = partial(spark.catalog.refreshTable, name)
+    refresh = partial(spark.catalog.refreshTable, full)
     return TableSink(inner, spark, name, aim, look, known, refresh)
 
 

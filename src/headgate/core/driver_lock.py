@@ -1,0 +1,26 @@
+"""The file that the JVM of a checkpoint's driver locks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+LOCK = "driver.lock"
+"""Its name, in the checkpoint's ``headgate`` directory."""
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether another process, on whatever host, holds the lock of a file."""
+    try:
+        opened = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(opened)
