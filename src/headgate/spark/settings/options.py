@@ -175,6 +175,13 @@ KEEP_LATE = Option(
     '"true" or "false"',
     "keep late records for headgate verify",
 )
+ERROR_TEXT = Option(
+    "headgate.journal.errorText",
+    _flag,
+    False,
+    '"true" or "false"',
+    "write into the journal what users' exceptions say, which may quote a record",
+)
 WORKLOAD: Option[str | None] = Option(
     "headgate.workload", _text, None, "a name", "name for the journal"
 )
@@ -273,6 +280,7 @@ _ALL: tuple[Option[Any], ...] = (
     PREAGGREGATE,
     ATTEMPTS,
     KEEP_LATE,
+    ERROR_TEXT,
     WORKLOAD,
     TIME_LIMIT,
     BACKLOG_BYTES_MAX,
