@@ -73,7 +73,10 @@ class EngineError(HeadgateError):
 
 
 class ProcessorError(EngineError):
-    """A user's own processor failed, or gave back what does not fit. Names no record's content."""
+    """A user's own processor failed, or gave back what does not fit.
+
+    What the user's exception says stands between ‹ and ›; journals do without.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

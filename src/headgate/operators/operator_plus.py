@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from headgate.core.calls import refuse_call
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, ProtocolError, nearest
 
@@ -72,6 +73,15 @@ Output = Callable[[Windows], Iterable[Payload]]
 Slide = Callable[[Windows], Sequence[State]]
 
 
+_ARGUMENTS = {
+    "keys": ("record",),
+    "update": ("windows", "record"),
+    "output": ("windows",),
+    "slide": ("windows",),
+}
+"""What the functions of an operator are called with."""
+
+
 @dataclass(frozen=True)
 class OperatorPlus:
     """O+(WA, WS, I, f_MK, WT, S, f_U, f_O, f_S).
@@ -122,6 +132,9 @@ class OperatorPlus:
     distinct: bool = False
 
     def __post_init__(self) -> None:
+        for name, arguments in _ARGUMENTS.items():
+            if getattr(self, name) is not None:
+                refuse_call(getattr(self, name), f"{name} of the operator", *arguments)
         if not 1 <= self.window_advance <= self.window_size:
             msg = (
                 f"window_advance={self.window_advance} does not fit window_size="

@@ -170,7 +170,8 @@ def _start_pools(
         checkpoint, uuid, unlock = opened(spark, where, identity, undo)
         sink.begin()
         latest = checkpoint.latest()
-        recorder = PoolRecorder(journal_of(where), policy.name)
+        texts = own.ERROR_TEXT.of(settings.options)
+        recorder = PoolRecorder(journal_of(where), policy.name, texts=texts)
         parents = {stage.id: stage.parents for stage in pipeline.stages}
         loop = PoolLoop(list(parents), config, policy, latest, recorder, parents)
         recorder.begin_with([stage.id for stage in pipeline.sources], pipeline.last)
@@ -216,7 +217,8 @@ def _start_slots(
         undo.callback(run.close)
         sink.begin()
         latest = checkpoint.latest()
-        recorder = Recorder(journal_of(where), plan)
+        texts = own.ERROR_TEXT.of(settings.options)
+        recorder = Recorder(journal_of(where), plan, texts=texts)
         specs = [op.spec for op in plan.operators]
         executors = follow_slots(
             spark, specs, run.run_id, recorder.write, own.EXECUTORS.of(settings.options)

@@ -531,4 +531,7 @@ class Fleet:
         self._diary.decided(self.policy.name, decision, advise=self.limits.advise)
 
     def _note(self, member: Member, why: str) -> None:
-        self._diary.job(member.name, str(member.state), why)
+        # of a failed job no text that may quote a record; `failures` has all of it
+        failure = member.query.exception() if member.state is JobState.FAILED else None
+        told = getattr(failure, "journalled", "") or why
+        self._diary.job(member.name, str(member.state), told)

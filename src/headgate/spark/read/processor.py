@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from headgate.core.calls import refuse_call, uses_name
 from headgate.core.errors import UnsupportedQuery
 from headgate.operators.processor import Processor, ProcessorSpec, TimeMode
 from headgate.operators.spec import NO_TIME_US
@@ -38,6 +39,10 @@ _TIME_MODES = {
     "ProcessingTime": TimeMode.PROCESSING,
     "EventTime": TimeMode.EVENT,
 }
+
+
+_OF_TIMERS = ("key", "timerValues", "expiredTimerInfo")
+"""What Spark gives ``handleExpiredTimer``, by name."""
 
 
 class _ProcessorReader:
@@ -128,6 +133,7 @@ class _ProcessorReader:
         """Return the user's processor in the form that slots call."""
         name = type(user).__name__
         pandas = self._takes_frames()
+        self._check_calls(user)
         if isinstance(user, ArrowProcessor):
             missing = [a for a in ("keys", "inputs") if not hasattr(user, a)]
             if missing:
@@ -159,6 +165,35 @@ class _ProcessorReader:
             settings=PandasProcessor.read(self.spark),
             cut=isinstance(user, GroupStateProcessor),
         )
+
+    def _check_calls(self, user: object) -> None:
+        """Refuse methods that cannot be called as Spark calls them; those that it never calls pass.
+
+        Raises
+        ------
+        ConfigError
+        """
+        name = _name(user)
+        timed = self.time_mode is not TimeMode.NONE
+        if isinstance(user, GroupStateProcessor):
+            refuse_call(user.function, name, "key", "frames", "state")
+        elif isinstance(user, ArrowProcessor):
+            given = ("keys", "batch", "state", "timers")
+            refuse_call(user.handleBatch, f"{name}.handleBatch", *given)
+            if timed:
+                refuse_call(user.handleExpired, f"{name}.handleExpired", *given)
+            if self._has_initial:
+                refuse_call(user.handleInitial, f"{name}.handleInitial", *given)
+        elif isinstance(user, StatefulProcessor):
+            refuse_call(user.init, f"{name}.init", "handle")
+            refuse_call(user.close, f"{name}.close")
+            given = ("key", "rows", "timerValues")
+            refuse_call(user.handleInputRows, f"{name}.handleInputRows", *given)
+            if self._has_initial:
+                refuse_call(user.handleInitialState, f"{name}.handleInitialState", *given)
+            if timed and uses_name(type(user), "registerTimer"):
+                what = f"{name}.handleExpiredTimer"
+                refuse_call(user.handleExpiredTimer, what, named=_OF_TIMERS)
 
     def _arrow(self, schema: T.StructType) -> Any:
         """Return the schema that rows of `schema` have in a slot."""

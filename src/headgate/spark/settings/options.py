@@ -182,6 +182,13 @@ SHOW_KEYS = Option(
     '"true" or "false"',
     "write the value of the hottest key into the journal, for headgate diagnose",
 )
+ERROR_TEXT = Option(
+    "headgate.journal.errorText",
+    _flag,
+    False,
+    '"true" or "false"',
+    "write into the journal what users' exceptions say, which may quote a record",
+)
 WORKLOAD: Option[str | None] = Option(
     "headgate.workload", _text, None, "a name", "name for the journal"
 )
@@ -281,6 +288,7 @@ _ALL: tuple[Option[Any], ...] = (
     ATTEMPTS,
     KEEP_LATE,
     SHOW_KEYS,
+    ERROR_TEXT,
     WORKLOAD,
     TIME_LIMIT,
     BACKLOG_BYTES_MAX,

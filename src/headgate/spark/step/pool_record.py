@@ -39,8 +39,8 @@ class PoolRecorder(StepRecorder):
         Its name.
     """
 
-    def __init__(self, path: Path, policy: str) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, policy: str, *, texts: bool = False) -> None:
+        super().__init__(path, texts=texts)
         self._policy = policy
         self._pending: dict[str, tuple[int, float]] = {}
         self._dropped: Mapping[str, int] = {}

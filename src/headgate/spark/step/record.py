@@ -47,6 +47,8 @@ class StepRecorder:
     Parameters
     ----------
     path : path
+    texts : bool
+        Whether what users' exceptions say, which may quote a record, is written down.
 
     Attributes
     ----------
@@ -55,8 +57,9 @@ class StepRecorder:
         The figures of the last batches.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, texts: bool = False) -> None:
         self.path = path
+        self._texts = texts
         self.progress = Progress()
         self._writer = JournalWriter(path)
 
@@ -68,11 +71,12 @@ class StepRecorder:
 
     def retry(self, step: int, attempt: int, error: Exception) -> None:
         """Write that an attempt failed and the batch runs again."""
-        self.write(Retry(step=step, attempt=attempt, error=sentence(error)))
+        self.write(Retry(step=step, attempt=attempt, error=sentence(error, texts=self._texts)))
 
     def stop(self, reason: str, error: Exception | None = None) -> None:
         """Write that the query ended, and close the journal."""
-        self.write(Stop(reason=reason, error=None if error is None else sentence(error)))
+        why = None if error is None else sentence(error, texts=self._texts)
+        self.write(Stop(reason=reason, error=why))
         self._writer.close()
 
     def write(self, event: Event) -> None:
@@ -90,8 +94,8 @@ class Recorder(StepRecorder):
         What was read from the user's plan.
     """
 
-    def __init__(self, path: Path, query: PlannedQuery) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, query: PlannedQuery, *, texts: bool = False) -> None:
+        super().__init__(path, texts=texts)
         self._query = query
         self._first = {chain[0].id for chain in query.sources}
         self.last: Batch | None = None
@@ -384,8 +388,12 @@ def _entry_bytes(operator: PlannedOperator, state: OperatorState) -> int:
     return sum(state.rows) * row_bytes(operator.spec)
 
 
-def sentence(error: Exception) -> str:
-    """Return the kind of an error and its first line, as a journal has it."""
-    text = told(error)
-    kind = f"{type(error).__name__}: "
-    return (text if isinstance(error, QueryFailed) else kind + text.removeprefix(kind))[:500]
+def sentence(error: Exception, *, texts: bool) -> str:
+    """Return the kind of an error and its first line, as a journal has it.
+
+    Without `texts` nothing in it quotes a record: what a user's exception says is left out.
+    """
+    if isinstance(error, QueryFailed):
+        return (told(error) if texts else error.journalled)[:500]
+    text, kind = told(error, withhold=not texts), type(error).__name__
+    return (text if text.startswith(kind) else f"{kind}: {text}")[:500]

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core import formats
+from headgate.core.calls import refuse_call
 from headgate.core.errors import ConfigError
 from headgate.spark.jvm import sparksinks
 from headgate.spark.jvm.files import path_of
@@ -120,14 +121,31 @@ def sink_of(spark: SparkSession, target: Target, plan: Jvm) -> Sink:
             return MergeSink(
                 spark, target.function.spec, columns, target.checkpoint, target.last_output
             )
+        refuse_call(target.function, "the function of foreachBatch", "df", "batch_id")
         return FunctionSink(target.function, sparksinks.WrittenStream(spark, target.checkpoint))
     if target.row_function is not None:
         _refuse_partitions(target, "foreach")
+        _check_row_function(target.row_function)
         table = sparksinks.row_table(spark, target.row_function, plan.schema())
         return _table_sink(spark, table, target, plan)
     if name in ("console", "noop", "memory") or (name == "kafka" and target.exactly_once):
         return _sink_by_name(spark, name, target, plan)
     return _format_sink(spark, target, plan)
+
+
+def _check_row_function(given: Any) -> None:
+    """Refuse what ``foreach`` is given if it cannot be called as Spark calls it."""
+    if callable(given):
+        refuse_call(given, "the function of foreach", "row")
+        return
+    name = type(given).__name__
+    for method, arguments in _OF_ROWS.items():
+        if hasattr(given, method):
+            refuse_call(getattr(given, method), f"{name}.{method}", *arguments)
+
+
+_OF_ROWS = {"open": ("partition_id", "epoch_id"), "process": ("row",), "close": ("error",)}
+"""What Spark gives the methods of an object for ``foreach``."""
 
 
 def _sink_by_name(spark: SparkSession, name: str, target: Target, plan: Jvm) -> Sink:

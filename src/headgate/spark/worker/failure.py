@@ -8,11 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from headgate.core.errors import EngineError, HeadgateError, ProcessorError
+from headgate.core.frames import frames_in, frames_of, is_headgates, users_place
+from headgate.operators.failure import withheld
 from headgate.spark.jvm.errors import JavaError, JvmError, SaidBySpark
 from headgate.spark.worker.kafka_failure import kafka_failure
 
@@ -51,7 +54,14 @@ class QueryFailed(EngineError, SaidBySpark, StreamingQueryException):
     """A query failed. Says why in one sentence; what Spark says about it is its ``__cause__``.
 
     A ``StreamingQueryException``, as which programs for PySpark catch it.
+
+    Attributes
+    ----------
+    journalled : str
+        The same without what may quote a record.
     """
+
+    journalled = ""
 
     @classmethod
     def of(
@@ -69,24 +79,98 @@ class QueryFailed(EngineError, SaidBySpark, StreamingQueryException):
             What the query reads of Kafka, and where.
         """
         found = cls(told(error if raised is None else raised, reads))
+        found.journalled = told(error if raised is None else raised, reads, withhold=True)
         if raised is not None and raised is not error and error.__cause__ is None:
             error.__cause__ = raised  # where it was raised, for those who look
         found.__cause__ = error
         return found
 
 
-def told(error: BaseException, reads: Sequence[str] = ()) -> str:
+def told(error: BaseException, reads: Sequence[str] = (), *, withhold: bool = False) -> str:
     """Return in one line what went wrong, without what the layers above it say about themselves.
 
-    `reads` is what the query reads of Kafka, and where.
+    Parameters
+    ----------
+    error : BaseException
+    reads : sequence of str
+        What the query reads of Kafka, and where.
+    withhold : bool
+        Leave out what may quote a record: the text of a user's exception, and of one of Spark's about
+        data. The kind, and the user's file and line, are there.
     """
     text = str(error).strip()
     if isinstance(error, HeadgateError):
-        return _first(text)
+        return withheld(_first(text)) if withhold else _first(text)
     if isinstance(error, JvmError | PySparkException):
-        return kafka_failure(text, reads) or _under_spark(text) or type(error).__name__
-    name = type(error).__name__
-    return f"{name}: {_first(text)}" if text else name
+        if (about := kafka_failure(text, reads)) is not None:
+            return about
+        theirs = users_failure(text)
+        if theirs is not None:
+            return theirs.said(withhold=withhold)
+        if withhold and (of_data := _OF_DATA.search(text)):
+            return f"[{of_data[1]}]"
+        return _under_spark(text) or type(error).__name__
+    place = users_place(frames_of(error.__traceback__))
+    return UsersFailure(type(error).__name__, _first(text), place).said(withhold=withhold)
+
+
+_OF_DATA = re.compile(r"\[([A-Z][A-Z0-9_.]+)\](?:(?!SQLSTATE).)*SQLSTATE: (?:22|P0)", re.DOTALL)
+"""What Spark says of a value that it cannot compute with, or that a query raises an error about."""
+
+
+@dataclass(frozen=True)
+class UsersFailure:
+    """What a user's own code raised.
+
+    Attributes
+    ----------
+    kind, text : str
+        Of the exception; the first line.
+    place : str
+        As ``in jobs.py line 3``; "" where no line of theirs ran.
+    """
+
+    kind: str
+    text: str
+    place: str
+
+    def said(self, *, withhold: bool) -> str:
+        """Return it as one line, with its text or without."""
+        if withhold or not self.text:
+            return f"{self.kind} {self.place}".strip()
+        where = f" ({self.place})" if self.place else ""
+        return f"{self.kind}: {self.text}{where}"
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it is of a kind that another try may not meet: a service away, memory short."""
+        return _MAY_PASS.search(self.kind) is not None
+
+
+_MAY_PASS = re.compile(
+    "connect|timeout|timedout|^(os|io|memory|eof)error$|brokenpipe|interrupted|unavailable|urlerror"
+    "|http|temporar|throttl|retry|ssl|socket|gaierror|kafka|deadlock|clienterror|requestexception",
+    re.IGNORECASE,
+)
+
+
+def users_failure(text: str) -> UsersFailure | None:
+    """Return what a user's Python code raised in a worker, of Spark's text; None of other failures."""
+    _, python, behind = text.rpartition(_TRACEBACK)
+    if not python:
+        return None
+    lines = behind.strip("\n").splitlines()
+    end = next((n for n, line in enumerate(lines) if line and not line[0].isspace()), None)
+    frames = frames_in("\n".join(lines[:end]))
+    if end is None or (frames and is_headgates(frames[-1][0])):
+        return None
+    kind, _, said = lines[end].partition(": ")
+    if "Py4J" in kind or kind.startswith(_OURS) or not _KIND.fullmatch(kind):
+        return None
+    return UsersFailure(kind.rpartition(".")[2], said.strip(), users_place(frames))
+
+
+_KIND = re.compile(r"[\w.]+")
 
 
 def says(error: BaseException | None, text: str) -> bool:
@@ -176,7 +260,11 @@ def is_final(error: Exception) -> bool:
         return not error.transient
     if isinstance(error, JvmError | ConnectionError) and not isinstance(error, JavaError):
         return True  # no word from Java: its JVM is gone, and will not come back in this process
-    return isinstance(error, HeadgateError) or any(f"[{name}" in str(error) for name in _FINAL)
+    if isinstance(error, HeadgateError) or any(f"[{name}" in str(error) for name in _FINAL):
+        return True
+    theirs = users_failure(str(error)) if isinstance(error, JvmError | PySparkException) else None
+    # a user's code does the same again
+    return theirs is not None and not theirs.may_pass
 
 
 def is_lost_worker(error: Exception) -> bool:

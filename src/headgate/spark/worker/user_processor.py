@@ -76,7 +76,7 @@ class RowProcessor:
             return ()
 
         rows = self._given(initial, keys.num_rows)
-        self._each(self._key_values(keys), rows, state, timers, one, "handleInitialState")
+        self._each(self._key_values(keys), rows, state, timers, one, user)
 
     def handleBatch(
         self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
@@ -86,7 +86,7 @@ class RowProcessor:
             return pa.RecordBatch.from_pylist([], schema=self.outputs)
         user = self.processor.handleInputRows
         rows = self._given(batch, keys.num_rows)
-        return self._each(self._key_values(keys), rows, state, timers, user, "handleInputRows")
+        return self._each(self._key_values(keys), rows, state, timers, user, user)
 
     def handleExpired(
         self, keys: pa.RecordBatch, expired: Keyed, state: State, timers: Timers
@@ -100,14 +100,14 @@ class RowProcessor:
             for at_ms in rows:
                 info = ExpiredTimerInfo(at_ms)
                 # Spark gives the names here
-                yield from user(key=key, timerValues=times, expiredTimerInfo=info)
+                yield from _rows_of(user(key=key, timerValues=times, expiredTimerInfo=info))
                 handle.deleteTimer(at_ms)
 
         def rows(number: int) -> Iterator[int]:
             return iter(at_all_ms[starts[number] : starts[number + 1]])
 
         named = [row(*values) for values in self._timer_keys(keys)]
-        return self._each(named, rows, state, timers, one, "handleExpiredTimer")
+        return self._each(named, rows, state, timers, one, user)
 
     def close(self) -> None:
         """Call the user's ``close``, if there was an ``init``."""
@@ -164,9 +164,9 @@ class RowProcessor:
         state: State,
         timers: Timers,
         call: Callable[..., Iterable[Any]],
-        what: str,
+        user: Callable[..., Any],
     ) -> pa.RecordBatch:
-        """Make a call per key and return what came out of all of them."""
+        """Make a call per key and return what came out of all of them; `user` is what is called."""
         handle = self._opened()
         handle.begin(state)
         watermarks_ms = timers.watermark_ms.tolist()
@@ -177,10 +177,11 @@ class RowProcessor:
                 handle.turn(number)
                 self._place = "no record"
                 times = TimerValues(timers.timestamp_ms, watermarks_ms[number])
-                found.extend(map(self._kept, call(key, rows(number), times)))
+                found.extend(map(self._kept, _rows_of(call(key, rows(number), times))))
         except FAILURES as error:
+            what = getattr(user, "__name__", type(user).__name__)
             where = f"{what}, at {self._place} of key {number + 1} of {len(keys)}"
-            raise explained(error, where) from None
+            raise explained(error, where, user) from None
         handle.finish(state)
         return self._output(found)
 
@@ -190,6 +191,22 @@ class RowProcessor:
             self._handle = SlotHandle(variables, self.mode)
             self.processor.init(self._handle)
         return self._handle
+
+
+def _rows_of(returned: Any) -> Iterable[Any]:
+    """Return what a user's method gave, if it can be gone through.
+
+    Raises
+    ------
+    ProcessorError
+    """
+    if isinstance(returned, Iterable):
+        return returned
+    msg = (
+        f"it returned {type(returned).__name__}, and must give rows one by one: yield them, or return a "
+        "list of them."
+    )
+    raise ProcessorError(msg)
 
 
 def row_class(names: list[str]) -> type[Row]:

@@ -1,0 +1,69 @@
+"""Finds, among the frames of a traceback, those of a user's own code."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+Frame = tuple[str, int, str]
+"""File, line and function."""
+
+_HEADGATE = f"{Path(__file__).parents[1]}/"
+_STANDARD = f"{sysconfig.get_path('stdlib')}/"
+_SPARK = re.compile(r"(^|/)(pyspark|py4j)(/|\.zip/|-[\d.]+-src\.zip/)")
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<frozen ")
+_HEADGATE_THERE = re.compile(r"/(site|dist)-packages/headgate/")
+"""Where headgate lies on a host that has it elsewhere than this one."""
+
+
+def is_headgates(file: str) -> bool:
+    """Return whether a file is one of headgate's own."""
+    return file.startswith(_HEADGATE) or _HEADGATE_THERE.search(file) is not None
+
+
+def users_place(frames: Iterable[Frame]) -> str:
+    """Return where a user's code failed, as ``in jobs.py line 3``; "" where no frame is theirs.
+
+    The innermost frame of their own files counts, else that of a library which they called.
+    """
+    others = [f for f in frames if not is_headgates(f[0]) and _SPARK.search(f[0]) is None]
+    others = [f for f in others if not f[0].startswith("<frozen ")]
+    own = [f for f in others if not _LIBRARY.search(f[0]) and not f[0].startswith(_STANDARD)]
+    if not own and not others:
+        return ""
+    file, line, _ = (own or others)[-1]
+    return f"in {file.rpartition('/')[2].strip('<>')} line {line}"
+
+
+def place_of(function: Any) -> str:
+    """Return where a function begins, as `users_place` says it; "" where that is not known."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function) if callable(function) else None
+    called = getattr(type(function), "__call__", None)  # of an object that is called as a function
+    code = getattr(function, "__code__", None) or getattr(called, "__code__", None)
+    return "" if code is None else users_place([(code.co_filename, code.co_firstlineno, "")])
+
+
+def frames_of(trace: TracebackType | None) -> list[Frame]:
+    """Return the frames of a traceback, outermost first, without reading any source."""
+    found: list[Frame] = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        found.append((code.co_filename, trace.tb_lineno, code.co_name))
+        trace = trace.tb_next
+    return found
+
+
+_WRITTEN = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.MULTILINE)
+
+
+def frames_in(text: str) -> list[Frame]:
+    """Return the frames of a traceback that was written down."""
+    return [(file, int(line), name) for file, line, name in _WRITTEN.findall(text)]
