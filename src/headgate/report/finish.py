@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headgate.core.duration import at_text
 from headgate.report.format import bytes_text, ms_text
 
 
@@ -64,6 +65,8 @@ def slo_met_text(slo: dict[str, Any]) -> str:
 def slo_state_text(slo: dict[str, Any]) -> str:
     """Return in words how a query stands to its SLO now, with the floor below which none helps."""
     frozen = ", frozen" if slo["frozen"] else ""
+    if slo.get("held_until_ms"):
+        frozen += f", slots held until {at_text(slo['held_until_ms'] / 1e3)}"
     floor = f"floor {ms_text(slo['floor_ms'])} ms" if slo["floor_ms"] else "floor not known"
     return f"{slo['state']}{frozen}, {floor}"
 

@@ -139,7 +139,8 @@ def slo_of(run: Run) -> dict[str, Any] | None:
 
     Keys: texts; met (whether success is at least wanted; None before a first window); success,
     success_worst, worst_group, worst_operator, windows, windows_empty, windows_stalled, wanted, bound_ms,
-    floor_ms, state and frozen as `SloState` has them; loop_ms (processor time per cycle), cycles.
+    floor_ms, state, frozen and held_until_ms as `SloState` has them; loop_ms (processor time per
+    cycle), cycles.
     """
     state = run.slo
     if state is None:

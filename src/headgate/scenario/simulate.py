@@ -323,6 +323,7 @@ def _simulation(what_if: WhatIf, text: str) -> Simulation:
             slots_max,
             limit=limit,
             alert_s=target.alert_s(floor_s),
+            success=what_if.slo.success,
             floor_s=floor_s if batched else None,
             initial_service_rate=what_if.service_rate_per_s,
         )

@@ -13,6 +13,7 @@ import numpy as np
 
 from headgate.control.registry import policy
 from headgate.core.errors import ConfigError
+from headgate.core.slo import SUCCESS
 from headgate.loop.settings import OperatorSettings
 from headgate.sim.model import OperatorModel, ServiceTime
 from headgate.sim.oracle import Constants, Load, Point, oracle, whole
@@ -129,8 +130,8 @@ def rows_of(work: LoadRuns) -> list[dict[str, Any]]:
     return rows
 
 
-def run(load: Load, policy_text: str) -> RunResult:
-    """Return what a policy makes of a load in the continuous simulator."""
+def run(load: Load, policy_text: str, success: float = SUCCESS) -> RunResult:
+    """Return what a policy makes of a load in the continuous simulator, with a share of windows wanted."""
     mean_s = float(load.demand_s.mean())
     start = _start(policy_text, load)
     # Every record has its own time, so the mean is 1 s of which each takes its part.
@@ -142,6 +143,7 @@ def run(load: Load, policy_text: str) -> RunResult:
         load.slots_max,
         alert_s=load.bound_s / 10.0,
         initial_service_rate=1.0 / mean_s,
+        success=success,
     )
     return Simulation(
         SimulatedJob({OPERATOR: model}, {OPERATOR: stream}),
