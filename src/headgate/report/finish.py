@@ -56,9 +56,11 @@ def slo_met_text(slo: dict[str, Any]) -> str:
     worst = ""
     if slo["worst_group"] is not None and slo["success_worst"] is not None:
         worst = f", worst group {slo['worst_group']} {slo['success_worst']:.1%}"
+    in_time = slo.get("records_in_time")
+    records = "" if in_time is None else f"; {in_time:.1%} of records in time"
     return (
         f"{'met' if slo['met'] else 'MISSED: met'} in {slo['success']:.1%} of windows "
-        f"(want {slo['wanted']:.1%}{worst})"
+        f"(want {slo['wanted']:.1%}{worst}{records})"
     )
 
 

@@ -131,7 +131,7 @@ def rows_of(work: LoadRuns) -> list[dict[str, Any]]:
 
 
 def run(load: Load, policy_text: str, success: float = SUCCESS) -> RunResult:
-    """Return what a policy makes of a load in the continuous simulator, with a share of windows wanted."""
+    """Return what a policy makes of a load in the continuous simulator."""
     mean_s = float(load.demand_s.mean())
     start = _start(policy_text, load)
     # Every record has its own time, so the mean is 1 s of which each takes its part.
@@ -225,6 +225,7 @@ def _row(
         "rate_per_s": round(named.rate_per_s, 1),
         "success": round(found.success, 5),
         "worst": round(found.worst, 5),
+        "records_in_time": round(result.records_in_time(OPERATOR, named.load.bound_s), 5),
         "slots": round(found.slots, 3),
         "oracle": round(found.oracle_slots, 3),
         "oracle_success": round(max(point.success for point in points), 5),
@@ -266,6 +267,8 @@ def _summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
         "to_whole_worst_tenth": round(
             float(np.quantile([r["slots"] / r["whole"] for r in mine], 0.9)), 4
         ),
+        "records_in_time_median": of("records_in_time", 0.5),
+        "records_in_time_worst_tenth": of("records_in_time", 0.1),
         "worst_group_median": of("worst", 0.5),
         "slots_median": of("slots", 0.5),
         "slots_worst_tenth": of("slots", 0.9),
