@@ -15,6 +15,7 @@ from headgate.journal.histogram import (
     counts_of,
     merge,
     percentile_ms,
+    share_within,
     sparse_of,
 )
 
@@ -86,3 +87,13 @@ def test_an_empty_histogram_has_no_percentile() -> None:
 def test_a_share_outside_zero_to_one_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"95 is out of range; use 0 to 1"):
         percentile_ms(((1.0, 1),), 95)
+
+
+def test_the_share_within_a_bound_is_what_the_percentile_says() -> None:
+    histogram = sparse_of(counts_of(latencies("lognormal", 1)))
+    for share in SHARES:
+        bound_ms = percentile_ms(histogram, share)
+        assert bound_ms is not None
+        assert share_within(histogram, bound_ms) == pytest.approx(share)
+    assert share_within(histogram, 0.0) == 0.0
+    assert share_within((), 1.0) is None

@@ -116,12 +116,15 @@ def test_the_summary_counts_decisions_and_says_how_the_slo_stood(tmp_path: Path)
     assert found["decisions"] == {"advised": 1, "scale-out": 2}
     assert found["switching"] == {"events": 1, "took_ms_mean": 400.0}
     assert found["slo"]["met"] is False
+    # of a run's records, two thirds are at 400 ms and a third at 900, all within a second; not windows
+    assert found["slo"]["records_in_time"] == 1.0
     assert (found["slo"]["cycles"], found["slo"]["loop_ms"]) == (60, 1.5)
     assert found["slots_mean"] == 2.0
     text = "\n".join(finish_lines(found))
     assert (
         "mean < 1 s over 1 s: MISSED: met in 97.0% of windows (want 99.0%, worst group 17" in text
     )
+    assert "100.0% of records in time" in text
     assert "2 scale-out" in text
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -194,6 +195,21 @@ def test_a_stall_counts_however_few_windows_have_completions() -> None:
     five, six = rows
     assert five["success"] < 0.35
     assert six["success"] >= five["success"]
+
+
+def test_an_slo_is_met_by_each_key_group_and_records_are_counted_beside_windows() -> None:
+    """One key group of 128 has most of the records, and is late: windows in time 99.3 %, records few."""
+    counts = np.full((10, 128), 1, dtype=np.int32)
+    counts[:, 17] = 400
+    found = what_if(slots_max=128)
+    hot = replace(found, trace=Trace(counts, 1.0))
+    (row,) = simulate(hot, ["static(128)"])["rows"]
+    assert row["success"] >= 0.99
+    assert row["success_worst"] < 0.2
+    assert row["records_in_time"] < 0.5
+    assert not row["meets"]
+    assert row["bound_kept_s"] is None
+    assert "of the worst key group's windows" in sentence(hot.slo, [row])
 
 
 def test_more_slots_than_the_load_needs_keep_the_slo_and_too_few_do_not() -> None:

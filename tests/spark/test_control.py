@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from headgate.control.decision import NOTHING, Change, ChangeKind, Decision
 from headgate.control.estimators.task_cost import FIXED_MS
+from headgate.control.grant import Grant
 from headgate.core.assignment import Assignment, spread
 from headgate.core.errors import CheckpointError, ConfigError
 from headgate.core.slo import parse_slo
@@ -26,11 +27,13 @@ from headgate.journal import (
 )
 from headgate.operators.counts import Binned, Counts
 from headgate.operators.spec import NEVER_US
+from headgate.report.finish import slo_state_text
 from headgate.spark.job.changes import Changes, Wanted
 from headgate.spark.job.job import JobConfig, OperatorState
 from headgate.spark.job.reports import Ran, Report
 from headgate.spark.steer.commands import FREEZE, Commands
 from headgate.spark.steer.control import ControlConfig, Controller, Cores
+from headgate.spark.steer.holding import OperatorSlots
 from headgate.state.control import Command, ControlFiles
 
 GROUPS = 8
@@ -56,7 +59,7 @@ class Job:
         self.states = {name: OperatorState.fresh(slots, GROUPS) for name in ("a", *(parents or {}))}
         self.changes = Changes(self.states, slots_max=GROUPS)
         self.events = []
-        self.controller = None
+        self.controller, self.policy = None, policy
         if policy is not None:
             self.controller = Controller(
                 ControlConfig(
@@ -244,8 +247,101 @@ def test_no_floor_is_measured_while_records_wait_at_the_source(tmp_path):
     job.controller.follow_sources(lambda: 7_000.0)
     for number in range(1, 31):
         job.batch(number, results={"a": {"latency_sum_ms": 600_000.0 * 4}})
-    assert 0.0 < job.controller.state().floor_ms < 10_000.0
+    assert job.controller.state().floor_ms == 0.0
+    job.controller.follow_sources(lambda: 0.0)
+    for number in range(31, 61):
+        job.batch(number)
+    assert 0.0 < job.controller.state().floor_ms < 1_000.0
     job.controller.stop()
+
+
+def scaled(job, slots, **arguments):
+    return job.commands.do(Command("scale", "ops", "", {"slots": slots, **arguments}))
+
+
+def batches(job, first, last):
+    """Commit steps, and return the slots after each."""
+    held = []
+    for number in range(first, last + 1):
+        job.batch(number)
+        held.append(job.changes.newest("a").slots)
+    return held
+
+
+def test_slots_that_a_policy_may_change_are_said_to_be_so(tmp_path):
+    """A number that somebody asked for was gone two batches later, without a word."""
+    job = Job(tmp_path, Grow(5))
+    told = scaled(job, 3)
+    assert "policy grow may change that" in told
+    assert "--hold 10min" in told
+    (act,) = job.of(ControlAct)
+    assert act.detail == told
+    assert batches(job, 1, 12)[-1] == 5
+    assert job.controller.state().held_until_ms is None
+    job.controller.stop()
+
+
+def test_slots_that_somebody_holds_are_no_policys_to_change(tmp_path):
+    job = Job(tmp_path, Grow(5))
+    until_s = time.time() + 600.0
+    assert "3 slots, held until " in scaled(job, 3, hold_s=600.0)
+    assert set(batches(job, 1, 12)) == {3}
+    state = job.controller.state()
+    assert state.held_until_ms == pytest.approx(until_s * 1e3, abs=60_000.0)
+    assert "slots held until" in slo_state_text(asdict(state))
+    # the policy is told that it has no choice, and what it wants all the same is refused
+    assert job.policy.observed[-1].held
+    assert (job.policy.observed[-1].slots_min, job.policy.observed[-1].slots_max) == (3, 3)
+    assert any("somebody holds its 3 slots" in one.why for one in job.of(NotReadyToDecide))
+    job.commands.do(Command("thaw", "ops"))
+    assert batches(job, 13, 24)[-1] == 5
+    assert job.files.held_until_s() == {}
+    job.controller.stop()
+
+
+def test_a_hold_ends_by_itself_and_with_the_next_scale(tmp_path):
+    job = Job(tmp_path, Grow(5))
+    scaled(job, 3, hold_s=600.0)
+    scaled(job, 2)
+    assert job.changes.holds() == {}
+    job.changes.hold({"a": time.time() - 1.0})
+    assert job.changes.holds() == {}
+    assert batches(job, 1, 12)[-1] == 5
+    job.controller.stop()
+
+
+def test_a_hold_survives_a_restart(tmp_path):
+    first = Job(tmp_path, Grow(5))
+    scaled(first, 3, hold_s=600.0)
+    first.controller.stop()
+    second = Job(tmp_path, Grow(5), slots=3)
+    second.commands.restore()
+    assert set(batches(second, 1, 12)) == {3}
+    second.controller.stop()
+    second.files._files.put("control/held", b'{"a": "soon"}')
+    third = Job(tmp_path, Grow(5), slots=3)
+    third.commands.restore()
+    assert any("hold the slots again" in (a.refused or "") for a in third.of(ControlAct))
+    third.controller.stop()
+
+
+def test_a_fleets_grant_waits_for_the_end_of_a_hold(tmp_path):
+    job = Job(tmp_path, Grow(5))
+    slots = OperatorSlots(job.changes, job.controller, job.events.append)
+    scaled(job, 4, hold_s=600.0)
+    job.batch(1)
+    slots.limit(Grant({"a": 2}, "fleet", "others need them"))
+    assert set(batches(job, 2, 12)) == {4}
+    job.commands.do(Command("thaw", "ops"))
+    assert batches(job, 13, 16)[-1] == 2
+    job.controller.stop()
+
+
+def test_a_hold_needs_a_policy_to_hold_off(tmp_path):
+    job = Job(tmp_path, None)
+    with pytest.raises(ConfigError, match="no policy that would change its slots"):
+        scaled(job, 3, hold_s=600.0)
+    assert scaled(job, 3) == "3 slots"
 
 
 @pytest.mark.parametrize("overruled", [False, True])
@@ -363,7 +459,7 @@ def test_a_file_is_carried_out_once_and_written_down(tmp_path):
 
 
 def test_a_request_whose_answer_cannot_be_written_is_not_carried_out_again(tmp_path, monkeypatch):
-    def full(request, refused):
+    def full(request, refused, detail):
         raise CheckpointError("no space left")
 
     job = Job(tmp_path)

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from headgate.core.errors import ConfigError
-from headgate_lab.experiments.loads import LoadRuns, measure, rows_of
+from headgate.sim.oracle import Constants
+from headgate.sim.score import judged
+from headgate_lab.experiments.loads import OPERATOR, LoadRuns, measure, rows_of, run
 from headgate_lab.workloads.loads import split, traces
+from headgate_lab.workloads.tails import tailed
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +64,18 @@ def test_a_part_that_is_none_is_refused() -> None:
 def test_a_missing_trace_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="web_logs_1995"):
         traces(tmp_path)
+
+
+def test_where_costs_differ_much_unified_takes_no_more_than_the_best_constant() -> None:
+    """It aimed at 99.6 % of windows whatever the SLO wanted: 26 slots, where 12 keep 99 %."""
+    load = tailed(4).load
+    result = run(load, "unified")
+    slots = result.operators[OPERATOR].slots[600:].mean()
+    assert slots <= 1.15 * Constants(load).best(judged(result, OPERATOR, load).mean).slots
+
+
+def test_an_slo_that_wants_a_smaller_share_of_windows_takes_fewer_slots() -> None:
+    load = tailed(4).load
+    slots = [run(load, "unified", success=share).operators[OPERATOR].slots[600:].mean()
+             for share in (0.99, 0.9)]  # fmt: skip
+    assert slots[1] < 0.9 * slots[0]

@@ -132,14 +132,22 @@ def scale(
     checkpoint: Checkpoint,
     slots: Annotated[int, typer.Argument(help="How many slots.", min=1, max=KEY_GROUPS_MAX)],
     operator: Annotated[str | None, typer.Option(help="One operator; default: all.")] = None,
+    hold: Annotated[
+        str | None,
+        typer.Option(help="How long the policy leaves that number alone, such as 10min."),
+    ] = None,
     reason: Reason = "",
     wait: Wait = _WAIT,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Change the number of slots of a running query."""
-    arguments = {"slots": slots} | ({} if operator is None else {"operator": operator})
-    _ask(checkpoint, "scale", reason, lambda: arguments, wait, as_json=as_json, debug=debug)
+
+    def arguments() -> dict[str, Any]:
+        given = {"slots": slots} | ({} if operator is None else {"operator": operator})
+        return given | ({} if hold is None else {"hold_s": parse_duration_s(hold)})
+
+    _ask(checkpoint, "scale", reason, arguments, wait, as_json=as_json, debug=debug)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -181,4 +189,5 @@ def _ask(
 
 
 def _asked_lines(result: dict[str, Any]) -> list[str]:
-    return [f"{result['act']} done, asked for by {result['by']}"]
+    detail = f": {result['detail']}" if result["detail"] else ""
+    return [f"{result['act']} done, asked for by {result['by']}{detail}"]

@@ -82,7 +82,10 @@ class Granted(Decorator):
 
     def decide(self, observation: Observation) -> Decision:
         """Return what the policy inside wants within its grant."""
-        most = {n: self.grant.most(n, v.slots_max) for n, v in observation.operators.items()}
+        most = {
+            n: v.slots if v.held else self.grant.most(n, v.slots_max)
+            for n, v in observation.operators.items()
+        }
         over = {n: v for n, v in observation.operators.items() if v.slots > most[n]}
         if over and self.grant is not UNLIMITED:
             return _given_up(over, most)

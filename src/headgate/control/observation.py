@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.core.assignment import Assignment
+from headgate.core.slo import SUCCESS
 
 F64 = npt.NDArray[np.float64]
 
@@ -47,6 +48,10 @@ class OperatorView:
     floor_s : float
         Latency of a nearly idle operator, in seconds; 0 for a continuous engine. `latency_s`
         contains it: policies compare ``latency_s - floor_s`` with `alert_s`.
+    success : float
+        Share of windows in which the SLO wants the bound to hold, in (0, 1].
+    held : bool
+        Whether somebody holds the number of slots, so that no policy and no grant changes it.
     slots_min, slots_max : int
         How many slots the operator may have.
     limit : str
@@ -86,6 +91,8 @@ class OperatorView:
     arrived: F64 | None = None
     costs: F64 | None = None
     costs_seen: int = 0
+    success: float = SUCCESS
+    held: bool = False
 
     @property
     def slots(self) -> int:

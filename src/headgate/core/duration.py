@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 from headgate.core.errors import ConfigError, nearest
 from headgate.core.input import shown
@@ -77,3 +78,8 @@ def _unit_s(unit: str, *, number: str, text: str) -> float:
         msg = f'duration "{shown(text, 60)}" has the unknown unit "{unit}"{known}'
         raise ConfigError(msg)
     return _SECONDS_OF_UNIT[unit.lower()]
+
+
+def at_text(at_s: float) -> str:
+    """Return a moment, seconds since 1970, as the local date and time, to the second."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))

@@ -110,3 +110,15 @@ def percentile_ms(histogram: Sparse, share: float) -> float | None:
             return lower_ms + (edge_ms - lower_ms) * (rank - seen) / count
         seen += count
     return histogram[-1][0] if histogram else None
+
+
+def share_within(histogram: Sparse, bound_ms: float) -> float | None:
+    """Return the share of the records whose latency is at most a bound; None for an empty histogram.
+
+    Inside a bucket records are taken as evenly spread, as of `percentile_ms`.
+    """
+    total, within = completed(histogram), 0.0
+    for edge_ms, count in histogram:
+        lower_ms = 0.0 if edge_ms <= FIRST_MS else edge_ms / GROWTH
+        within += count * min(max((bound_ms - lower_ms) / (edge_ms - lower_ms), 0.0), 1.0)
+    return within / total if total else None

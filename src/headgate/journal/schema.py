@@ -141,6 +141,10 @@ class SloState:
     """Windows judged although nothing was completed in them, since records waited; journals of an
     earlier release left these out."""
 
+    held_until_ms: int | None = None
+    """Until when the policy may not change the number of slots, since somebody holds it; ms since 1970,
+    null where nobody does."""
+
 
 @dataclass(frozen=True)
 class Observed:

@@ -140,6 +140,7 @@ class ControlLoop:
         self._last_rule = ""
         self._cycle_s: float | None = None
         self._period_s = 0.0
+        self._held_until_s: dict[str, float] = {}
         self._operators = {
             name: _Operator(
                 settings,
@@ -164,7 +165,8 @@ class ControlLoop:
         views: dict[str, OperatorView] = {}
         for name, operator in self._operators.items():
             if operator.pending is None and (view := self._examine(name, operator)):
-                views[name] = view
+                held = time_s < self._held_until_s.get(name, -math.inf)
+                views[name] = held_at(view) if held else view
         if not views:
             return NOTHING
         if self._split is not None:
@@ -257,6 +259,13 @@ class ControlLoop:
         """Decide nothing before `until_s`, seconds since the start of the job."""
         self._freezable.freeze(until_s)
 
+    def hold(self, until_s: Mapping[str, float]) -> None:
+        """Keep the number of slots of operators, each until a time in seconds since the start of the job.
+
+        The others are free. Key groups may still move among slots.
+        """
+        self._held_until_s = dict(until_s)
+
     def thaw(self) -> None:
         """Decide again."""
         self._freezable.thaw()
@@ -282,7 +291,12 @@ class ControlLoop:
         except NotReady as not_ready:
             self._not_ready(name, operator, str(not_ready))
             return None
-        view = replace(view, unsplittable=settings.unsplittable, entry_rate=operator.entry_rate)
+        view = replace(
+            view,
+            unsplittable=settings.unsplittable,
+            entry_rate=operator.entry_rate,
+            success=settings.success,
+        )
         epoch = self._actuator.assignment(name).epoch
         if view.assignment.epoch != epoch:
             why = f"the counters are of epoch {view.assignment.epoch}, epoch {epoch} holds"
@@ -355,6 +369,11 @@ class ControlLoop:
             raise ConfigError(msg) from None
 
 
+def held_at(view: OperatorView) -> OperatorView:
+    """Return the view of an operator whose number of slots is not a policy's to change."""
+    return replace(view, held=True, slots_min=view.slots, slots_max=view.slots)
+
+
 def _fault(view: OperatorView | None, change: Change) -> str:
     """Return what is wrong with a change, empty where nothing is."""
     if view is None:
@@ -369,6 +388,8 @@ def _fault(view: OperatorView | None, change: Change) -> str:
     kept = [slot for slot in change.survivors if slot is not None]
     if len(set(kept)) < len(kept) or not set(kept) <= set(range(view.slots)):
         return f"the survivors {kept} are not different slots of the operator"
+    if view.held and new.slots != view.slots:
+        return f"it has {new.slots} slots, and somebody holds its {view.slots} slots"
     most = max(view.slots_max, view.slots)
     if new.slots > most:
         return f"it has {new.slots} slots, the most is {most}" + (view.limit and f": {view.limit}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headgate.core.errors import ConfigError
+from headgate.core.slo import SUCCESS
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class OperatorSettings:
 
     slots_min: int = 1
     """Fewest slots the operator may have; at least 1."""
+
+    success: float = SUCCESS
+    """Share of windows in which the bound is to hold, above 0, at most 1."""
 
     limit: str = ""
     """Why no more than `slots_max` could be of use; empty where it is what the user gave."""
@@ -62,6 +66,9 @@ class OperatorSettings:
                 f"slots min={self.slots_min} max={self.slots_max} is out of range; "
                 "use 1 <= min <= max."
             )
+            raise ConfigError(msg)
+        if not 0.0 < self.success <= 1.0:
+            msg = f"success={self.success:g} is out of range; use a share above 0, at most 1."
             raise ConfigError(msg)
         if self.floor_s is not None and not self.floor_s >= 0.0:
             msg = f"floor {self.floor_s:g} s is negative; use 0 s or leave it out to measure it."

@@ -103,6 +103,7 @@ def settings_of(
             slots_max=slots_max,
             slots_min=slots_min,
             alert_s=target.alert_s(0.0),
+            success=target.slo.success,
             unsplittable=unsplittable.get(name, OperatorSettings.unsplittable),
         )
         for name, target in targets.items()

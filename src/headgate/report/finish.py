@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headgate.core.duration import at_text
 from headgate.core.input import shown
 from headgate.report.format import bytes_text, ms_text
 from headgate.report.summary import NEIGHBOURS
@@ -65,15 +66,19 @@ def slo_met_text(slo: dict[str, Any]) -> str:
     worst = ""
     if slo["worst_group"] is not None and slo["success_worst"] is not None:
         worst = f", worst group {slo['worst_group']} {slo['success_worst']:.1%}"
+    in_time = slo.get("records_in_time")
+    records = "" if in_time is None else f"; {in_time:.1%} of records in time"
     return (
         f"{'met' if slo['met'] else 'MISSED: met'} in {slo['success']:.1%} of windows "
-        f"(want {slo['wanted']:.1%}{worst})"
+        f"(want {slo['wanted']:.1%}{worst}{records})"
     )
 
 
 def slo_state_text(slo: dict[str, Any]) -> str:
     """Return in words how a query stands to its SLO now, with the floor below which none helps."""
     frozen = ", frozen" if slo["frozen"] else ""
+    if slo.get("held_until_ms"):
+        frozen += f", slots held until {at_text(slo['held_until_ms'] / 1e3)}"
     floor = f"floor {ms_text(slo['floor_ms'])} ms" if slo["floor_ms"] else "floor not known"
     return f"{slo['state']}{frozen}, {floor}"
 

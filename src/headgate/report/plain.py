@@ -63,7 +63,8 @@ def _slo(run: Run) -> str:
     if slo is None:
         return ""
     success = "-" if slo.success is None else f"{slo.success:.1%}"
-    return f" slo {success} {shown(slo.state, 20)}{' frozen' if slo.frozen else ''}"
+    kept = (" frozen" if slo.frozen else "") + (" held" if slo.held_until_ms else "")
+    return f" slo {success} {shown(slo.state, 20)}{kept}"
 
 
 class PlainProgress:

@@ -9,7 +9,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from headgate.journal.histogram import percentile_ms
+from headgate.journal.histogram import percentile_ms, share_within
 from headgate.journal.schema import AssignmentChange
 from headgate.report.run import BatchRow, Run
 
@@ -137,17 +137,21 @@ def slots_mean(rows: list[BatchRow]) -> float | None:
 def slo_of(run: Run) -> dict[str, Any] | None:
     """Return what a query had to achieve and how often it did; None without an SLO.
 
-    Keys: texts; met (whether success is at least wanted; None before a first window); success,
-    success_worst, worst_group, worst_operator, windows, windows_empty, windows_stalled, wanted, bound_ms,
-    floor_ms, state and frozen as `SloState` has them; loop_ms (processor time per cycle), cycles.
+    Keys: texts; records_in_time (share of records, not of windows, whose latency is within bound_ms, of
+    all operators, an estimate within 5 % of the bound); met (whether success is at least wanted; None
+    before a first window); success, success_worst, worst_group, worst_operator, windows, windows_empty,
+    windows_stalled, wanted, bound_ms, floor_ms, state, frozen and held_until_ms as `SloState` has them;
+    loop_ms (processor time per cycle), cycles.
     """
     state = run.slo
     if state is None:
         return None
     found = dataclasses.asdict(state)
+    in_time = share_within(run.histogram, state.bound_ms)
     per_cycle_ms = round(run.loop_ms / run.cycles, 3) if run.cycles else None
     return found | {
         "texts": list(run.start.parameters.get("slo", ())) if run.start else [],
+        "records_in_time": None if in_time is None else round(in_time, 6),
         "met": None if state.success is None else state.success >= state.wanted,
         "loop_ms": per_cycle_ms,
         "cycles": run.cycles,

@@ -128,6 +128,9 @@ def sentence(
             f"{beside_it}."
         )
     best = max(known, key=lambda row: (row["success"], -row["slots_mean"]))
+    told = f"{best['success']:.2%}"
+    if best["success"] >= slo.success:
+        told += f", of the worst key group's windows in {best['success_worst']:.2%},"
     kept = best["bound_kept_s"]
     remedy = "give it more slots, or try other policies"
     if kept is not None:
@@ -135,5 +138,5 @@ def sentence(
         remedy = f'it keeps "{looser}", or give it more slots'
     return (
         f'No policy here keeps "{slo}" in {wanted}; {best["policy"]} comes nearest, in '
-        f"{best['success']:.2%} with {best['slots_mean']:.3g} slots on the average: {remedy}."
+        f"{told} with {best['slots_mean']:.3g} slots on the average: {remedy}."
     )

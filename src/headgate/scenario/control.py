@@ -45,7 +45,7 @@ def ask(
     Returns
     -------
     dict
-        act, by, reason, arguments, id, at_ms (when it was done).
+        act, by, reason, arguments, id, at_ms (when it was done), detail (what exactly, in words).
 
     Raises
     ------
@@ -140,4 +140,5 @@ def _told(command: Command, request: str, answer: Mapping[str, Any]) -> dict[str
         "arguments": dict(command.arguments),
         "id": request,
         "at_ms": answer["at_ms"],
+        "detail": answer["detail"],
     }

@@ -259,6 +259,7 @@ def _simulated(
             slots_max=slots_max,
             slots_min=min(given.slots_min, given.slots_max),
             alert_s=target.alert_s(floor_s),
+            success=given.slo.success,
             floor_s=floor_s,
             unsplittable=given.unsplittable,
         )

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.control.success import Success, success_rates
+from headgate.journal import histogram
 from headgate.loop.settings import OperatorSettings
 from headgate.sim.decisions import finite
 from headgate.sim.measures import Measures
@@ -142,6 +143,23 @@ class RunResult:
         applied = self.operators[operator].applied
         return dict(sorted(Counter(str(a.change.kind) for a in applied).items()))
 
+    def records_in_time(self, operator: str, bound_s: float) -> float:
+        """Return the share of all records whose latency is at most a bound; NaN where none came.
+
+        Windows count alike, and so do key groups, whatever comes in them: where bursts are late, most
+        windows may be in time, and most records not. Within 5 % of the bound it is an estimate. Records
+        that wait at the end are late, but for as many as came within the last bound.
+        """
+        measures = self.operators[operator]
+        done = int(measures.completed.sum())
+        ticks = math.ceil(bound_s / self.delta_s)
+        recent = int(measures.arrived[-ticks:].sum())
+        late = max(0, int(measures.arrived.sum()) - done - recent)
+        within = histogram.share_within(histogram.sparse_of(measures.histogram), bound_s * 1e3)
+        if within is None:
+            return 0.0 if late else math.nan
+        return within * done / (done + late)
+
     def timeline(self, operator: str) -> dict[str, F64]:
         """Return what a plot over time needs, one entry per step of the operator's measures.
 
@@ -206,6 +224,9 @@ class RunResult:
             "completed": int(measures.completed.sum()),
             "success": finite(success.mean),
             "success_worst": finite(success.worst),
+            "records_in_time": finite(
+                self.records_in_time(operator, self.settings[operator].bound_s)
+            ),
             "success_by_group": _plain(success.rate),
             "windows": success.windows,
             "windows_left_out": success.empty.tolist(),

@@ -8,6 +8,7 @@ from typing import Literal
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.core.assignment import Assignment
+from headgate.core.duration import parse_duration_s
 from headgate.core.slo import Slo
 from headgate.journal.schema import Decided
 from headgate.spark.job.reports import Report
@@ -48,10 +49,12 @@ class Query(RunningQuery[Report]):
         partitioning: Literal["minimal", "uniform"] = "minimal",
         by: str = "user",
         reason: str = "",
-    ) -> None:
-        """Change the number of slots from the next batch boundary on.
+        hold: str | None = None,
+    ) -> str:
+        """Change the number of slots from the next batch boundary on; return what will hold, in words.
 
-        Within a host that is all; state that changes host moves as `Writer.migration` says.
+        Within a host that is all; state that changes host moves as `Writer.migration` says. A policy may
+        change the number again from the next batch on, and the answer says so, unless it is held.
 
         Parameters
         ----------
@@ -64,18 +67,20 @@ class Query(RunningQuery[Report]):
             Flink does.
         by, reason : str
             For the journal.
+        hold : str, optional
+            How long the policy, and a fleet, may not change that number, such as ``10 min``; also over a
+            restart. The next `scale`, or `thaw`, ends it.
 
         Raises
         ------
         ConfigError
-            `slots` is out of range, or the assignment is frozen.
+            `slots` or `hold` is out of range, the assignment is frozen, or there is no policy to hold.
         HeadgateError
             The query has ended.
         """
-        self._end.refuse_if_over("scale")
-        changes = self._work.changes
-        changes.check_operator(operator)
-        changes.ask(changes.scaled(slots, operator, partitioning), by, reason)
+        hold_s = None if hold is None else parse_duration_s(hold)
+        arguments = {"operator": operator, "partitioning": partitioning, "hold_s": hold_s}
+        return self._do(Command("scale", by, reason, {"slots": slots, **arguments}))
 
     def remap(
         self,
@@ -114,7 +119,7 @@ class Query(RunningQuery[Report]):
         self._do(Command("freeze", "user"))
 
     def thaw(self) -> None:
-        """Allow changes of the assignment again."""
+        """Allow changes of the assignment again; what `scale` holds is given free, too."""
         self._do(Command("thaw", "user"))
 
     def rollback(self, epoch: int, *, reason: str = "") -> None:
@@ -139,9 +144,9 @@ class Query(RunningQuery[Report]):
         """
         self._do(Command("slo", "user", "", {"slos": slos}))
 
-    def _do(self, command: Command) -> None:
+    def _do(self, command: Command) -> str:
         self._end.refuse_if_over(command.act)
-        self._commands.do(command)
+        return self._commands.do(command)
 
     def decisions(self) -> list[Decided]:
         """Return the last decisions of the query's policy, oldest first."""

@@ -5,6 +5,7 @@
     <checkpoint>/headgate/control/<id>.json    asked for; the driver reads it at its next batch
                                   <id>.done    carried out or refused; the request is gone then
                                   frozen       assignments may not change; survives a restart
+                                  held         policies may not change the number of slots; likewise
                                   *.damaged    could not be read, and was set aside
 
 A request is there whole or not at all. Who may write to the checkpoint may ask; nothing in a request
@@ -33,6 +34,7 @@ STOP = "stop"
 
 _DIRECTORY = "control"
 _FROZEN = "frozen"
+_HELD = "held"
 _NAME = re.compile(r"(\d{13}-[0-9a-f]{8})\.(json|done)")
 _REQUEST_BYTES_MAX = 1 << 16
 _LIST_EVERY_S = 2.0
@@ -56,8 +58,8 @@ class Command:
     by, reason : str
         For the journal.
     arguments : mapping
-        Of the act: ``until_s`` (seconds since 1970) of freeze, ``slots``, ``operator`` and
-        ``partitioning`` of scale, ``epoch`` of rollback.
+        Of the act: ``until_s`` (seconds since 1970) of freeze, ``slots``, ``operator``,
+        ``partitioning`` and ``hold_s`` (seconds) of scale, ``epoch`` of rollback.
     """
 
     act: str
@@ -118,7 +120,7 @@ class ControlFiles:
         return name
 
     def answer(self, request: str) -> dict[str, Any] | None:
-        """Return ``refused`` (a sentence or None) and ``at_ms``; None while there is no answer.
+        """Return ``refused`` (a sentence or None), ``at_ms`` and ``detail``; None without an answer yet.
 
         Raises
         ------
@@ -136,6 +138,7 @@ class ControlFiles:
         return {
             "refused": None if refused is None else shown(refused, _TEXT_MAX),
             "at_ms": at_ms if isinstance(at_ms, int) else None,
+            "detail": shown(str(found.get("detail", "")), _TEXT_MAX),
         }
 
     # who is asked
@@ -183,9 +186,9 @@ class ControlFiles:
         """Take a request back that nobody has answered."""
         self._files.remove([_in(f"{request}.json")])
 
-    def done(self, request: str, refused: str | None) -> None:
-        """Answer a request: carried out, or why not."""
-        answer = {"refused": refused, "at_ms": time.time_ns() // 1_000_000}
+    def done(self, request: str, refused: str | None, detail: str = "") -> None:
+        """Answer a request: carried out, and what exactly, or why not."""
+        answer = {"refused": refused, "at_ms": time.time_ns() // 1_000_000, "detail": detail}
         self._files.put(_in(f"{request}.done"), json.dumps(answer).encode())
         self._files.remove([_in(f"{request}.json")])
 
@@ -228,6 +231,33 @@ class ControlFiles:
             msg = f"{self._files.at(_in(_FROZEN))} cannot be read: {why}; freeze again if need be."
             raise CheckpointError(msg) from error
         return float("inf") if until_s is None else until_s
+
+    def hold(self, until_s: Mapping[str, float]) -> None:
+        """Note until when policies may not change the number of slots of operators, s since 1970."""
+        if not until_s:
+            self._files.remove([_in(_HELD)])
+            return
+        self._files.prepare([_DIRECTORY])
+        self._files.put(_in(_HELD), json.dumps(dict(until_s)).encode())
+
+    def held_until_s(self) -> dict[str, float]:
+        """Return what `hold` noted.
+
+        Raises
+        ------
+        CheckpointError
+            The file is damaged, or holds no times.
+        """
+        if not self._files.exists(_in(_HELD)):
+            return {}
+        try:
+            found = read_json(self._files.get(_in(_HELD)), "it")
+            times = {str(name): checked_until_s(until_s) for name, until_s in found.items()}
+            return {name: until_s for name, until_s in times.items() if until_s is not None}
+        except (CheckpointError, ConfigError, TypeError, AttributeError) as error:
+            why = shown(str(error).removesuffix("."))
+            msg = f"{self._files.at(_in(_HELD))} cannot be read: {why}; hold the slots again if need be."
+            raise CheckpointError(msg) from error
 
     def set_frozen_aside(self) -> str:
         """Rename a note of freezing that cannot be read; return its new name, or ``""``."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from headgate.control.registry import policy
 from headgate.core.errors import ConfigError
+from headgate.core.slo import SUCCESS
 from headgate.loop.settings import OperatorSettings
 from headgate.sim.model import OperatorModel, ServiceTime
 from headgate.sim.oracle import Constants, Load, Point, oracle, whole
@@ -129,7 +130,7 @@ def rows_of(work: LoadRuns) -> list[dict[str, Any]]:
     return rows
 
 
-def run(load: Load, policy_text: str) -> RunResult:
+def run(load: Load, policy_text: str, success: float = SUCCESS) -> RunResult:
     """Return what a policy makes of a load in the continuous simulator."""
     mean_s = float(load.demand_s.mean())
     start = _start(policy_text, load)
@@ -142,6 +143,7 @@ def run(load: Load, policy_text: str) -> RunResult:
         load.slots_max,
         alert_s=load.bound_s / 10.0,
         initial_service_rate=1.0 / mean_s,
+        success=success,
     )
     return Simulation(
         SimulatedJob({OPERATOR: model}, {OPERATOR: stream}),
@@ -223,6 +225,7 @@ def _row(
         "rate_per_s": round(named.rate_per_s, 1),
         "success": round(found.success, 5),
         "worst": round(found.worst, 5),
+        "records_in_time": round(result.records_in_time(OPERATOR, named.load.bound_s), 5),
         "slots": round(found.slots, 3),
         "oracle": round(found.oracle_slots, 3),
         "oracle_success": round(max(point.success for point in points), 5),
@@ -264,6 +267,8 @@ def _summary(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
         "to_whole_worst_tenth": round(
             float(np.quantile([r["slots"] / r["whole"] for r in mine], 0.9)), 4
         ),
+        "records_in_time_median": of("records_in_time", 0.5),
+        "records_in_time_worst_tenth": of("records_in_time", 0.1),
         "worst_group_median": of("worst", 0.5),
         "slots_median": of("slots", 0.5),
         "slots_worst_tenth": of("slots", 0.9),

@@ -184,6 +184,11 @@ def _costs(kind: str, progress: F64, draw: np.random.Generator) -> F64:
     return cost
 
 
+def capped_groups(arrival_s: F64, cost: F64, length_s: float, draw: np.random.Generator) -> I64:
+    """Return the key group of each record: Zipf's keys, hashed, and none too hot for a slot."""
+    return _groups("", arrival_s, cost, length_s, draw)
+
+
 def _groups(
     kind: str, arrival_s: F64, cost: F64, length_s: float, draw: np.random.Generator
 ) -> I64:

@@ -86,8 +86,6 @@ class Hindsight:
     ----------
     view : OperatorView
         The first one.
-    missed : float
-        The share of windows that may be late.
     epsilon : float
         Share of the load that every rule has to spare, at least.
 
@@ -103,13 +101,15 @@ class Hindsight:
         How much more a record takes for virtual slots: more than 1 where they did better than real ones.
     watched_s : float
         Since the start, seconds.
+    missed : float
+        The share of windows that may be late with safety.
     """
 
-    def __init__(self, view: OperatorView, missed: float, epsilon: float) -> None:
+    def __init__(self, view: OperatorView, epsilon: float) -> None:
         groups = view.assignment.key_groups
         self._most = min(groups, _SLOTS_MOST)
         self.rules = Rules(min(self._most, _CONSTANTS), view.bound_s, _LONG_S, epsilon)
-        self._missed = missed
+        self.missed = 0.0
         count = len(self.rules.all)
         self.cost = RecordCost()
         self.load: F64 = np.zeros(groups)
@@ -214,7 +214,7 @@ class Hindsight:
         late, judged, expected, weight = self._really
         if judged <= 0.0 or weight <= 0.0:
             return 1.0
-        usual = self._missed * _AS_EXPECTED_S / max(self._time_s, 1e-9)
+        usual = self.missed * _AS_EXPECTED_S / max(self._time_s, 1e-9)
         return float((late / judged + usual) / (expected / weight + usual))
 
     @property
@@ -260,7 +260,7 @@ class Hindsight:
         late, judged, expected, weight = self._really_now
         if judged <= 0.0 or weight <= 0.0:
             return
-        if late / judged > 2.0 * expected / weight + _SUDDEN * self._missed:
+        if late / judged > 2.0 * expected / weight + _SUDDEN * self.missed:
             self.slower = min(self.slower * (1.0 + _SLOWER_PER_S * elapsed_s), _SLOWER_MOST)
         else:
             self.slower = max(self.slower * (1.0 - _FASTER_PER_S * elapsed_s), _SLOWER_LEAST)

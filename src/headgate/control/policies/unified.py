@@ -15,9 +15,6 @@ from headgate.control.rescaling import arrival_rate, mean_service_rate, rescaled
 _LOOK_BACK_S = 5.0
 """What the trend of arrivals is taken over. Chosen on figure 5's workload, as the defaults below."""
 
-_GOAL = 0.996
-"""More than an SLO's usual 99 %, since the next hour is not the last one. Chosen."""
-
 _EPSILON_MAX, _GOAL_MAX = 0.99, 0.9999
 
 _MANY = 1e9
@@ -58,7 +55,8 @@ class Unified:
     look_back_s : float
         With `even`, what the trends are taken over, seconds; > 0.
     goal : float
-        Without `even`, the share of windows within the bound that a rule must have kept, below 1.
+        Without `even`, the share of windows that is to be within the bound, below 1; 0, the default: the
+        share that the SLO wants.
     clear : float
         With `even`, the windows within which what waits is to be served; >= 1.
 
@@ -75,7 +73,7 @@ class Unified:
         ahead_s: float = 1.0,
         even: int = 0,
         look_back_s: float = _LOOK_BACK_S,
-        goal: float = _GOAL,
+        goal: float = 0.0,
         clear: float = 1.0,
     ) -> None:
         check_range("unified", "epsilon", epsilon, 0.0, _EPSILON_MAX)
@@ -95,7 +93,7 @@ class Unified:
         """``unified(0.1)``, or ``unified(0.1, 1, even)``."""
         if self._even:
             return f"unified({self._epsilon:g}, {self._ahead_s:g}, even)"
-        goal = "" if self._goal == _GOAL else f", goal={self._goal:g}"
+        goal = "" if not self._goal else f", goal={self._goal:g}"
         return f"unified({self._epsilon:g}{goal})"
 
     def decide(self, observation: Observation) -> Decision:
@@ -125,7 +123,8 @@ class Unified:
         for name, view in observation.operators.items():
             law = self._laws.get(name)
             if law is None or law.key_groups != view.assignment.key_groups:
-                law = self._laws[name] = FollowsRules(view, self._goal, self._epsilon)
+                law = self._laws[name] = FollowsRules(view, self._epsilon)
+            law.aim(self._goal or min(view.success, _GOAL_MAX))
             wanted = law.decide(observation.time_s, view)
             if wanted is not None:
                 changes[name] = wanted.change

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from headgate.control.fleet_view import FleetJob, FleetOperator
 from headgate.control.grant import Grant
+from headgate.core.duration import at_text
 from headgate.core.errors import HeadgateError
 from headgate.core.utility import Utility
 from headgate.spark.fleet.hosts import HostTime
@@ -210,6 +211,9 @@ class Member:
         refused = self.limit(granted, by, reason)
         for operator, count in granted.items():
             if refused or self.own_policy or held.get(operator) == count:
+                continue
+            if (until_s := self.query._slots.holds().get(operator)) is not None:
+                refused = f"somebody holds the slots of {operator} until {at_text(until_s)}"
                 continue
             try:
                 self.query.scale(count, operator=operator, by=by, reason=reason)

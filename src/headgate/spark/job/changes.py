@@ -70,6 +70,7 @@ class Changes:
         self._lock = threading.RLock()
         self._wanted: dict[str, Wanted] = {}
         self._frozen_until_s: float | None = None
+        self._held_until_s: dict[str, float] = {}
         self._held: dict[int, dict[str, Assignment]] = {}
         self._ready = ready
         self._heading: dict[str, Assignment] = {}
@@ -105,11 +106,29 @@ class Changes:
         """Allow changes again."""
         self._frozen_until_s = None
 
+    def hold(self, until_s: Mapping[str, float]) -> None:
+        """Keep the number of slots of operators, from policies and fleets, in place of earlier holds.
+
+        Parameters
+        ----------
+        until_s : mapping of str to float
+            By operator, seconds since 1970; one that is absent is not held.
+        """
+        with self._lock:
+            self._held_until_s = dict(until_s)
+
+    def holds(self) -> dict[str, float]:
+        """Return until when the number of slots of operators is kept, seconds since 1970."""
+        now_s = time.time()
+        with self._lock:
+            return {name: until for name, until in self._held_until_s.items() if until > now_s}
+
     def limit(self, grant: Grant) -> None:
         """Hold no more slots than `grant` allows: what is above goes at the next boundary.
 
         Key groups of slots that go are spread over those that stay, unless a policy says better in time.
-        While assignments are frozen they stay as they are, until the thaw.
+        While assignments are frozen they stay as they are, until the thaw, and slots that somebody holds
+        until the hold ends.
         """
         with self._lock:
             self._grant = grant
@@ -123,14 +142,16 @@ class Changes:
         """Want the slots away that are above the grant."""
         if self._grant is UNLIMITED or self.frozen:
             return
-        for name, state in self._states.items():
+        kept = self.holds()
+        for name in self._states.keys() - kept.keys():
+            state = self._states[name]
             newest, most = self.newest(name), self.most(name)
             if newest.slots > most:
                 new = rescale(newest, most)
                 before = state.assignment.slots
-                kept = tuple(slot if slot < before else None for slot in range(most))
+                survivors = tuple(slot if slot < before else None for slot in range(most))
                 why = self._grant.reason
-                self._wanted[name] = Wanted(new, self._grant.by, why, kept, forced=True)
+                self._wanted[name] = Wanted(new, self._grant.by, why, survivors, forced=True)
 
     def assignment(self) -> dict[str, Assignment]:
         """Return what is in force, per operator."""
@@ -260,7 +281,10 @@ class Changes:
                 self._wanted[name] = Wanted(new, by, reason, kept)
 
     def propose(self, operator: str, wanted: Wanted) -> bool:
-        """Ask for what a policy decided; False if it is out of date, not granted, or a user has asked."""
+        """Ask for what a policy decided.
+
+        False if it is out of date or not granted, a user has asked, or somebody holds the slots.
+        """
         with self._lock:
             held = self._states[operator].assignment
             granted = wanted.assignment.slots <= self._grant.slots.get(
@@ -269,7 +293,8 @@ class Changes:
             fits = wanted.assignment.epoch == held.epoch + 1 and granted
             asked = self._wanted.get(operator)
             busy = (asked is not None and not asked.forced) or operator in self._heading
-            if self.frozen or not fits or busy:
+            kept = wanted.assignment.slots != held.slots and operator in self.holds()
+            if self.frozen or not fits or busy or kept:
                 return False
             self._wanted[operator] = wanted
             return True

@@ -83,6 +83,9 @@ class SlotHolder(Protocol):
     def held(self) -> dict[str, int]:
         """Return the slots in force, by operator."""
 
+    def holds(self) -> dict[str, float]:
+        """Return until when somebody holds the slots of operators, seconds since 1970."""
+
     def changing(self) -> bool:
         """Return whether slots that were asked for are not in force yet."""
 

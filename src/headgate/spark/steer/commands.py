@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from headgate.core.assignment import Assignment, spread
+from headgate.core.duration import LONGEST_S, at_text
 from headgate.core.errors import CheckpointError, ConfigError, HeadgateError
+from headgate.core.input import finite, shown
 from headgate.core.slo import parse_slo
 from headgate.journal import reader
 from headgate.journal.schema import AssignmentChange, ControlAct, Event, Start
@@ -76,6 +79,12 @@ class Commands:
             self.do(Command("freeze", FREEZE, "set in the environment at the start"))
         elif until_s is not None:
             self._hold(until_s)
+        try:
+            held = self._files.held_until_s()
+        except CheckpointError as error:
+            self._refuse("scale", str(error))
+            return
+        self._keep({name: at_s for name, at_s in held.items() if at_s > time.time()})
 
     def poll(self) -> None:
         """Carry out what control files ask for; called at each batch, also a quiet one."""
@@ -93,15 +102,16 @@ class Commands:
                     self._files.refuse(asked.id, asked.problem)
                 continue
             refused: str | None = None
+            detail = ""
             try:
-                self.do(asked.command)
+                detail = self.do(asked.command)
             except HeadgateError as error:
                 refused = str(error)
             with contextlib.suppress(HeadgateError):
-                self._files.done(asked.id, refused)
+                self._files.done(asked.id, refused, detail)
 
-    def do(self, command: Command) -> None:
-        """Carry a command out, and write it down with who asked and why.
+    def do(self, command: Command) -> str:
+        """Carry a command out, and write it down with who asked and why; return what exactly.
 
         Raises
         ------
@@ -114,6 +124,7 @@ class Commands:
             self._note(command, "", str(error))
             raise
         self._note(command, detail, None)
+        return detail
 
     def _refuse(self, act: str, why: str) -> None:
         """Write down that a control file could not be read."""
@@ -138,6 +149,8 @@ class Commands:
         self._changes.thaw()
         if self._controller is not None:
             self._controller.thaw()
+        if self._changes.holds():
+            self._keep({})
         return ""
 
     def _scale(self, command: Command) -> str:
@@ -146,9 +159,30 @@ class Commands:
         changes = self._changes
         changes.check_operator(operator)
         partitioning = command.arguments.get("partitioning", "minimal")
+        hold_s = _hold_s(command.arguments, self._controller)
         wanted = changes.scaled(slots, operator, partitioning)
         changes.ask(wanted, command.by, command.reason)
-        return f"{slots} slots" + (f" of {operator}" if operator else "")
+        told = f"{slots} slots" + (f" of {operator}" if operator else "")
+        others = {name: at_s for name, at_s in changes.holds().items() if name not in wanted}
+        if hold_s is not None:
+            until_s = time.time() + hold_s
+            self._keep(others | dict.fromkeys(wanted, until_s))
+            return f"{told}, held until {at_text(until_s)}"
+        self._keep(others)
+        if self._controller is None or not self._controller.acts:
+            return told
+        return (
+            f"{told}; policy {self._controller.policy} may change that from the next batch on, unless "
+            'they are held: hold="10 min", or headgate scale --hold 10min'
+        )
+
+    def _keep(self, until_s: Mapping[str, float]) -> None:
+        """Hold the number of slots of operators, and note it for a restart."""
+        if until_s or self._changes.holds():
+            self._files.hold(until_s)
+        self._changes.hold(until_s)
+        if self._controller is not None:
+            self._controller.hold(until_s)
 
     def _slo(self, command: Command) -> str:
         if self._controller is None:
@@ -179,6 +213,20 @@ class Commands:
                 split = {group: tuple(shares) for group, *shares in event.split}
                 held = Assignment(event.slot_of, event.slots_after, event.epoch, split)
                 yield event.epoch, {event.operator: held}
+
+
+def _hold_s(arguments: Mapping[str, Any], controller: Controller | None) -> float | None:
+    """Return for how long slots are to be held, in seconds; None where they are not."""
+    hold_s = arguments.get("hold_s")
+    if hold_s is None:
+        return None
+    if controller is None:
+        msg = "this query has no policy that would change its slots; leave the hold out."
+        raise ConfigError(msg)
+    if not isinstance(hold_s, int | float) or isinstance(hold_s, bool):
+        msg = f"hold_s={shown(repr(hold_s), 60)} is no time; use seconds."
+        raise ConfigError(msg)
+    return float(finite(hold_s, "the hold", 0.0, LONGEST_S))
 
 
 def _whole(arguments: Mapping[str, Any], name: str) -> int:

@@ -267,6 +267,20 @@ class Controller:
         """Decide again."""
         self._events.put(self._loop.thaw)
 
+    @property
+    def acts(self) -> bool:
+        """Whether its policy changes slots, and does not only advise."""
+        return not self._config.advise and self._config.policy.name != "static"
+
+    @property
+    def policy(self) -> str:
+        """The policy's name."""
+        return self._config.policy.name
+
+    def hold(self, until_s: Mapping[str, float]) -> None:
+        """Let the policy keep the number of slots of operators; as `Changes.hold`."""
+        self._events.put(lambda: self._on_hold(until_s))
+
     def limit(self, grant: Grant) -> None:
         """Decide within `grant` from now on, and at once about what is above it."""
         self._events.put(lambda: self._on_grant(grant))
@@ -345,6 +359,10 @@ class Controller:
             if name in self._targets and self._loop.state(name) is LoopState.CHANGING:
                 self._loop.abandoned(name)
 
+    def _on_hold(self, until_s: Mapping[str, float]) -> None:
+        now_s = self._now_s() - time.time()
+        self._loop.hold({name: now_s + at_s for name, at_s in until_s.items()})
+
     def _on_lost(self, operator: str, slot: int) -> None:
         if operator in self._targets:
             self._loop.slot_failed(operator, self._metrics.slot_id(operator, slot))
@@ -402,6 +420,7 @@ class Controller:
             bound_s=target.mean_bound_s(known_s),
             window_s=target.slo.window_s,
             alert_s=target.alert_s(known_s),
+            success=target.slo.success,
             floor_s=floor_s,
         )
         self._loop.configure(operator, settings)
@@ -474,6 +493,7 @@ class Controller:
             cycles=0,
             by_operator={name: round(float(r.shares().mean()), 6) for name, r in rates.items()},
             windows_stalled=sum(r.stalled for r in rates.values()),
+            held_until_ms=round(1e3 * max(self._changes.holds().values(), default=0.0)) or None,
         )
 
     def _is_whole(self, operator: str) -> bool:

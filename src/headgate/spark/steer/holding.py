@@ -41,6 +41,10 @@ class OperatorSlots:
         """Return whether slots that were asked for, and not given up since, are not in force yet."""
         return any(self._changes.newest(op).slots != n for op, n in self.held().items())
 
+    def holds(self) -> dict[str, float]:
+        """Return until when somebody holds the slots of operators, seconds since 1970."""
+        return self._changes.holds()
+
     def limit(self, grant: Grant) -> None:
         """Hold at most what `grant` says; the policy hears of it first, and may say which slots go."""
         if dict(grant.slots) != dict(self._grant.slots):

@@ -119,6 +119,10 @@ class PoolLoop:
         """Return the active replicas of each stage; one that only serves what it holds is not."""
         return {name: len(state.active) for name, state in self.states.items()}
 
+    def holds(self) -> dict[str, float]:
+        """Return nothing: nobody holds the replicas of a stage."""
+        return {}
+
     def changing(self) -> bool:
         """Return whether replicas that were asked for are not active yet, or the other way round."""
         held = self.held()
