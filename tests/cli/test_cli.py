@@ -22,13 +22,13 @@ from headgate.cli import app, extensions
 from headgate.cli import commands as cli
 from headgate.cli.gate import GatedTyper
 from headgate.cli.input import parse_options, parse_scale_at
-from headgate.cli.output import NoiseFilter
 from headgate.core.errors import (
     CheckpointError,
     ConfigError,
     EngineError,
     UnsupportedQuery,
 )
+from headgate.core.quiet import NoiseFilter
 
 Invoke = Callable[..., Any]
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from headgate import scenario as scenarios
 from headgate.cli import app
-from headgate.cli.output import NoiseFilter
 from headgate.core.errors import CheckpointError, ConfigError, EngineError, without_panics
+from headgate.core.quiet import NoiseFilter
 from headgate.core.stores import refuse_unsendable
 from headgate.operators.failure import FAILURES, explained
 from headgate.scenario.spark import call_user, user_function

@@ -27,7 +27,6 @@ from pathlib import Path
 
 import coverage
 import pytest
-
 from changes import Change, sources
 
 ROOT = Path(__file__).resolve().parents[2]

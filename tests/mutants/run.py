@@ -196,7 +196,7 @@ def main() -> int:
 
     if options.drawn is not None:
         # Only where it is asked for: the lists need no coverage.
-        import drawn  # noqa: PLC0415
+        import drawn
 
         return drawn.main(
             options.drawn,

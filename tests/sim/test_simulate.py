@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 from collections.abc import Sequence
@@ -18,9 +19,9 @@ from headgate.core.slo import parse_slo
 from headgate.scenario.advice import sentence
 from headgate.scenario.simulate import WhatIf, engine, simulate
 from headgate.scenario.simulate import mode as mode_of
-from headgate.scenario.trace_file import TraceColumns, read_trace
+from headgate.scenario.trace_file import TraceColumns, read_log, read_trace
 from headgate.sim.model import MicroBatch
-from headgate.workloads.traces import Trace
+from headgate.workloads.traces import Trace, resolution_of
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -116,6 +117,119 @@ def test_a_count_per_five_minutes_is_spread_over_them(tmp_path: Path) -> None:
 def test_times_may_be_dates(tmp_path: Path) -> None:
     text = "time,key\n2026-01-31 12:00:00,a\n2026-01-31 12:00:07,b\n"
     assert read_trace(written(tmp_path / "dates.csv", text), 4)[0].duration_s == 8.0
+
+
+def test_times_below_a_second_are_not_spread_over_it(tmp_path: Path) -> None:
+    # forty records at once in each second: a slot of 50/s has them wait 0.4 s in the mean
+    rows = "".join(f"{1_700_000_000 + s}.25,k\n" * 40 for s in range(20))
+    path = written(tmp_path / "bursts.csv", "time,key\n" + rows)
+    _, records, notes = read_log(path, 4)
+    assert records is not None
+    assert records.costs is None
+    assert "records come when the log says" in notes
+    out = json.loads(
+        call(
+            *("simulate", path, "--slo", "mean < 300 ms over 1 s", "--service-rate", "50"),
+            *("--policy", "static(1)", "--json"),
+        )[1]
+    )
+    assert out["rows"][0]["success"] < 0.2
+    assert out["rows"][0]["latency_mean_s"] == pytest.approx(0.41, abs=0.05)
+    assert out["read_as"] == "records come when the log says"
+    spread = read_log(path, 4, TraceColumns(slice_s=1.0))
+    assert spread[1] is None
+    assert spread[2] == ("records of 1 s are spread over it by chance",)
+
+
+@pytest.mark.parametrize(
+    ("times", "slice_s", "exact"),
+    [
+        ([0, 1, 2, 5], 1.0, False),
+        ([0, 60, 180], 60.0, False),
+        ([0.0, 0.5, 1.5], 0.5, False),
+        ([0.1, 0.2, 0.7], 0.1, False),
+        ([0.1, 0.2, 0.7351], 1.0, True),
+        ([3.5], 1.0, False),
+    ],
+)
+def test_counts_are_of_their_interval_unless_they_come_at_any_time(
+    times: list[float], slice_s: float, exact: bool
+) -> None:
+    found = resolution_of(np.array(times), counted=True)
+    assert (round(found[0], 6), found[1]) == (slice_s, exact)
+    fractions = any(time % 1 for time in times)
+    assert resolution_of(np.array(times), counted=False) == (1.0, fractions)
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("ms", 1e3), ("us", 1e6), ("ns", 1e9), ("s", 1)])
+def test_times_since_1970_may_be_in_any_unit(tmp_path: Path, unit: str, factor: float) -> None:
+    text = "".join(f"{int((1_790_000_000 + s) * factor)},a\n" for s in range(30))
+    path = written(tmp_path / "epoch.csv", "time,key\n" + text)
+    found, _, notes = read_log(path, 4)
+    assert (found.duration_s, found.total) == (30.0, 30)
+    assert any("seconds" in note and unit != "s" for note in notes) == (unit != "s")
+    told = TraceColumns(unit="s")
+    if unit == "ms":
+        assert read_log(path, 4, told)[0].duration_s > 20_000
+
+
+def test_a_unit_of_times_can_be_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "since.csv", "time,key\n0,a\n2500,b\n9000,a\n")
+    assert read_log(path, 4, TraceColumns(unit="ms"))[0].duration_s == 10.0
+    assert 'unknown unit of times "sec"' in errors(
+        [path, "--slo", SLO, "--service-rate", "5", "--time-unit", "sec"]
+    )
+
+
+def test_a_log_without_keys_is_spread_evenly(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "time\n" + "".join(f"{s}\n" * 4 for s in range(5)))
+    found, _, notes = read_log(path, 4)
+    assert found.counts.sum(axis=0).tolist() == [5, 5, 5, 5]
+    assert "no keys: records are spread evenly over the key groups" in notes
+    counted = written(tmp_path / "b.csv", "time,count\n0,7\n1,0\n2,6\n")
+    trace = read_log(counted, 4)[0]
+    assert trace.counts.sum(axis=1).tolist() == [7, 0, 6]
+    assert sorted(trace.counts.sum(axis=0).tolist()) == [3, 3, 3, 4]
+    assert 'has no column "key"' in errors(
+        [path, "--slo", SLO, "--service-rate", "5", "--key-column", "key"]
+    )
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_columns_may_be_parted_by_other_marks(tmp_path: Path, mark: str) -> None:
+    text = "time,key,count\n0,a,3\n1,b,4\n".replace(",", mark)
+    assert read_trace(written(tmp_path / "a.csv", text), 4)[0].total == 7
+    zipped = tmp_path / "b.csv.gz"
+    zipped.write_bytes(gzip.compress(text.encode()))
+    assert read_trace(zipped, 4)[0].total == 7
+
+
+def test_the_advice_names_what_limits() -> None:
+    even = np.full((20, 8), 25, dtype=np.int32)  # 200 records/s
+    hot = even.copy()
+    hot[:, 3] = 200
+
+    def advice(counts: Any, policy: str, **changes: Any) -> str:
+        given = {"service_rate_per_s": 100.0, **changes}
+        it = WhatIf(Trace(counts, 1.0), parse_slo(SLO), **given)
+        return str(simulate(it, [policy])["advice"])
+
+    assert "one key group gets up to 200 records/s" in advice(hot, "static(8)")
+    assert "give it more slots than 1 (--slots-max)" in advice(even, "static(1)", slots_max=1)
+    assert "or static(2) and more: it took 1 of 8 slots" in advice(even, "static(1)")
+    batches = {"mode": mode_of("micro-batch"), "engine": engine(parse_slo(SLO), 1)}
+    assert "give it more cores than 1 (--cores)" in advice(even, "static(1)", **batches)
+
+
+def test_an_oracle_that_keeps_key_groups_whole_stands_beside_the_one_that_may_divide_them() -> None:
+    counts = np.zeros((40, 8), dtype=np.int32)
+    counts[:, 3] = 150
+    it = WhatIf(Trace(counts, 1.0), parse_slo(SLO), 100.0, oracle=True)
+    found = simulate(it, ["static(2)"])
+    assert found["oracle_slots"] <= 2.0
+    assert found["whole_slots"] is None
+    even = simulate(what_if(oracle=True), ["static(4)"])
+    assert even["whole_slots"] >= even["oracle_slots"]
 
 
 def test_records_may_cost_differently(tmp_path: Path) -> None:

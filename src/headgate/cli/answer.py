@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -13,9 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from headgate.cli.input import checkpoint_place
-from headgate.cli.output import json_only, quiet_stderr
+from headgate.cli.output import json_only
 from headgate.core.errors import EngineError, HeadgateError, NotReady, ProtocolError, StateError
 from headgate.core.input import escaped, shown
+from headgate.core.quiet import quiet_stderr
 
 OK = 0
 FAILED = 1
@@ -24,6 +26,9 @@ DIFFERS = 3
 SLO_MISSED = 4
 INTERRUPTED = 130
 """What a shell reports for a program ended by SIGINT."""
+
+_LAST_LINES_S = 0.2
+"""Wait for stderr's last lines, in seconds; a JVM may hold the pipe for longer. Not tuned."""
 
 _SENTENCE = 1000
 """Characters of a sentence on stderr."""
@@ -145,11 +150,11 @@ def _json(value: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _noise_elsewhere(*, as_json: bool, debug: bool) -> Iterator[None]:
-    """Keep all but a program's result off stdout, and Spark's chatter off stderr."""
+    """Keep all but a program's result off stdout; Spark's chatter off stderr, but for --debug."""
     with ExitStack() as stack:
-        if not debug:
-            stack.enter_context(quiet_stderr())
+        if debug:
+            os.environ["HEADGATE_QUIET"] = "0"  # which `hg.session` reads
+        stack.enter_context(quiet_stderr(_LAST_LINES_S))
         if as_json:
-            # After the line above, so that what is sent to stderr is filtered as well.
             stack.enter_context(json_only())
         yield

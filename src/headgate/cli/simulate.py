@@ -47,8 +47,15 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
     mode: Annotated[str, typer.Option(help="continuous or micro-batch.")] = "continuous",
     speed: Annotated[float, typer.Option(help="How much faster to play the trace.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 1,
-    time_column: Annotated[str, typer.Option(help="Column of the time, in seconds.")] = "time",
-    key_column: Annotated[str, typer.Option(help="Column of the key.")] = "key",
+    time_column: Annotated[str, typer.Option(help="Column of the time.")] = "time",
+    time_unit: Annotated[
+        str | None,
+        typer.Option(help="s, ms, us or ns; default: what such numbers are since 1970, else s."),
+    ] = None,
+    key_column: Annotated[
+        str | None,
+        typer.Option(help="Column of the key; default: key, if there is one, else no keys."),
+    ] = None,
     count_column: Annotated[
         str | None,
         typer.Option(help="Column of a row's records; default: count, if there is one, else 1."),
@@ -92,9 +99,10 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
             cost_column,
             None if interval is None else parse_duration_s(interval),
             speed,
+            time_unit,
         )
         wanted = parse_slo(slo)
-        read, records = file.read_trace(trace, key_groups, columns, seed=seed)
+        read, records, notes = file.read_log(trace, key_groups, columns, seed=seed)
         what_if = simulation.WhatIf(
             read,
             wanted,
@@ -109,7 +117,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command line has many options
         found = simulation.simulate(what_if, policies_of(policy), timelines=out is not None)
         if out is not None:
             plot.save(simulation.draw(found), out)
-        return {"trace": str(trace), **found}
+        return {"trace": str(trace), "read_as": "; ".join(notes), **found}
 
     answer(work, _simulate_lines, as_json=as_json, debug=debug)
 

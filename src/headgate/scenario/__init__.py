@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from headgate.scenario.carrying import carry_checkpoint
 from headgate.scenario.control import ask, stop
+from headgate.scenario.demo import run_broker
 from headgate.scenario.description import Scenario, recorded, settings_not_taken, to_verify
 from headgate.scenario.driver import driver_of
 from headgate.scenario.fleet import check_fleet, run_fleet_file
@@ -27,6 +28,7 @@ __all__ = [
     "inspect",
     "journal_at",
     "recorded",
+    "run_broker",
     "run_fleet_file",
     "run_scenario",
     "settings_not_taken",

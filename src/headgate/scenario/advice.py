@@ -10,7 +10,7 @@ from typing import Any
 
 from headgate.core.slo import Slo
 from headgate.sim.decisions import finite
-from headgate.sim.oracle import Constants, Load, Point, oracle, slots_at
+from headgate.sim.oracle import Constants, Load, Point, oracle, slots_at, whole
 
 _WORSE = 1.15
 """So many times the slots of the best constant, and it is the constant that is recommended. Chosen."""
@@ -33,8 +33,9 @@ def beside(load: Load, rows: Sequence[dict[str, Any]], slo: Slo) -> dict[str, An
     Returns
     -------
     dict
-        ``oracle`` and ``constants``: points of ``success``, ``worst`` and ``slots``;
-        ``oracle_slots`` and ``constant_slots`` for the success that is wanted.
+        ``oracle`` and ``constants``: points of ``success``, ``worst`` and ``slots``; for the success that
+        is wanted ``oracle_slots``, whose slots take any record, ``whole_slots``, which keep a key group
+        on one slot, and ``constant_slots``; None where no number of such slots has that success.
     """
     points, constants = oracle(load, on_progress=_progress()), Constants(load)
     for row in rows:
@@ -48,11 +49,12 @@ def beside(load: Load, rows: Sequence[dict[str, Any]], slo: Slo) -> dict[str, An
         row["to_oracle"] = round(row["slots_mean"] / fewest, 3)
         row["constant_slots"] = int(fixed.slots)
         row["to_constant"] = round(row["slots_mean"] / fixed.slots, 3)
-    best = constants.best(slo.success)
+    best, undivided = constants.best(slo.success), whole(load, slo.success)
     return {
         "oracle": [_plain(point) for point in sorted(points, key=lambda p: p.slots)],
         "constants": [_plain(constants.points[n]) for n in sorted(constants.points)],
         "oracle_slots": round(_fewest(points, best, slo.success), 3),
+        "whole_slots": round(undivided.slots, 3) if undivided.success >= slo.success else None,
         "constant_slots": int(best.slots) if best.success >= slo.success else None,
     }
 
@@ -85,6 +87,7 @@ def sentence(
     *,
     constant: int | None = None,
     batches: bool = False,
+    limit: Callable[[Mapping[str, Any]], str] = lambda _: "give it more slots",
 ) -> str:
     """Return in one sentence which policy, slots and SLO to take.
 
@@ -99,6 +102,8 @@ def sentence(
         The fewest fixed slots that keep the SLO; None where it is not known, or none do.
     batches : bool
         Whether rows are of micro-batches, which the oracle and the constants do without.
+    limit : callable
+        Returns what to do about a row that does not keep the SLO: what limits it.
     """
     known = [row for row in rows if row["success"] is not None]
     if not known:
@@ -132,10 +137,10 @@ def sentence(
     if best["success"] >= slo.success:
         told += f", of the worst key group's windows in {best['success_worst']:.2%},"
     kept = best["bound_kept_s"]
-    remedy = "give it more slots, or try other policies"
-    if kept is not None:
+    remedy = limit(best)
+    if kept is not None and kept > slo.bound:
         looser = replace(slo, bound=kept)
-        remedy = f'it keeps "{looser}", or give it more slots'
+        remedy = f'it keeps "{looser}", or {remedy}'
     return (
         f'No policy here keeps "{slo}" in {wanted}; {best["policy"]} comes nearest, in '
         f"{told} with {best['slots_mean']:.3g} slots on the average: {remedy}."

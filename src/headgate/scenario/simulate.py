@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,8 @@ _CELLS_MAX = 1 << 28
 _CORES = "the cores are the limit"
 _RATE_MIN = 1e-6
 _ROUNDING = 1e-9
+_SPAN_WINDOWS = 10
+"""Windows over which a key group's rate is a load, and no mere burst. Chosen, not tuned."""
 _POLICIES_MAX = 100
 _STATIC = re.compile(r"\s*static\((?:n=)?\s*(\d+)\s*\)\s*")
 
@@ -157,6 +159,35 @@ class WhatIf:
         """The share of records that the SLO is about; None for one on the mean."""
         return None if self.slo.statistic == "mean" else self.slo.quantile
 
+    def remedy(self, row: Mapping[str, Any]) -> str:
+        """Return what to do about a policy that does not keep the SLO, by what limits its slots."""
+        hot = self._hottest_per_s()
+        engine, rate = self.engine, self.service_rate_per_s
+        if hot > rate:
+            return (
+                f"divide its keys: one key group gets up to {hot:,.0f} records/s, a slot completes "
+                f"{rate:,.0f}, and no number of slots helps one key group"
+            )
+        batched = self.mode is Mode.MICRO_BATCH and engine.slot_rate_per_s is None
+        if batched and row["slots_most"] >= engine.cores and engine.cores < self.slots_max:
+            return (
+                f"give it more cores than {engine.cores} (--cores): they are the limit, not slots"
+            )
+        most = min(self.slots_max, self.key_groups)
+        if row["slots_most"] >= most:
+            more = "--slots-max" if self.slots_max <= self.key_groups else "--key-groups"
+            return f"give it more slots than {most} ({more})"
+        took = row["slots_most"]
+        return f"try another policy, or static({took + 1}) and more: it took {took} of {most} slots"
+
+    def _hottest_per_s(self) -> float:
+        """Return the most records per second that a key group gets over ten windows, or the trace."""
+        span = max(1, round(_SPAN_WINDOWS * self.slo.window_s / self.trace.slice_s))
+        span = min(span, len(self.trace.counts))
+        sums = np.cumsum(self.trace.counts, axis=0, dtype=np.int64)
+        over = np.vstack([sums[span - 1 : span], sums[span:] - sums[:-span]])
+        return float(over.max()) / (span * self.trace.slice_s)
+
     def slots_at_start(self, policy_text: str) -> int:
         """Return n for ``static(n)``, else what the mean rate needs with a fifth to spare."""
         fixed = _STATIC.fullmatch(policy_text)
@@ -211,7 +242,11 @@ def simulate(
         **beside,
         "rows": rows,
         "advice": advice.sentence(
-            what_if.slo, rows, constant=beside.get("constant_slots"), batches=batched
+            what_if.slo,
+            rows,
+            constant=beside.get("constant_slots"),
+            batches=batched,
+            limit=what_if.remedy,
         ),
         **({"timelines": [timeline for _, timeline in found]} if timelines else {}),
     }

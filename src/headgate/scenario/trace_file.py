@@ -19,28 +19,43 @@ class TraceColumns:
 
     Attributes
     ----------
-    time, key : str
+    time : str
+    key : str or None
+        None for the column *key* where there is one, else for no keys.
     count, cost : str or None
         How many records a row stands for, and what each of them costs; None for the columns *count*
         and *cost* where there are such, else one, and all the same.
     slice_s : float or None
-        For how long a row's records are spread; None for the file's own interval.
+        For how long a row's records are spread; None for the file's own interval, or for no spreading
+        where its times have fractions of a second.
     speed : float
         Seconds of the file per second of the trace; > 0.
+    unit : str or None
+        Of times that are numbers: s, ms, us, ns; None for what they can be since 1970, else seconds.
     """
 
     time: str = "time"
-    key: str = "key"
+    key: str | None = None
     count: str | None = None
     cost: str | None = None
     slice_s: float | None = None
     speed: float = 1.0
+    unit: str | None = None
 
 
 def read_trace(
     path: Path, key_groups: int, columns: TraceColumns | None = None, *, seed: int = 1
 ) -> tuple[Trace, RecordedArrivals | None]:
-    """Return the trace of a CSV file, and its records one by one where they cost differently.
+    """Return the trace and the records of `read_log`."""
+    return read_log(path, key_groups, columns, seed=seed)[:2]
+
+
+def read_log(
+    path: Path, key_groups: int, columns: TraceColumns | None = None, *, seed: int = 1
+) -> tuple[Trace, RecordedArrivals | None, tuple[str, ...]]:
+    """Return the trace of a CSV file, its records one by one, and how the file was read.
+
+    The records are None where they all cost the same and are only known to lie within a slice.
 
     Parameters
     ----------
@@ -64,13 +79,15 @@ def read_trace(
         str(path),
         key_groups,
         time_column=columns.time,
-        key_column=columns.key,
+        key_column=columns.key or ("key" if "key" in names else None),
         count_column=columns.count or ("count" if "count" in names else None),
         cost_column=columns.cost or ("cost" if "cost" in names else None),
         slice_s=columns.slice_s,
+        time_unit=columns.unit,
     )
     trace = trace_of(rows, str(path), key_groups, columns.speed)
-    if rows.costs is None:
-        return trace, None
+    if rows.costs is None and rows.times_s is None:
+        return trace, None, rows.notes
     generator = np.random.default_rng(seed)
-    return trace, RecordedArrivals.of_rows(rows, key_groups, columns.speed, generator)
+    records = RecordedArrivals.of_rows(rows, key_groups, columns.speed, generator)
+    return trace, records, rows.notes

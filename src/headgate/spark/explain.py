@@ -23,6 +23,16 @@ _REQUESTS_PER_BATCH = 3
 _REQUESTS_PER_S = 1
 """Of the driver: the journal, and a look for what people ask, every 2 s each."""
 
+
+class Explanation(str):
+    """A text that a notebook shows as it is, line by line."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 MODES = ("append", "update", "complete")
 
 
@@ -33,7 +43,7 @@ def explain(
     grouping: str | None = None,
     memoryMax: str | None = None,
     checkpointLocation: str | None = None,
-) -> str:
+) -> Explanation:
     """Return, a line each, what of `df` runs elastically, what stays in Catalyst, what cannot run.
 
     Then comes its plan as a tree: what runs in *slots*, what Spark's own *stream* does below them, and
@@ -75,7 +85,7 @@ def explain(
     if not runs:
         # what is said of a mode is not what hinders where another mode has another reason
         reasons = sorted(refused.values(), key=lambda e: (_of_mode(e), isinstance(e, ModeRefused)))
-        return f"not elastic   {reasons[0]}"
+        return Explanation(f"not elastic   {reasons[0]}")
     mode, query = next(iter(runs.items()))
     lines = _lines(query)
     if query.operators:
@@ -91,7 +101,7 @@ def explain(
     if refused:
         modes = " or ".join(f'"{mode}"' for mode in runs)
         lines.insert(0, f"output mode   {modes}; not append: {refused['append']}")
-    return "\n".join(lines)
+    return Explanation("\n".join(lines))
 
 
 def _of_mode(error: UnsupportedQuery) -> bool:

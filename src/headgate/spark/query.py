@@ -41,6 +41,12 @@ class Query(RunningQuery[Report]):
         self._slots = OperatorSlots(work.changes, controller, work.recorder.write)
         super().__init__(inner, machine, work.recorder, finite=finite, release=release)
 
+    def __repr__(self) -> str:
+        slots = ", ".join(f"{name} {one.slots} slots" for name, one in self.assignment().items())
+        return (
+            super().__repr__().replace(", journal", f", {slots}, journal" if slots else ", journal")
+        )
+
     def scale(
         self,
         slots: int,

@@ -81,6 +81,12 @@ class RunningQuery(Generic[R]):
         complete_events(machine.spark, inner, recorder.progress)
         recorder.progress.follow(lambda: inner.lastProgress)
 
+    def __repr__(self) -> str:
+        latest = self._machine.latest
+        state = "running" if self.isActive else "failed" if self._end.failure else "ended"
+        step = "no batch yet" if latest is None else f"step {latest.step}"
+        return f"<{type(self).__name__}: {state}, {step}, journal {self.journal}>"
+
     # -- headgate ---------------------------------------------------------------------------------
 
     @property

@@ -47,6 +47,21 @@ class Writer(SparkWriter):
         require_classic(df.sparkSession)
         super().__init__(df)
 
+    def __repr__(self) -> str:
+        it = self.settings
+        options = {key.lower(): value for key, value in it.options.items()}
+        # no option but these two: there are passwords among them
+        where = it.table or options.get("path") or ""
+        named = {
+            "name": it.name,
+            "to": f"{it.format or ('foreachBatch' if it.function else 'parquet')} {where}".strip(),
+            "mode": it.mode,
+            "checkpoint": options.get("checkpointlocation"),
+            "slo": "; ".join(map(str, it.slos)) or None,
+        }
+        told = ", ".join(f"{key} {value}" for key, value in named.items() if value is not None)
+        return f"<Writer: {told}; .start() starts it>"
+
     # -- PySpark's --------------------------------------------------------------------------------
 
     def format(self, source: str) -> Writer:

@@ -137,15 +137,16 @@ class RecordedArrivals(ArrivalStream):
     arrival_s : float64[n]
         Seconds since the start, ascending.
     groups : int64[n]
-    costs : float64[n]
-        Multiples of the service time; >= 0.
+    costs : float64[n] or None
+        Multiples of the service time; >= 0. None: all the same.
     key_groups : int
     """
 
-    def __init__(self, arrival_s: F64, groups: I64, costs: F64, key_groups: int) -> None:
-        if not len(arrival_s) == len(groups) == len(costs):
+    def __init__(self, arrival_s: F64, groups: I64, costs: F64 | None, key_groups: int) -> None:
+        given = len(arrival_s) if costs is None else len(costs)
+        if not len(arrival_s) == len(groups) == given:
             msg = (
-                f"{len(arrival_s)} arrivals have {len(groups)} key groups and {len(costs)} costs; "
+                f"{len(arrival_s)} arrivals have {len(groups)} key groups and {given} costs; "
                 "give one of each for every record."
             )
             raise ConfigError(msg)
@@ -166,15 +167,20 @@ class RecordedArrivals(ArrivalStream):
     def of_rows(
         cls, rows: KeyedRows, key_groups: int, speed: float, generator: np.random.Generator
     ) -> RecordedArrivals:
-        """Return the records of a log's rows, at random times within their slices.
+        """Return the records of a log's rows: when it says, or at random times within their slices.
 
         Their costs become multiples of the mean. Records without a cost in the log cost the same.
         """
         each = None if rows.counts is None else np.rint(rows.counts).astype(np.int64)
         row = np.arange(len(rows.slices)) if each is None else np.repeat(np.arange(len(each)), each)
-        at = (rows.slices[row] + generator.random(len(row))) * rows.slice_s / speed
+        if rows.times_s is None:
+            at = (rows.slices[row] + generator.random(len(row))) * rows.slice_s / speed
+        else:
+            at = rows.times_s[row] / speed
         order = np.argsort(at, kind="stable")
-        costs = np.ones(len(row)) if rows.costs is None else rows.costs[row]
+        if rows.costs is None:
+            return cls(at[order], rows.groups[row[order]], None, key_groups)
+        costs = rows.costs[row]
         mean = float(costs.mean()) if len(costs) else 0.0
         if not mean > 0.0:
             msg = "the costs of all records are 0; give some of them a cost."

@@ -6,10 +6,11 @@ model of one (`stock_exchange_rates`).
 
 from __future__ import annotations
 
+import gzip
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,9 @@ _MIX_B = np.uint64(0x94D049BB133111EB)
 _BYTES_MAX = 4 << 30
 """Of a trace in memory. The day of a busy web server has a tenth of it."""
 
+_HEADER_MAX = 1 << 20
+"""Bytes of a header that are looked at."""
+
 _CELLS_MAX = 1 << 28
 """Slices times key groups: 3 GB while they are counted."""
 
@@ -38,6 +42,27 @@ _RECORDS_MAX = 1e10
 """A simulation serves some millions of records per second."""
 
 _SPEED_MIN = 1e-6
+
+_WHOLE_S = 1e-6
+"""Less is a rounding of seconds since 1970, which a float64 has to some tenths of a microsecond."""
+
+_LEAST_S, _GRID = 1e-3, 1e-2
+"""Shortest interval of counts, in seconds, and by how much of it one may be off. Chosen, not tuned."""
+
+_UNITS = {
+    "s": (1.0, "seconds"),
+    "ms": (1e-3, "milliseconds"),
+    "us": (1e-6, "microseconds"),
+    "ns": (1e-9, "nanoseconds"),
+}
+"""Length in seconds and name of the units of times."""
+
+_TIME_MAX = 1e19
+"""Nanoseconds since 1970 reach it in the year 2286."""
+
+_SINCE_1970 = {"ns": 1e17, "us": 1e14, "ms": 1e11}
+"""From these values on a number can only be a time of that unit since 1970: seconds reach them in the
+year 5138, and each smaller unit had reached its own by 1973."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +130,11 @@ class KeyedRows:
         What each of its records costs, on any scale; None: all the same.
     slice_s : float
         Length of a slice, in log seconds.
+    times_s : float64[rows] or None
+        When the records of each came, in log seconds since the first slice began; None where the log
+        tells no more than the slice.
+    notes : tuple of str
+        How the log was read where it does not say so itself: the unit of its times, its keys.
     """
 
     slices: I64
@@ -112,6 +142,8 @@ class KeyedRows:
     counts: F64 | None
     costs: F64 | None
     slice_s: float
+    times_s: F64 | None = None
+    notes: tuple[str, ...] = ()
 
 
 def read_keyed(
@@ -166,24 +198,36 @@ def read_rows(
     key_groups: int,
     *,
     time_column: str = "time",
-    key_column: str = "key",
+    key_column: str | None = "key",
     count_column: str | None = None,
     cost_column: str | None = None,
     slice_s: float | None = 1.0,
+    time_unit: str | None = None,
 ) -> KeyedRows:
     """Return the rows of a log; parameters and errors as of `read_keyed`.
 
     Parameters
     ----------
+    key_column : str or None
+        None where the log has no keys: its records are dealt to the key groups in turn.
     cost_column : str or None
         What each of a row's records costs, numbers >= 0 on any scale; None: all the same.
+    slice_s : float or None
+        Where it is None, records of a log whose times have fractions of a second come when it says.
+    time_unit : str or None
+        Of times that are numbers: s, ms, us or ns; None for what such numbers are since 1970.
     """
     _check_groups(key_groups)
     numbers = [name for name in (count_column, cost_column) if name is not None]
     table = _read(path, key=key_column, time=time_column, numbers=numbers)
-    times_s = _times(table, path, time_column)
-    keys = table.column(key_column).combine_chunks().dictionary_encode()
-    groups = groups_of_keys(_dictionary_indices(keys), key_groups)
+    times_s, unit = _times(table, path, time_column, time_unit)
+    notes = [] if unit == "s" else [f"times are {_UNITS[unit][1]}"]
+    if key_column is None:
+        groups = np.arange(table.num_rows) % key_groups
+        notes.append("no keys: records are spread evenly over the key groups")
+    else:
+        keys = table.column(key_column).combine_chunks().dictionary_encode()
+        groups = groups_of_keys(_dictionary_indices(keys), key_groups)
     counts = None if count_column is None else _numbers(table, path, count_column)
     if counts is not None and (parts := np.flatnonzero(counts != np.rint(counts))).size:
         msg = (
@@ -192,23 +236,68 @@ def read_rows(
         )
         raise ConfigError(msg)
     costs = None if cost_column is None else _numbers(table, path, cost_column)
+    exact = False
     if slice_s is None:
-        slice_s = 1.0 if counts is None else interval_s(times_s)
+        slice_s, exact = resolution_of(times_s, counted=counts is not None)
     number = np.floor(times_s / slice_s)
-    number -= number.min()
+    first = number.min()
+    number -= first
+    notes.append(
+        "records come when the log says"
+        if exact
+        else f"records of {slice_s:g} s are spread over it by chance"
+    )
     if number.max() + 1.0 > _CELLS_MAX / key_groups:
         msg = (
             f'column "{shown(time_column)}" of "{shown(path)}" spans {number.max() * slice_s:g} s, too '
             f"long for {key_groups} key groups; take a part of it, or fewer key groups."
         )
         raise ConfigError(msg)
-    return KeyedRows(number.astype(np.int64), groups, counts, costs, slice_s)
+    since_s = times_s - first * slice_s if exact else None
+    rows = KeyedRows(number.astype(np.int64), groups, counts, costs, slice_s, since_s, tuple(notes))
+    return rows if key_column is not None or counts is None else _dealt(rows, path, key_groups)
 
 
-def interval_s(times_s: F64) -> float:
-    """Return the least time between two different times, at least a second."""
+def _dealt(rows: KeyedRows, path: str, key_groups: int) -> KeyedRows:
+    """Return rows without keys whose records are dealt to all key groups, a row for each of them."""
+    assert rows.counts is not None
+    if len(rows.counts) * key_groups > _CELLS_MAX:
+        msg = (
+            f'"{shown(path)}" has {len(rows.counts):,} rows, too many for {key_groups} key groups '
+            "without a column of keys; take a part of it, or fewer key groups."
+        )
+        raise ConfigError(msg)
+    each, rest = np.divmod(rows.counts.astype(np.int64), key_groups)
+    # what is left over goes on where the row before ended
+    begins = np.cumsum(rest) - rest
+    turn = (np.arange(key_groups) - begins[:, None]) % key_groups
+    counts = each[:, None] + (turn < rest[:, None])
+    row, groups = np.nonzero(counts)
+    return replace(
+        rows,
+        slices=rows.slices[row],
+        groups=groups,
+        counts=counts[row, groups].astype(np.float64),
+        costs=None if rows.costs is None else rows.costs[row],
+        times_s=None if rows.times_s is None else rows.times_s[row],
+    )
+
+
+def resolution_of(times_s: F64, *, counted: bool) -> tuple[float, bool]:
+    """Return the slice of a log, in seconds, and whether its records come when it says.
+
+    Times in whole seconds say no more than the second. Counts are of the time up to the next row, if all
+    rows are multiples of that apart; of events at any time they are of that moment.
+    """
     between_s = np.diff(np.unique(times_s))
-    return max(1.0, float(between_s.min())) if len(between_s) else 1.0
+    least_s = float(between_s.min()) if len(between_s) else 1.0
+    fractions = bool((np.abs(times_s - np.rint(times_s)) > _WHOLE_S).any())
+    if not fractions:
+        return (max(1.0, least_s) if counted else 1.0), False
+    apart = between_s / least_s if len(between_s) else between_s
+    if counted and least_s >= _LEAST_S and (np.abs(apart - np.rint(apart)) < _GRID).all():
+        return least_s, False
+    return 1.0, True
 
 
 def trace_of(rows: KeyedRows, path: str, key_groups: int, speed: float) -> Trace:
@@ -292,7 +381,8 @@ def _opened(
     try:
         # Arrow chooses the decompression by the file's ending.
         with open_file(path, "the trace"):
-            reader = csv.open_csv(path, convert_options=options)
+            layout = csv.ParseOptions(delimiter=_delimiter(path))
+            reader = csv.open_csv(path, convert_options=options, parse_options=layout)
         with reader:
             yield reader
     except (pa.ArrowException, OSError, UnicodeError) as error:
@@ -301,6 +391,14 @@ def _opened(
             f'a trace cannot be read from "{shown(path)}" as CSV with a header ({why}); repair it.'
         )
         raise ConfigError(msg) from error
+
+
+def _delimiter(path: str) -> str:
+    """Return what separates the columns of a CSV file: of a few characters what its header has most."""
+    opened = gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
+    with opened:
+        header = opened.readline(_HEADER_MAX)
+    return max(",;\t|", key=lambda one: header.count(one.encode()))
 
 
 def _types(
@@ -380,8 +478,8 @@ def _check_column(names: Sequence[str], path: str, name: str) -> None:
         raise ConfigError(msg)
 
 
-def _times(table: pa.Table, path: str, name: str) -> F64:
-    """Return a column of times in seconds: numbers, or dates, which count from 1970."""
+def _times(table: pa.Table, path: str, name: str, unit: str | None) -> tuple[F64, str]:
+    """Return a column of times in seconds, and their unit: numbers, or dates, which count from 1970."""
     kind = table.column(name).type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         column = table.column(name).cast(pa.timestamp("us")).cast(pa.int64())
@@ -392,11 +490,21 @@ def _times(table: pa.Table, path: str, name: str) -> F64:
             raise ConfigError(msg)
         since_us = column.to_numpy()
         since_s: F64 = (since_us - since_us.min()) / 1e6
-        return since_s
-    return _numbers(table, path, name, "seconds as numbers, or dates as 2026-01-31 12:00:00")
+        return since_s, "s"
+    if unit is not None and unit not in _UNITS:
+        hint = nearest(unit, _UNITS) or f"; use {', '.join(_UNITS)}."
+        msg = f'unknown unit of times "{shown(unit, 60)}"{hint}'
+        raise ConfigError(msg)
+    wanted = "seconds as numbers, or dates as 2026-01-31 12:00:00"
+    times = _numbers(table, path, name, wanted, _TIME_MAX)
+    least = float(times.min())
+    found = unit or next((u for u, from_ in _SINCE_1970.items() if least >= from_), "s")
+    return times * _UNITS[found][0], found
 
 
-def _numbers(table: pa.Table, path: str, name: str, wanted: str = "numbers") -> F64:
+def _numbers(
+    table: pa.Table, path: str, name: str, wanted: str = "numbers", most: float = FLOAT_MAX
+) -> F64:
     column = table.column(name)
     if not (pa.types.is_int64(column.type) or pa.types.is_float64(column.type)):
         msg = (
@@ -404,11 +512,11 @@ def _numbers(table: pa.Table, path: str, name: str, wanted: str = "numbers") -> 
         )
         raise ConfigError(msg)
     values: F64 = column.to_numpy().astype(np.float64)
-    wrong = ~((values >= 0.0) & (values <= FLOAT_MAX))
+    wrong = ~((values >= 0.0) & (values <= most))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         named = f'column "{shown(name, 60)}" of "{shown(path)}"'
-        msg = f"{named} has {values[row]:g} in row {row + 1}; give numbers from 0 to {FLOAT_MAX:g}."
+        msg = f"{named} has {values[row]:g} in row {row + 1}; give numbers from 0 to {most:g}."
         raise ConfigError(msg)
     return values
 

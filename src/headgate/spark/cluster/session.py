@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate.core.errors import ConfigError, HeadgateError
+from headgate.core.quiet import quiet_stderr
 from headgate.spark.cluster.interpreter import check_interpreter
 from headgate.spark.cluster.sockets import socket_directory
 from headgate.spark.jvm.sessions import driver_conf, has_jvm, is_running, start_jvm
@@ -181,7 +183,8 @@ def _given(asked: Mapping[str, str]) -> dict[str, str]:
     """
     if not has_jvm():
         _launched_with.update(asked)
-    start_jvm(asked)
+    with quiet_stderr() if not has_jvm() else nullcontext():
+        start_jvm(asked)
     found = dict(SparkConf().getAll())
     sparks_own = {"spark.app.name": _SHELL}
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit: to Spark this is a shell

@@ -122,6 +122,14 @@ class Fleet:
         self._thread: threading.Thread | None = None
         self._diary.started(FleetStart(self.policy.name, budget, round_s, VERSION))
 
+    def __repr__(self) -> str:
+        state = "over" if self._over.is_set() else "not started" if self._thread is None else "runs"
+        with self._lock:
+            jobs = dict.fromkeys(self._prepared, "waits") | dict.fromkeys(self._unstarted, "failed")
+            jobs |= {name: str(member.state) for name, member in self._members.items()}
+        told = ", ".join(f"{name} {job}" for name, job in jobs.items()) or "no job"
+        return f"<Fleet: {state}, {self.limits.slots} slots, policy {self.policy.name}; {told}>"
+
     # -- jobs -------------------------------------------------------------------------------------
 
     def add(self, writer: Writer, priority: float = 1.0, utility: Shape | None = None) -> None:

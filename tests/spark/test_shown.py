@@ -1,0 +1,63 @@
+"""What a notebook and a terminal show of headgate's objects, and of Spark's start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headgate as hg
+
+START = """
+import headgate as hg
+spark = hg.session(master="local[1]")
+spark._jvm.java.lang.System.err.println("26/01/31 12:00:00 WARN TaskSetManager: a real warning")
+spark._jvm.java.lang.System.err.flush()
+spark.stop()
+"""
+GREETINGS = ("incubator", "log4j", "Setting default log level", "To adjust logging level")
+
+
+def test_writer_query_and_plan_say_what_they_are(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    counts = spark.readStream.schema("k long").parquet(str(tmp_path / "in")).groupBy("k").count()
+    writer = hg.writeStream(counts).format("noop").outputMode("update").queryName("shown")
+    writer = writer.slo("mean < 1 s over 1 s").option("password", "secret")
+    writer = writer.option("checkpointLocation", str(tmp_path / "ck"))
+    assert repr(writer) == (
+        f"<Writer: name shown, to noop, mode update, checkpoint {tmp_path / 'ck'}, slo mean < 1 s "
+        "over 1 s; .start() starts it>"
+    )
+    query = writer.start()
+    journal = tmp_path / "ck" / "headgate" / "journal.jsonl"
+    try:
+        shown = repr(query)
+        assert shown.startswith("<Query: running, ")
+        assert shown.endswith(f"aggregate-0 2 slots, journal {journal}>")
+    finally:
+        query.stop()
+    assert repr(query).startswith("<Query: ended, ")
+    text = hg.explain(counts, "update")
+    assert repr(text) == str(text)
+    assert repr(text).startswith("elastic       Aggregate keys k")
+
+
+def test_a_fleet_says_what_it_has(spark: Any, tmp_path: Path) -> None:
+    fleet = hg.Fleet(spark, slots=3)
+    assert repr(fleet) == "<Fleet: not started, 3 slots, policy henge; no job>"
+    fleet.stop()
+
+
+@pytest.mark.parametrize("quiet", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_a_session_starts_without_sparks_greetings_and_hides_no_warning(
+    quiet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_QUIET", "1" if quiet else "0")
+    ran = subprocess.run(
+        [sys.executable, "-c", START], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "a real warning" in ran.stderr
+    assert any(word in ran.stderr for word in GREETINGS) is not quiet
