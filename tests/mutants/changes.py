@@ -113,9 +113,13 @@ class _Finder:
             return
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return  # a docstring, or an ellipsis
-        if isinstance(node, (ast.Expr, ast.AugAssign, ast.Raise, ast.Delete, ast.Break, ast.Continue)):
+        if isinstance(
+            node, (ast.Expr, ast.AugAssign, ast.Raise, ast.Delete, ast.Break, ast.Continue)
+        ):
             yield self._change(node, "removal", "pass")
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], (ast.Attribute, ast.Subscript)):
+        if isinstance(node, ast.Assign) and isinstance(
+            node.targets[0], (ast.Attribute, ast.Subscript)
+        ):
             yield self._change(node, "removal", "pass")
         if isinstance(node, ast.Return) and node.value is not None:
             if not (isinstance(node.value, ast.Constant) and node.value.value is None):
@@ -276,7 +280,9 @@ class _Finder:
     def _grouped(self, node: ast.expr) -> str:
         """Return the text of an operand; in brackets, unless nothing could bind otherwise."""
         text = self._text(node)
-        simple = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Constant | ast.Subscript)
+        simple = isinstance(
+            node, ast.Name | ast.Attribute | ast.Call | ast.Constant | ast.Subscript
+        )
         return text if simple else f"({text})"
 
     def _text(self, node: ast.AST) -> str:

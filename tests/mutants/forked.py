@@ -24,9 +24,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 30
-"""How long a run may take beyond its limit, before it is ended; it looks at its limit between tests."""
-AT_ONCE = ("AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "TypeError",
-           "UnboundLocalError")  # fmt: skip
+"""How long a run may go on beyond its limit before it is ended; it looks at the limit between tests."""
+AT_ONCE = (
+    "AttributeError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "NameError",
+    "SyntaxError",
+    "TypeError",
+    "UnboundLocalError",
+)
 """Exceptions of code that makes no sense: whatever test runs such a line fails."""
 
 
