@@ -198,7 +198,7 @@ class _Finder:
     def _boolean(self, node: ast.BoolOp) -> Iterator[Change]:
         old, other = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
         if len(node.values) == 2:  # with more, another operator would bind otherwise
-            yield from self._between(*node.values, old, other, "boolean")
+            yield from self._between(node.values[0], node.values[1], old, other, "boolean")
         for index, value in enumerate(node.values):
             rest = [self._grouped(v) for i, v in enumerate(node.values) if i != index]
             new = rest[0] if len(rest) == 1 else "(" + f" {old} ".join(rest) + ")"
