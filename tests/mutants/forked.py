@@ -24,7 +24,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 10
-"""How long a run may go on beyond its limit and that of its last test, before it is ended from outside."""
+"""How long a run may go on beyond its limit and that of its last test, before it is ended."""
 AT_ONCE = (
     "AttributeError",
     "ImportError",
