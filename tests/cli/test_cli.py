@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,25 @@ def invoke(tmp_path: Path) -> Invoke:
         return CliRunner().invoke(app, list(args))
 
     return call
+
+
+def commands_below(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    for each, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_below(command, f"{name}{each} ")
+        else:
+            yield name + each, command
+
+
+def test_no_flag_of_any_command_is_on_unless_it_is_typed() -> None:
+    flags = [
+        (name, option.name, option.default)
+        for name, command in commands_below(get_command(app))
+        for option in command.params
+        if getattr(option, "is_flag", False)
+    ]
+    assert len(flags) > 30
+    assert [flag for flag in flags if flag[2]] == []
 
 
 def run_args(tmp_path: Path, *more: str) -> list[str]:

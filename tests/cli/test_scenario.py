@@ -8,6 +8,7 @@ import signal
 import stat
 import sys
 import types
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -412,6 +413,32 @@ def test_the_engine_is_called_as_agreed(tmp_path: Path, engine_calls: Recorder) 
     ]
     assert engine_calls.calls[3][2] == {"max": "auto", "start": 3}
     assert engine_calls.calls[7][2] == {"path": f"file:{it.output}"}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_engine_that_explained_a_workload_or_could_not_is_closed(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    done: list[object] = []
+
+    class Engine:
+        def __init__(self, conf: object) -> None:
+            done.append(conf)
+
+        def explain(self, scenario: Scenario) -> str:
+            done.append((scenario.workload, scenario.options, scenario.output_mode))
+            if fails:
+                raise HeadgateError("no")
+            return "elastic"
+
+        def close(self) -> None:
+            done.append("closed")
+
+    monkeypatch.setattr(scenario_run, "SparkEngine", Engine)
+    with pytest.raises(HeadgateError) if fails else nullcontext():
+        found = explain_workload("nexmark-q5", {"n": 1}, {"a": "b"}, output_mode="append")
+        assert found == "elastic"
+    assert done == [{"a": "b"}, ("nexmark-q5", {"n": 1}, "append"), "closed"]
 
 
 def test_an_unknown_workload_is_refused_with_the_nearest_name(engine_calls: Recorder) -> None:

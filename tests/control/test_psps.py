@@ -54,6 +54,18 @@ def test_table_2_predicts_the_papers_events() -> None:
     assert [p.total for p in found.values()] == [100, 91, 83]
 
 
+def test_only_operators_that_read_the_source_have_a_share_of_the_input() -> None:
+    edges = {(INPUT, "O1"), ("O1", "O2"), ("O2", "O3")}
+    assert set(edge_shares(TABLE_2, {})) == edges
+    nothing = {
+        name: replace(
+            one, processed=0.0, from_source=0.0, received=dict.fromkeys(one.received, 0.0)
+        )
+        for name, one in TABLE_2.operators.items()
+    }
+    assert edge_shares(Interval(1.0, 0.0, nothing), {}) == dict.fromkeys(edges, 1.0)
+
+
 def test_table_2_needs_the_papers_replicas() -> None:
     assert Psps().decide(TABLE_2).active == {"O1": 2, "O2": 3, "O3": 9}
 

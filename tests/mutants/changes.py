@@ -113,9 +113,13 @@ class _Finder:
             return
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return  # a docstring, or an ellipsis
-        if isinstance(node, (ast.Expr, ast.AugAssign, ast.Raise, ast.Delete, ast.Break, ast.Continue)):
+        if isinstance(
+            node, (ast.Expr, ast.AugAssign, ast.Raise, ast.Delete, ast.Break, ast.Continue)
+        ):
             yield self._change(node, "removal", "pass")
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], (ast.Attribute, ast.Subscript)):
+        if isinstance(node, ast.Assign) and isinstance(
+            node.targets[0], (ast.Attribute, ast.Subscript)
+        ):
             yield self._change(node, "removal", "pass")
         if isinstance(node, ast.Return) and node.value is not None:
             if not (isinstance(node.value, ast.Constant) and node.value.value is None):
@@ -194,7 +198,7 @@ class _Finder:
     def _boolean(self, node: ast.BoolOp) -> Iterator[Change]:
         old, other = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
         if len(node.values) == 2:  # with more, another operator would bind otherwise
-            yield from self._between(*node.values, old, other, "boolean")
+            yield from self._between(node.values[0], node.values[1], old, other, "boolean")
         for index, value in enumerate(node.values):
             rest = [self._grouped(v) for i, v in enumerate(node.values) if i != index]
             new = rest[0] if len(rest) == 1 else "(" + f" {old} ".join(rest) + ")"
@@ -276,7 +280,9 @@ class _Finder:
     def _grouped(self, node: ast.expr) -> str:
         """Return the text of an operand; in brackets, unless nothing could bind otherwise."""
         text = self._text(node)
-        simple = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Constant | ast.Subscript)
+        simple = isinstance(
+            node, ast.Name | ast.Attribute | ast.Call | ast.Constant | ast.Subscript
+        )
         return text if simple else f"({text})"
 
     def _text(self, node: ast.AST) -> str:

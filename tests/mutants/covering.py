@@ -34,7 +34,11 @@ PLACE = ROOT / ".mutants"
 TEST_LIMIT_S = 60
 """Of one test while it is recorded; a longer one is no test to ask about a line, except on Spark."""
 
-_BLIND = ("tests/tidy/", "tests/laws/test_migration_mutants.py", "lab/tests/dataflow/test_mutants.py")
+_BLIND = (
+    "tests/tidy/",
+    "tests/laws/test_migration_mutants.py",
+    "lab/tests/dataflow/test_mutants.py",
+)
 """Tests that read the sources of the checkout, and so see no mutant."""
 
 
@@ -133,7 +137,9 @@ class Recordings:
         for read in self._read:
             same = {name for name, known in read["files"].items() if self._files.get(name) == known}
             self.missing -= same
-            self.seconds |= {t: s for t, s in read["seconds"].items() if t.partition("::")[0] in same}
+            self.seconds |= {
+                t: s for t, s in read["seconds"].items() if t.partition("::")[0] in same
+            }
 
     def running(self, file: str, lines: range, text: str) -> set[str]:
         """Return the tests that run lines of a file of the sources."""
@@ -166,7 +172,9 @@ def _lines_of(old: str, new: str) -> dict[int, int]:
 def record(kind: str, jobs: int) -> None:
     """Run the files of tests of a kind that changed, and keep which lines each test ran."""
     PLACE.mkdir(exist_ok=True)
-    files = {name: known for name, known in _test_files(kind).items() if name in Recordings(kind).missing}
+    files = {
+        name: known for name, known in _test_files(kind).items() if name in Recordings(kind).missing
+    }
     for path in PLACE.glob(f"{kind}-*.part*"):
         path.unlink()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "covering", "-p", "no:cacheprovider"]
@@ -243,13 +251,28 @@ def _units(file: str, text: str) -> Iterator[Unit]:
                 yield Unit(file, head, first - 1, own, names(node.decorator_list), False)
             elif isinstance(node, ast.ClassDef):
                 yield from block(node.body, frozenset({node.name}))
-                yield Unit(file, node.lineno, node.body[0].lineno - 1, above | {node.name}, names(node.bases), False)
+                yield Unit(
+                    file,
+                    node.lineno,
+                    node.body[0].lineno - 1,
+                    above | {node.name},
+                    names(node.bases),
+                    False,
+                )
             elif isinstance(node, ast.If | ast.Try | ast.With | ast.For):
-                yield from block([n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt)], above)
+                yield from block(
+                    [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt)], above
+                )
                 yield Unit(file, node.lineno, node.lineno, above, frozenset(), False)
             elif not isinstance(node, ast.Import | ast.ImportFrom):
-                targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
-                own = frozenset(t.id for target in targets for t in ast.walk(target) if isinstance(t, ast.Name))
+                targets = (
+                    node.targets
+                    if isinstance(node, ast.Assign)
+                    else [getattr(node, "target", node)]
+                )
+                own = frozenset(
+                    t.id for target in targets for t in ast.walk(target) if isinstance(t, ast.Name)
+                )
                 yield Unit(file, node.lineno, last, own or above, names([node]), False)
 
     yield from block(ast.parse(text).body, frozenset())
@@ -284,7 +307,9 @@ class Covering:
         """Return whether kernels must run as Python, so that none compiled before is taken."""
         if change.file in self.compiled:
             return True
-        imported = any(f"from {_module(change.file)} import" in self._texts[file] for file in self.compiled)
+        imported = any(
+            f"from {_module(change.file)} import" in self._texts[file] for file in self.compiled
+        )
         return imported and self._unit(change) is not None and not self._unit(change).is_function
 
     def tests(self, kind: str, change: Change) -> list[str]:
@@ -294,7 +319,9 @@ class Covering:
             return []
         found: set[str] = set()
         if unit.is_function and change.file not in self.compiled:
-            last = change.line + self._texts[change.file].encode()[change.begin : change.end].count(b"\n")
+            last = change.line + self._texts[change.file].encode()[change.begin : change.end].count(
+                b"\n"
+            )
             found = self._running(kind, change.file, change.line, last) or self._running(
                 kind, unit.file, unit.first, unit.last
             )
@@ -347,7 +374,7 @@ class Covering:
         return min(holding, key=lambda u: u.last - u.first, default=None)
 
     def _users(self, unit: Unit) -> tuple[list[Unit], list[Unit]]:
-        """Return functions that name what a unit defines, in its file and in others, by others' names too."""
+        """Return functions that name what a unit defines, directly or not: of its file, and of others."""
         near, far = [], []
         seen, names = {unit}, set(unit.defines)
         tried: set[str] = set()

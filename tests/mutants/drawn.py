@@ -19,7 +19,6 @@ import queue
 import shutil
 import sys
 import tempfile
-import threading
 import time
 import tomllib
 from collections import Counter
@@ -36,6 +35,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 UNIT_LIMIT_S = 60
 SPARK_LIMIT_S = 300
+_NEAR_FILES = 4
+"""Files of tests that are asked first."""
 NAMED_LIMIT_S = 15
 """Where tests are chosen by name, in each run of CI."""
 WANTED = 0.95
@@ -67,7 +68,9 @@ class Drawn:
     @property
     def outcome(self) -> str:
         """What became of it; ``equivalent`` if nothing could."""
-        return "equivalent" if self.equivalent and self.run.outcome != "killed" else self.run.outcome
+        return (
+            "equivalent" if self.equivalent and self.run.outcome != "killed" else self.run.outcome
+        )
 
 
 def equivalents(path: Path = EQUIVALENT) -> dict[tuple[str, str, str], str]:
@@ -82,12 +85,10 @@ def equivalents(path: Path = EQUIVALENT) -> dict[tuple[str, str, str], str]:
 class Trials:
     """Tries changes on copies of the sources."""
 
-    def __init__(self, below: Path, jobs: int, texts: dict[str, str], *, spark: bool, by_name: bool) -> None:
+    def __init__(self, below: Path, jobs: int, texts: dict[str, str], *, by_name: bool) -> None:
         self._covering = Covering(texts)
         self._by_name = by_name
         self._texts = texts
-        self._spark = spark
-        self._one_jvm = threading.Lock()
         self._equivalents = equivalents()
         self._fit: set[str] = set()
         self._unfit: set[str] = set()
@@ -101,57 +102,68 @@ class Trials:
             self._free.put((copy, self._all[-1]))
 
     def try_out(self, change: Change, until_s: float) -> Drawn | None:
-        """Run the tests that should notice a change, with the change in place; None after `until_s`."""
+        """Run the tests without a JVM that should notice a change; None after `until_s`."""
         began = time.monotonic()
         if began >= until_s:
             return None
-        copy, forks = self._free.get()
-        try:
-            run, count = self._run(change, copy / "headgate" / change.file, forks)
-        finally:
-            self._free.put((copy, forks))
-        old, new = change.diff(self._texts[change.file])
-        reason = self._equivalents.get((change.file, old, new), "")
-        return Drawn(change, old, new, run, count, reason, round(time.monotonic() - began, 1))
-
-    def _run(self, change: Change, path: Path, forks: Forks) -> tuple[Run, int]:
         jit = not self._covering.as_python(change)
         times = 1.0 if jit else 4.0
         tests = {
-            name: times * max(30.0, 20 * self._covering.seconds("unit", name))
+            name: times * max(30.0, 6 * self._covering.seconds("unit", name))
             for name in self._covering.tests("unit", change)
         }
         limit_s = UNIT_LIMIT_S * min(times, 2.0)
         if self._by_name:
             tests = dict.fromkeys(self._covering.named(change, on_spark=False), 30.0)
             limit_s = NAMED_LIMIT_S
-        run = self._confirmed(change, path, forks, tests, limit_s, jit=jit)
-        noticed = run.outcome not in ("survived", "not run")
-        if noticed or not self._spark or not change.file.startswith("spark/"):
-            return run, len(tests)
-        more = {
+        run = Run("not run")
+        for batch in _near_first(change.file, tests):
+            before, run = run, self._confirmed(change, batch, limit_s, jit=jit)
+            run = replace(run, tests=before.tests + run.tests)
+            if run.outcome not in ("survived", "not run"):
+                break
+            run = before if run.outcome == "not run" else run
+        old, new = change.diff(self._texts[change.file])
+        reason = self._equivalents.get((change.file, old, new), "")
+        return Drawn(change, old, new, run, len(tests), reason, time.monotonic() - began)
+
+    def try_on_spark(self, drawn: Drawn) -> Drawn:
+        """Run the tests on Spark that should notice a change that the others did not."""
+        began, change = time.monotonic(), drawn.change
+        tests = {
             name: max(120.0, 10 * self._covering.seconds("spark", name))
             for name in self._covering.tests("spark", change)
         }
-        if not more:
-            more = dict.fromkeys(self._covering.named(change, on_spark=True), 300.0)
-        with self._one_jvm:
-            on_spark = self._confirmed(change, path, forks, more, SPARK_LIMIT_S, jit=True)
-        if on_spark.outcome != "not run":
-            run = replace(on_spark, tests=on_spark.tests + run.tests)
-        return run, len(tests) + len(more)
+        if not tests:
+            tests = dict.fromkeys(self._covering.named(change, on_spark=True), 300.0)
+        run = self._confirmed(change, tests, SPARK_LIMIT_S, jit=True)
+        run = (
+            drawn.run
+            if run.outcome == "not run"
+            else replace(run, tests=run.tests + drawn.run.tests)
+        )
+        seconds = drawn.seconds + time.monotonic() - began
+        return replace(drawn, run=run, of_tests=drawn.of_tests + len(tests), seconds=seconds)
 
     def _confirmed(
+        self, change: Change, tests: dict[str, float], limit_s: float, *, jit: bool
+    ) -> Run:
+        """Run tests on a change; one that fails must pass on the code as it is, or does not count."""
+        copy, forks = self._free.get()
+        try:
+            return self._run(change, copy / "headgate" / change.file, forks, tests, limit_s, jit)
+        finally:
+            self._free.put((copy, forks))
+
+    def _run(
         self,
         change: Change,
         path: Path,
         forks: Forks,
         tests: dict[str, float],
         limit_s: float,
-        *,
         jit: bool,
     ) -> Run:
-        """Run tests on a change; one that fails must pass on the code as it is, or does not count."""
         while tests := {name: s for name, s in tests.items() if name not in self._unfit}:
             with _changed(path, change.applied(self._texts[change.file])):
                 run = forks.run(tests, limit_s, jit=jit)
@@ -171,6 +183,18 @@ class Trials:
         """End the processes."""
         for forks in self._all:
             forks.close()
+
+
+def _near_first(file: str, tests: dict[str, float]) -> list[dict[str, float]]:
+    """Return tests in two parts, since loading many files takes longer than many tests."""
+    folder = f"tests/{file.partition('/')[0]}/"
+    files: dict[str, list[str]] = {}
+    for name in tests:
+        files.setdefault(name.partition("::")[0], []).append(name)
+    near = sorted(files, key=lambda name: not name.startswith(folder))[:_NEAR_FILES]
+    first = {name: tests[name] for name in tests if name.partition("::")[0] in near}
+    rest = {name: limit_s for name, limit_s in tests.items() if name not in first}
+    return [part for part in (first, rest) if part]
 
 
 @contextlib.contextmanager
@@ -225,14 +249,21 @@ def main(
     until_s = time.monotonic() + (within_s or float("inf"))
     with tempfile.TemporaryDirectory(prefix="headgate-drawn-") as below:
         by_name = bool(missing) and within_s is not None
-        trials = Trials(Path(below), jobs, texts, spark=spark, by_name=by_name)
+        trials = Trials(Path(below), jobs, texts, by_name=by_name)
         pool = ThreadPoolExecutor(jobs)
         try:
+            left: list[Drawn] = []
             work = [pool.submit(trials.try_out, change, until_s) for change in drawn]
-            for done in as_completed(work):
-                if (outcome := done.result()) is not None:
-                    outcomes.append(outcome)
-                    note(_line(outcome, f"[{len(outcomes)}/{len(drawn)}]"))
+            for outcome in (done.result() for done in as_completed(work)):
+                if outcome is None:
+                    continue
+                on_spark = outcome.change.file.startswith("spark/")
+                later = on_spark and outcome.outcome in ("survived", "not run")
+                (left if later else outcomes).append(outcome)
+                note(_line(outcome, len(outcomes) + len(left), len(drawn), later=later))
+            for number, outcome in enumerate(left, 1):  # one JVM at a time
+                outcomes.append(trials.try_on_spark(outcome))
+                note(_line(outcomes[-1], number, len(left)))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             trials.close()
@@ -265,12 +296,16 @@ def report(outcomes: Sequence[Drawn]) -> str:
         here = [drawn for drawn in outcomes if room in ("", drawn.room)]
         counts = Counter(drawn.outcome for drawn in here)
         line = f"{room or 'all':<18}{len(here):>7}" + "".join(f"{counts[c]:>11}" for c in columns)
-        lines.append(line + f"{_percent(noticed(here)):>10}{_percent(noticed(here, without_at_once=True)):>23}")
+        lines.append(
+            line
+            + f"{_percent(noticed(here)):>10}{_percent(noticed(here, without_at_once=True)):>23}"
+        )
     for drawn in outcomes:
         if drawn.outcome in ("survived", "not run"):
+            change, run = drawn.change, drawn.run
             lines.append(
-                f"\n{drawn.outcome}: src/headgate/{drawn.change.file}:{drawn.change.line} ({drawn.change.kind};"
-                f" {drawn.run.tests} tests of {drawn.of_tests} chosen)"
+                f"\n{drawn.outcome}: src/headgate/{change.file}:{change.line} ({change.kind};"
+                f" {run.tests} tests of {drawn.of_tests} chosen)"
             )
             lines += [f"  - {line}" for line in drawn.old.splitlines()]
             lines += [f"  + {line}" for line in drawn.new.splitlines()]
@@ -281,12 +316,11 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
-def _line(drawn: Drawn, number: str) -> str:
-    mark = " at once" if drawn.run.at_once else ""
-    return (
-        f"{number} {drawn.outcome}{mark} {drawn.seconds} s  {drawn.change.file}:{drawn.change.line}"
-        f" {drawn.change.kind}  {drawn.run.by}"
-    )
+def _line(drawn: Drawn, number: int, of: int, *, later: bool = False) -> str:
+    said = drawn.outcome + (", at once" if drawn.run.at_once else "")
+    said += ", to be tried on Spark" if later else ""
+    place = f"{drawn.change.file}:{drawn.change.line} {drawn.change.kind}"
+    return f"[{number}/{of}] {said}, {drawn.seconds:.1f} s: {place}  {drawn.run.by}"
 
 
 def _as_dict(drawn: Drawn) -> dict[str, object]:

@@ -183,7 +183,9 @@ def main() -> int:
     )
     parser.add_argument("--drawn", type=int, metavar="N", help="N lines drawn by lot, any of them")
     parser.add_argument("--seed", type=int, help="of the draw; empty: the number of this commit")
-    parser.add_argument("--no-spark", action="store_true", help="draw none that only Spark can show")
+    parser.add_argument(
+        "--no-spark", action="store_true", help="draw none that only Spark can show"
+    )
     parser.add_argument(
         "--record-spark", action="store_true", help="first record the tests on Spark: very long"
     )

@@ -294,7 +294,10 @@ def test_output_that_lacks_a_column_is_refused():
         (lambda s: s.put("tags", ZERO[:0], ONE), "1 rows of state came with 0 key positions"),
         (lambda s: s.put("tags", ZERO + 1, ONE), "for the key at 1, the call has 1 keys"),
         (lambda s: s.remove("tags", ZERO - 1, ONE), "for the key at -1, the call has 1 keys"),
-        (lambda s: s.remove("list", ZERO, ONE), 'state "list" is a list, whose entries have no name'),
+        (
+            lambda s: s.remove("list", ZERO, ONE),
+            'state "list" is a list, whose entries have no name',
+        ),
     ],
 )
 def test_wrong_use_of_state_is_refused(call, message):
@@ -376,9 +379,7 @@ def test_a_group_whose_entries_end_is_due_when_the_oldest_that_is_left_ends():
         nonlocal due_us
         state = GroupState(slots.tokens[group], 0, due_us)
         chain = slots.request([group]).chain
-        request = Request(
-            secrets.token_hex(16), 0, {group: state}, chain, timestamp_ms=now_ms
-        )
+        request = Request(secrets.token_hex(16), 0, {group: state}, chain, timestamp_ms=now_ms)
         served = serve(slots.operator, slots.store, request, arriving(rows))
         for section in served.sections.values():
             slots.sections[group].append(section)

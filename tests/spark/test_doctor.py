@@ -102,6 +102,31 @@ def test_an_arena_directory_that_is_no_directory_is_told_not_raised(
     assert "cannot keep state" in judge(facts, 0.0, facts, Needs(1))[0]
 
 
+def test_all_that_doctor_found_is_a_line() -> None:
+    executor = {"executor": "1", "host": "h", "arena_free_bytes": 2 * GB, "arena": "/dev/shm"}
+    executor |= {"disk_free_bytes": 3 * GB, "disk": "/tmp"}
+    result = {
+        "executors": [executor],
+        "problems": ["no room"],
+        "advice": ["less state"],
+        "unchecked": ["the store"],
+        "sound": False,
+    }
+    first, *rest = doctor_lines(result)
+    assert first.startswith("executor  1 on h: 2")
+    assert "in /dev/shm" in first
+    assert "in /tmp" in first
+    assert rest == [
+        "problem   no room",
+        "advice    less state",
+        "unchecked the store",
+        "sound     no",
+    ]
+    assert doctor_lines(result | {"sound": True})[-1] == "sound     yes"
+    nowhere = result | {"executors": [executor | {"arena": ""}]}
+    assert "in no directory" in doctor_lines(nowhere)[0]
+
+
 def test_a_session_that_has_room_is_sound_and_one_that_needs_more_is_not(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -188,6 +188,8 @@ def test_what_arrived_is_the_sources_by_the_rows_they_brought(rows, shares):
     for n in range(1, 3):
         lag.note(progress(n, ("", "", None, rows[0]), ("", "", None, rows[1])))
     two = Graph((Entrance("op", 0, "sources of op", (0, 1)),), {})
-    flows, _ = flows_of(two, span(*[read(n, float(n), n + 0.5, op=(100, 80)) for n in range(3)]), {}, lag)
+    flows, _ = flows_of(
+        two, span(*[read(n, float(n), n + 0.5, op=(100, 80)) for n in range(3)]), {}, lag
+    )
     executed = sum(flow.executed for flow in flows)
     assert tuple(flow.executed / executed for flow in flows) == pytest.approx(shares)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import headgate as hg
-from headgate.control.fleet_view import FleetDecision, FleetJob, FleetOperator
+from headgate.control.fleet_view import FleetDecision, FleetJob, FleetOperator, FleetView
 from headgate.core.errors import ConfigError, EngineError, EngineGone
 from headgate.core.slo import parse_slo
 from headgate.core.utility import Custom, Intent, Metric, Utility
@@ -19,6 +19,7 @@ from headgate.spark.fleet import taking
 from headgate.spark.fleet.flows import Graph
 from headgate.spark.fleet.member import JobState, Member
 from headgate.spark.fleet.probe import Probe
+from headgate.spark.fleet.seen import seen
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
 from headgate.spark.job.reports import Payload, Report
@@ -494,3 +495,27 @@ def test_the_next_job_starts_after_the_first_batch_of_the_one_before(monkeypatch
     began_s = clock.now
     member.await_first_batch(5.0)
     assert clock.now == began_s
+
+
+def test_a_round_tells_of_each_job_what_it_holds_was_granted_and_asked_for():
+    operators = {"op": FleetOperator(slots=2, capacity=0.12345)}
+    job = FleetJob(UTILITY, (0.5,), operators, 12.3456)
+    members = {"job": member_of(lambda: job, slots=2), "gone": member_of(lambda: job)}
+    members["gone"].state = JobState.GONE
+    view = FleetView(3.0, {"job": job}, slots_max=8)
+    (told,) = (found := seen(view, members, 8, {"job": {"op": 3}})).jobs
+    assert (told.job, told.state, told.slots, told.granted) == (
+        "job",
+        "running",
+        {"op": 2},
+        {"op": 3},
+    )
+    assert (told.values, told.capacity, told.input_rate) == ((0.5,), {"op": 0.1235}, 12.346)
+    assert (told.utility, told.utility_max, told.met) == (
+        round(job.attained, 6),
+        UTILITY.maximum,
+        job.met,
+    )
+    assert (found.slots, found.slots_max, found.utility) == (2, 8, told.utility)
+    (silent,) = seen(FleetView(3.0, {}, slots_max=8), {"job": members["job"]}, 8, {}).jobs
+    assert (silent.utility, silent.met, silent.granted, silent.capacity) == (None, False, {}, {})

@@ -124,7 +124,9 @@ def test_tasks_are_counted_at_the_host_on_which_they_ran(watched):
 
 def test_only_replicas_beyond_the_grant_are_a_request():
     policy = SimpleNamespace(name="static")
-    loop = PoolLoop(["a", "b"], PoolConfig(1, 4, 1), policy, None, SimpleNamespace(write=lambda event: None))
+    loop = PoolLoop(
+        ["a", "b"], PoolConfig(1, 4, 1), policy, None, SimpleNamespace(write=lambda event: None)
+    )
     loop.limit(Grant({"a": 2, "b": 2}))
     loop._policy.requests = {"a": 2, "b": 3}
     assert loop.requests() == {"b": 3}

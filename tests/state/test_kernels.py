@@ -85,3 +85,35 @@ def test_a_cache_directory_of_others_is_not_used(monkeypatch: pytest.MonkeyPatch
     usual = Path(jit_module._private_cache())
     usual.chmod(0o755)
     assert Path(jit_module._private_cache()) != usual
+
+
+@pytest.mark.jit
+def test_after_warming_no_kernel_is_compiled_for_what_tables_ask() -> None:
+    """In a process of its own: here other tests have compiled them."""
+    script = """
+from headgate.state import kernels
+from headgate.state.heap import HeapStore
+from headgate.state.ports import EMPTY_TOKEN
+from headgate_lab.testing.stores import LAYOUT, apply_changes, fresh_token
+
+# those with an underscore are called by others only, which have them compiled in
+compiled = {n: k for n, k in vars(kernels).items() if hasattr(k, "signatures") and n[0] != "_"}
+kernels.warm()
+before = {name: list(kernel.signatures) for name, kernel in compiled.items()}
+print(len(before), [name for name, signatures in before.items() if not signatures])
+store = HeapStore(LAYOUT)
+table = store.acquire(0, EMPTY_TOKEN, lambda token: [])
+for step in range(3):
+    table.begin()
+    apply_changes(table, [(f"{step}-{n}", n, n + step) for n in range(200)])
+    table.section(fresh_token(), full=step == 1)
+    table.roll_back() if step == 2 else table.commit(fresh_token())
+print([name for name, kernel in compiled.items() if list(kernel.signatures) != before[name]])
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.endswith(" []")
+    assert int(first.split()[0]) >= 8
+    assert second == "[]"

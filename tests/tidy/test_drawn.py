@@ -1,4 +1,4 @@
-"""Lines drawn by lot: each line has one lot, a change changes what it says, and the table counts truly."""
+"""Lines drawn by lot: each line has one lot, a change says something else, and the table counts truly."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def test_the_same_seed_draws_the_same_and_each_line_has_one_lot() -> None:
     assert 20 <= firsts[True] <= 60  # 40 is expected
 
 
-def outcome(outcome: str, file: str = "state/a.py", *, at_once: bool = False, why: str = "") -> Drawn:
+def outcome(
+    outcome: str, file: str = "state/a.py", *, at_once: bool = False, why: str = ""
+) -> Drawn:
     change = Change(file, 3, "constant", 0, 1, "2")
     return Drawn(change, "a = 1", "a = 2", Run(outcome, at_once), 5, why, 0.5)
 
