@@ -54,7 +54,7 @@ class FleetOperator:
 
     @property
     def room(self) -> int:
-        """Return the number of further slots that may be granted; at most what the job's policy requests."""
+        """Return the number of further slots that may be granted; at most what the job requests."""
         room = max(0, self.slots_max - self.slots)
         return room if self.request is None else min(room, self.requested)
 

@@ -118,7 +118,7 @@ class Demanded:
 
 @dataclass(frozen=True)
 class Failed:
-    """Reports that a prefetch or an install could not be carried out; the other instructions cannot fail."""
+    """Reports that a prefetch or an install could not be carried out; other instructions cannot fail."""
 
     order: int
     why: str

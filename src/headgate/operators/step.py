@@ -1,4 +1,4 @@
-"""Defines `Request`, `Served` and `SlotStep`: input, result and context of one slot's work in one step."""
+"""Defines `Request`, `Served` and `SlotStep`: input, result and context of a slot's work in one step."""
 
 from __future__ import annotations
 

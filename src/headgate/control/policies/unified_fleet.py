@@ -137,7 +137,7 @@ class _Need:
 
 @dataclass(frozen=True)
 class _Tier:
-    """Holds one way to divide slots: the margin of the jobs that get slots, and the rest of those that give.
+    """Holds one way to divide slots: the margin of jobs that get slots, and the rest of those that give.
 
     The tiers are tried in order; the first that fits into the budget is taken.
 
