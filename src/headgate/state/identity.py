@@ -1,4 +1,4 @@
-"""Whether a checkpoint belongs to a query: what of it must never change."""
+"""Checks that a checkpoint belongs to a query: compares the fields that must never change."""
 
 from __future__ import annotations
 
