@@ -1,11 +1,10 @@
-"""The command ``headgate``.
+"""Implements the command ``headgate``.
 
-Belongs here: what people type (input), the commands (commands; simulate has those that simulate,
-operations those of somebody on call, carrying what moves a job, cluster what looks at a cluster, fleet
-those about many jobs, demo what a try needs, extensions what other distributions add), where output
-goes (output, answer).
-Does not belong here: doing the work (scenario), drawing it (report). Nothing of this distribution
-imports this package.
+Belongs here: the parsing of the command line (input), the commands (commands; simulate holds the
+commands that simulate, operations those of the person on call, carrying those that move a job to or from
+plain Spark, cluster those that check a cluster, fleet those about many jobs, demo the broker for a try,
+extensions those that other distributions add), the output and its gates (output, answer, gate). Does not belong here: doing the work
+(scenario), drawing it (report). Nothing of this distribution imports this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every command does with its result, and the exit codes commands end with."""
+"""Prints the result of a command, and defines the exit codes of all commands."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def answer(
 
 
 def tell(error: BaseException) -> str:
-    """Say on stderr in one sentence what ended a command; return the sentence.
+    """Say on stderr in one sentence why a command ended; return the sentence.
 
     What was not foreseen is named by its kind; of several lines, as the JVM writes them, the first.
     """

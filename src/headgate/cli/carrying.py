@@ -1,4 +1,4 @@
-"""The commands by which a running job comes to headgate, and goes back to plain Spark."""
+"""Defines the commands that take a plain Spark query over, and that give it back to plain Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that looks at a cluster before a job runs there."""
+"""Defines the command that checks a cluster before a job runs there."""
 
 from __future__ import annotations
 

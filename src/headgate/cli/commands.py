@@ -1,4 +1,4 @@
-"""The commands that run, look and compare."""
+"""Defines the commands that run a workload, show a query, and compare results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that other distributions add, found by the entry point group ``headgate.commands``."""
+"""Loads the commands that other distributions add by the entry point group ``headgate.commands``."""
 
 from __future__ import annotations
 

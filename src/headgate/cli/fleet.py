@@ -1,4 +1,4 @@
-"""The commands about many jobs under one budget."""
+"""Defines the commands about many jobs under one budget."""
 
 from __future__ import annotations
 

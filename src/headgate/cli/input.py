@@ -1,4 +1,4 @@
-"""What people write on the command line, as values."""
+"""Parses the texts of the command line into values."""
 
 from __future__ import annotations
 

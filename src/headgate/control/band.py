@@ -1,4 +1,4 @@
-"""The band that an operator's load is kept in, and how many slots bring it back there."""
+"""Keeps an operator's load within a band: computes the number of slots that brings the load back."""
 
 from __future__ import annotations
 

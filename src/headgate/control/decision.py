@@ -1,4 +1,4 @@
-"""What a policy wants: a new assignment per operator, and why."""
+"""Holds the output of a policy: a new assignment per operator, and the reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.core.assignment import Assignment
 
 
 class ChangeKind(StrEnum):
-    """What a change does; the first three are StreamSwitch's unit treatments, the fourth is ours."""
+    """Names the kind of a change: StreamSwitch's unit treatments (the first three), and ours."""
 
     SCALE_OUT = "scale-out"
     SCALE_IN = "scale-in"
@@ -21,7 +21,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True)
 class Change:
-    """A new assignment for one operator.
+    """Holds a new assignment for one operator.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy wants now; without changes it wants nothing.
+    """Holds the changes that a policy wants now; empty where the policy wants none.
 
     Attributes
     ----------

@@ -1,8 +1,8 @@
-"""What goes around any policy: limits on what it may do, and what it learns from doing it.
+"""Wraps any policy: limits its decisions, or learns from their effect.
 
-Each decorator is a policy. None reads a clock: time is the observation's. An order that makes sense,
-from the inside out: hysteresis, cool-down, action limit, freeze, advice. The first three are what a
-user writes among a policy's own parameters (`headgate.control.registry`); the others the loop puts on.
+Each decorator is a policy. No decorator reads a clock: time is the observation's. An order that makes
+sense, from the inside out: hysteresis, cool-down, action limit, freeze, advice. The first three are
+written by a user among a policy's own parameters (`headgate.control.registry`); the loop adds the others.
 """
 
 from __future__ import annotations

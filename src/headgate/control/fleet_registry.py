@@ -1,4 +1,4 @@
-"""Fleet policies by name, with their times in proportion to a round.
+"""Finds fleet policies by name, and scales their times to the length of a round.
 
 The papers' times fit rounds of 10 s on a cluster where a change takes minutes. Jobs in micro-batches
 are steered in rounds of any length; what takes a number of rounds in the paper takes as many here.

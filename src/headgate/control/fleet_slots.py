@@ -1,4 +1,4 @@
-"""How many slots a fleet policy gives to or takes from the operators of a job: Henge's arithmetic."""
+"""Computes the slots that a fleet policy adds to or takes from a job's operators: Henge's arithmetic."""
 
 from __future__ import annotations
 

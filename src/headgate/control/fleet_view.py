@@ -1,4 +1,4 @@
-"""What a fleet policy sees of many jobs on one cluster, and what it wants of them."""
+"""Holds the input and output of a fleet policy: the state of many jobs on one cluster, and a decision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SATURATED = 0.98
 
 @dataclass(frozen=True)
 class FleetOperator:
-    """One operator of one job.
+    """Holds the slots, the load and the limits of one operator of one job.
 
     Attributes
     ----------
@@ -49,19 +49,19 @@ class FleetOperator:
 
     @property
     def requested(self) -> int:
-        """How many more slots its job's own policy would like."""
+        """Return the number of further slots that the job's own policy requests."""
         return 0 if self.request is None else max(0, self.request - self.slots)
 
     @property
     def room(self) -> int:
-        """How many more slots it may be given; no more than its job's own policy would like."""
+        """Return the number of further slots that may be granted; at most what the job requests."""
         room = max(0, self.slots_max - self.slots)
         return room if self.request is None else min(room, self.requested)
 
 
 @dataclass(frozen=True)
 class FleetJob:
-    """One job.
+    """Holds the utility, the measured values and the operators of one job.
 
     Attributes
     ----------
@@ -82,12 +82,12 @@ class FleetJob:
 
     @property
     def reported(self) -> bool:
-        """Whether every intent was measured."""
+        """Return whether every intent was measured."""
         return self.values is not None and not any(map(math.isnan, self.values))
 
     @property
     def attained(self) -> float:
-        """Its current utility; NotReady where something was not measured."""
+        """Return the job's current utility; NotReady where a value was not measured."""
         if self.values is None:
             msg = "the job has reported nothing yet."
             raise NotReady(msg)
@@ -95,13 +95,13 @@ class FleetJob:
 
     @property
     def met(self) -> bool:
-        """Whether it meets its SLO; False where nothing fresh is known."""
+        """Return whether the job meets its SLO; False where no fresh value is known."""
         return self.values is not None and self.utility.met(self.values)
 
 
 @dataclass(frozen=True)
 class FleetView:
-    """All jobs of a fleet at the end of one round.
+    """Holds all jobs of a fleet at the end of one round.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class FleetView:
 
     @property
     def slots(self) -> dict[str, dict[str, int]]:
-        """The allocation in force."""
+        """Return the allocation in force."""
         return {
             name: {op: view.slots for op, view in job.operators.items()}
             for name, job in self.jobs.items()
@@ -133,7 +133,7 @@ class FleetView:
 
     @property
     def slots_free(self) -> int:
-        """What is left of the budget; negative where it shrank below what is granted."""
+        """Return the rest of the budget; negative where the budget shrank below the granted slots."""
         granted = sum(op.slots for job in self.jobs.values() for op in job.operators.values())
         return self.slots_max - granted
 
@@ -145,7 +145,7 @@ class FleetView:
 
     @property
     def congested(self) -> bool:
-        """Whether the majority of hosts is congested.
+        """Return whether the majority of hosts is congested.
 
         References
         ----------
@@ -157,7 +157,7 @@ class FleetView:
 
 
 class Action(StrEnum):
-    """What a fleet decision does; Henge's three actions, and nothing."""
+    """Names the kind of a fleet decision: Henge's three actions, and nothing."""
 
     NOTHING = "nothing"
     RECONFIGURATION = "reconfiguration"
@@ -167,7 +167,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class FleetDecision:
-    """What a fleet policy wants now.
+    """Holds the slots that a fleet policy wants now.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a fleet grants a job: the most slots of each operator, which the job's own policy spends."""
+"""Holds the grant of a fleet to a job: the most slots that the job's own policy may use per operator."""
 
 from __future__ import annotations
 

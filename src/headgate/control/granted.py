@@ -1,4 +1,8 @@
-"""A policy within a grant: what it may spend, what it would like beyond, and what it must give up."""
+"""Runs a policy within a fleet's grant: limits its slots, and finds its request and the excess.
+
+The request is the number of slots that the policy would use without the grant. The excess is the number
+of slots above the grant, which the job gives up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The groupings that a stage on a pool of replicas may have, by name."""
+"""Parses the grouping of each stage that runs on a pool of replicas, and lists the known groupings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT = "load-aware"
 
 @dataclass(frozen=True)
 class Groupings:
-    """Which grouping each stage of a query has.
+    """Holds the grouping of each stage of a query.
 
     Attributes
     ----------

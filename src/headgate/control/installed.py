@@ -1,4 +1,4 @@
-"""Policies that other distributions bring, found by their entry points and loaded when one is named."""
+"""Finds the policies of other distributions by their entry points; loads a policy when it is named."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLEET_POLICIES = "headgate.fleet_policies"
 
 @dataclass(frozen=True)
 class Plugin:
-    """A name, and who says what it means.
+    """Holds the name of an installed policy, and the entry points that carry this name.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Juice: which share of a job's input is processed, whatever the rate and the shape of its graph."""
+"""Computes juice: the share of a job's input that is processed, for any rate and shape of its graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Flow:
-    """What went along one edge of the operator graph in a window of time.
+    """Counts the records along one edge of the operator graph in a window of time.
 
     Attributes
     ----------

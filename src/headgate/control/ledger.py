@@ -1,4 +1,4 @@
-"""The budget of a fleet: what each job is granted, and when a grant may grow."""
+"""Keeps the budget of a fleet: the grant of each job, and the time at which a grant may grow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.control.fleet_view import Slots
 
 @dataclass
 class _Account:
-    """What one job is granted, and what is wanted for it; by operator."""
+    """Holds the granted and the wanted slots of one job, by operator."""
 
     granted: dict[str, int]
     wanted: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The ranges of parameters."""
+"""Checks the ranges of parameters."""
 
 from __future__ import annotations
 

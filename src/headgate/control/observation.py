@@ -1,4 +1,4 @@
-"""What a policy sees: the state of a job at the end of one control cycle."""
+"""Holds the input of a policy: the state of a job at the end of one control cycle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class OperatorView:
-    """One operator, as the examiner sees it; valid by construction.
+    """Holds the measured state of one operator, as the examiner computes it; valid by construction.
 
     Every rate is finite and >= 0, every latency finite and >= 0 or NaN where nothing was completed.
 
@@ -101,7 +101,7 @@ class OperatorView:
 
     @property
     def splittable(self) -> bool:
-        """Whether key groups may be split over slots."""
+        """Return whether key groups may be split over slots."""
         return not self.unsplittable
 
     @property
@@ -137,7 +137,7 @@ class OperatorView:
 
 @dataclass(frozen=True)
 class Observation:
-    """A job at the end of one control cycle.
+    """Holds the state of a job at the end of one control cycle.
 
     Attributes
     ----------

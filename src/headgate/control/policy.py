@@ -1,4 +1,4 @@
-"""The port of a policy: deterministic, one method, no clock and no I/O."""
+"""Defines the port of a policy: deterministic, one method, no clock and no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a slot's latency will settle at, from the rates it sees."""
+"""Projects the steady-state latency of a slot from its arrival rate and its service rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies by name, as users and scenarios write them: ``streamswitch(0.2)``."""
+"""Makes policies from their text, as users and scenarios write it: ``streamswitch(0.2)``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another number of slots, or the same, evenly loaded, and few key groups moved."""
+"""Distributes an operator's key groups evenly over a number of slots, and moves few of them."""
 
 from __future__ import annotations
 

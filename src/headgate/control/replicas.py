@@ -1,4 +1,4 @@
-"""What a policy over pools of replicas sees and wants: stateless operators, activated as needed."""
+"""Holds the input and output of a policy over pools of replicas of stateless operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.core.errors import ConfigError, UnsupportedQuery
 
 @dataclass(frozen=True)
 class OperatorInterval:
-    """What one operator did in an interval.
+    """Counts the events of one operator in an interval.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class OperatorInterval:
 
 @dataclass(frozen=True)
 class Interval:
-    """What a job did in one interval.
+    """Counts the events of a job in one interval.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Interval:
 
     @property
     def valid(self) -> bool:
-        """Whether every count is there: finite, and not negative; every event takes some time."""
+        """Return whether every count is finite and not negative, and every event takes some time."""
         counts = [self.input_events]
         for operator in self.operators.values():
             counts += [operator.processed, operator.queued, operator.from_source]
@@ -101,7 +101,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class ReplicaDecision:
-    """What a replica policy wants for the next interval.
+    """Holds the active replicas that a replica policy wants in the next interval.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ class ReplicaPolicy(Protocol):
 
 @dataclass(frozen=True)
 class ReplicaPool:
-    """The replicas of one operator, allocated at the start; each is active or inactive.
+    """Holds the replicas of one operator, allocated at the start; each is active or inactive.
 
     Parameters
     ----------

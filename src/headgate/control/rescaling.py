@@ -1,4 +1,4 @@
-"""What policies share that choose a number of slots and nothing else."""
+"""Gives policies that choose only a number of slots their shared functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine counts of one operator: cumulative arrivals and completions per time slot."""
+"""Holds an engine's counters of one operator: cumulative arrivals and completions per time slot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Sample:
-    """Counters of one operator at the end of time slot m, which is ((m-1) delta, m delta].
+    """Holds the counters of one operator at the end of time slot m, which is ((m-1) delta, m delta].
 
     Attributes
     ----------

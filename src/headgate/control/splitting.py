@@ -1,9 +1,9 @@
-"""Splits: the fewest slots over which the records of one hot key group are within the bound.
+"""Computes splits: the fewest slots over which the records of one hot key group are within the bound.
 
 Pure functions over an `OperatorView`, as `strategies`. A split is for a key group that no slot can serve
-alone, which no move can cure: its records are dealt to several slots, each merges its own, and the
-group's owner merges what comes out. Only aggregates can be merged so; a view says whether its operator's
-can.
+alone, which no move can cure. The records of the group are dealt to several slots, each slot merges its
+own records, and the group's owner merges the results. Only aggregates can be merged so; a view says
+whether its operator can.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _DOUBLED_MOST = 6
 
 
 class Patience:
-    """How long the end of a split has to wait, and does so longer where one came too soon.
+    """Decides how long a split must be unneeded before it ends; the time doubles after an early end.
 
     Ending a split and beginning it again stops a hot key twice, and a lull is soon over. So a split ends
-    only after it was more than is needed in every cycle of five windows. Where a key group gets more
-    shares again after it was given fewer, that was too soon, and the time doubles for it.
+    only after it was more than needed in every cycle of five windows. Where a key group gets more shares
+    again after it was given fewer, the end was too early, and the time of that key group doubles.
     """
 
     def __init__(self) -> None:

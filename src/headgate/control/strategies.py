@@ -1,8 +1,8 @@
-"""Unit strategies: the best way to move key groups from one slot to one other.
+"""Finds the best way to move key groups from one slot to one other: StreamSwitch's unit strategies.
 
-Pure functions over an `OperatorView`. Each returns a `UnitStrategy`, or None where there is none that
-helps; whether it is worth its cost is for a policy to say. Slots compare by `pressure`: by
-projected latency, and where that is infinite by load. Ties go by number.
+Pure functions over an `OperatorView`. Each returns a `UnitStrategy`, or None where no strategy helps; a
+policy decides whether a strategy is worth its cost. Slots compare by `pressure`: by projected latency,
+and where that is infinite by load. Ties go by number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_SLOT_YET = -1
 
 @dataclass(frozen=True)
 class UnitStrategy:
-    """Move `groups` from `source` to `destination`.
+    """Holds one move of key groups: `groups` go from `source` to `destination`.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class UnitStrategy:
 
 @dataclass(frozen=True)
 class Prefix:
-    """The first groups of a source, to be moved.
+    """Holds the first groups of a source, to be moved.
 
     Attributes
     ----------

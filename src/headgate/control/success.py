@@ -1,4 +1,4 @@
-"""How often latency was within its bound: from true latencies, never from an estimate."""
+"""Computes the share of windows in which true latencies, never estimates, were within the bound."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Success:
-    """Success of each key group over a run.
+    """Holds the success of each key group over a run.
 
     Attributes
     ----------

@@ -1,7 +1,8 @@
-"""What everything else is said in: frozen data and arithmetic.
+"""Defines the words that every other package uses: frozen data, arithmetic and checks.
 
-Belongs here: key groups, assignments, SLOs, utilities, samples, decisions, durations, parameters,
-the clock port, errors, and the switch between compiled and plain kernels. Does not belong here:
-I/O, Spark, anything that changes once it is made, anything that imports another package of
-headgate.
+Belongs here: assignments, SLOs, intents and utilities, durations and sizes, checked input, the names of
+stores and their options, errors, and the switch between compiled and plain kernels (jit). Does not
+belong here: samples, decisions and observations (control), the ports of the loop (loop), I/O other than
+reading one small file (input), Spark, anything that changes once it is made, anything that imports
+another package of headgate.
 """

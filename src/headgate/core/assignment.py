@@ -1,4 +1,4 @@
-"""Which slot owns which key group: immutable, numbered by epoch."""
+"""Maps each key group to the slot that owns it: an immutable assignment, numbered by its epoch."""
 
 from __future__ import annotations
 

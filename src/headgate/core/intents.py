@@ -1,4 +1,4 @@
-"""From the SLOs of a job, as users write them, to what they are worth."""
+"""Turns the SLOs of a job, as users write them, into the job's utility."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which directory a path names, wherever it is written without a Spark session at hand.
+"""Resolves the text of a checkpoint's location to a directory, without a Spark session.
 
 headgate keeps state in files that driver and executors open themselves, so a path must name a POSIX
-file system. What a path means is Hadoop's to say, since Spark's own log lies beside that state: a name
-before the first colon, if no slash comes before it, is a scheme; nothing is unescaped.
+file system. A path means what it means to Hadoop, since Spark's own log lies beside that state: a name
+before the first colon, if no slash comes before the colon, is a scheme; nothing is unescaped.
 """
 
 from __future__ import annotations

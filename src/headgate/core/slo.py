@@ -119,7 +119,7 @@ class Slo:
 
     @property
     def is_latency(self) -> bool:
-        """Whether `bound` is an upper bound in seconds."""
+        """Return whether `bound` is an upper bound in seconds."""
         return self.statistic in LATENCIES
 
     @property

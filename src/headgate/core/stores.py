@@ -1,4 +1,4 @@
-"""Which stores, of objects or HDFS, a checkpoint may lie on, and what options may say about one."""
+"""Lists the stores (of objects, or HDFS) that a checkpoint may lie on, and checks their options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's owner gains from the performance the job attains: intents and monotone utilities."""
+"""Computes a job's utility: the gain of the job's owner from the performance that the job attains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.core.errors import ConfigError, NotReady, nearest
 
 
 class Metric(StrEnum):
-    """What an intent is about; only what a user of the job can see."""
+    """Names the quantity that an intent limits; only a quantity that a user of the job can see."""
 
     LATENCY = "latency"
     """Seconds from the arrival of the latest contributing input to the sink; smaller is better."""
@@ -26,7 +26,7 @@ class Metric(StrEnum):
 
     @property
     def falls(self) -> bool:
-        """Whether utility falls as the metric rises."""
+        """Return whether utility falls as the metric rises."""
         return self is Metric.LATENCY
 
 
@@ -279,7 +279,7 @@ class Intent:
 
 @dataclass(frozen=True)
 class Utility:
-    """What a job is worth: its priority times how far its intents are met.
+    """Computes the utility of a job: its priority times the degree to which its intents are met.
 
     Parameters
     ----------

@@ -1,6 +1,8 @@
-"""The control loop: collect, examine, decide, apply.
+"""Runs the control loop: collect, examine, decide, apply.
 
-Belongs here: the order of the four stages, what makes a cycle *not ready*, and the small ports
-that an engine implements (metrics source, actuator, clock, journal). Does not belong here: any
-policy (control), any engine, and anything that knows what a Spark batch is.
+Belongs here: the order of the four stages (loop; replicas for pools), the condition *not ready*, the
+settings of an operator (settings, steering), the latency floor (floor, batch_floor), and the small ports
+that an engine implements (ports: metrics source, actuator, journal). Time comes as an argument. Does not
+belong here: any policy (control), any engine, and anything that knows Spark's batches, except the floor
+of a job in micro-batches.
 """

@@ -1,4 +1,4 @@
-"""The latency that a job in micro-batches has however little it has to do."""
+"""Measures the latency floor of a job in micro-batches: the latency with hardly any load."""
 
 from __future__ import annotations
 

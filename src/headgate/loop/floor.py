@@ -1,4 +1,4 @@
-"""The latency that even an idle job has."""
+"""Measures the latency floor of a job: the latency that even an idle job has."""
 
 from __future__ import annotations
 

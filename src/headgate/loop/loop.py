@@ -1,4 +1,4 @@
-"""The control loop: one cycle after the other, on the engine's clock."""
+"""Runs the control loop: one cycle after the other, on the engine's clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
 class LoopState(StrEnum):
-    """How the loop stands to one operator."""
+    """Names the state of the loop for one operator."""
 
     NOT_READY = "not ready"
     """Too little is known to decide."""
@@ -45,7 +45,7 @@ class LoopState(StrEnum):
 
 @dataclass(frozen=True)
 class _Pending:
-    """A change on its way, and when it was decided."""
+    """Holds a change that is under way, and the time of its decision."""
 
     change: Change
     decided_s: float
@@ -53,7 +53,7 @@ class _Pending:
 
 @dataclass
 class _Operator:
-    """What the loop keeps of one operator.
+    """Holds the loop's data about one operator.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class _Operator:
 
 
 class ControlLoop:
-    """Collect, examine, decide, apply.
+    """Runs one operator graph's control loop: collects, examines, decides and applies.
 
     An engine calls `cycle` once per interval, and `applied`, `abandoned` and `slot_failed` when
     these things happen. Nothing is decided about an operator whose counters are not valid, and

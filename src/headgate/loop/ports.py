@@ -1,4 +1,4 @@
-"""What an engine gives the control loop, and what it takes from it."""
+"""Defines the ports between the control loop and an engine: counters in, decisions out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.core.assignment import Assignment
 
 
 class MetricsSource(Protocol):
-    """Where counters come from (StreamSwitch's metrics retriever)."""
+    """Supplies the counters of all operators (StreamSwitch's metrics retriever)."""
 
     def collect(self) -> Mapping[str, Sequence[Sample]]:
         """Return the samples of each operator since the last call, oldest first."""
@@ -33,7 +33,7 @@ class Actuator(Protocol):
 
 
 class DecisionJournal(Protocol):
-    """Where decisions are written down."""
+    """Records decisions."""
 
     def decided(self, observation: Observation, decision: Decision, *, acts: bool) -> None:
         """Write a decision with its inputs; `acts` is False for advice only."""

@@ -1,4 +1,4 @@
-"""The loop of PSPS over pools of replicas: monitor, analyse, plan, execute."""
+"""Runs the loop of PSPS over pools of replicas: monitor, analyse, plan, execute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headgate.control.replicas import Interval, ReplicaDecision, ReplicaPolicy
 
 
 class PoolEngine(Protocol):
-    """What runs the pools."""
+    """Runs the pools of replicas; the engine's port."""
 
     def monitor(self) -> Interval:
         """Return what happened in the interval that just ended."""

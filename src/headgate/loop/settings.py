@@ -1,4 +1,4 @@
-"""What a user asks of one operator."""
+"""Holds the settings that a user gives for one operator."""
 
 from __future__ import annotations
 

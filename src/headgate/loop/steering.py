@@ -1,4 +1,4 @@
-"""From the SLOs of a job to what the control loop holds each operator to."""
+"""Turns the SLOs of a job into the settings that the control loop uses for each operator."""
 
 from __future__ import annotations
 

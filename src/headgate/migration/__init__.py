@@ -1,10 +1,12 @@
-"""Carrying out a decision: from one assignment to another while records keep flowing.
+"""Carries a decision out: changes the assignment while records keep flowing.
 
-Belongs here: plans (which key groups move together), the protocol (events in, instructions out),
-the strategies, one file each. Does not belong here: why to move (control), doing it (engines carry
-the instructions out), any I/O, state or journal.
+Belongs here: plans (plan: the key groups that move together), the protocol (protocol, events,
+instructions, progress: events in, instructions out), the port of a strategy (strategy), the strategies,
+one file each (strategies), and the order of records at a slot with unready groups (deferral). Does not
+belong here: the reason for a move (control), carrying out instructions (an engine), any I/O, state or
+journal.
 
-An engine keeps one `protocol.Migration` per operator, gives it every event and carries out what it
-answers. Its duties are written in `instructions` and `events`; `headgate_lab.testing.migration_model`
-is an engine of 500 lines that has them all.
+An engine keeps one `protocol.Migration` per operator, gives it every event and carries out the
+instructions that it answers. The engine's duties are written in `instructions` and `events`;
+`headgate_lab.testing.migration_model` is an engine of 500 lines that has them all.
 """

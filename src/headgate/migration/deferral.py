@@ -1,4 +1,4 @@
-"""Which record a slot serves next while some of its key groups are not ready."""
+"""Chooses the record that a slot serves next while some of its key groups are not ready."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def full(capacity: int, deferred: int) -> bool:
 
 @dataclass(frozen=True)
 class Entry(Generic[R]):
-    """Something in a slot's input.
+    """Holds a record or a watermark of a slot's input.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Entry(Generic[R]):
 
 @dataclass
 class Deferral(Generic[R]):
-    """DRRS's record scheduling: ready groups first, others' records wait in a bounded buffer.
+    """Serves records of ready groups first; other records wait in a bounded buffer (DRRS's scheduling).
 
     The order within a key group never changes, and no record crosses a watermark: while a group is
     not ready its records may still come (re-routed ones), so that the slot stops at a watermark. An

@@ -1,7 +1,7 @@
-"""What an engine tells a migration.
+"""Defines the events that an engine reports to a migration.
 
-Events may be lost, late, doubled and out of order. Answers name the order they answer, so that a
-stale one is told from a fresh one; a boundary repeats all that is in force. So a lost event costs
+Events may be lost, late, doubled and out of order. An answer names the order of its instruction, so that
+a stale answer is told from a fresh one; a boundary repeats all orders in force. So a lost event costs
 time only, provided that boundaries go on.
 """
 
@@ -15,7 +15,7 @@ from headgate.core.errors import ConfigError
 
 
 class Cause(StrEnum):
-    """Who asks for a change."""
+    """Names the origin of a request for a change."""
 
     POLICY = "policy"
     HAND = "hand"
@@ -24,7 +24,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class Requested:
-    """Somebody wants another assignment.
+    """Requests another assignment.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Requested:
 
 @dataclass(frozen=True)
 class Boundary:
-    """A boundary has passed.
+    """Reports that a boundary has passed.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class CaughtUp:
-    """A prefetched group lags by at most what one batch changes."""
+    """Reports that a prefetched group lags by at most the changes of one batch."""
 
     order: int
     group: int
@@ -86,7 +86,7 @@ class CaughtUp:
 
 @dataclass(frozen=True)
 class Forwarded:
-    """What waited for a group has reached its new slot."""
+    """Reports that the records that waited for a group are at its new slot."""
 
     order: int
     group: int
@@ -94,7 +94,7 @@ class Forwarded:
 
 @dataclass(frozen=True)
 class Installed:
-    """The state of a group is newest and active on `host`."""
+    """Reports that the state of a group is newest and active on `host`."""
 
     order: int
     group: int
@@ -103,7 +103,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class Released:
-    """Nothing is left of the migration of a group."""
+    """Reports that nothing is left of the migration of a group."""
 
     order: int
     group: int
@@ -111,14 +111,14 @@ class Released:
 
 @dataclass(frozen=True)
 class Demanded:
-    """A record waits for a group whose state is not there yet; repeated while it waits."""
+    """Reports that a record waits for a group whose state is not there yet; repeated while it waits."""
 
     group: int
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A prefetch or an install could not be carried out; the others cannot fail."""
+    """Reports that a prefetch or an install could not be carried out; other instructions cannot fail."""
 
     order: int
     why: str
@@ -126,7 +126,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class HostLost:
-    """A host is gone with its memory; its slots are elsewhere.
+    """Reports that a host is gone with its memory; its slots are elsewhere.
 
     The engine itself recovers what those slots own and what was active there. The next `Boundary`
     says the same, so that this event only saves time.

@@ -1,15 +1,15 @@
-"""The six instructions that an engine carries out; with them it has every strategy.
+"""Defines the six instructions that an engine carries out; every strategy uses only these.
 
-What an engine owes:
+The duties of an engine:
 
 - An instruction may come twice, late, or not at all. Its `order` is unique; for each key group an
   engine ignores an order lower than the highest it has seen for that group, and answers a repeated
-  one again without doing it twice.
-- Holds and routes come into force at a boundary, where no slot serves. Each `Boundary` names those
-  in force. The rest is done in between and answered group by group.
-- What waits for a key group (its backlog, records and watermarks alike) stays in order.
-- A slot serves a key group only if it owns it, the group is not held, and its state is active on
-  the slot's host. Within a host state and waiting records are shared: a route moves nothing.
+  instruction again without carrying it out twice.
+- Holds and routes come into force at a boundary, where no slot serves. Each `Boundary` names the orders
+  in force. The other instructions are carried out in between and answered group by group.
+- The backlog of a key group (records and watermarks alike) stays in order.
+- A slot serves a key group only if the slot owns the group, the group is not held, and its state is
+  active on the slot's host. Within a host, state and waiting records are shared: a route moves nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Hold:
-    """From the next boundary on nobody serves `groups`; their records wait.
+    """Stops the service of `groups` from the next boundary on; their records wait.
 
     A hold ends with `Install(resume=True)` or `Release`.
     """
@@ -30,10 +30,10 @@ class Hold:
 
 @dataclass(frozen=True)
 class Route:
-    """From the next boundary on `slot` owns `groups`, and their records go to it.
+    """Gives `groups` and their records to `slot` from the next boundary on.
 
     The old slot stops at that boundary, and an install under way ends. On another host the state
-    is inactive until `Install`, and what waits at the old slot stays there until `Forward`. DRRS:
+    is inactive until `Install`, and records that wait at the old slot stay there until `Forward`. DRRS:
     the confirm barrier.
 
     Parameters
@@ -51,7 +51,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Prefetch:
-    """Bring the state of `groups` to `host` in the background, from the changelog.
+    """Brings the state of `groups` to `host` in the background, from the changelog.
 
     The owner serves on. Answer `CaughtUp` for a group when its lag is at most what one batch
     changes. DRRS: the trigger barrier.
@@ -64,7 +64,7 @@ class Prefetch:
 
 @dataclass(frozen=True)
 class Forward:
-    """Hand what waits for `groups` at slot `source` to slot `destination`, and answer `Forwarded`.
+    """Hands the records that wait for `groups` from slot `source` to `destination`; answer `Forwarded`.
 
     In order, and ahead of what `destination` has received for them itself. DRRS: re-routed records.
     """
@@ -77,7 +77,7 @@ class Forward:
 
 @dataclass(frozen=True)
 class Install:
-    """Bring the state of `groups` on `host` to the newest and make it active there.
+    """Brings the state of `groups` on `host` to the newest and makes the state active there.
 
     Answer `Installed` for each group.
 
@@ -95,7 +95,7 @@ class Install:
 
 @dataclass(frozen=True)
 class Release:
-    """End what the migration did for `groups`: holds, catch-up, copies their owner does not use.
+    """Ends the migration of `groups`: holds, catch-up, copies that the owner does not use.
 
     Answer `Released` for each group.
     """

@@ -1,4 +1,4 @@
-"""From one assignment to another: which key groups move together, and which set goes first."""
+"""Plans a change of assignment: the key groups that move together, and the order of these sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PER_HOST_MAX = 2
 
 @dataclass(frozen=True)
 class Subscale:
-    """Key groups that move together, carried out on their own (DRRS III-C).
+    """Holds key groups that move together, independently of other groups (DRRS III-C).
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Subscale:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a change of assignment asks for.
+    """Holds the old and the new assignment of a change, and computes the moves between them.
 
     Both assignments number the slots alike: a slot that gets another number counts as two, and
     its groups as moved.

@@ -1,4 +1,4 @@
-"""How far each subscale of a migration is."""
+"""Tracks the progress of each subscale of a migration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.migration.plan import Subscale
 
 
 class Phase(IntEnum):
-    """What a subscale is at; always in this order, a strategy leaves some out."""
+    """Names the phase of a subscale; the order is always this one, and a strategy may skip phases."""
 
     PENDING = 0
     HOLD = 1
@@ -25,7 +25,7 @@ class Phase(IntEnum):
 
 @dataclass
 class SubscaleProgress:
-    """One subscale under way.
+    """Tracks one subscale under way.
 
     Attributes
     ----------
@@ -60,12 +60,12 @@ class SubscaleProgress:
 
     @property
     def subscale(self) -> Subscale:
-        """What moves where."""
+        """Return the groups that move, with their source and destination."""
         return Subscale(self.groups, self.source, self.destination)
 
     @property
     def complete(self) -> bool:
-        """Whether the phase is through, and the next may be entered."""
+        """Return whether the phase is complete, so that the next may be entered."""
         return self.phase is Phase.PENDING or self.answered.issuperset(self.groups)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""The migration of one operator: events in, instructions out; no clock, no I/O.
+"""Migrates one operator: events in, instructions out; no clock, no I/O.
 
-A migration takes each subscale through its phases, one instruction at a time: the next is given
-when the last is answered by every group, so that no answer is needed twice and none can be taken
-for another. What is not answered is given again. Strategies say which sets move, through which
-phases and who may go on; they never change anything.
+A migration takes each subscale through its phases, one instruction at a time. The next instruction is
+given when every group has answered the last one, so that no answer is needed twice and no answer can be
+taken for another. An instruction without an answer is given again. Strategies name the sets that move,
+the phases, and the sets that may go on; strategies never change anything.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Migration:
 
     @property
     def running(self) -> bool:
-        """Whether a migration is under way."""
+        """Return whether a migration is under way."""
         return bool(self.subscales)
 
     def refusal(self, request: Requested) -> str | None:

@@ -1,4 +1,4 @@
-"""Strategies by name, as users and scenarios write them: ``subscale(early_route=true)``."""
+"""Makes strategies from their text, as users and scenarios write it: ``subscale(early_route=true)``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port of a strategy: which sets move, through which phases, and who may go on."""
+"""Defines the port of a strategy: the sets that move, their phases, and the sets that may go on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL_PHASES = (Phase.HOLD, Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.RELEA
 
 @dataclass(frozen=True)
 class Situation:
-    """What a strategy sees when it is asked who may go on.
+    """Holds the state of a migration that a strategy sees when it admits subscales to a phase.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Situation:
 
 
 class Strategy(Protocol):
-    """How a migration is carried out; deterministic, without state of its own.
+    """Decides how a migration is carried out; deterministic, without state of its own.
 
     ``str(strategy)`` is what `registry.strategy` reads.
     """
@@ -58,11 +58,11 @@ class Strategy(Protocol):
 
     @property
     def awaits_prefetch(self) -> bool:
-        """Whether a group is routed only after it caught up."""
+        """Return whether a group is routed only after it caught up."""
 
     @property
     def supersedable(self) -> bool:
-        """Whether another request may replace one that is under way."""
+        """Return whether another request may replace a migration under way."""
 
     def refusal(self, plan: Plan) -> str | None:
         """Return why `plan` cannot be carried out this way, or None."""

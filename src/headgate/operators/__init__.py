@@ -1,6 +1,7 @@
-"""Stateful operators on plain arrays: what a row of state means, and how it changes.
+"""Implements stateful operators on plain arrays: the meaning of a row of state, and its changes.
 
-Belongs here: the layout of keys and aggregates in rows, merging, windows as slices, late records,
-what an output mode emits. Does not belong here: where rows are kept (state), who runs which key group
-(core.assignment), anything of Spark (engines).
+Belongs here: the spec of an operator (spec), the layout of keys and aggregates in rows (layout, codec,
+leaves), merging, windows as slices, sessions, joins (join), processors (processor, process), late records
+and the output of each output mode (serve). Does not belong here: the place where rows are kept (state),
+the owner of a key group (`headgate.core.assignment`), anything of Spark (spark).
 """

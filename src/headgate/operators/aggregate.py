@@ -1,4 +1,4 @@
-"""A keyed aggregate over one key group's table: merge what arrives, emit what is due.
+"""Runs a keyed aggregate over one key group's table: merges arriving records, emits due results.
 
 References
 ----------
@@ -53,7 +53,7 @@ _BLOCKS_FROM_SLICES = 16
 
 @dataclass(frozen=True)
 class GroupResults:
-    """What a step emits for one key group, still as words.
+    """Holds the output of a step for one key group, still as words.
 
     Attributes
     ----------
@@ -212,17 +212,17 @@ class AggregateOperator(Operator):
 
     @property
     def shows_all(self) -> bool:
-        """Whether every key group puts out all that it has in every step: in complete mode."""
+        """Return whether every key group emits all its results in every step: in complete mode."""
         return self.spec.mode is OutputMode.COMPLETE
 
     @property
     def expires(self) -> bool:
-        """Whether records can be late and rows are removed once the watermark has passed them."""
+        """Return whether records can be late and rows are removed once the watermark has passed them."""
         return self._expiring() is not None
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a window's result is put out when the watermark has passed it."""
+        """Return whether a window's result is emitted when the watermark has passed the window."""
         return self.spec.results_after_us is not None
 
     def late(self, slices: I64, watermark_us: int | I64) -> npt.NDArray[np.bool_]:

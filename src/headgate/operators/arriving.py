@@ -1,4 +1,4 @@
-"""Arriving records of an aggregate as words."""
+"""Encodes arriving records of an aggregate as words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.state.ports import I64, Table
 
 @dataclass(frozen=True)
 class KeptRows:
-    """What of arriving records is kept in one collection, in serving order.
+    """Holds the values of arriving records for one collection, in serving order.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""From what an operator is to the object that runs it."""
+"""Makes the object that runs an operator from the operator's spec."""
 
 from __future__ import annotations
 

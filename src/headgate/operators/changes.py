@@ -1,4 +1,4 @@
-"""From what a call changed to the rows of a table that are written or removed.
+"""Turns the changes of a processor's call into the rows of a table that are written or removed.
 
 Everything here is of all keys of a call at once; `Writes.of` is ascending, so that a key group's part is
 a slice.
@@ -53,7 +53,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Writes:
-    """What happens to the entries of one variable.
+    """Holds the changes of one variable's entries.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a slot counts for the control loop: arrivals and completions, by time slot and key group.
+"""Counts a slot's arrivals and completions for the control loop, by time slot and key group.
 
 Time slot m is ``((m - 1) delta, m delta]`` since the Unix epoch, so that slots of all hosts count alike.
 """
@@ -22,7 +22,7 @@ _DENSE_CELLS = 1 << 20
 
 @dataclass(frozen=True)
 class Binned:
-    """Records by time slot and key group; one entry per pair that has any.
+    """Holds counts of records by time slot and key group; one entry per pair that has any.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Binned:
 
 @dataclass(frozen=True)
 class Counts:
-    """What one execution of a slot task counted.
+    """Holds the counts of one execution of a slot task.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ def tick_of(at_ms: float, delta_ms: float) -> int:
 
 @dataclass(frozen=True)
 class Arrived:
-    """Rows as groups of records that arrived together.
+    """Holds rows as groups of records that arrived together.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The first record of each key, and nothing of the others.
+"""Emits the first record of each key, and drops the others.
 
 A row is ``[meta | key nulls, key words ... | watermark at which the key is forgotten]``; the records
 themselves pass by and are never kept.
@@ -64,7 +64,7 @@ class DeduplicateSpec(OperatorSpec):
 
 @dataclass(frozen=True)
 class KeyLayout:
-    """Where the leaves of a key lie.
+    """Maps the leaves of a key to the words of a row.
 
     Attributes
     ----------

@@ -1,15 +1,14 @@
-"""Where a processor's entries lie in the tables of key groups, and how those of given keys are found.
+"""Lays a processor's entries out in the tables of key groups, and finds the entries of given keys.
 
 A row is ``[meta | key nulls, key words ..., variable, number | nulls, numbers ..., texts ...]``. The
-entries of a key and variable are numbered without gaps, so they are found by looking up rows, whatever
-else the table holds. How many there are stands in the key's *head*, variable -1, number 0, which has two
-words per list or map: the first number and how many follow. A value is number 0 and needs no head. A
-list's entries are in the order of their numbers; in a map the last entry takes the number of one that
-goes.
+entries of a key and variable are numbered without gaps, so a lookup of rows finds them, whatever else the
+table holds. The key's *head* (variable -1, number 0) holds the number of entries: two words per list or
+map, the first number and the count. A value is number 0 and needs no head. A list's entries are in the
+order of their numbers; in a map the last entry takes the number of an entry that is removed.
 
 All variables share the words of a row: numbers first, then texts, which are interned, so that the words
-that hold texts are the same in every row. An entry with a time to live keeps when it ends as a number
-of its own, after its columns.
+that hold texts are the same in every row. An entry with a time to live keeps its end as a number of its
+own, after its columns.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ _NO_TEXTS = codec.Strings(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint
 
 @dataclass(frozen=True)
 class EntryLayout:
-    """Where everything lies in a row.
+    """Maps the parts of an entry to the words of a row.
 
     Attributes
     ----------
@@ -194,7 +193,7 @@ def _places(leaves: Sequence[Leaf], first: int, texts_from: int) -> tuple[int, .
 
 @dataclass(frozen=True)
 class Found:
-    """The entries of some keys of one table.
+    """Holds the entries of some keys of one table.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What is said of a failure of a user's own code: where, and nothing of what a record holds."""
+"""Reports a failure of a user's own code: the place of the failure, and no content of a record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators whose step is one key group after the other: bring it, serve its rows, remove, commit."""
+"""Runs an operator one key group after the other: brings it, serves its rows, removes, commits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Share:
-    """What of a step's rows is one key group's: those from `start` to before `stop`."""
+    """Holds one key group's part of a step's rows: those from `start` to before `stop`."""
 
     group: int
     start: int
@@ -53,7 +53,7 @@ class Groupwise(Operator, Protocol):
 
     @property
     def expires(self) -> bool:
-        """Whether records can be late."""
+        """Return whether records can be late."""
         return self.time is not None and self.time.expires
 
     def late(self, times_us: I64, watermark_us: int | I64) -> npt.NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""What came of each input of an operator in one step, and what became of it."""
+"""Counts the records of each input of an operator in one step: arrived, late and served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aggregates over values that are kept themselves, until somebody asks what they come to.
+"""Runs aggregates over values that are kept one by one, until a result is read.
 
 Most aggregates have a small buffer that stands for all their records. Some have none that two slots, or a
 Python worker, could merge: what Spark serialises only it can read, and ``DISTINCT`` needs to know what

@@ -1,10 +1,10 @@
-"""Where each leaf of an `AggregateSpec` lies in a row, as arrays for the kernels.
+"""Maps each leaf of an `AggregateSpec` to the words of a row, as arrays for the kernels.
 
 A row is ``[meta | key nulls, key words ..., slice start | value nulls, value words ...]``; nulls are as
-many words as their bits need (`codec.null_at`). Where
-values of records are kept themselves (`AggregateSpec.kept`) each has a row of its own: its key goes on
-with a tag (0 for the aggregates' own row, else which of the collections it belongs to), the place of its
-record where that counts, and the words of the values; its last value word says how many are alike.
+many words as their bits need (`codec.null_at`). Where values of records are kept themselves
+(`AggregateSpec.kept`), each value has a row of its own. The key of such a row continues with a tag (0 for
+the aggregates' own row, else the number of the value's collection), the place of the record where the
+order counts, and the words of the value; its last value word is the number of equal values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Positions of all leaves.
+    """Holds the positions of all leaves.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ def _set_null(nulls: list[int], leaf: int) -> None:
 
 
 def _starts_at_zero(op: Op, leaf_index: int) -> bool:
-    """Whether a fresh buffer's leaf is 0 instead of null."""
+    """Return whether a fresh buffer's leaf is 0 instead of null."""
     return (
         op in (Op.COUNT, Op.REGISTERS)
         or (op is Op.SUM_DECIMAL and leaf_index == 1)

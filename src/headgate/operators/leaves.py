@@ -1,4 +1,4 @@
-"""Columns of any type as leaves of a row, and back: what a processor's state is made of."""
+"""Converts columns of any type to leaves of a row, and back; a processor's state consists of leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The distinct rows of a matrix of words, and which others are among them."""
+"""Numbers the distinct rows of a matrix of words, and finds other rows among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a slot's step asks of an operator, whichever its kind."""
+"""Defines the port of an operator: the methods that a slot's step calls, whatever its kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class Layout(Protocol):
-    """What the layouts of all operators have in common."""
+    """Gives every layout of an operator its common attribute."""
 
     @property
     def table(self) -> TableLayout:
@@ -48,16 +48,16 @@ class Operator(Protocol):
     @property
     @abstractmethod
     def expires(self) -> bool:
-        """Whether records can be late."""
+        """Return whether records can be late."""
 
     @property
     def shared(self) -> bool:
-        """Whether every slot gets every row, and each key group all of its slot's rows."""
+        """Return whether every slot gets every row, and each key group all of its slot's rows."""
         return False
 
     @property
     def inputs(self) -> int:
-        """How many inputs it has."""
+        """Return the number of inputs."""
         return 1
 
     @property
@@ -67,12 +67,12 @@ class Operator(Protocol):
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a result is put out when its time is over, under the name `TIME`."""
+        """Return whether a result is emitted when its time is over, under the name `TIME`."""
         return False
 
     @property
     def shows_all(self) -> bool:
-        """Whether every key group puts out all that it has in every step, held or not."""
+        """Return whether every key group emits all its results in every step, held or not."""
         return False
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""O+ as data: window advance and size, inputs, keys, window type, schema, and three functions.
+"""Describes O+ as data: window advance and size, inputs, keys, window type, schema, three functions.
 
 Event time is an integer in the operator's own unit (STRETCH's delta is 1); on Spark it is microseconds.
 """
@@ -24,7 +24,7 @@ NO_WATERMARK = -(2**63)
 
 
 class WindowType(Enum):
-    """How the window instances of a key are kept."""
+    """Names the way in which the window instances of a key are kept."""
 
     SINGLE = "single"
     """One per key, moved forward; records enter and leave it. Needs records in time order."""

@@ -1,4 +1,4 @@
-"""Records that pass by an operator unchanged, so that what reads them finds them like any other's."""
+"""Passes records by an operator unchanged, so that its readers find them like any operator's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A processor over the key groups of one slot: its rounds of calls, and its state in their tables.
+"""Runs a processor over the key groups of one slot: its rounds of calls, and its state in tables.
 
 A step has up to three rounds: the initial state (first step only), the arriving rows, the timers that
 have fired. In each, the entries of the keys concerned are looked up, the processor is called once with
@@ -118,7 +118,7 @@ class ProcessorOperator(Operator):
 
     @property
     def expires(self) -> bool:
-        """Whether records can be late."""
+        """Return whether records can be late."""
         return self.spec.filters
 
     def input_schema(self) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""A user's own stateful logic over many keys at a time: what it declares, is given and gives back.
+"""Defines a user's own stateful logic over many keys: its declaration, its input and its output.
 
 State is *entries*: rows, each of one key. A variable with entry columns holds any number of entries per
 key, told apart by those columns (a map); an ordered one a list of them; one with neither holds one entry
@@ -24,7 +24,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class TimeMode(IntEnum):
-    """What a processor's timers wait for, as in Spark."""
+    """Names the time that a processor's timers wait for, as in Spark."""
 
     NONE = 0
     PROCESSING = 1
@@ -96,7 +96,7 @@ class Variable:
 
     @property
     def single(self) -> bool:
-        """Whether a key has one entry at the most."""
+        """Return whether a key has at most one entry."""
         return not self.ordered and len(self.entry) == 0
 
     @property
@@ -111,7 +111,7 @@ TIMERS = Variable("", pa.schema([("at_ms", pa.int64())]), pa.schema([]))
 
 @dataclass
 class VariableChanges:
-    """What a call does to one variable; removals come first, later puts win over earlier ones.
+    """Collects a call's changes to one variable; removals come first, later puts win over earlier ones.
 
     Attributes
     ----------
@@ -248,7 +248,7 @@ def _at(at_ms: I64) -> pa.RecordBatch:
 
 
 class Processor(Protocol):
-    """What a processor declares and does; `hg.ArrowProcessor` is its form for users of Spark."""
+    """Declares and runs a user's logic; `hg.ArrowProcessor` is its form for users of Spark."""
 
     keys: pa.Schema
     """Columns that the stream is grouped by, in that order, as the processor wants them."""
@@ -329,7 +329,7 @@ class ProcessorSpec(OperatorSpec):
 
     @property
     def label(self) -> str:
-        """What messages call the processor."""
+        """Return the name of the processor in messages."""
         return self.name or type(self.processor).__name__
 
     @property
@@ -346,7 +346,7 @@ class ProcessorSpec(OperatorSpec):
 
     @property
     def by_clock(self) -> bool:
-        """Whether what is due is due by the batch's time stamp, not by the watermark."""
+        """Return whether entries fall due by the batch's time stamp, not by the watermark."""
         return self.time_mode is TimeMode.PROCESSING
 
     def to_json(self) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""Merging buffers by expressions: what Catalyst says of an aggregate, run on whole columns of words.
+"""Merges buffers by Catalyst's expressions for an aggregate, on whole columns of words.
 
-A declarative aggregate of Catalyst says how two of its buffers become one: an expression for each leaf,
-over those of the left and the right buffer. Such an expression is a nested tuple here,
-``("add", x, y)``, and is computed for all rows at once. The buffers of one row are merged two by two,
-neighbours first, so n of them take log n turns and keep their order.
+A declarative aggregate of Catalyst merges two of its buffers by an expression for each leaf, over the
+leaves of the left and the right buffer. Such an expression is a nested tuple here, ``("add", x, y)``, and
+is computed for all rows at once. The buffers of one row are merged two by two, neighbours first, so n of
+them take log n turns and keep their order.
 
-Null is as in SQL: of a sum with null in it null comes, an ``if`` whose condition is null takes the other
-way. A value is a pair (array, mask of nulls).
+Null is as in SQL: a sum with null in it is null, and an ``if`` whose condition is null takes the other
+branch. A value is a pair (array, mask of nulls).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOGIC = ("and", "or", "not")
 
 @dataclass(frozen=True)
 class Leaves:
-    """Where the leaves of one aggregate lie in rows of values: rows of `RowLayout.leaves`."""
+    """Merges rows by the leaves of one aggregate; `leaves` are rows of `RowLayout.leaves`."""
 
     program: Program
     leaves: I64

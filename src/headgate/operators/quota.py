@@ -1,4 +1,4 @@
-"""How many records a slot serves in a step, and whose."""
+"""Computes the number of records that a slot serves in a step, and the share of each queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which a key's rows reach a processor."""
+"""Orders the rows of a key for a processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One slot's work in one step: late records out, backlog first, quota, merge, emit, change log.
+"""Does one slot's work in one step: late records out, backlog first, quota, merge, emit, change log.
 
 Free of any engine: an engine brings the arriving records as an Arrow table and a `Request`, and takes
 a `Served` back. What is served is decided by the request alone, never by the clock, so that a retry

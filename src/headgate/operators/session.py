@@ -1,4 +1,4 @@
-"""Session windows: records of a key that follow one another within a gap are one window.
+"""Runs session windows: records of a key that follow one another within a gap are one window.
 
 A row is that of an aggregate whose time is the session's start and whose first value is its end. A
 record is a session of its own, ``[t, t + gap)``; sessions of a key that touch become one.

@@ -1,4 +1,4 @@
-"""The shape of a keyed, windowed aggregate, free of any engine.
+"""Describes a keyed, windowed aggregate, free of any engine.
 
 An engine turns its own query into an `AggregateSpec`; everything in this package follows from it. All
 values are one of four kinds, so that a row is a few int64 words:
@@ -38,7 +38,7 @@ MAX_KEPT = 63
 
 
 class Kind(IntEnum):
-    """How a leaf is stored and compared."""
+    """Names the storage and the order of a leaf."""
 
     INTEGER = 0
     FLOAT = 1
@@ -48,7 +48,7 @@ class Kind(IntEnum):
 
 
 class Op(IntEnum):
-    """How an incoming buffer is merged into the one that is there.
+    """Names the way in which an incoming buffer is merged into the stored buffer.
 
     The buffers are those of Spark's own partial aggregation, so a record and a partial aggregate are
     merged alike.
@@ -81,7 +81,7 @@ class Op(IntEnum):
 
 
 class OutputMode(IntEnum):
-    """What a step emits, as in Spark."""
+    """Names the results that a step emits, as in Spark."""
 
     APPEND = 0
     UPDATE = 1
@@ -116,7 +116,7 @@ Expression = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Program:
-    """How two buffers of one aggregate become one, where no kernel knows it.
+    """Holds the expressions that merge two buffers of one aggregate that no kernel can merge.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class Aggregate:
 
 
 class Keep(IntEnum):
-    """How many of the values that are alike are kept."""
+    """Names the number of equal values that are kept."""
 
     LIST = 0
     """Each, in the order in which its record came."""
@@ -239,21 +239,21 @@ class TimeKey:
 
 
 class OperatorSpec:
-    """What an operator is, whichever its kind; what only some kinds have is as others have it."""
+    """Describes an operator of any kind; a property that some kinds lack has its usual value here."""
 
     @property
     def shared(self) -> bool:
-        """Whether every slot sees every record."""
+        """Return whether every slot sees every record."""
         return False
 
     @property
     def holds_us(self) -> int | None:
-        """How much older than its watermark what comes out may be, as `JoinSpec` has it."""
+        """Return the most that output may be older than the watermark, as `JoinSpec` has it."""
         return 0
 
     @property
     def by_clock(self) -> bool:
-        """Whether what is due is due by the batch's time stamp, not by the watermark."""
+        """Return whether entries fall due by the batch's time stamp, not by the watermark."""
         return False
 
     @property

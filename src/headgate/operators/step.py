@@ -1,4 +1,4 @@
-"""What a slot is asked in one step, what it answers, and what its operator does the step through."""
+"""Defines `Request`, `Served` and `SlotStep`: input, result and context of a slot's work in one step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ were counted as served when they were merged."""
 
 @dataclass(frozen=True)
 class GroupState:
-    """Where a key group stands before the step.
+    """Holds the state of a key group before the step.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class GroupState:
 
 @dataclass(frozen=True)
 class Request:
-    """What the driver asks of one slot in one step.
+    """Holds the driver's request to one slot in one step.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Request:
 
 @dataclass(frozen=True)
 class GroupDone:
-    """Where a key group stands after the step; only groups that changed are reported.
+    """Holds the state of a key group after the step; only groups that changed are reported.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class GroupDone:
 
 @dataclass(frozen=True)
 class InputCounts:
-    """What came of one input of an operator; a join has two, the left one first.
+    """Holds the counts of one input of an operator; a join has two inputs, the left one first.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class InputCounts:
 
 @dataclass
 class Served:
-    """What a slot did in a step.
+    """Holds the result of a slot's work in a step.
 
     Attributes
     ----------
@@ -212,7 +212,7 @@ class Served:
 
 @dataclass(frozen=True)
 class SlotStep:
-    """What an operator does its step through: tables of key groups, and what is written down of them."""
+    """Gives an operator its context in a step: the tables of key groups, and the log of their changes."""
 
     store: Store
     request: Request

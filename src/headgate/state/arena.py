@@ -1,9 +1,9 @@
-"""Tables in memory-mapped files that every process of a host can reach.
+"""Keeps tables in memory-mapped files that every process of a host can reach.
 
-A file is never repaired and never taken from somebody: locked, dirty, of a foreign token or
-damaged, it is left alone, and a new file is built from the changelog and renamed over it. Whoever
-still writes to the old one (a paused attempt, a worker Spark has given up) writes to an inode
-nobody else will read.
+A file is never repaired and never taken from another process. A file that is locked, dirty, damaged or of
+a foreign token is left alone; a new file is built from the changelog and renamed over it. A process that
+still writes to the old file (a paused attempt, a worker that Spark has given up) writes to an inode that
+no other process will read.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 
 class ArenaStore(Store):
-    """One operator's tables on this host, in files.
+    """Keeps one operator's tables on this host in files.
 
     Parameters
     ----------

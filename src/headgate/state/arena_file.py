@@ -1,4 +1,4 @@
-"""One key group's file: its lock, its mapping, its undo file; and those this process has open."""
+"""Opens, locks, maps and replaces the file of one key group; remembers the files that are open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a manifest on a store says of Spark's own log; written by `headgate.spark.step.carried`."""
+"""Reads the files of Spark's own log in a manifest; `headgate.spark.step.carried` writes them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Many sections of one slot task as one blob: two Arrow IPC streams, one after the other.
+"""Packs many sections of one slot task into one blob: two Arrow IPC streams, one after the other.
 
 The first stream holds the rows of all key groups, a column per word, each in the narrowest integers
-that hold it; the second the bytes of their new strings. Which rows are whose stands in `SectionRef`s,
-kept in the manifest, so that 128 groups cost no more Arrow objects than one. Nothing in a blob is ever
-executed.
+that hold it; the second stream holds the bytes of their new strings. `SectionRef`s in the manifest say
+which rows belong to which group, so that 128 groups cost no more Arrow objects than one. Nothing in a
+blob is ever executed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WIDTHS = (np.int8, np.int16, np.int32, np.int64)
 
 @dataclass(frozen=True)
 class SectionRef:
-    """Where in its blob a section lies.
+    """Locates a section in its blob.
 
     Parameters
     ----------

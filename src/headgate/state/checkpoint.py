@@ -1,14 +1,14 @@
-"""A checkpoint: the files from which a job starts again, and the chains of sections in them.
+"""Reads and writes a checkpoint: the files from which a job starts again, and the chains of sections.
 
 ::
 
-    <path>/headgate/identity.json     whose checkpoint this is
-    <path>/headgate/meaning.json      what its state means, where an earlier release began it
-                    intents/          what a step is about to do
-                    manifests/        what a step did: the commit point
+    <path>/headgate/identity.json     the job that the checkpoint belongs to
+    <path>/headgate/meaning.json      the meaning of its state, where an earlier release began it
+                    intents/          the plan of a step, before it
+                    manifests/        the result of a step: the commit point
                     changelog/ output/ backlog/ late/    files that manifests name
 
-Nothing is found by listing but the newest manifest; what no manifest names is garbage.
+Only the newest manifest is found by listing; a file that no manifest names is garbage.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ large file of the past."""
 
 
 class Checkpoint:
-    """The checkpoint at a path. Making one reads and writes nothing: executors make their own.
+    """Reads and writes the checkpoint at a path; making one touches no file: executors make their own.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class Checkpoint:
 
     @property
     def root(self) -> Path:
-        """What of the checkpoint is headgate's, where that is a directory; beside Spark's log else."""
+        """Return headgate's directory: inside the checkpoint, or beside Spark's log on a store."""
         return self.path / "headgate"
 
     # Opening.

@@ -1,15 +1,16 @@
-"""Control files of a checkpoint: what somebody asks of a running query, and what became of it.
+"""Reads and writes the control files of a checkpoint: requests to a running query, and the answers.
 
 ::
 
-    <checkpoint>/headgate/control/<id>.json    asked for; the driver reads it at its next batch
+    <checkpoint>/headgate/control/<id>.json    a request; the driver reads it at its next batch
                                   <id>.done    carried out or refused; the request is gone then
                                   frozen       assignments may not change; survives a restart
                                   held         policies may not change the number of slots; likewise
                                   *.damaged    could not be read, and was set aside
 
-A request is there whole or not at all. Who may write to the checkpoint may ask; nothing in a request
-is code, and what cannot be read or makes no sense is refused and set aside: it never ends a query.
+A request is there whole or not at all. A user who may write to the checkpoint may make requests. Nothing
+in a request is code. A request that cannot be read or makes no sense is refused and set aside: it never
+ends a query.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _TEXT_MAX = 500
 
 @dataclass(frozen=True)
 class Command:
-    """What somebody asks of a query.
+    """Holds a user's request to a query.
 
     Attributes
     ----------

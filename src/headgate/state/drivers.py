@@ -1,4 +1,4 @@
-"""Which driver is at work: written into each manifest, so that who loses a race learns who won it."""
+"""Names the driver's process in each manifest, so that a driver that loses a race can name the winner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read and write files of a checkpoint so that a crash or a symbolic link does no harm."""
+"""Reads and writes files of a checkpoint so that a crash or a symbolic link does no harm."""
 
 from __future__ import annotations
 

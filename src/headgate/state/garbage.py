@@ -1,4 +1,4 @@
-"""Which files of a checkpoint no restart can need."""
+"""Removes the files of a checkpoint that no restart can need."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Files of a checkpoint on HDFS, by a client that needs no JVM, in drivers and workers alike.
+"""Reads and writes files of a checkpoint on HDFS, by a client without a JVM, in drivers and workers.
 
-A file is written under a name of its own and renamed, which the name node does at once or not at all, and
-over nothing where that is asked for: the commit. A request may be carried out though its answer is lost;
-who is refused therefore looks whether that was his own write, as on an object store.
+A file is written under a name of its own and renamed. The name node renames at once or not at all, and on
+request never over an existing file: the commit. A request may be carried out though its answer is lost. A
+writer that is refused therefore looks whether the existing file is its own write, as on an object store.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class HdfsFiles(RemoteFiles):
 
     @cached_property
     def _new_file(self) -> Any:
-        """How files are created: by their owner alone, over nothing, with their directories."""
+        """Return the options of a new file: owner only, no overwriting, directories made as needed."""
         return _library().WriteOptions(permission=_OWNERS, overwrite=False, create_parent=True)
 
     def check(self) -> None:
@@ -344,7 +344,7 @@ class HdfsFiles(RemoteFiles):
 
 
 class _Passing(Exception):
-    """What may go well later, or has been carried out though nobody said so."""
+    """Reports a failure that may pass, or a request that may have been carried out without an answer."""
 
     def __init__(self, meant: CheckpointError) -> None:
         super().__init__(str(meant))

@@ -1,4 +1,4 @@
-"""The first 512 bytes of a table, and the places of what follows them.
+"""Reads and writes the first 512 bytes of a table, and computes the places of the following parts.
 
 ::
 
@@ -44,7 +44,7 @@ _LARGEST = 1 << 40
 
 @dataclass(frozen=True)
 class Geometry:
-    """How large each part of a table is.
+    """Holds the size of each part of a table.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Tables in this process's own memory: the reference that every other store is compared with."""
+"""Keeps tables in this process's own memory: the reference that every other store is compared with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.state.table import BufferTable, initial_bytes
 
 
 class HeapMemory:
-    """NumPy buffers.
+    """Supplies NumPy buffers for a table.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class HeapMemory:
 
 
 class HeapStore(Store):
-    """One operator's tables in process memory.
+    """Keeps one operator's tables in process memory.
 
     Parameters
     ----------

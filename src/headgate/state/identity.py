@@ -1,8 +1,8 @@
-"""Whether a checkpoint belongs to a query: what of it must never change.
+"""Checks that a checkpoint belongs to a query: compares what must never change.
 
-A query says of each operator how its state lies (its *layout*), and what the state means, as texts in the
-user's words (its *meaning*). Both must be the checkpoint's. A checkpoint of an earlier release has no
-meaning; it is compared by its layouts, and takes the meaning of the query that goes on.
+A query names for each operator the layout of its state, and the meaning of the state as texts in the
+user's words. Both must be the checkpoint's. A checkpoint of an earlier release has no meaning; it is
+compared by its layouts, and takes the meaning of the query that goes on.
 """
 
 from __future__ import annotations

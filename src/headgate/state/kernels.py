@@ -1,4 +1,4 @@
-"""Open addressing and string interning, as plain functions on arrays.
+"""Finds rows by open addressing and interns strings, as plain functions on arrays.
 
 A table is ``rows: int64[capacity, width]``, capacity a power of two, linear probing. Word 0 of a
 row, `meta`, is 0 in a row never used; otherwise it is ``2 * stamp + alive``, where `stamp` is the

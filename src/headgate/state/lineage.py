@@ -1,4 +1,4 @@
-"""Bring a table from the token it bears to the one that is wanted."""
+"""Brings a table from its own token to the token that is wanted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest of a step: all that a restart needs to know, in one file, there or not there."""
+"""Encodes the manifest of a step: all that a restart needs to know, in one file, there or not there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REF_FIELDS = tuple(entry.name for entry in fields(SectionRef))
 
 @dataclass(frozen=True)
 class SectionEntry:
-    """A group's section of this step.
+    """Holds a group's section of this step.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class SectionEntry:
 
 @dataclass(frozen=True)
 class BlobEntry:
-    """A changelog blob: in a file of ``changelog/``, or inline in the manifest.
+    """Locates a changelog blob: in a file of ``changelog/``, or inline in the manifest.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class BlobEntry:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """Another file this step needs.
+    """Names another file that this step needs.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Heads:
-    """The newest state of each key group of one operator.
+    """Holds the newest state of each key group of one operator.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What one step committed. The module `docs/format.md` describes the file.
+    """Holds the result that one step committed; `docs/format.md` describes the file.
 
     Parameters
     ----------

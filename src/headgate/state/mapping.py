@@ -1,4 +1,4 @@
-"""Map files into memory without keeping a descriptor.
+"""Maps files into memory without keeping a descriptor.
 
 `mmap.mmap` keeps a duplicate descriptor for as long as it lives: with two files for each of 128 key
 groups of each operator a worker would pass the usual limit of 1,024. Hence the system call itself.

@@ -1,7 +1,8 @@
-"""Files of a checkpoint on an object store: S3, Google, Azure and what speaks as they do.
+"""Reads and writes files of a checkpoint on an object store: S3, Google, Azure and compatible stores.
 
-A request may be answered twice, late, or not at all. Writing is therefore told by what lies there: who is
-refused because something is there already looks whether that is what he was writing.
+A request may be answered twice, late, or not at all. The object that exists therefore decides whether a
+write succeeded: a writer that is refused because an object exists looks whether the object is its own
+write.
 """
 
 from __future__ import annotations

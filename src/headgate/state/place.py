@@ -1,7 +1,7 @@
-"""Where a checkpoint's files lie: the port that all of them go through, and its POSIX form.
+"""Defines the port for the files of a checkpoint, and its POSIX form.
 
-Nothing is found by listing but the newest manifest, what somebody asks of a query, and garbage; the
-commit is `Files.put_new`, which of two writers lets one through.
+Listing finds only the newest manifest, requests to a query, and garbage. The commit is `Files.put_new`,
+which of two writers lets one through.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from headgate.state.traffic import Traffic
 
 
 class Files(Protocol):
-    """The files below one place. A name is ``directory/name``, or ``name`` for one beside them."""
+    """Reads and writes the files below one place, by ``directory/name`` or, at the top, by ``name``."""
 
     @property
     def shared(self) -> bool:
-        """Whether every host sees them by the network alone, so that no lock of a host guards them."""
+        """Return whether hosts share the files by the network alone, so that no lock guards them."""
 
     def at(self, name: str) -> str:
         """Return where a file lies, as people write it."""
@@ -126,7 +126,7 @@ class Files(Protocol):
 
 
 class PosixFiles:
-    """Files in a directory that driver and executors open themselves.
+    """Reads and writes files in a directory that driver and executors open themselves.
 
     Parameters
     ----------

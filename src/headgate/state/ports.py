@@ -1,11 +1,11 @@
-"""What the state layer promises, and the data it exchanges.
+"""Defines the ports of the state layer, and the data that it exchanges.
 
-A key group's state is a table of fixed-width rows of int64 words, plus the strings those words
-name. The meaning of a word is the operator's business; here a row is
+A key group's state is a table of fixed-width rows of int64 words, plus the strings that those words
+name. An operator defines the meaning of a word; here a row is
 
 ``[meta, key words ..., value words ...]``
 
-where `meta` is 0 in a free row and owned by the table in a used one.
+where `meta` is 0 in a free row and owned by the table in a used row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EMPTY_TOKEN = "0" * 32
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The shape of a row.
+    """Holds the shape of a row.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class TableLayout:
 
 @dataclass(frozen=True)
 class Section:
-    """What one step changed in one key group, or (``full``) all that it holds.
+    """Holds the changes of one step in one key group, or (``full``) its whole state.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ if `token` is not on the way, it starts with a full section (or is the whole his
 
 
 class Table(Protocol):
-    """One key group's rows and strings, held exclusively between `acquire` and `release`.
+    """Holds one key group's rows and strings, exclusively between `acquire` and `release`.
 
     Row indices are valid until the next `upsert`, which may enlarge the table.
     """
@@ -94,7 +94,7 @@ class Table(Protocol):
 
     @property
     def live_count(self) -> int:
-        """How many rows are there."""
+        """Return the number of live rows."""
 
     def begin(self) -> None:
         """Start a step: forget the last step's undo, remember pre-images from here on."""
@@ -134,7 +134,7 @@ class Table(Protocol):
 
 
 class Store(Protocol):
-    """Tables of one operator on one host."""
+    """Supplies the tables of one operator on one host."""
 
     def acquire(self, group: int, token: str, chain: Chain) -> Table:
         """Return the group's table at `token`, held by this caller alone.

@@ -1,4 +1,4 @@
-"""What was read last, kept as long as there is room for it."""
+"""Caches values that were read lately, up to a number of bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 class Recent(Generic[Value]):
-    """What was read last, up to a number of bytes; safe to use from several threads."""
+    """Caches values that were read lately, up to a number of bytes; safe to use from several threads."""
 
     def __init__(self, byte_limit: int) -> None:
         self._limit = byte_limit
@@ -23,7 +23,7 @@ class Recent(Generic[Value]):
 
     @property
     def byte_count(self) -> int:
-        """What is kept, as `put` was told."""
+        """Return the bytes of the cached values, as `put` was told."""
         return self._bytes
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""What files of a checkpoint on other machines have in common, whichever client reaches them."""
+"""Implements the part of a checkpoint's remote files that all clients (HDFS, object stores) share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def panics_told(where: str, act: str) -> Iterator[None]:
 
 
 class RemoteFiles(ABC):
-    """Files below a place that all hosts reach; safe to use from several threads.
+    """Reads and writes files below a place that all hosts reach; safe to use from several threads.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Room for files of state: given before they are mapped, or refused in one sentence."""
+"""Allocates room for files of state before they are mapped, or refuses in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directories for arenas: whose they are, which are in use, which may go."""
+"""Makes, locks and removes the directories of runs, which hold arenas and spilled state."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def in_memory(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """A run directory, in use for as long as this object is not closed.
+    """Holds a run directory, in use until this object is closed.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class RunDirectory:
 
     @property
     def ended(self) -> bool:
-        """Whether its driver has said that it is over, or it is gone."""
+        """Return whether the driver has ended the run, or the directory is gone."""
         return (self.path / _ENDED).exists() or not self.path.exists()
 
     def close(self, *, remove: bool = True) -> None:

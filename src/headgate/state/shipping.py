@@ -1,7 +1,7 @@
-"""A journal on an object store: written on the driver's disk, and taken there in pieces.
+"""Copies a journal to and from an object store, in pieces; the driver writes it on its own disk.
 
-An object cannot be appended to. The newest piece is written anew as the journal grows, until it is large
-enough for the next one to begin; a piece belongs to the driver that began it.
+An object cannot be appended to. The newest piece is written anew as the journal grows, until the piece is
+large enough and the next one begins. A piece belongs to the driver that began it.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def resumed(files: Files, path: Path) -> JournalShipper:
 
 
 class JournalCopy:
-    """A copy on this disk of a journal that lies on a store; grows with each `refresh`.
+    """Copies a journal that lies on a store to this disk; grows with each `refresh`.
 
     Parameters
     ----------

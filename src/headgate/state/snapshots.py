@@ -1,4 +1,4 @@
-"""When a key group writes a full section: how often, and which ones in a step."""
+"""Schedules the full sections of key groups: their interval, and the groups of each step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was read of a checkpoint and will be read again soon, on the local disk instead of in memory."""
+"""Keeps bytes that were read and will be read again soon on the local disk instead of in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ memory, and stop who has many. Chosen."""
 
 
 class Spool:
-    """Bytes in one file without a name: they take no memory of the process, and few descriptors.
+    """Keeps bytes in one file without a name: they take no memory of the process, and few descriptors.
 
     Safe to use from several threads.
     """

@@ -1,9 +1,9 @@
-"""What every call to a checkpoint's store passes: a farther one's cost, and a guard after forks.
+"""Records or delays every call to a checkpoint's store, and refuses calls after a fork.
 
-The first is for benchmarks, and nothing of it acts by itself. With ``HEADGATE_STORE_DELAY`` (a duration
+Recording and delaying are for benchmarks, and off by default. With ``HEADGATE_STORE_DELAY`` (a duration
 such as ``50 ms``) every call to the checkpoint's store takes that much longer; with
-``HEADGATE_STORE_TRACE`` (a path) each call is noted there, one line of JSON each. Spark's own logs are
-written by the JVM and know neither.
+``HEADGATE_STORE_TRACE`` (a path) each call is noted there, one line of JSON each. Neither affects Spark's
+own logs, which the JVM writes.
 """
 
 from __future__ import annotations

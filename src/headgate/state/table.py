@@ -1,4 +1,4 @@
-"""One key group's table over one flat buffer, whoever owns the buffer."""
+"""Implements one key group's table over one flat buffer, for any owner of the buffer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SMALL_ROWS = 4096
 
 
 class Memory(Protocol):
-    """The buffers of one table, supplied by a store."""
+    """Supplies the buffers of one table; a store implements it."""
 
     buffer: U8
     """The table; replaced by `switch`."""
@@ -46,7 +46,7 @@ class Memory(Protocol):
 
 
 class BufferTable:
-    """The table of `headgate.state.ports.Table`, and what a store needs besides.
+    """Implements `headgate.state.ports.Table`, and the methods that a store needs besides.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class BufferTable:
 
     @property
     def live_count(self) -> int:
-        """How many rows are there."""
+        """Return the number of live rows."""
         return int(self._counts[LIVE])
 
     @property

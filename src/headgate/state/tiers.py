@@ -1,9 +1,9 @@
-"""Which key groups are in memory on a host and which on its disk, where memory is bounded.
+"""Decides which key groups lie in a host's memory and which on its disk, where memory is bounded.
 
-A table is a file, and works the same wherever it lies: in the arena it is memory that the kernel cannot
-take back, in the spill directory it is a mapped file of which the kernel keeps the pages that are in use.
-So a key group is served where it lies, and is moved only if that pays: what is hot moves in, as far as
-the bound allows, and what is coldest makes room.
+A table is a file, and works the same wherever it lies. In the arena a file is memory that the kernel
+cannot take back; in the spill directory it is a mapped file of which the kernel keeps the pages in use.
+So a key group is served where it lies, and is moved only if that pays: hot groups move in, as far as
+the bound allows, and the coldest make room.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ROOM_KNOWN = 1 << 20
 
 @dataclass(frozen=True)
 class MemoryBound:
-    """What a query may have of a host's memory.
+    """Holds the bound on a query's share of a host's memory.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class MemoryBound:
 
 @dataclass(frozen=True)
 class Tiering:
-    """What became of a slot's key groups in a step, where memory is bounded.
+    """Counts a slot's key groups by tier in a step, and their moves, where memory is bounded.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ def wanted(sizes: F64, density: F64, inside: Flags, bound: int) -> Flags:
 
 
 class Tiers:
-    """Where the tables of one operator lie on a host: in memory, or in its spill directory.
+    """Places the tables of one operator on a host: in memory, or in its spill directory.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How much was asked of a store, which is what one pays for."""
+"""Counts the requests to a store, which is billed by them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Traffic:
-    """What was asked of a store.
+    """Holds the number of requests to a store, and the bytes written.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Look at every file of a checkpoint and say what is wrong."""
+"""Checks every file of a checkpoint, and reports the problems."""
 
 from __future__ import annotations
 

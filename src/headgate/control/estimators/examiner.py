@@ -1,4 +1,4 @@
-"""From counters to what a policy sees: latencies, arrival rates and service rates."""
+"""Computes latencies, arrival rates and service rates from an engine's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What arrives next: the forecasts of a series of counts, one per interval."""
+"""Forecasts a series of counts, one count per interval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which active replica takes which event: load-aware grouping and its rivals, a batch at a time."""
+"""Assigns each event of a batch to an active replica: load-aware grouping and its rivals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def utilisation(processed: F64, event_s: float, duration_s: float) -> F64:
 
 @dataclass(frozen=True)
 class Grouping:
-    """Where the events of a batch go.
+    """Holds the replica of each event of a batch.
 
     Attributes
     ----------

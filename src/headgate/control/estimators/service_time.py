@@ -1,4 +1,4 @@
-"""How long one event takes an operator: measured at the start, corrected while it runs."""
+"""Estimates an operator's time per event: measured at the start, corrected while the operator runs."""
 
 from __future__ import annotations
 

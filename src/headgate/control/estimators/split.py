@@ -1,4 +1,4 @@
-"""One end-to-end bound, divided among the operators of each path from a source to a result."""
+"""Divides one end-to-end bound among the operators of each path from a source to a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task of a slot takes whatever it has to do, and what each of its records takes."""
+"""Estimates the cost of a slot's tasks: a fixed part for each task, and a part for each record."""
 
 from __future__ import annotations
 

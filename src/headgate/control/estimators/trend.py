@@ -1,4 +1,4 @@
-"""Where a rate is heading: a straight line through what was seen at uneven times."""
+"""Fits the trend of a rate: a straight line through values measured at uneven times."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What would have kept the bound: rules for the number of slots, played on the load that was measured.
+"""Scores rules for the number of slots on the load that was measured, with virtual slots.
 
-Belongs here: the rules, the virtual slots they are played on, and how they did. Does not belong here:
-which one to follow, and what to do about it, which is a policy's.
+Belongs here: the rules, the virtual slots on which the rules are played, and the scores of the rules.
+Does not belong here: the choice of the rule to follow and the change that it causes, which is a policy's
+part (`headgate.control.policies.following`).
 """

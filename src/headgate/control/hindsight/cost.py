@@ -1,4 +1,4 @@
-"""What a record costs: its mean, as sure as it is, and how it varies."""
+"""Estimates the cost of a record: its mean, weighted by its certainty, and its variability."""
 
 from __future__ import annotations
 

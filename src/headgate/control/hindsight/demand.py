@@ -1,4 +1,4 @@
-"""How many slots the load keeps busy: over several windows, and the most of it that was lately."""
+"""Measures the number of slots that the load keeps busy: means over several windows, and their maxima."""
 
 from __future__ import annotations
 

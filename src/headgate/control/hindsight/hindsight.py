@@ -1,4 +1,4 @@
-"""How every rule would have done on one operator's load, cycle by cycle."""
+"""Scores every rule on one operator's load, cycle by cycle."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _WHOLE_BOUND = 0.8
 
 @dataclass(frozen=True)
 class RuleScores:
-    """How the rules did; each [R].
+    """Holds the scores of the rules; each array has shape [R].
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class Hindsight:
 
     @property
     def learned(self) -> bool:
-        """Whether enough was seen to say what key groups bring."""
+        """Return whether the load was watched long enough to know the rate of each key group."""
         return self.watched_s >= self._learning_s
 
     def waiting_s(self, rule: int) -> float:
@@ -205,12 +205,12 @@ class Hindsight:
 
     @property
     def memory_s(self) -> float:
-        """How far back the score goes, seconds."""
+        """Return the length of the past that the score covers, in seconds."""
         return min(self.watched_s, _LONG_S)
 
     @property
     def off(self) -> float:
-        """By what factor records are late more often than the rules that were followed had it."""
+        """Return the factor by which records are late more often than the rules in use expected."""
         late, judged, expected, weight = self._really
         if judged <= 0.0 or weight <= 0.0:
             return 1.0
@@ -219,7 +219,7 @@ class Hindsight:
 
     @property
     def score(self) -> RuleScores:
-        """How the rules did so far."""
+        """Return the scores of the rules so far."""
         late, slots, changes = self._sums
         weight, time_s = max(self._weight, 1e-9), max(self._time_s, 1e-9)
         now = self._now / max(self._weight_now, 1e-9)

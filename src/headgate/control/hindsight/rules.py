@@ -1,4 +1,4 @@
-"""The rules: ways to say how many slots there are, from how many the load keeps busy."""
+"""Defines the rules: functions from the slots that the load keeps busy to a number of slots."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ its sake: beyond that what has been measured must tell. Chosen."""
 
 @dataclass(frozen=True)
 class Rule:
-    """One way.
+    """Holds the parameters of one rule.
 
     Attributes
     ----------
@@ -165,12 +165,12 @@ class Rules:
 
     @property
     def now(self) -> float:
-        """How many slots the load of the last bound keeps busy."""
+        """Return the number of slots that the load of the last bound keeps busy."""
         return max(self._means[1.0].slots, self._means[_WINDOWS[0]].surely)
 
     @property
     def lately(self) -> float:
-        """How many slots the load of the last sixty bounds kept busy."""
+        """Return the number of slots that the load of the last sixty bounds kept busy."""
         return self._means[60.0].slots
 
     def wanted(

@@ -1,4 +1,4 @@
-"""One operator's slots by the rule that would have done best on its own load."""
+"""Chooses one operator's slots by the rule that would have done best on the operator's own load."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _TOOK_S, _TOOK_GAIN = 0.3, 0.25
 
 @dataclass(frozen=True)
 class RuleChange:
-    """What one operator should have, and why."""
+    """Holds the change that one operator should make, and the reason."""
 
     change: Change
     rule: str
@@ -77,7 +77,7 @@ class RuleChange:
 
 
 class FollowsRules:
-    """The law of one operator.
+    """Chooses the slots of one operator by following the best rule.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Henge: intents of many jobs met on one cluster by reconfiguration, reduction and reversion."""
+"""Implements Henge: meets the intents of many jobs by reconfiguration, reduction and reversion."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headgate.core.utility import Utility
 
 
 class Goal(StrEnum):
-    """What is maximised."""
+    """Names the objective that Henge maximises."""
 
     TOTAL = "total"
     """The sum of all jobs' utilities (Henge's own choice)."""
@@ -33,7 +33,7 @@ class Goal(StrEnum):
 
 
 class ClusterState(StrEnum):
-    """Henge's two states of a cluster (figure 4), and the time before it may act."""
+    """Names Henge's two states of a cluster (figure 4), and the time before Henge may act."""
 
     OBSERVING = "observing"
     NOT_CONVERGED = "not converged"
@@ -136,7 +136,7 @@ class HengeParameters:
 
 @dataclass(frozen=True)
 class Indicators:
-    """What Henge tells an operator of the cluster.
+    """Holds the figures about the cluster that Henge shows to a human operator.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ class Indicators:
 
 @dataclass(frozen=True)
 class _Pending:
-    """An action whose effect has not been judged; `jobs_before` is what was seen when it was taken."""
+    """Holds an action whose effect is not judged yet; `jobs_before` is what was seen at the action."""
 
     action: Action
     jobs: tuple[str, ...]
@@ -179,7 +179,7 @@ class _Pending:
 
 @dataclass(frozen=True)
 class _Record:
-    """A configuration that held, and what it was worth once settled."""
+    """Holds a configuration that was in force, and its objective once utilities settled."""
 
     slots: Slots
     objective: float
@@ -261,7 +261,7 @@ class Henge:
 
     @property
     def indicators(self) -> Indicators:
-        """What an operator should know; costs nothing to ask."""
+        """Return the figures about the cluster; reading them has no cost and no effect."""
         kept = self._satisfaction
         return Indicators(
             state=self._state,

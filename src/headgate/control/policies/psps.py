@@ -1,4 +1,4 @@
-"""PSPS: replicas of stateless operators, activated before the next interval's events come."""
+"""Implements PSPS: activates replicas of stateless operators before the next interval's events come."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one operator has to do in the next interval.
+    """Holds the predicted events of one operator in the next interval.
 
     Attributes
     ----------

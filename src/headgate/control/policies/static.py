@@ -1,4 +1,4 @@
-"""A fixed number of slots, evenly loaded: the baseline of every figure."""
+"""Keeps a fixed number of slots, evenly loaded: the baseline of every figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StreamSwitch: bound the mean latency of every slot with as few slots as possible."""
+"""Implements StreamSwitch: bounds the mean latency of every slot with as few slots as possible."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ALERT_RECORDS = 3.0
 
 
 class Health(IntEnum):
-    """How likely a slot is to violate its bound; of an operator, the worst of its slots."""
+    """Ranks the risk that a slot violates its bound; an operator has the rank of its worst slot."""
 
     GOOD = 0
     MODERATE = 1
@@ -50,7 +50,7 @@ class Health(IntEnum):
 
 @dataclass(frozen=True)
 class _Diagnosis:
-    """What to do with one operator, and why."""
+    """Holds the treatment of one operator, and the reason."""
 
     rule: str
     reason: str

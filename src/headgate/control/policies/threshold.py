@@ -1,4 +1,4 @@
-"""Three thresholds on the load of an operator: STRETCH's controller."""
+"""Implements STRETCH's controller: three thresholds on the load of an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy to beat: as many slots as would have kept the bound; where moves are free, as will."""
+"""Implements the default policy: picks the slot count that would have met the SLO on recent load."""
 
 from __future__ import annotations
 

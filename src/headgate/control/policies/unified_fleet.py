@@ -1,4 +1,4 @@
-"""The unified policy over a fleet: what each job will need, and utility says who gets it."""
+"""Implements the unified policy over a fleet: forecasts each job's need, and divides slots by utility."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class UnifiedFleetParameters:
 
 @dataclass
 class _Known:
-    """What was learnt of one job.
+    """Holds the trends and costs that were learned of one job.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Need:
-    """What an operator of a job will have to serve, and what it holds.
+    """Holds the load that an operator of a job will have to serve, and the operator's present slots.
 
     Attributes
     ----------
@@ -137,18 +137,20 @@ class _Need:
 
 @dataclass(frozen=True)
 class _Tier:
-    """How much is given and left, where that fits.
+    """Holds one way to divide slots: the margin of jobs that get slots, and the rest of those that give.
+
+    The tiers are tried in order; the first that fits into the budget is taken.
 
     Attributes
     ----------
     epsilon : float
         The margin.
     catch_up_s : float
-        Within how long what waits is served by who gets slots.
+        Time within which a job that gets slots serves its backlog, in seconds.
     kept : int
-        How many times that is left to who gives.
+        Multiple of its need that a job that gives slots keeps.
     left : float
-        The least share of what it holds that is left to who gives: what is needed now may be back soon.
+        The least share of its slots that a giving job keeps, since its need may rise again soon.
     """
 
     epsilon: float

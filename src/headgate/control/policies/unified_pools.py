@@ -1,4 +1,4 @@
-"""The unified policy over pools of replicas: PSPS's graph gives the arrivals, `Unified` decides."""
+"""Implements the unified policy over pools of replicas: PSPS predicts arrivals, `Unified` decides."""
 
 from __future__ import annotations
 

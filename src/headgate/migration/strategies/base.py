@@ -1,4 +1,4 @@
-"""What most strategies have in common."""
+"""Implements the methods that most strategies share."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Subscales(Base):
 
     @property
     def awaits_prefetch(self) -> bool:
-        """Whether the confirm waits for the catch-up."""
+        """Return whether the confirm waits for the catch-up."""
         return self.decoupling and not self.early_route
 
     @property

@@ -1,5 +1,6 @@
-"""Joining two windows of records without an equality: every pair compared, or by a band index.
+"""Joins two streams over the key groups of one slot.
 
-Belongs here: pure functions on arrays. Does not belong here: which records a window holds, who stores
-them, and in which order windows move.
+Belongs here: the spec of a join (spec), its operator and row layout (operator), the matching of records
+(match) and its loops (kernels). Does not belong here: the tables that hold rows (state), the reading of
+a query's join condition (spark).
 """

@@ -1,4 +1,4 @@
-"""Finding the partners of records: by key, then by comparisons, which are all of the form <=."""
+"""Finds the partners of records: by key, then by comparisons, which are all of the form <=."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A join of two streams over the key groups of one slot.
+"""Runs a join of two streams over the key groups of one slot.
 
 A row is ``[meta | key nulls, key words ..., side, number | nulls, expiry, matched, strings ..., other
 words ...]``: every record that may still meet one is a row, told apart by the number it arrived under.
@@ -46,7 +46,7 @@ _NUMBER_SHIFT = 32
 
 @dataclass(frozen=True)
 class SideLayout:
-    """Where the leaves of one side lie in the value part of a row.
+    """Maps the leaves of one side to the words of a row's value part.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class SideLayout:
 
 @dataclass(frozen=True)
 class JoinLayout:
-    """Where everything lies in a row.
+    """Maps the parts of a joined row to its words.
 
     Attributes
     ----------
@@ -182,7 +182,7 @@ class JoinOperator(Groupwise):
 
     @property
     def shared(self) -> bool:
-        """Whether every slot gets every row: a join without an equality."""
+        """Return whether every slot gets every row: a join without an equality."""
         return self.spec.shared
 
     @property

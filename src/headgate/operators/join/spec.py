@@ -17,7 +17,7 @@ LEFT, RIGHT = 0, 1
 
 
 class JoinKind(IntEnum):
-    """Which records come out without a partner, or alone."""
+    """Names the records that come out without a partner, or alone."""
 
     INNER = 0
     LEFT_OUTER = 1
@@ -86,7 +86,7 @@ class JoinSpec(OperatorSpec):
 
     @property
     def shared(self) -> bool:
-        """Whether every slot sees every record."""
+        """Return whether every slot sees every record."""
         return not self.keys
 
     def to_json(self) -> dict[str, Any]:

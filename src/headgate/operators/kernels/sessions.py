@@ -1,4 +1,4 @@
-"""Which records make one session."""
+"""Groups the records of a key into sessions."""
 
 from __future__ import annotations
 
