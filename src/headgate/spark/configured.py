@@ -1,4 +1,4 @@
-"""What a query's settings come to in its session: job, limits, checkpoint, sink, Spark's own writer."""
+"""Builds job, limits, checkpoint location, sink and Spark's own writer from a query's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a query would run how, before it runs."""
+"""Explains, before a query runs, which part of it would run elastically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a query that is made ready to one that runs, whatever its kind; and what its end gives back."""
+"""Opens the checkpoint of a query, starts Spark's query, and releases at its end what the start took."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from headgate.spark.settings.query_settings import QuerySettings
 
 
 class SparkWriter:
-    """What a writer is told in the words of PySpark's ``DataStreamWriter``."""
+    """Takes a writer's settings in the words of PySpark's ``DataStreamWriter``."""
 
     settings: QuerySettings
     """What it was told so far; a value, which every method replaces."""

@@ -1,4 +1,4 @@
-"""From a query's settings to the running query."""
+"""Starts a query from its settings."""
 
 from __future__ import annotations
 

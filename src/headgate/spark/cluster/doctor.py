@@ -46,7 +46,7 @@ _REGISTER_S = 30.0
 
 @dataclass(frozen=True)
 class Needs:
-    """What a job will ask of each host.
+    """Holds the demands of a job on each host.
 
     Attributes
     ----------

@@ -47,7 +47,7 @@ class Pool(Protocol):
 
 @dataclass
 class SharedNeeds:
-    """What the queries of one application need together; they share its executors.
+    """Adds up the executors that the queries of one application need; they share them.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What an executor's Python worker can say of itself and its host; `doctor` judges it.
+"""Reports facts of an executor's Python worker and its host; `doctor` judges them.
 
 Runs in workers, so it imports the driver's part of nothing. A check that cannot be done says why
 instead of raising: one odd host must not hide what is wrong with the others.

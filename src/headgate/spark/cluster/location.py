@@ -1,4 +1,4 @@
-"""Where a query's checkpoint lies: one directory for Spark's own log and for headgate's state."""
+"""Finds the place of a query's checkpoint: one directory for Spark's own log and headgate's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the JVM and its Python workers meet on one host: Unix sockets that only this user can reach."""
+"""Makes the Unix sockets between the JVM and its Python workers reachable for this user only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether every host can use the store that a checkpoint is to lie on."""
+"""Checks that every host can use the store of a checkpoint."""
 
 from __future__ import annotations
 

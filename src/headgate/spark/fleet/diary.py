@@ -1,4 +1,4 @@
-"""What a fleet writes down: its journal, and what `Fleet.rounds` and `Fleet.actions` show of it."""
+"""Writes a fleet's journal, and keeps the rounds and actions that `Fleet` shows."""
 
 from __future__ import annotations
 

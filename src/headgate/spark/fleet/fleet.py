@@ -200,7 +200,7 @@ class Fleet:
 
     @property
     def jobs(self) -> dict[str, JobState]:
-        """How each job stands to the fleet."""
+        """Return the standing of each job in the fleet."""
         self._look()
         with self._lock:
             failed = dict.fromkeys(self._unstarted, JobState.FAILED)
@@ -407,7 +407,7 @@ class Fleet:
 
     @property
     def rounds(self) -> list[FleetRound]:
-        """What each round saw, oldest first; the last 10,000."""
+        """The observation of each round, oldest first; the last 10,000."""
         return list(self._diary.rounds)
 
     @property
@@ -417,7 +417,7 @@ class Fleet:
 
     @property
     def rounds_took_s(self) -> list[float]:
-        """How long each round took, in seconds of wall time, oldest first."""
+        """Duration of each round, in seconds of wall time, oldest first."""
         return list(self._diary.took_s)
 
     @property

@@ -1,4 +1,4 @@
-"""What went along each edge of a query's graph: for its juice, what waits at the sources counted in.
+"""Counts the records along each edge of a query's graph, those that wait at sources too, for its juice.
 
 A query serves whatever a batch brings, so what it has served of what came is no measure of whether it
 keeps up. What it has not read yet is known in three ways: a source whose batches are limited tells its
@@ -28,7 +28,7 @@ _SIDES = ("left ", "right ")
 
 @dataclass(frozen=True)
 class Entrance:
-    """Where records of a query's sources enter its graph: an operator, or one side of a join.
+    """Names a place where records of a source enter the graph: an operator, or one side of a join.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Told:
-    """What a step says of one operator, all slots together.
+    """Holds the counts of one operator in one step, all slots together.
 
     Attributes
     ----------
@@ -165,7 +165,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """From what the first step had read to what the last one had."""
+        """Return the records read between the first step and the last."""
         return self.reads[-1].read_s - self.before.read_s if self.before is not None else 0.0
 
     def unread_s(self) -> float:

@@ -1,4 +1,4 @@
-"""How busy each host of a fleet is, by what its own tasks measured."""
+"""Computes the load of each host of a fleet from the measurements of its own tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANYWHERE = ""
 
 @dataclass(frozen=True)
 class HostTime:
-    """What tasks measured on one host.
+    """Holds the measurements of the tasks on one host.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class HostTime:
 
 @dataclass(frozen=True)
 class HostLoad:
-    """How busy a host was.
+    """Holds the load of one host.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What waits at the sources of a query: what Spark has not read yet, as far as a source tells."""
+"""Counts the records at a query's sources that Spark has not read yet, as far as a source tells."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ProgressAt:
 
 
 class SourceLag:
-    """What Spark's progress said of a query's sources.
+    """Holds the offsets of a query's sources from Spark's progress.
 
     A source whose batches are limited (``maxOffsetsPerTrigger``, ``maxFilesPerTrigger``) tells its newest
     offset beside the one that was read up to. How many records lie between two offsets is learnt from

@@ -37,7 +37,7 @@ _STOP_S = 30.0
 
 
 class JobState(StrEnum):
-    """How a query stands to its fleet."""
+    """Names the standing of a query in its fleet."""
 
     RUNNING = "running"
     HUNG = "hung"

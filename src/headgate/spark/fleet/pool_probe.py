@@ -1,4 +1,4 @@
-"""What a fleet measures of one query of pools: its committed steps over the last minute."""
+"""Measures one query of pools for its fleet: its committed steps over the last minute."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TWO = 2
 
 @dataclass(frozen=True)
 class _Replica:
-    """What one replica of one stage did in a step."""
+    """Holds the work of one replica of one stage in a step."""
 
     stage: str
     replica: int

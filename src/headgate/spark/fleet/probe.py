@@ -1,4 +1,4 @@
-"""What a fleet measures of one query: its committed steps over the last minute."""
+"""Measures one query for its fleet: its committed steps over the last minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fleet sees of its jobs."""
+"""Builds a fleet's view of its jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fleet takes in: its own limits, and jobs that were added and have not started."""
+"""Admits jobs into a fleet: checks its limits, and the jobs that were added and have not started."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WINDOW_ROUNDS = 6
 
 @dataclass(frozen=True)
 class FleetLimits:
-    """How a fleet runs, whatever its policy."""
+    """Holds the limits of a fleet, whatever its policy."""
 
     slots: int
     """The budget: slots of all operators of all jobs together; >= 1."""

@@ -46,7 +46,7 @@ class Wanted:
 
 
 class Changes:
-    """What users and policies want of a job's assignments; safe to use from several threads.
+    """Keeps the changes of assignments that users and policies request; safe for several threads.
 
     Parameters
     ----------

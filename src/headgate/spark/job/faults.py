@@ -36,7 +36,7 @@ _WITHIN_POINTS = 40
 
 
 class SlotFaults:
-    """What shall go wrong in one slot's work in one attempt of a step.
+    """Holds the faults to inject into one slot's work in one attempt of a step.
 
     Parameters
     ----------

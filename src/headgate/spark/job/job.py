@@ -1,4 +1,4 @@
-"""What a running job knows of itself between two batches."""
+"""Keeps the state of a running job between two batches."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class JobConfig:
 
 @dataclass
 class OperatorState:
-    """Where an operator's key groups stand; arrays have one entry per key group.
+    """Holds the position of an operator's key groups; arrays have one entry per key group.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How old results are: from the newest input that contributed to one until it is put out."""
+"""Measures the age of results: from the newest input of a result until its output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Finished:
 
 @dataclass
 class _Kept:
-    """What is known of one operator.
+    """Holds the origins of one operator's open results.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Where the time of a batch goes, and what of it goes on beside the batches."""
+"""Times the phases of a batch, and the work that goes on beside batches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class Phases:
-    """Where the time of a batch goes."""
+    """Collects the time of each phase of a batch."""
 
     def __init__(self) -> None:
         self.phases_ms: dict[str, float] = {}

@@ -52,7 +52,7 @@ def stride(count: int, replicas: int) -> int:
 
 @dataclass(frozen=True)
 class PoolConfig:
-    """How pools run on Spark.
+    """Holds the settings of pools on Spark.
 
     Attributes
     ----------

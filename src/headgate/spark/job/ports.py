@@ -1,4 +1,4 @@
-"""What a job's batches ask of, and tell, those who watch and steer it."""
+"""Declares the ports between a job's batches and those who watch and steer the job."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headgate.spark.job.reports import ReplicaReport, Report
 
 
 class CommandPort(Protocol):
-    """What people ask of the job while it runs."""
+    """Delivers the requests of people to a running job."""
 
     def poll(self) -> None:
         """Carry out what was asked for since the last batch."""
 
 
 class Observer(Protocol):
-    """What is told about the steps of a job while it runs; no call may take long."""
+    """Receives news of the steps of a job while it runs; no call may take long."""
 
     def assigned(self, operator: str, wanted: Wanted, *, final: bool = True) -> None:
         """Take note that the step about to begin runs under a new assignment.
@@ -48,7 +48,7 @@ class Observer(Protocol):
 
 
 class PoolObserver(Protocol):
-    """What is told about the steps of a query of pools; no call may take long."""
+    """Receives news of the steps of a query of pools; no call may take long."""
 
     def committed(
         self,
@@ -64,7 +64,7 @@ class PoolObserver(Protocol):
 
 
 class Executors(Protocol):
-    """What runs the slots."""
+    """Provides the executors that run slots."""
 
     @property
     def cores(self) -> int:
@@ -78,7 +78,7 @@ class Executors(Protocol):
 
 
 class SlotHolder(Protocol):
-    """What holds slots within a fleet's grant: slots of operators, or active replicas of stages."""
+    """Keeps slots of operators, or active replicas of stages, within a fleet's grant."""
 
     def held(self) -> dict[str, int]:
         """Return the slots in force, by operator."""

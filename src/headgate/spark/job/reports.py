@@ -1,4 +1,4 @@
-"""How slot tasks tell the driver what they did.
+"""Carries the reports of slot tasks to the driver.
 
 A report is tagged with step, attempt, operator, slot and token: retried tasks report again, and a map
 stage's second success reports too, so nothing is ever summed before it has been sorted out.
@@ -40,7 +40,7 @@ class Payload:
 
 @dataclass(frozen=True)
 class Ran:
-    """Where and when a task ran.
+    """Holds the place and the times of one task.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Report:
-    """What one execution of a slot task did.
+    """Holds the work of one execution of a slot task.
 
     Attributes
     ----------
@@ -178,7 +178,7 @@ class Report:
 
 @dataclass(frozen=True)
 class ReplicaReport:
-    """What one execution of a replica's task did.
+    """Holds the work of one execution of a replica's task.
 
     Attributes
     ----------
@@ -263,7 +263,7 @@ class ReportChannel(Generic[R]):
 
     @property
     def sender(self) -> Any:
-        """What a task calls ``add([report])`` on."""
+        """Takes the reports of a task, by ``add([report])``."""
         return self._accumulator
 
     def drain(self, step: int, attempt: int) -> list[R]:

@@ -1,4 +1,4 @@
-"""What Spark's own analyser, planner and parsers say of a query."""
+"""Asks Spark's own analyser, planner and parsers about a query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many rows Spark puts into one Arrow batch for a Python worker.
+"""Sets the number of rows in one Arrow batch for a Python worker.
 
 Spark bounds a batch by rows and by bytes, and for the second it adds up the batch's size at every row:
 a fifth of the executor's time where rows are many. Where a row's width follows from its schema the

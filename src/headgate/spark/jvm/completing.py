@@ -24,7 +24,7 @@ _FIELDS = ("stateOperators", "sources", "sink")
 
 
 class Fills(Protocol):
-    """What knows what a query's slots did."""
+    """Tells the metrics of a query's slots."""
 
     def filled(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Return a progress, as Spark writes it in JSON, with what its batch did."""

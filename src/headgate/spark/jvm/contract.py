@@ -1,4 +1,4 @@
-"""What headgate calls inside Spark's JVM, and whether a JVM has it: a contract per minor release.
+"""Checks that a JVM has every private member that headgate calls: a contract per minor release.
 
 The table beside this file has a line for each class of Spark's, method and number of arguments that the
 tests were seen to call, with the minor releases that have it. Checking asks the JVM for the classes' own

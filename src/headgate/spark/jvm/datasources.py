@@ -36,7 +36,7 @@ else:
         LIMITS = False
 
         class ReadLimit:
-            """How much a batch takes."""
+            """Limits the size of a batch."""
 
         class ReadAllAvailable(ReadLimit):
             """All there is."""

@@ -1,4 +1,4 @@
-"""What a call into the JVM raises, under names that the rest of headgate catches."""
+"""Names the exceptions of calls into the JVM, for the rest of headgate to catch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Python reaches into Spark's JVM: its classes by their names, Scala's collections.
+"""Reaches into Spark's JVM from Python: classes by their names, Scala's collections.
 
 Classes are asked for by name in this package only; a contract test per Spark minor release covers them.
 Elsewhere an object of the JVM is a handle that is passed on, or asked what it is.

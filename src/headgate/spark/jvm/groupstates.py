@@ -15,7 +15,7 @@ BY_EVENT_TIME = GroupStateTimeout.EventTimeTimeout
 
 @dataclass(frozen=True)
 class StateChange:
-    """What a call of a function has done to the state of its key.
+    """Holds the change that one call of a function made to the state of its key.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Whether Spark's JVM still lives, which all of PySpark's calls go to.
+"""Tells whether Spark's JVM still lives.
 
 A JVM that was killed answers with whatever the socket says: ``Connection refused``, ``Answer from Java
 side is empty``. Waits and questions of ours ask here what such an error means, and end with one sentence.

@@ -1,4 +1,4 @@
-"""What differs between Spark's minor releases, where headgate reaches into its JVM: an adapter for each.
+"""Adapts private calls to Spark's minor releases: one adapter for each.
 
 An older minor's adapter is the next one's with what it has otherwise. What differs in Python, pandas
 frames and sources of data, stands in `frames` and `datasources`.

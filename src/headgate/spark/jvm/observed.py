@@ -1,4 +1,4 @@
-"""What ``observe()`` has counted of a batch's rows."""
+"""Reads the metrics that ``observe()`` counted on a batch's rows."""
 
 from __future__ import annotations
 

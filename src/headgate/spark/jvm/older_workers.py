@@ -1,4 +1,4 @@
-"""How older PySpark's workers, 4.1's and 4.2's, are told what to evaluate: by a stream, here in memory.
+"""Writes the stream by which Python workers of PySpark 4.1 and 4.2 learn what to evaluate, in memory.
 
 All that a slot is given of a micro-batch is in memory once more, as a stream of Arrow's, and so is what
 comes of it.

@@ -33,7 +33,7 @@ _PER_BATCH = ("CURRENT_LIKE", "PLAN_EXPRESSION")
 
 
 class Planned:
-    """From rows to rows by a plan that is made once.
+    """Runs rows through a plan that is made once.
 
     Parameters
     ----------

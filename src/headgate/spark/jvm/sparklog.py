@@ -1,4 +1,4 @@
-"""What Spark's own logs say of a query: offsets, watermark, commits."""
+"""Reads Spark's own logs of a query: offsets, watermark, commits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass(frozen=True)
 class BatchLog:
-    """What Spark noted when it began a batch.
+    """Holds Spark's log entry of a batch.
 
     Attributes
     ----------

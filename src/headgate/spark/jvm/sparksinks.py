@@ -262,7 +262,7 @@ class MemorySink:
 
 
 class WrittenStream:
-    """What sinks are told of the query that writes, also where no batch of Spark's puts out rows.
+    """Tells sinks which query writes, also where no batch of Spark's has rows.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ STREAM = ("spark.sql.streaming.queryId", "spark.sql.streaming.epochId")
 
 @dataclass(frozen=True)
 class LastCommit:
-    """What a table knows of one writer.
+    """Holds a table's record of one writer.
 
     Attributes
     ----------

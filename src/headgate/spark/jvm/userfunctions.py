@@ -1,4 +1,4 @@
-"""What a user gave to Spark as a function in Python, read back from the plan that holds it."""
+"""Reads a user's Python function back from the plan that holds it."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ _Phases = dict[int, tuple[Phase, SubscaleProgress]]
 
 @dataclass
 class _Durable:
-    """What the manifest carries beside the protocol.
+    """Holds the part of a migration that the manifest keeps beside the protocol's state.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a migration has done on a host, beside the batches: key groups brought there, or dropped.
+"""Runs Spark tasks beside the batches that copy key groups to a host, or delete them there.
 
 An errand is a small Spark job of its own with a task per host. It works under the rules of any slot
 task (token, lock, a new file rather than a foreign one), so a task that Spark has given up, or runs
@@ -35,7 +35,7 @@ ERRAND_PROPERTY = "headgate.errand"
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be done with one key group on a host.
+    """Holds the order to copy or delete one key group on a host.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Done:
-    """What became of an order.
+    """Holds the result of one order.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one task of an errand says.
+    """Holds the report of one task.
 
     Attributes
     ----------

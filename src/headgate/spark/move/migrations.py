@@ -34,7 +34,7 @@ _HERE = "here"
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a running migration was asked for.
+    """Holds the request that a running migration carries out.
 
     Attributes
     ----------

@@ -40,7 +40,7 @@ _PAUSE_S = 0.25
 
 
 class Urgency(IntEnum):
-    """What is brought first."""
+    """Ranks key groups: the least rank is copied first."""
 
     INSTALL = 0
     PREFETCH = 1
@@ -85,7 +85,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class StepHeads:
-    """Where key groups stood after a step.
+    """Holds the hosts and tokens of key groups after a step.
 
     Attributes
     ----------

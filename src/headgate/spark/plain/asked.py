@@ -1,4 +1,4 @@
-"""What is asked of one operator's state in plain Spark, and how its columns are compared."""
+"""Describes the state that one operator needs from a plain checkpoint, and compares its columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Load = Callable[..., DataFrame]
 
 @dataclass(frozen=True)
 class PlainState:
-    """What is asked of an operator's state.
+    """Holds the state that one operator needs from a plain checkpoint.
 
     Attributes
     ----------

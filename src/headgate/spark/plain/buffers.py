@@ -26,7 +26,7 @@ Columns = Sequence[Column]
 
 @dataclass(frozen=True)
 class Form:
-    """How one kind of function writes its buffer down.
+    """Describes the buffer of one kind of aggregate function.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""When a record arrived, where nobody named a column: Kafka's own timestamp, carried to the operator."""
+"""Carries Kafka's own timestamp to the operator as the arrival time, where no column is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether anybody listens where a query reads Kafka: asked at the start, for Spark waits for minutes."""
+"""Checks at the start that a Kafka broker answers, since Spark waits for minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands above the slots for each aggregate: a buffer of merged leaves, or what comes of values."""
+"""Builds the expressions above the slots that turn merged leaves into each aggregate's value."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Collection:
 
 @dataclass(frozen=True)
 class Sketch(Buffer):
-    """What a sketch says."""
+    """Names the estimates of a sketch."""
 
     spark: SparkSession | None = None
     function: Jvm = None

@@ -1,4 +1,4 @@
-"""What a PySpark ``StatefulProcessor`` declares in ``init``, found out by calling it on the driver.
+"""Calls ``init`` of a PySpark ``StatefulProcessor`` on the driver, and records its declarations.
 
 Spark does the same when a query starts, in a process of its own.
 """

@@ -1,4 +1,4 @@
-"""How Spark merges two buffers of a declarative aggregate, as a program for a slot."""
+"""Translates Spark's merge of two aggregation buffers into a program for a slot."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class AggregatePart:
 
 @dataclass(frozen=True)
 class AggregateParts:
-    """What an Aggregate node consists of, in Spark's order; plain Spark's state has this form.
+    """Holds the parts of an Aggregate node in Spark's order; plain Spark's state has this form.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class AggregateParts:
 
 @dataclass(frozen=True)
 class JoinPart:
-    """What one side of a join consists of.
+    """Holds the parts of one side of a join.
 
     Attributes
     ----------

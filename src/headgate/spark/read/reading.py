@@ -1,4 +1,4 @@
-"""What readers of plan nodes are given, and what they are to `headgate.spark.read.logical`.
+"""Declares the readers of plan nodes, with their input and their result.
 
 A kind of node that becomes an operator has a file of its own, which ends with its `NodeReader`; the
 walker knows it by a line in its registry.
@@ -24,7 +24,7 @@ from headgate.spark.settings.options import ARRIVAL
 
 @dataclass(frozen=True)
 class Taken:
-    """What an operator takes in; the fields are those of `Operator`."""
+    """Holds the input of an operator; the fields are those of `Operator`."""
 
     plan: Jvm
     keys: list[Routed]
@@ -37,7 +37,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Given:
-    """What an operator puts out; the fields are those of `Operator`."""
+    """Holds the output of an operator; the fields are those of `Operator`."""
 
     plan: Jvm
     placeholder: Jvm
@@ -47,7 +47,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is known of a query while one of its nodes is read.
+    """Holds the facts of a query that the reader of one node needs.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ def _streams(node: Jvm) -> bool:
 
 @dataclass(frozen=True)
 class NodeReader:
-    """How nodes of a kind become operators.
+    """Turns nodes of one kind into operators.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""From a query's analysed plan to the graph of its stateless Python stages."""
+"""Turns a query's analysed plan into the graph of its stateless Python stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream had read of a table of Delta or Iceberg, as a batch: by the offset in Spark's log."""
+"""Reads as a batch the part of a Delta or Iceberg table that a stream had read, by Spark's offsets."""
 
 from __future__ import annotations
 

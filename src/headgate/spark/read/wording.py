@@ -1,4 +1,4 @@
-"""What nodes of a plan are called in PySpark, and what runs in their place: for messages."""
+"""Names nodes of a plan in PySpark's words, and their substitutes, for messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IN_BATCH = "do it in foreachBatch"
 
 @dataclass(frozen=True)
 class Wording:
-    """What a user wrote.
+    """Names a node as the user wrote it.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the methods of `hg.writeStream` are given, refused in one sentence where it makes no sense."""
+"""Checks the arguments of `hg.writeStream`'s methods, and refuses a bad one in one sentence."""
 
 from __future__ import annotations
 

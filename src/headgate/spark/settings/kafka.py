@@ -1,4 +1,4 @@
-"""What Spark's options for Kafka are to librdkafka, which writes for the exactly-once sink.
+"""Translates Spark's options for Kafka into those of librdkafka, which the exactly-once sink writes with.
 
 Spark hands every ``kafka.NAME`` to Java's client as NAME. librdkafka has most of these names with the
 same meaning, some under another name, and some not at all: those are refused, never left out silently.
@@ -46,7 +46,7 @@ PATIENCE_MS = 60_000
 
 @dataclass(frozen=True)
 class KafkaTarget:
-    """Where and how records are written.
+    """Holds the destination and the settings of a Kafka writer.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What one query was told, as a value: read by the start of a query, by a fleet and by benches."""
+"""Holds the settings of one query as a value, for the start of a query, a fleet and benches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENDS = {"availableNow", "once"}
 
 
 class SlotRange(NamedTuple):
-    """How many slots a query may have; as `Writer.slots`."""
+    """Holds the number of slots that a query may have; as `Writer.slots`."""
 
     min: int = 1
     max: int | str = "auto"

@@ -1,4 +1,4 @@
-"""What people ask of a running query, by its handle or by control files, carried out and written down."""
+"""Carries out and records the commands of people to a running query, by its handle or by files."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _WORST = (LoopState.UNREACHABLE, LoopState.NOT_READY, LoopState.CHANGING, LoopSt
 
 @dataclass(frozen=True)
 class ControlConfig:
-    """What the control loop of a job is asked for.
+    """Holds the settings of a job's control loop.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class ControlConfig:
 
 @dataclass(frozen=True)
 class Cores:
-    """What slots run on.
+    """Holds the cores and hosts that slots run on.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Cores:
 
 @dataclass
 class _Spent:
-    """What the loop took since the last batch line."""
+    """Holds the cost of the loop since the last batch line."""
 
     cpu_s: float = 0.0
     cycles: int = 0

@@ -1,4 +1,4 @@
-"""How many rows a share of a key group would send to its owner: what a split leaves to merge again."""
+"""Estimates the rows that a share of a split key group would send to its owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a query of stateful operators holds of a fleet's slots."""
+"""Reports the slots of a fleet that a query of stateful operators holds."""
 
 from __future__ import annotations
 

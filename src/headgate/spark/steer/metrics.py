@@ -1,4 +1,4 @@
-"""From the committed reports of slots to the control loop's samples: who arrived, who was served, when.
+"""Turns committed reports of slots into samples of the control loop: arrivals, completions, times.
 
 Only what a step committed is counted, so that retries and doubled tasks change nothing. A sample of
 a time slot is given away when all of it is known: all that Spark had read when a batch began has
@@ -86,7 +86,7 @@ class Mapped:
 
 
 class SourceDelay:
-    """How far the records that a source has delivered stay behind the clock, in time slots.
+    """Tracks the delay of a source's records behind the clock, in time slots.
 
     A source that delivers files, say, shows a record half a file after its arrival time-stamp. When a
     batch has read all there is, the newest time slots are not complete: rates that end with them are
@@ -279,7 +279,7 @@ class OperatorCounters:
 
 @dataclass
 class _Metered:
-    """What is kept of one operator."""
+    """Holds the counters of one operator."""
 
     counters: OperatorCounters
     useful: UsefulTime

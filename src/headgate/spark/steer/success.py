@@ -1,4 +1,4 @@
-"""How often an SLO was met, from true latencies."""
+"""Measures the share of windows that met an SLO, from true latencies."""
 
 from __future__ import annotations
 

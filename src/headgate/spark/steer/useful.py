@@ -1,4 +1,4 @@
-"""How much of the time that a slot has its records took: what it can sustain, and what limits that.
+"""Measures the useful time of slots: the rate that a slot can sustain, and the limit of that rate.
 
 A task with five records takes nearly as long as one with five hundred. Time per record taken from
 such tasks would make a slot with little to do look slow.
@@ -46,7 +46,7 @@ _COMPUTING_DECAY = 0.9
 
 
 class BesideSlots:
-    """What a batch takes beside its slots: a fixed time, and one for each record that it brought.
+    """Estimates the time of a batch beside its slots: a fixed part, and a part for each record.
 
     The second is that of a UDF, a parse or a filter between source and slots. No slot more shortens it.
     """

@@ -1,4 +1,4 @@
-"""From the reports of a step's slots to the manifest that commits it."""
+"""Builds the manifest that commits a step from the reports of its slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lane each row of a stage goes to: an expression, so that no row is looked at for it."""
+"""Deals rows of a stage to lanes by an expression, so that no row is looked at in Python."""
 
 from __future__ import annotations
 

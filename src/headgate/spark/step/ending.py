@@ -33,7 +33,7 @@ _AGAIN_S = 1.0
 
 
 class Batches(Protocol):
-    """What the end of a query needs of its driver."""
+    """Declares the part of the step machine that the end of a query needs."""
 
     stopping: threading.Event
     """Set where no batch shall be done any more."""

@@ -195,7 +195,7 @@ def fed_input(
 
 
 class Relay:
-    """From what the slots of an operator put out to the routed input of the next operator.
+    """Turns the output of an operator's slots into the routed input of the next operator.
 
     What the user wrote between the two runs in Catalyst. Marker rows pass through it untouched, in
     the same plan: a second path would run the upstream slots a second time.

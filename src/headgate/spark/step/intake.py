@@ -1,4 +1,4 @@
-"""Where a query's batches come from: the streaming query beneath it, and batches without rows."""
+"""Provides a query's batches: those of the streaming query beneath it, and batches without rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which step of a job is in Kafka: its newest note in a compacted topic that all jobs share."""
+"""Finds the newest step of a job in Kafka, by a note in a compacted topic that all jobs share."""
 
 from __future__ import annotations
 

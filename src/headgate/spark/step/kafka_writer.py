@@ -41,7 +41,7 @@ _LOG.addHandler(logging.NullHandler())
 
 
 class KafkaRecord(NamedTuple):
-    """What one record is made of, as Spark's Kafka sink reads its columns."""
+    """Holds the parts of one Kafka record, as Spark's Kafka sink reads its columns."""
 
     topic: str
     key: bytes | None

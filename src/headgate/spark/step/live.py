@@ -14,7 +14,7 @@ from headgate.state.manifest import Manifest
 
 @dataclass
 class LiveJob:
-    """What is known of a job while it runs.
+    """Shows a running job to those who watch it.
 
     Attributes
     ----------

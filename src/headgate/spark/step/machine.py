@@ -56,7 +56,7 @@ R = TypeVar("R")
 
 
 class Work(Protocol[R]):
-    """What the steps of a kind of query do."""
+    """Does the steps of one kind of query."""
 
     @property
     def intake(self) -> Intake:

@@ -15,7 +15,7 @@ from headgate.spark.step.merge_statement import Clause, MergeSpec
 
 @dataclass(frozen=True)
 class Merge:
-    """What becomes of a step's rows in a table; made by `merge`, given to ``foreachBatch``.
+    """Merges a step's rows into a table; made by `merge`, passed to ``foreachBatch``.
 
     The methods have the names and parameters of Delta's ``DeltaMergeBuilder``; conditions and values are
     SQL over ``source`` and ``target``. Each returns another merge, whose clauses are tried in this order.

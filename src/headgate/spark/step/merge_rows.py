@@ -1,4 +1,4 @@
-"""What every merge does with its rows, and says where it fails."""
+"""Prepares the rows of a merge, and words its failures, for every database."""
 
 from __future__ import annotations
 

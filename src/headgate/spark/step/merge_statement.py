@@ -12,7 +12,7 @@ from headgate.core.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class Clause:
-    """What is done with some of the rows.
+    """Holds one clause of a merge: a condition on rows, and the action for them.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ _UPSERT = (Clause(matched=True, action="update"), Clause(matched=False, action="
 
 @dataclass(frozen=True)
 class MergeSpec:
-    """Which rows of a table a step's rows change, and how.
+    """Describes a merge: the rows of a table that a step's rows change, and the change.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class MergeSpec:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a database writes it.
+    """Holds the dialect of a database.
 
     Attributes
     ----------

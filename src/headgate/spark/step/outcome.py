@@ -1,4 +1,4 @@
-"""What a step has come to: what is written down of it."""
+"""Holds the result of a step for its records."""
 
 from __future__ import annotations
 

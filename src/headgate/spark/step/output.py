@@ -1,4 +1,4 @@
-"""From what the slots put out, kept in the checkpoint, to the DataFrame that the sink gets.
+"""Turns the output of slots, kept in the checkpoint, into the DataFrame of the sink.
 
 The sink never sees a plan that contains a slot task: a second action on it, or a sort, would run the
 slots twice. It gets committed bytes.
@@ -38,7 +38,7 @@ from headgate.state.manifest import FileEntry, Manifest
 
 
 class Reported(Protocol):
-    """What of a task's report says what it put out."""
+    """Holds the part of a task's report that describes its output."""
 
     @property
     def operator(self) -> str:

@@ -1,4 +1,4 @@
-"""What the stages of a query of pools read: rows of the source, and what other stages put out."""
+"""Builds the input of the stages of a query of pools: rows of the source, and output of other stages."""
 
 from __future__ import annotations
 

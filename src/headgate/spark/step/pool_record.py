@@ -1,4 +1,4 @@
-"""What a query of pools writes down: a journal as elastic queries have it, replicas for slots."""
+"""Writes the journal of a query of pools, with replicas in the place of slots."""
 
 from __future__ import annotations
 

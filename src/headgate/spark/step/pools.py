@@ -47,7 +47,7 @@ _KEPT = 10_000
 
 @dataclass(frozen=True)
 class BatchLine:
-    """What one step did.
+    """Holds the result of one step of pools.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class BatchLine:
 
 @dataclass
 class _Plan:
-    """What a step is about to do."""
+    """Holds the plan of one step of pools."""
 
     lanes: dict[str, list[int]]
     elapsed_s: float
@@ -91,7 +91,7 @@ class _Plan:
 
 
 class PoolWork:
-    """What a step of pools of replicas does; a `Work`.
+    """Does the steps of pools of replicas; a `Work`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What Spark's progress lacks of a query that runs in slots, put where everybody looks for it.
+"""Adds headgate's metrics to Spark's `StreamingQueryProgress`.
 
 To Spark a query is a stateless one with a source more, the tick, and a ``foreachBatch`` sink. What slots
 did in a batch is known to the driver before Spark makes the batch's progress, into which
@@ -37,7 +37,7 @@ _NOTHING_DONE = Batch(-1, -1, 0, 0, 0.0, {}, 0, 0, 0, 0, 0, 0, 0)
 
 @dataclasses.dataclass(frozen=True)
 class _Done:
-    """What was done in one of Spark's batches; a batch may have several steps."""
+    """Holds the work of one of Spark's batches; a batch may have several steps."""
 
     batch: int
     operators: tuple[Mapping[str, Any], ...]

@@ -1,4 +1,4 @@
-"""What a job writes down of each batch: a journal line, and the figures of `lastProgress`."""
+"""Writes a journal line for each batch, and the figures of `lastProgress`."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def _memory(reports: Sequence[Report]) -> MemoryUse | None:
 
 
 class _Served(Protocol):
-    """What of a report says how long its records took."""
+    """Holds the part of a report that says how long its records took."""
 
     @property
     def histogram(self) -> histogram.Sparse:

@@ -1,4 +1,4 @@
-"""Whether Spark's log and headgate's newest manifest speak of the same history."""
+"""Checks that Spark's log and headgate's newest manifest have the same history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where results go, and what each sink does with a step it has seen before.
+"""Writes results to each kind of sink, and skips or replaces a step that a sink has.
 
 ========  ==============================================================================
 replace   writing a step again replaces it
@@ -58,7 +58,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """Where a writer's results go, in the words of PySpark's ``DataStreamWriter``.
+    """Holds the target of a writer, in the words of PySpark's ``DataStreamWriter``.
 
     Attributes
     ----------

@@ -48,7 +48,7 @@ a restart must be able to tell quiet batches from lost ones."""
 
 
 class StatefulWork:
-    """What a step of stateful operators does; a `Work`.
+    """Does the steps of stateful operators; a `Work`.
 
     Parameters
     ----------

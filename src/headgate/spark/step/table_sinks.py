@@ -52,7 +52,7 @@ class SparksTableSink(Protocol):
 
 
 class TableTarget(Protocol):
-    """What a query says of where its results go."""
+    """Holds a query's settings of its target table."""
 
     @property
     def table(self) -> str | None:
@@ -141,7 +141,7 @@ def delta(
 
 @dataclass(frozen=True)
 class KnownTable:
-    """What else can be asked of a table, by its name or place.
+    """Reads further facts of a table, by its name or place.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What multiplies rows (`explode`, `rollup`, windows kept whole), made in the batch and not before it.
+"""Multiplies rows in the batch (`explode`, `rollup`, whole windows), and not before it.
 
 Spark hands the rows of a ``foreachBatch`` on one by one. What a query explodes before that boundary
 crosses it copy by copy, to be merged again right behind; exploded behind it, a record crosses once, and

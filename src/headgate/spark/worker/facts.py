@@ -1,4 +1,4 @@
-"""What the driver tells the tasks of a step: written there as JSON, read here."""
+"""Carries the driver's instructions to the tasks of a step, as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.state.ports import Chain
 
 
 class _Told:
-    """What travels as JSON in a local property of Spark, one per operator."""
+    """Travels as JSON in a local property of Spark, one per operator."""
 
     PROPERTY: ClassVar[str]
     """The property's name; the operator's id comes behind it."""
@@ -41,7 +41,7 @@ class _Told:
 
 @dataclass(frozen=True)
 class SlotFacts(_Told):
-    """What the slots of one operator are told in one attempt of a step.
+    """Holds the instructions to the slots of one operator in one attempt of a step.
 
     Attributes
     ----------
@@ -199,7 +199,7 @@ class SlotFacts(_Told):
 
 @dataclass(frozen=True)
 class ReplicaFacts(_Told):
-    """What the replicas of one stage are told in one attempt of a step; lists have an entry per lane.
+    """Holds the instructions to the replicas of one stage in one attempt; lists have an entry per lane.
 
     Attributes
     ----------

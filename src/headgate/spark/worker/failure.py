@@ -1,4 +1,4 @@
-"""What a failed attempt of a batch says, and a failed query.
+"""Words the failure of an attempt of a batch, and of a query.
 
 Whether another attempt can help, what the user's own code did, and what of Spark's words matters.
 """

@@ -1,4 +1,4 @@
-"""What Spark's Kafka source says when it cannot read, in one sentence that says what to do."""
+"""Words the failures of Spark's Kafka source in one sentence that says what to do."""
 
 from __future__ import annotations
 

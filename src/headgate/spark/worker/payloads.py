@@ -25,7 +25,7 @@ _AT_ONCE = 4
 
 
 class TakesFiles(Protocol):
-    """What takes a file: a checkpoint, or the `TaskFiles` of a task."""
+    """Takes a file: a checkpoint, or the `TaskFiles` of a task."""
 
     def write_file(self, kind: str, name: str, data: bytes) -> None:
         """Write a file named by a token."""

@@ -1,4 +1,4 @@
-"""What runs in a Python worker: one replica's work in one batch."""
+"""Does one replica's work in one batch, in a Python worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a Python worker runs, and how busy its machine is."""
+"""Tells the host of a Python worker, and the load of its machine."""
 
 from __future__ import annotations
 

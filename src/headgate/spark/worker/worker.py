@@ -1,4 +1,4 @@
-"""What a Python worker keeps between its tasks: operators, arenas of runs, stores, checkpoints."""
+"""Keeps operators, arenas, stores and checkpoints of a Python worker between its tasks."""
 
 from __future__ import annotations
 

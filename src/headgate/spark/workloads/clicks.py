@@ -84,7 +84,7 @@ def clicks_counted(records: DataFrame) -> DataFrame:
 
 
 class ClicksBesides:
-    """What runs beside the query: a broker, unless one is named, and somebody who clicks.
+    """Runs a broker, unless one is named, and a generator of clicks beside the query.
 
     Parameters
     ----------

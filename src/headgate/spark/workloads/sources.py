@@ -74,7 +74,7 @@ has 1.4 MB with the fields of a bid that queries need, 11 MB with everything and
 
 
 class _Feed(Protocol):
-    """What a format brings: numbered rows with a due time. Picklable."""
+    """Holds the settings of a format: numbered rows with a due time. Picklable."""
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -192,7 +192,7 @@ class _Settings:
 
 @dataclass(frozen=True)
 class _Option:
-    """How the text of an option is read, and what a message asks for if it cannot be."""
+    """Reads the text of an option, and names what a message asks for if the text is bad."""
 
     parse: Callable[[str], Any]
     expected: str
@@ -496,7 +496,7 @@ def _end(settings: _Settings) -> tuple[int, int]:
 
 
 class _Source(DataSource):
-    """What both formats share: options to settings, settings to readers."""
+    """Turns options into settings, and settings into readers, for both formats."""
 
     def _settings(self) -> _Settings:
         raise NotImplementedError
