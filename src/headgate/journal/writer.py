@@ -15,6 +15,7 @@ from typing import Self
 from headgate.core.errors import EngineError
 from headgate.core.input import open_regular
 from headgate.journal.codec import encode
+from headgate.journal.log import tell
 from headgate.journal.schema import Event
 
 TAIL_BYTES = 1 << 16
@@ -67,6 +68,7 @@ class JournalWriter:
                     _cut_torn_line(self._file)  # the next event must not end up in this one's line
                 msg = f"cannot append to the journal {self.path}: {error.strerror}; free space."
                 raise EngineError(msg) from error
+        tell(stamped, str(self.path))
 
     def close(self) -> None:
         """Close the file; further events are errors. May be called twice."""
