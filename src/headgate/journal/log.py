@@ -1,4 +1,4 @@
-"""Tells the driver's log, as the logger ``headgate.query``, of the journal's events that people look for."""
+"""Logs the journal's main events to the driver's log, as the logger ``headgate.query``."""
 
 from __future__ import annotations
 
@@ -27,27 +27,33 @@ def tell(event: Event, journal: str) -> None:
 
 
 def _line(event: Event) -> tuple[int, str] | None:
-    if isinstance(event, Start):
-        return (
-            logging.INFO,
-            f"query {event.name or 'without a name'} started with {event.slots} slots",
-        )
-    if isinstance(event, Restart):
-        return logging.INFO, f"query goes on with step {event.step}"
-    if isinstance(event, AssignmentChange):
-        return logging.INFO, _change(event)
-    if isinstance(event, Retry):
-        return logging.WARNING, f"step {event.step}, attempt {event.attempt} failed: {event.error}"
-    if isinstance(event, ControlAct):
-        text = " ".join(part for part in (event.act, event.detail, f"by {event.by}") if part)
-        if event.refused is not None:
-            return logging.WARNING, f"{text}: refused: {event.refused}"
-        return logging.INFO, text
-    if isinstance(event, Stop):
-        if event.error is not None:
-            return logging.ERROR, f"query failed: {event.error}"
-        return logging.INFO, f"query ended: {event.reason}"
-    return None
+    """Return level and text of an event, or None for an event that is not logged."""
+    match event:
+        case Start():
+            name = event.name or "without a name"
+            told = logging.INFO, f"query {name} started with {event.slots} slots"
+        case Restart():
+            told = logging.INFO, f"query goes on with step {event.step}"
+        case AssignmentChange():
+            told = logging.INFO, _change(event)
+        case Retry():
+            text = f"step {event.step}, attempt {event.attempt} failed: {event.error}"
+            told = logging.WARNING, text
+        case ControlAct(refused=None):
+            told = logging.INFO, _order(event)
+        case ControlAct():
+            told = logging.WARNING, f"{_order(event)}: refused: {event.refused}"
+        case Stop(error=None):
+            told = logging.INFO, f"query ended: {event.reason}"
+        case Stop():
+            told = logging.ERROR, f"query failed: {event.error}"
+        case _:
+            return None
+    return told
+
+
+def _order(event: ControlAct) -> str:
+    return " ".join(part for part in (event.act, event.detail, f"by {event.by}") if part)
 
 
 def _change(event: AssignmentChange) -> str:
