@@ -1,4 +1,4 @@
-"""Continuous mode: records flow between operators at once, as in Samza and Flink."""
+"""Simulates continuous mode: records flow between operators at once, as in Samza and Flink."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass
 class _Treatment:
-    """A change under way."""
+    """Holds a change under way."""
 
     change: Change
     decided_s: float
@@ -31,7 +31,7 @@ class _Treatment:
 
 
 class ContinuousOperator(SimulatedOperator):
-    """An operator whose slots serve all the time, but for those that a change concerns.
+    """Simulates an operator whose slots serve all the time, except those that a change concerns.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class ContinuousOperator(SimulatedOperator):
 
 
 class ContinuousEngine:
-    """A job in continuous mode, tick by tick: a `MetricsSource` and an `Actuator`.
+    """Runs a job in continuous mode, tick by tick: a `MetricsSource` and an `Actuator`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What really happened at one operator: true latencies, slots, changes."""
+"""Measures the true figures of one operator: latencies, slots, changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUANTILES = (0.0, 0.5, 0.99)
 
 @dataclass(frozen=True)
 class AppliedChange:
-    """A change that came into force.
+    """Holds a change that came into force.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ def moved_groups(before: Assignment, change: Change) -> tuple[int, ...]:
 
 
 class Measures:
-    """True figures of one operator, per tick and per step of a timeline.
+    """Holds the true figures of one operator, per tick and per step of a timeline.
 
     Parameters
     ----------

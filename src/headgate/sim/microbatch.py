@@ -1,4 +1,4 @@
-"""Micro-batch mode: what arrived before a boundary is served in one go, as in headgate on Spark."""
+"""Simulates micro-batch mode: records that arrived before a boundary are served together, as on Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TICK_S = 1.0
 
 
 class BatchOperator(SimulatedOperator):
-    """An operator whose slots serve once per batch.
+    """Simulates an operator whose slots serve once per batch.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class BatchOperator(SimulatedOperator):
 
     @property
     def waves(self) -> int:
-        """How many rounds of tasks the cores need for the slots in force."""
+        """Return the number of rounds of tasks that the cores need for the slots in force."""
         return -(-self.queues.slots // self._engine.cores)
 
     def ask(self, change: Change, now_s: float) -> None:
@@ -285,7 +285,7 @@ class BatchOperator(SimulatedOperator):
 
 
 class MicroBatchEngine:
-    """A job in micro-batch mode, batch by batch: a `MetricsSource` and an `Actuator`.
+    """Runs a job in micro-batch mode, batch by batch: a `MetricsSource` and an `Actuator`.
 
     Counters are told up to the beginning of the last batch: what arrived after it is not read yet,
     and nobody can count it.

@@ -1,4 +1,4 @@
-"""The inner loops of `headgate.sim.oracle`, as plain functions on arrays.
+"""Runs the inner loops of `headgate.sim.oracle`, as plain functions on arrays.
 
 All slots serve one queue in the order of arrival. The state at the beginning of an epoch is the first
 record that has not begun, and when each slot is free.

@@ -1,4 +1,4 @@
-"""Which changes of a run were regretted: what came after them says so, not what was known before."""
+"""Finds the changes of a run that later events proved wrong, whatever was known at the time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FULL = 0.9
 
 @dataclass(frozen=True)
 class Regrets:
-    """How many changes of each kind there were, and how many of them were regretted.
+    """Counts the changes of each kind, and the regretted ones among them.
 
     Attributes
     ----------

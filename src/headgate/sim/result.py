@@ -1,4 +1,4 @@
-"""What a simulated run came to."""
+"""Holds the result of a simulated run, and computes its success and its summary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GROUPS_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run.
+    """Holds the figures and the decisions of one run.
 
     Attributes
     ----------

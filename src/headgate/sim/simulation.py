@@ -1,4 +1,4 @@
-"""One run: a job, a policy and a seed, from the first record to the result."""
+"""Runs one simulation: a job, a policy and a seed, from the first record to the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SOURCE, _RECORDS, _SLOTS = range(3)
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """Operators and what feeds them.
+    """Holds the operators of a job and their sources.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class SimulatedJob:
 
 
 class Simulation:
-    """A job under a policy, on a virtual clock; deterministic for a seed.
+    """Runs a job under a policy, on a virtual clock; deterministic for a seed.
 
     Parameters
     ----------

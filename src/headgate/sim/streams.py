@@ -1,4 +1,4 @@
-"""What flows into an operator: from a source, or from the operators above it."""
+"""Supplies the records of an operator: from a source, or from the operators upstream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DRAWN_AT_ONCE = 4096
 
 
 class Inflow:
-    """The records that arrive at one operator, each with its own service time.
+    """Supplies the records that arrive at one operator, each with its own service time.
 
     The service time is drawn on arrival, so the same seed gives every policy the same records. It is
     multiplied by the record's cost where the source has costs.
