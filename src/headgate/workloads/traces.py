@@ -1,4 +1,4 @@
-"""Traces: how many records of each key group arrived in each slice of time.
+"""Reads traces: the number of records of each key group in each slice of time.
 
 A trace is made from a file that the caller names (a log with keys, or totals over time), or from a
 model of one (`stock_exchange_rates`).
@@ -42,7 +42,7 @@ _SPEED_MIN = 1e-6
 
 @dataclass(frozen=True)
 class Trace:
-    """Counts per slice of time and key group.
+    """Holds counts per slice of time and key group.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ def group_shares(key_shares: npt.ArrayLike, key_groups: int) -> F64:
 
 @dataclass(frozen=True)
 class KeyedRows:
-    """The rows of a log.
+    """Holds the rows of a log.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Matching the orders of many stocks at once; what it means is defined by `workloads.order_book`.
+"""Matches the orders of many stocks at once, as `headgate.workloads.order_book` defines it.
 
 The orders of a side lie in a binary heap, so that an order costs the logarithm of what rests. A
 cancelled order stays in its heap with volume 0 until it comes to the top.
@@ -22,7 +22,7 @@ OWNER, CASH, SHARES = range(3)
 
 @jit
 def _before(pool: I64, left: int, right: int) -> bool:
-    """Whether of two resting orders of one side `left` is served first."""
+    """Return whether `left` of two resting orders of one side is served first."""
     if pool[left, PRICE] != pool[right, PRICE]:
         dearer = pool[left, PRICE] > pool[right, PRICE]
         return bool(dearer) if pool[left, BUY] == 1 else not dearer
