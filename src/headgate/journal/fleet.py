@@ -1,4 +1,4 @@
-"""What a line of a fleet's journal means; the journal of each of its jobs is as of `schema`."""
+"""Defines the lines of a fleet's journal; the journals of its jobs are as of `schema`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FleetStart:
 
 @dataclass(frozen=True)
 class FleetJobState:
-    """How one job of a fleet stood at the end of a round."""
+    """Holds the state of one job of a fleet at the end of a round."""
 
     job: str
     """The query's name."""
@@ -68,7 +68,7 @@ class FleetJobState:
 
 @dataclass(frozen=True)
 class FleetHostState:
-    """How busy one host of a fleet was in a round."""
+    """Holds the load of one host of a fleet in a round."""
 
     host: str
     """As Spark names it; local, where tasks run in the driver's own machine."""
@@ -175,7 +175,7 @@ class FleetJobChanged:
 
 @dataclass(frozen=True)
 class FleetGranted:
-    """What a job is granted changed."""
+    """Records that the grant of a job changed."""
 
     KIND: ClassVar[str] = "fleet-grant"
 
