@@ -1,4 +1,4 @@
-"""A run on the screen while it runs: the live view on a terminal, plain lines elsewhere."""
+"""Shows a run on the screen while it runs: the live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last lines of a run, for people."""
+"""Formats the last lines of a run for people."""
 
 from __future__ import annotations
 

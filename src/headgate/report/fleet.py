@@ -1,4 +1,4 @@
-"""A fleet from its journal alone, running or dead: who took slots from whom, and what it brought."""
+"""Reports a fleet from its journal alone, running or dead: the jobs, the actions and their effect."""
 
 from __future__ import annotations
 

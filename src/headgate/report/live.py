@@ -1,4 +1,4 @@
-"""The live view of a run: one frame of a terminal, drawn from the journal alone."""
+"""Draws the live view of a run: one frame of a terminal, from the journal alone."""
 
 from __future__ import annotations
 

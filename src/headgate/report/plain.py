@@ -1,4 +1,4 @@
-"""The run as plain lines, where there is no terminal: one every few seconds, no control codes."""
+"""Prints a run as plain lines, where there is no terminal: one every few seconds, no control codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers of a run: what ``headgate run --json`` and ``headgate status --json`` print."""
+"""Computes the numbers that ``headgate run --json`` and ``headgate status --json`` print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which key groups are hot, and whether moving them can help."""
+"""Lists the hot key groups, and says whether moving them can help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a policy decided what it did: one decision of a journal, in words."""
+"""Explains one decision of a policy in words, from a journal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNREACHABLE = "unreachable"
 
 @dataclass
 class _Found:
-    """A decision that wanted something, and what followed."""
+    """Holds a decision that wanted something, and its consequences."""
 
     decided: Decided
     applied: list[Applied] = field(default_factory=list)
