@@ -1,4 +1,4 @@
-"""What the batches of a recorded run cost: the parameters of a simulated engine."""
+"""Measures the costs of the batches of a recorded run: the parameters of a simulated engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _IDLE, _IDLE_S = 3.0, 0.05
 
 
 class Task(NamedTuple):
-    """What one slot did in one batch."""
+    """Holds the work of one slot in one batch."""
 
     useful_s: float
     served: int
@@ -45,7 +45,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """What batches cost.
+    """Holds the costs of batches.
 
     Attributes
     ----------
@@ -65,14 +65,14 @@ class Costs:
 
 
 def calibrated(run: Recorded) -> Costs:
-    """Return what the batches of a run cost.
+    """Return the costs of the batches of a run.
 
-    A slot's task takes a fixed time and so much more per record, by what slots measured; tasks are
-    laid out on the cores that the machine has for them. What the slots' phase takes beside is a fixed
-    time, and so much per slot and per record: what is computed before the slots. Least squares over
-    the batches after a warm-up. What goes before the slots and what comes after them is told by the
-    latency of records that waited for nothing but their batch. By how much batches differ from all
-    that is kept, in their order: whether a slot looks well for a moment depends on it.
+    A slot's task takes a fixed time and so much more per record, as slots measured; tasks are laid out on
+    the cores that the machine has for them. The rest of the slots' phase is a fixed time, a time per slot,
+    and a time per record, which is computed before the slots. The fit is least squares over the batches
+    after a warm-up. The times before and after the slots are told by the latency of records that waited
+    only for their batch. The deviation of each batch from this model is kept, in order: it decides whether
+    a slot looks well for a moment.
     """
     parameters = run.parameters
     cores = int(parameters.get("cores") or os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""A scenario: what is run, for how long, with which changes on the way."""
+"""Describes a scenario: the workload, its duration, and the changes on the way."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ GENERATED = ("kafka-clicks", "nexmark", "stock-exchange", "word-count")
 
 @dataclass(frozen=True)
 class Scenario:
-    """A workload, how it is run, and where it leaves its results."""
+    """Holds a workload, the way it is run, and the places of its results."""
 
     workload: str
     """Name of a built-in workload, or ``module:function`` for ``function(spark) -> DataFrame``."""

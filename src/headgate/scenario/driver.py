@@ -1,4 +1,4 @@
-"""Whether a driver holds a checkpoint, and which step it is at, from the checkpoint's files alone."""
+"""Finds the driver of a checkpoint, and its step, from the checkpoint's files alone."""
 
 from __future__ import annotations
 

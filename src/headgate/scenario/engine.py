@@ -1,4 +1,4 @@
-"""What a scenario needs of the engine that runs its query."""
+"""Defines the port of the engine that runs a scenario's query."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headgate.scenario.description import Scenario
 
 
 class ScenarioQuery(Protocol):
-    """What a scenario needs of a running query."""
+    """Controls a running query; the part of a query that a scenario needs."""
 
     journal: Any
     isActive: bool
@@ -25,7 +25,7 @@ class ScenarioQuery(Protocol):
 
 
 class Engine(Protocol):
-    """What a scenario needs of an engine."""
+    """Starts and verifies queries; the part of an engine that a scenario needs."""
 
     def rehearse(self, scenario: Scenario, interrupted: Callable[[], bool]) -> None:
         """Have what the scenario will need loaded and compiled, where that can be done."""

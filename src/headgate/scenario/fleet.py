@@ -1,4 +1,4 @@
-"""A fleet on Spark from its description: start it, let it run for a while, say what happened."""
+"""Runs a fleet on Spark from its description: starts it, lets it run for a while, reports the result."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def run_fleet_file(
 
 
 class _Events:
-    """What happens to a fleet while it runs: other budgets, and the loss of a host.
+    """Causes the scheduled events of a running fleet: other budgets, and the loss of a host.
 
     Attributes
     ----------

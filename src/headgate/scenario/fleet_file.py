@@ -1,4 +1,4 @@
-"""The description of a fleet: a TOML file as typed values, checked without a cluster."""
+"""Reads the description of a fleet: a TOML file as typed values, checked without a cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Slots:
-    """How many slots each operator of a job may have."""
+    """Holds the range of slots for each operator of a job."""
 
     min: int = 1
     """The fewest; >= 1."""
@@ -59,7 +59,7 @@ class Slots:
 
 @dataclass(frozen=True)
 class FleetSettings:
-    """The table ``[fleet]``."""
+    """Holds the table ``[fleet]``."""
 
     slots: int | str = "auto"
     """The budget of all jobs together; auto is twice the cores granted."""
@@ -107,7 +107,7 @@ class FleetSettings:
 
 @dataclass(frozen=True)
 class JobSettings:
-    """A table ``[jobs.NAME]``; ``[defaults]`` has the same keys but `query`, and `checkpoint_root`."""
+    """Holds a table ``[jobs.NAME]``; ``[defaults]`` has its keys but `query`, and `checkpoint_root`."""
 
     query: str
     """A built-in workload, or ``module:function`` for ``function(spark, **options) -> DataFrame``."""
@@ -224,7 +224,7 @@ class JobSettings:
 
     @property
     def pools(self) -> bool:
-        """Whether it runs on pools of replicas."""
+        """Return whether the job runs on pools of replicas."""
         return registry.is_replica_policy(self.policy)
 
     @property
@@ -250,7 +250,7 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class FleetFile:
-    """A whole description.
+    """Holds a whole description.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and what a restart would do with it. Needs neither Spark nor a query."""
+"""Reports the content of a checkpoint, and a restart's work, without Spark or a query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOTHING = {"does": "begin from nothing", "groups": 0, "sections": 0, "rows": 0,
 
 
 def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[str, Any]:
-    """Return what a checkpoint holds and what a restart would read; changes nothing.
+    """Return the content of a checkpoint and the files that a restart would read; changes nothing.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Where a scenario's checkpoint lies, on a disk or on a store, for those who only have its place."""
+"""Converts a checkpoint's place, on a disk or on a store, to the form that a caller needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recorded run would have been with fewer slots, another policy or another SLO."""
+"""Simulates a recorded run with fewer slots, another policy or another SLO."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SERIES = ("warm_up_s", "jitter_s")
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under what a run is simulated.
+    """Holds the conditions under which a run is simulated.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Running a scenario to its end, and comparing what it left behind."""
+"""Runs a scenario to its end, and compares its output with Spark's batch answer."""
 
 from __future__ import annotations
 

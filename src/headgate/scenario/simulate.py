@@ -1,4 +1,4 @@
-"""What an SLO would cost on a given trace: several policies, side by side."""
+"""Simulates a given trace under several policies, and compares the cost of an SLO side by side."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _STATIC = re.compile(r"\s*static\((?:n=)?\s*(\d+)\s*\)\s*")
 
 
 class Mode(StrEnum):
-    """How the simulated engine serves records."""
+    """Names the way in which the simulated engine serves records."""
 
     CONTINUOUS = "continuous"
     """At once, as Flink does."""
@@ -69,7 +69,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A trace, an SLO, and the slots that are to be had.
+    """Holds a trace, an SLO, and the slots that may be used.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The Spark engine as a scenario uses it: the one place that knows the engine's names.
+"""Runs scenarios on the Spark engine; the only module that knows the engine's names.
 
 Imports neither Spark nor the engine until a call needs them.
 """
@@ -296,7 +296,7 @@ def _own_interrupts() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class UserWorkload:
-    """A user's ``function(spark, **options) -> DataFrame`` in the form of a built-in workload."""
+    """Wraps a user's ``function(spark, **options) -> DataFrame`` in the form of a built-in workload."""
 
     build: Callable[..., Any]
     """The function."""
