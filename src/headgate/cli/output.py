@@ -1,4 +1,4 @@
-"""Keeping stdout for the result, and stderr for what people can use."""
+"""Keeps stdout for the result, and stderr for messages to people."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ _MINUTE_S = 60.0
 
 @dataclass(frozen=True)
 class Advice(Decision):
-    """A decision that nobody carries out: it has changes, and counts as nothing."""
+    """Holds a decision that is not carried out: it has changes, and counts as nothing."""
 
     def __bool__(self) -> bool:
         return False
 
 
 class Decorator:
-    """A policy around a policy, which it passes everything on to.
+    """Wraps a policy and passes every call on to it.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Decorator:
 
 
 class Hysteresis(Decorator):
-    """Let a decision through only after it was wanted in several cycles running.
+    """Lets a decision through only after it was wanted in several cycles running.
 
     Two decisions for an operator are the same if they are of one kind and lead to more, fewer or
     as many slots; which groups move is taken from the newest.
@@ -107,7 +107,7 @@ class Hysteresis(Decorator):
 
 
 class Cooldown(Decorator):
-    """Leave the slots of a change alone for a while after it came into force.
+    """Leaves the slots of a change alone for a while after the change came into force.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ class Cooldown(Decorator):
 
 
 class ActionLimit(Decorator):
-    """Let at most so many changes through in any minute, over all operators.
+    """Lets at most so many changes through in any minute, over all operators.
 
     Belongs outside of everything that may still drop a change: what passes is counted.
 
@@ -206,7 +206,7 @@ class ActionLimit(Decorator):
 
 
 class Freezable(Decorator):
-    """Decide nothing while frozen; the policy inside is not asked."""
+    """Decides nothing while frozen; the policy inside is not asked."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
@@ -228,7 +228,7 @@ class Freezable(Decorator):
 
 
 class AdviseOnly(Decorator):
-    """Turn every decision into advice, which is written down and not carried out.
+    """Turns every decision into advice, which is written down and not carried out.
 
     Attributes
     ----------

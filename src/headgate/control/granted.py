@@ -34,7 +34,7 @@ _ASKED_MOST = 64
 
 
 class _Requests:
-    """The largest wish of each operator within the last `_KEPT_S`, as long as its grant is spent."""
+    """Remembers the largest wish of each operator within the last `_KEPT_S`, while its grant is spent."""
 
     def __init__(self) -> None:
         self._wishes: dict[str, list[tuple[float, int]]] = {}
@@ -59,12 +59,12 @@ class _Requests:
 
 
 class Granted(Decorator):
-    """Show a policy no more slots than are granted, and learn how many it would like.
+    """Shows a policy no more slots than are granted, and finds how many the policy would use.
 
     Where an operator holds more than its grant, its least loaded slots are merged before anything else
-    is decided. Where it holds all of its grant, a copy of the policy is asked what it would do without
-    one: more slots than granted are its request. The policy itself never hears that question, so a
-    request changes nothing about what it decides later.
+    is decided. Where an operator holds all of its grant, a copy of the policy is asked for its decision
+    without a grant: the slots that it wants above the grant are the request. The policy itself never
+    hears that question, so a request changes nothing about its later decisions.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class Granted(Decorator):
 
 
 class GrantedPools:
-    """Show a policy over pools no more replicas than are granted, and learn how many it would like.
+    """Shows a policy over pools no more replicas than are granted, and finds how many it would use.
 
     As `Granted`, for pools of replicas: a pool is as large as its grant.
 

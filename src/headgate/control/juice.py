@@ -130,7 +130,7 @@ def _upstream_first(graph: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 class JuiceWindow:
-    """The flows of a sliding window, kept in sub-windows.
+    """Keeps the flows of a sliding window, in sub-windows.
 
     Parameters
     ----------

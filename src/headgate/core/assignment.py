@@ -10,7 +10,7 @@ from headgate.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Assignment:
-    """A total map from key group to slot.
+    """Maps every key group to one slot.
 
     Parameters
     ----------

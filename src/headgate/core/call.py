@@ -14,7 +14,7 @@ _CALL = re.compile(r"\s*([\w-]{1,64})\s*(?:\(([^()]{0,500})\))?\s*")
 
 @dataclass(frozen=True)
 class Call:
-    """A name and the texts in the brackets behind it.
+    """Holds a name and the texts in the brackets behind it.
 
     Attributes
     ----------

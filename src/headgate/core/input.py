@@ -1,4 +1,4 @@
-"""The gate: what people type and what files hold comes in here, or is refused in one sentence.
+"""Checks the words that people type and the content of files; refuses bad input in one sentence.
 
 Text is data and is never trusted to be short, finite, shallow or printable. A command line, a journal,
 a trace, a fleet's description, a scenario and a control file are all read through these functions, so

@@ -1,4 +1,4 @@
-"""Compile plain functions on arrays, or leave them as they are.
+"""Compiles plain functions on arrays, or leaves them as they are.
 
 A kernel is one source for two forms: compiled by numba, or (``HEADGATE_JIT=0``) run by Python as it
 stands. So a kernel may use only what means the same in both: no integer overflow of scalars (NumPy

@@ -65,7 +65,7 @@ _BY_LOWER = {f"{PREFIX}{name}".lower(): name for names in OPTIONS.values() for n
 
 
 class Hidden(str):
-    """A text that is used and never shown: its `repr` says nothing of it."""
+    """Hides a text that is used and never shown: its `repr` says nothing of it."""
 
     __slots__ = ()
 

@@ -122,7 +122,7 @@ class FleetRound:
 
 @dataclass(frozen=True)
 class FleetDecided:
-    """A fleet's policy decided, or would have; what wants nothing is written once until that changes."""
+    """Records a fleet's decision, or its advice; repeated decisions for no change are written once."""
 
     KIND: ClassVar[str] = "fleet-decision"
 
@@ -206,7 +206,7 @@ class FleetGranted:
 
 @dataclass(frozen=True)
 class GrantChange:
-    """In the journal of a fleet's job: what it may hold changed."""
+    """Records in the journal of a fleet's job that the job's grant changed."""
 
     KIND: ClassVar[str] = "grant"
 
@@ -225,7 +225,7 @@ class GrantChange:
 
 @dataclass(frozen=True)
 class SlotRequest:
-    """In the journal of a fleet's job: what its own policy would like beyond the grant changed."""
+    """Records in the journal of a fleet's job that its own policy's request beyond the grant changed."""
 
     KIND: ClassVar[str] = "request"
 

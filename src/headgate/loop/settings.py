@@ -9,7 +9,7 @@ from headgate.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class OperatorSettings:
-    """The latency SLO and the limits of one operator; may change while the job runs.
+    """Holds the latency SLO and the limits of one operator; may change while the job runs.
 
     Raises
     ------

@@ -19,7 +19,7 @@ _SHARE_MAX = 0.999
 
 @dataclass(frozen=True)
 class LatencyTarget:
-    """The tightest latency that the SLOs ask of one operator.
+    """Holds the tightest latency that the SLOs ask of one operator.
 
     Attributes
     ----------

@@ -71,7 +71,7 @@ class GroupResults:
 
 
 class AggregateOperator(Operator):
-    """The arithmetic of one `AggregateSpec`; holds no state of its own."""
+    """Computes one `AggregateSpec`; holds no state of its own."""
 
     spec: AggregateSpec
     layout: RowLayout
@@ -428,7 +428,7 @@ class AggregateOperator(Operator):
 
 @dataclass(frozen=True)
 class _GroupStep:
-    """One key group after the other: bring it, merge, emit, log, commit."""
+    """Serves one key group after the other: brings it, merges, emits, logs, commits."""
 
     operator: AggregateOperator
     step: SlotStep

@@ -26,7 +26,7 @@ _NONE: I64 = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Before:
-    """The entries of one variable before the call.
+    """Holds the entries of one variable before the call.
 
     Attributes
     ----------

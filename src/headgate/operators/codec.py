@@ -1,4 +1,4 @@
-"""Arrow columns to rows of words, and back."""
+"""Converts Arrow columns to rows of words, and back."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def positions(leaves: Sequence[Leaf]) -> tuple[tuple[int, ...], int]:
 
 @dataclass(frozen=True)
 class Strings:
-    """Byte strings of a batch; string i is ``data[offsets[i]:offsets[i + 1]]``."""
+    """Holds byte strings of a batch; string i is ``data[offsets[i]:offsets[i + 1]]``."""
 
     offsets: I64
     data: U8

@@ -79,7 +79,7 @@ class KeyLayout:
 
 @dataclass(frozen=True)
 class _Work:
-    """The rows of a step: keys as words, and all of their columns."""
+    """Holds the rows of a step: keys as words, and all of their columns."""
 
     keys: codec.Words
     forget_us: I64

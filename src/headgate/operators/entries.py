@@ -38,7 +38,7 @@ _ENDS = Leaf(Kind.INTEGER)
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of one variable.
+    """Holds the columns of one variable.
 
     Attributes
     ----------

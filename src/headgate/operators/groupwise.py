@@ -28,7 +28,7 @@ class Share:
 
 
 class Groupwise(Operator, Protocol):
-    """An operator over rows of one key group at a time; holds no state of its own.
+    """Runs an operator over rows of one key group at a time; holds no state of its own.
 
     Subclasses say what a batch looks like in words (`_read`), what is done with a group's share of it
     (`_serve`), and when the group has something to do without new rows (`_due_us`).

@@ -148,7 +148,7 @@ class KeptOperator(AggregateOperator):
 
 
 class KeptSessionOperator(KeptOperator, SessionOperator):
-    """The same of sessions; a value is kept with its record's own time, whatever its session becomes."""
+    """Runs sessions over kept values; a value keeps its record's own time through all merges."""
 
     def _sessions(self, table: Table) -> I64:
         live = table.live()

@@ -1,4 +1,4 @@
-"""The window instances of one key, served record by record: what a slot does with O+.
+"""Serves the window instances of one key, record by record: a slot's work with O+.
 
 Algorithm 2 of STRETCH for a single key. A slot has its keys one by one, each with the watermark, so
 that no boundary is looked for among all keys, as `headgate_lab.oplus.reference` does.
@@ -21,7 +21,7 @@ from headgate.operators.operator_plus import (
 
 
 class KeyWindows:
-    """The windows of one key during a call, and which of them the call changed.
+    """Holds the windows of one key during a call, and the changes that the call made.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ class WindowType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of an input.
+    """Holds one record of an input.
 
     Parameters
     ----------
@@ -49,14 +49,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """An explicit watermark: no record before `time` follows."""
+    """Holds an explicit watermark: no record before `time` follows."""
 
     time: int
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One window instance, as the three functions see it: the span ``[left, right)`` of one key."""
+    """Holds one window instance, as the three functions see it: the span ``[left, right)`` of one key."""
 
     state: State
     left: int
@@ -74,7 +74,7 @@ Slide = Callable[[Windows], Sequence[State]]
 
 @dataclass(frozen=True)
 class OperatorPlus:
-    """O+(WA, WS, I, f_MK, WT, S, f_U, f_O, f_S).
+    """Defines O+(WA, WS, I, f_MK, WT, S, f_U, f_O, f_S).
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ _PURGE_SHARE = 8
 
 @dataclass
 class _Held:
-    """One key group during a step.
+    """Holds one key group during a step.
 
     Attributes
     ----------

@@ -54,7 +54,7 @@ class Keyed:
 
 @dataclass(frozen=True)
 class Variable:
-    """One state variable.
+    """Describes one state variable.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class VariableChanges:
 
 
 class State:
-    """The state of the keys of one call: `state[name]` as it was before; `put`, `remove`, `clear`.
+    """Holds the state of the keys of one call: `state[name]` as before; `put`, `remove`, `clear`.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ class State:
 
 
 class Timers:
-    """The timers of the keys of one call, and what time it is.
+    """Holds the timers of the keys of one call, and the time.
 
     Parameters
     ----------
@@ -283,7 +283,7 @@ class Processor(Protocol):
 
 @dataclass(frozen=True)
 class ProcessorSpec(OperatorSpec):
-    """A keyed processor.
+    """Describes a keyed processor.
 
     Parameters
     ----------

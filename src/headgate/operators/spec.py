@@ -90,7 +90,7 @@ class OutputMode(IntEnum):
 
 @dataclass(frozen=True)
 class Leaf:
-    """One fixed-width part of a key or a buffer.
+    """Describes one fixed-width part of a key or a buffer.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate of a row.
+    """Describes one aggregate of a row.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class TimeKey:
-    """The part of the key that is time; it says when a row is due.
+    """Describes the part of the key that is time, which decides when a row is due.
 
     A record carries the start of its slice in microseconds. A window ``[w, w + size_us)`` is the union
     of its slices, so a sliding window costs one update per record whatever its overlap. A plain
@@ -269,7 +269,7 @@ class OperatorSpec:
 
 @dataclass(frozen=True)
 class AggregateSpec(OperatorSpec):
-    """A keyed aggregate: key leaves, an optional time, buffers, and what is emitted when.
+    """Describes a keyed aggregate: key leaves, an optional time, buffers, and the output mode.
 
     Parameters
     ----------

@@ -68,11 +68,11 @@ def calibrated(run: Recorded) -> Costs:
     """Return the costs of the batches of a run.
 
     A slot's task takes a fixed time and so much more per record, as slots measured; tasks are laid out on
-    the cores that the machine has for them. The rest of the slots' phase is a fixed time, a time per slot,
-    and a time per record, which is computed before the slots. The fit is least squares over the batches
-    after a warm-up. The times before and after the slots are told by the latency of records that waited
-    only for their batch. The deviation of each batch from this model is kept, in order: it decides whether
-    a slot looks well for a moment.
+    the cores that the machine has for them. The rest of the slots' phase is a fixed time, a time per
+    slot, and a time per record, which is computed before the slots. The fit is least squares over the
+    batches after a warm-up. The times before and after the slots are told by the latency of records that
+    waited only for their batch. The deviation of each batch from this model is kept, in order: it decides
+    whether a slot looks well for a moment.
     """
     parameters = run.parameters
     cores = int(parameters.get("cores") or os.cpu_count() or 1)

@@ -294,7 +294,7 @@ def _fluid(load: Load, epochs: int, most: int) -> I64:
 
 
 class _Search:
-    """The queue at the beginning of every epoch, and what is missed in it."""
+    """Holds the queue at the beginning of every epoch, and the missed windows in it."""
 
     def __init__(self, load: Load, epochs: int, most: int, share: F64) -> None:
         self._load, self._most, self._share = load, most, share

@@ -31,7 +31,7 @@ _known: dict[str, ArenaFile] = {}
 
 
 class ArenaFile:
-    """The memory of one table (`headgate.state.table.Memory`) in a file, under an exclusive lock.
+    """Maps the memory of one table (`headgate.state.table.Memory`) in a file, under an exclusive lock.
 
     Parameters
     ----------

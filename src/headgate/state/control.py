@@ -66,7 +66,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request in the checkpoint.
+    """Holds a request in the checkpoint.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Asked:
 
 
 class ControlFiles:
-    """The control files of one checkpoint.
+    """Reads and writes the control files of one checkpoint.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ _BOOTED = re.compile(r"^btime (\d+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Driver:
-    """A driver's process.
+    """Identifies a driver's process.
 
     Attributes
     ----------

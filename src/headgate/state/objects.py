@@ -324,7 +324,7 @@ class ObjectFiles(RemoteFiles):
 
 
 class _Unanswered(Exception):
-    """A request of which nobody knows whether it was carried out."""
+    """Reports a request that may or may not have been carried out."""
 
     def __init__(self, meant: CheckpointError) -> None:
         super().__init__(str(meant))

@@ -146,7 +146,7 @@ def _often(bits: U64, ratio: int) -> npt.NDArray[np.bool_]:
 
 
 class _Slice:
-    """The events [start, stop): what several columns share, made when first asked for.
+    """Holds the events [start, stop): the columns that others share, made when first asked for.
 
     Attributes
     ----------

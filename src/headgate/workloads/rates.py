@@ -208,7 +208,7 @@ class SquareRate(RateFunction):
 
 @dataclass(frozen=True)
 class SineRate(RateFunction):
-    """``base + amplitude * (sin(2 pi t / period) + 1)``: between base and base + 2 amplitude.
+    """Follows ``base + amplitude * (sin(2 pi t / period) + 1)``: between base and base + 2 amplitude.
 
     References
     ----------

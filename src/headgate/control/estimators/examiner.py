@@ -38,7 +38,7 @@ _WAITING_TICKS = 100
 
 @dataclass
 class _Tick:
-    """One tick that is not used yet; NaN where a counter is missing."""
+    """Holds the counters of one tick that is not used yet; NaN where a counter is missing."""
 
     tick: int
     assignment: Assignment

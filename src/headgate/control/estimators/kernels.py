@@ -1,4 +1,4 @@
-"""The examiner's loops over key groups and slots, as plain functions on arrays.
+"""Runs the examiner's loops over key groups and slots, as plain functions on arrays.
 
 A key group's waiting records are a queue of (tick, number of the last record that arrived in it),
 one entry per tick with arrivals: row g of `queue_tick` and `queue_upto` is a ring that starts at

@@ -123,7 +123,7 @@ class BoundSplit:
 
 
 class _Path:
-    """The shares of one path, in the order of its operators.
+    """Holds the shares of one path, in the order of its operators.
 
     Attributes
     ----------

@@ -24,7 +24,7 @@ _SURE = 3.0
 
 
 class RecordCost:
-    """The useful seconds of a record, and of records like those that were measured.
+    """Estimates the useful seconds of a record, and draws costs like the measured ones.
 
     The mean is that of all useful time over all records: a mean of rates, as the smoothed service rate
     is, takes cheap records for many. It forgets slowly, since few dear records make much of it, unless

@@ -18,7 +18,7 @@ _LEAST, _GROWTH, _BUCKETS = 0.01, 1.04, 300
 
 
 class Mean:
-    """The mean of a rate over the last `window_s` seconds.
+    """Computes the mean of a rate over the last `window_s` seconds.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Mean:
 
 
 class Most:
-    """The most of a value within the last `hold_s` seconds."""
+    """Computes the maximum of a value over the last `hold_s` seconds."""
 
     def __init__(self, hold_s: float) -> None:
         self._hold_s = hold_s

@@ -100,7 +100,7 @@ class Rule:
 
 
 class Rules:
-    """All rules over one operator's load.
+    """Evaluates all rules over one operator's load.
 
     Parameters
     ----------

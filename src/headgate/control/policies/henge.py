@@ -191,7 +191,7 @@ class _Record:
 
 
 class Henge:
-    """Share a budget of slots among jobs so that their total utility is as high as it can be.
+    """Shares a budget of slots among jobs so that their total utility is as high as possible.
 
     Once per round, never while an earlier action is unjudged: of the jobs that miss their SLO the
     one of highest priority (then of lowest utility) gets slots for its congested operators. Once

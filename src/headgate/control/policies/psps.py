@@ -152,7 +152,7 @@ def plan(interval: Interval, predictions: Mapping[str, Prediction]) -> dict[str,
 
 
 class Psps:
-    """Have as many replicas active as the events of the next interval will need.
+    """Keeps as many replicas active as the events of the next interval will need.
 
     Monitor: the interval as the engine measured it. Analyse: `edge_shares` and `predict`, from the
     first operator to the last. Plan: `plan`. Execute: the engine activates and deactivates replicas

@@ -59,7 +59,7 @@ class _Diagnosis:
 
 
 class StreamSwitch:
-    """Move the key groups of one slot at a time: balance, else scale out; scale in when all is well.
+    """Moves the key groups of one slot at a time: balance, else scale out; scale in when all is well.
 
     A slot is *severe* if its latency l_i is above the alert threshold l **and** its projected
     latency L_i is above the bound L, *good* if neither is, else *moderate*. An operator is severe

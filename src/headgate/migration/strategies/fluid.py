@@ -1,4 +1,4 @@
-"""One key group after the other (Megaphone)."""
+"""Moves one key group after the other (Megaphone)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.migration.strategy import Situation
 
 @dataclass(frozen=True)
 class Fluid(Base):
-    """Move groups one by one in ascending order, each served again on arrival.
+    """Moves groups one by one in ascending order, each served again on arrival.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""A slot fetches a key group when its first record comes (Meces)."""
+"""Moves a key group when its first record comes to the new slot (Meces)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.migration.strategy import Situation
 
 @dataclass(frozen=True)
 class OnDemand(Base):
-    """Route all at once; install what a record waits for, and one group at a time of the rest.
+    """Routes all groups at once; installs groups that records wait for, and of the rest one at a time.
 
     References
     ----------

@@ -14,7 +14,7 @@ from headgate.migration.strategy import ALL_PHASES
 
 @dataclass(frozen=True)
 class Shared(Base):
-    """Route all at the next boundary, and nothing else.
+    """Routes all groups at the next boundary, and nothing else.
 
     References
     ----------

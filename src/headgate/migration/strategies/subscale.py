@@ -1,4 +1,4 @@
-"""Independent subscales, prefetched while the old slot serves (DRRS)."""
+"""Moves independent subscales, prefetched while the old slot serves (DRRS)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREFETCHED = (Phase.PREFETCH, Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.
 
 @dataclass(frozen=True)
 class Subscales(Base):
-    """DRRS with its three mechanisms, each of which can be switched off.
+    """Implements DRRS with its three mechanisms, each of which can be switched off.
 
     Parameters
     ----------

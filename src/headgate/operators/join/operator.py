@@ -114,7 +114,7 @@ def join_layout(spec: JoinSpec) -> JoinLayout:
 
 @dataclass(frozen=True)
 class _Arrived:
-    """One side's records of a step.
+    """Holds one side's records of a step.
 
     Attributes
     ----------
