@@ -40,7 +40,7 @@ class GatedGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command that `args` name, and exit; the last resort for what nobody foresaw."""
+        """Run the command that `args` name, and exit; the last resort for unforeseen errors."""
         words = sys.argv[1:] if args is None else list(args)
         try:
             for word in words:

@@ -87,7 +87,7 @@ class NoiseFilter:
             self._write(raw)
 
     def flush(self) -> None:
-        """Pass on what is held back."""
+        """Pass on the output that was held back."""
         for raw in self._held:
             self._write(raw)
         self._held = []

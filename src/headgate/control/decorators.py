@@ -45,7 +45,7 @@ class Decorator:
 
     @property
     def name(self) -> str:
-        """``streamswitch(0.2, hysteresis=3)``: what makes the same policy again."""
+        """Return the text that makes the same policy again: ``streamswitch(0.2, hysteresis=3)``."""
         inside = self._policy.name
         if not self.parameter:
             return inside
@@ -53,7 +53,7 @@ class Decorator:
         return f"{name}({', '.join(filter(None, (others, self.parameter)))})"
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what the policy inside wants."""
+        """Return the decision of the policy inside."""
         return self._policy.decide(observation)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
@@ -87,7 +87,7 @@ class Hysteresis(Decorator):
         """Per operator: what was wanted last, and in how many cycles running."""
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what has been wanted for long enough."""
+        """Return the changes that the policy inside has wanted for long enough."""
         decision = self._policy.decide(observation)
         early: dict[str, str] = {}
         for name, view in observation.operators.items():
@@ -135,7 +135,7 @@ class Cooldown(Decorator):
         """Per operator: the last change in force whose slots are not locked yet, and until when."""
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what the policy inside wants of slots that are free."""
+        """Return the changes of the policy inside that concern no locked slot."""
         self._lock(observation)
         decision = self._policy.decide(observation)
         held: dict[str, str] = {}
@@ -158,7 +158,7 @@ class Cooldown(Decorator):
             self._applied[operator] = (change, slots, time_s + took_s + self._cooldown_s)
 
     def _lock(self, observation: Observation) -> None:
-        """Lock slots by identity as soon as theirs can be seen; free those whose time has come."""
+        """Lock slots by identity as soon as their identities are known; free slots whose time is over."""
         for name in [name for name in self._applied if name in observation.operators]:
             view = observation.operators[name]
             change, slots, until_s = self._applied.pop(name)
@@ -189,7 +189,7 @@ class ActionLimit(Decorator):
         self._times_s: deque[float] = deque(maxlen=per_minute)
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what the policy inside wants, upstream operators first, up to the limit."""
+        """Return the changes of the policy inside, upstream operators first, up to the limit."""
         decision = self._policy.decide(observation)
         if not decision:
             return decision
@@ -221,7 +221,7 @@ class Freezable(Decorator):
         self._until_s = -math.inf
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what the policy inside wants, unless frozen."""
+        """Return the decision of the policy inside, unless frozen."""
         if observation.time_s < self._until_s:
             return Decision(reason="Frozen by hand.", rule="frozen")
         return asked(self._policy, observation)
@@ -241,7 +241,7 @@ class AdviseOnly(Decorator):
         self.on = on
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what the policy inside wants, as advice."""
+        """Return the decision of the policy inside, as advice."""
         decision = self._policy.decide(observation)
         if not (self.on and decision):
             return decision
@@ -249,7 +249,7 @@ class AdviseOnly(Decorator):
 
 
 def involved(view: OperatorView, change: Change) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the slots that a change stops: by the numbers before it, and by those after it.
+    """Return the slots that a change stops: by the numbers before the change, and by those after it.
 
     A slot is involved if it loses or gains a key group, vanishes, or is new.
     """
@@ -277,7 +277,7 @@ def _sign(number: int) -> int:
 
 
 def _without(decision: Decision, held: Mapping[str, str], by: str) -> Decision:
-    """Return `decision` without the operators in `held`, and say who held them back and why."""
+    """Return `decision` without the operators in `held`; add who held each back and why."""
     if not held:
         return decision
     changes = {name: change for name, change in decision.changes.items() if name not in held}

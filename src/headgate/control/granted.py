@@ -85,7 +85,7 @@ class Granted(Decorator):
         self._kept = _Requests()
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what the policy inside wants within its grant."""
+        """Return the decision of the policy inside, within its grant."""
         most = {n: self.grant.most(n, v.slots_max) for n, v in observation.operators.items()}
         over = {n: v for n, v in observation.operators.items() if v.slots > most[n]}
         if over and self.grant is not UNLIMITED:
@@ -135,7 +135,7 @@ class GrantedPools:
         return self._policy.name
 
     def decide(self, interval: Interval) -> ReplicaDecision:
-        """Return what the policy inside wants within its grant."""
+        """Return the decision of the policy inside, within its grant."""
         most = {n: self.grant.most(n, one.pool) for n, one in interval.operators.items()}
         if all(most[n] == one.pool for n, one in interval.operators.items()):
             self.requests, self._kept = {}, _Requests()
@@ -166,7 +166,7 @@ def _copy_of(policy: AnyPolicy) -> AnyPolicy | None:
 
 
 def _wishes(policy: Policy | None, observation: Observation, full: set[str]) -> dict[str, int]:
-    """Return the slots that a policy would have, in the end, of operators whose grant is spent.
+    """Return the slots that a policy would use in the end for operators whose grant is spent.
 
     A policy that adds one slot at a time is asked again as if it had it, for as long as it adds more.
     """
@@ -192,7 +192,7 @@ def _wishes(policy: Policy | None, observation: Observation, full: set[str]) -> 
 
 
 def _under(view: OperatorView, change: Change) -> OperatorView:
-    """Return what would be seen had a change been carried out, with all rates as they are.
+    """Return the view after a change, with all rates as they are.
 
     A new slot is as fast and as late as the one that its key groups come from, as far as that is told.
     """
@@ -221,7 +221,7 @@ def _limited(view: OperatorView, most: int) -> OperatorView:
 
 
 def _given_up(over: Mapping[str, OperatorView], most: Mapping[str, int]) -> Decision:
-    """Return the changes that give up what is no longer granted."""
+    """Return the changes that give up slots above the grant."""
     changes = {name: merged(view, most[name]) for name, view in over.items()}
     counts = ", ".join(f"{name} {view.slots} -> {most[name]}" for name, view in over.items())
     return Decision(

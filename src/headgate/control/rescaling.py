@@ -41,7 +41,7 @@ def scaled(
     rule: str = "scale",
     numbers: Mapping[str, float] | None = None,
 ) -> Decision:
-    """Return the decision that operators have about so many evenly loaded slots each.
+    """Return the decision that gives operators about `slots` evenly loaded slots each.
 
     Parameters
     ----------

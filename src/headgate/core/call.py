@@ -27,7 +27,7 @@ class Call:
 
     @classmethod
     def parse(cls, text: str, what: str, known: Iterable[str], example: str) -> Call:
-        """Return what `text` says.
+        """Return the call that `text` states.
 
         Parameters
         ----------

@@ -58,12 +58,12 @@ _MANY_PARTS = re.compile(
 
 
 def escaped(text: str) -> str:
-    r"""Return a text as a terminal may have it: one line, what is not printable as ``\x1b``."""
+    r"""Return a text safe for a terminal: one line, unprintable characters as ``\x1b``."""
     return _OBEYED.sub(lambda at: at[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def shown(text: object, most: int = _SHOWN) -> str:
-    """Return what somebody wrote as a sentence may quote it: `escaped`, and not too long.
+    """Return a user's text for quotation in a sentence: `escaped`, and not too long.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path that somebody gave is a regular file; never raises."""
+    """Return whether a user's path is a regular file; never raises."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError):
@@ -153,7 +153,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether a path that somebody gave is a directory; never raises."""
+    """Return whether a user's path is a directory; never raises."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except (OSError, ValueError):

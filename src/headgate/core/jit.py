@@ -59,7 +59,7 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def announce_compiling() -> Iterator[None]:
-    """Log one line if kernels are compiled meanwhile, so that nobody takes the wait for a fault."""
+    """Log one line if kernels are compiled meanwhile, so that the wait does not look like a fault."""
     if not jit_enabled():
         yield
         return
@@ -86,7 +86,7 @@ def announce_compiling() -> Iterator[None]:
 
 
 def _private_cache() -> str:
-    """Return a cache directory only this user can write: what is read from it gets executed."""
+    """Return a cache directory that only this user can write: code read from it gets executed."""
     wanted = Path(tempfile.gettempdir()) / f"headgate-numba-{os.geteuid()}"
     try:
         wanted.mkdir(mode=0o700, exist_ok=True)

@@ -115,7 +115,7 @@ def is_store_option(key: str) -> bool:
 
 
 def store_option(key: str, text: str) -> tuple[str, Hidden]:
-    """Return an option's name as the table has it, and its text, which nobody shows.
+    """Return an option's name as the table has it, and its text, which is never shown.
 
     Raises
     ------

@@ -182,7 +182,7 @@ class Custom:
     function: Callable[[float], float]
 
     def share(self, value: float, threshold: float, *, falls: bool) -> float:
-        """Return what the function says; ConfigError where it says nothing, or no share."""
+        """Return the function's value; ConfigError where it gives none, or no share."""
         try:
             share = float(self.function(value))
         except Exception as error:  # whatever a user's function raises

@@ -91,7 +91,7 @@ class Tail:
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[Event]:
-    """Yield the events of a journal, oldest first; see `Tail.events` for what is refused."""
+    """Yield the events of a journal, oldest first; raises as `Tail.events`."""
     return Tail(path).events()
 
 

@@ -91,7 +91,7 @@ def writes(
     keys: int,
     now_ms: int,
 ) -> Writes | None:
-    """Return what a call's changes to one variable come to; None for nothing.
+    """Return the writes that a call's changes to one variable cause; None for nothing.
 
     Parameters
     ----------

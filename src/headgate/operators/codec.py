@@ -40,7 +40,7 @@ _NULL_BITS = 63
 
 
 def null_words(leaves: int) -> int:
-    """Return how many words the null bits of so many leaves take; at least one."""
+    """Return the number of words for the null bits of `leaves` leaves; at least one."""
     return max(1, -(-leaves // _NULL_BITS))
 
 

@@ -113,7 +113,7 @@ class DeduplicateOperator(Groupwise):
         return pa.schema([*time, *keys, *self.schema()])
 
     def schema(self) -> pa.Schema:
-        """Return the schema of what is put out: ``v0 ..``."""
+        """Return the schema of the output: ``v0 ..``."""
         return pa.schema([pa.field(f"v{i}", x.type) for i, x in enumerate(self.spec.outputs)])
 
     def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:

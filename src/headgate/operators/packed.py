@@ -45,7 +45,7 @@ def pack(column: pa.Array) -> pa.Array:
 
 
 def unpack(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return what `pack` took.
+    """Return the column that `pack` packed.
 
     Raises
     ------

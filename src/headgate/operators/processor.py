@@ -101,7 +101,7 @@ class Variable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Entry columns, then values: what `State` gives and takes."""
+        """Return the entry columns, then the values: the schema of `State`'s rows."""
         return pa.schema([*self.entry, *self.values])
 
 
@@ -270,7 +270,7 @@ class Processor(Protocol):
     def handleBatch(
         self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
     ) -> pa.RecordBatch:
-        """Take the arriving rows of many keys, change their state, and return what goes out."""
+        """Take the arriving rows of many keys, change their state, and return the output."""
 
     def handleExpired(
         self, keys: pa.RecordBatch, expired: Keyed, state: State, timers: Timers

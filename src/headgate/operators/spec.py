@@ -331,9 +331,9 @@ class AggregateSpec(OperatorSpec):
 
     @property
     def results_after_us(self) -> int | None:
-        """Length of the windows whose results are put out when they are over; None where at once.
+        """Return the length of windows that emit results when they are over; None where at once.
 
-        Sessions, which have no length, and plain times are taken for the latter.
+        Sessions, which have no length, and plain times count as the latter.
         """
         time = self.time
         if time is None or time.session or not time.expires or self.mode is not OutputMode.APPEND:

@@ -226,7 +226,7 @@ class SlotStep:
         )
 
     def put_out(self, group: int, ends_us: I64) -> None:
-        """Take note of a group's results, if somebody asks: when the window of each one ends."""
+        """Note when the window of each of a group's results ends, if the request asks for origins."""
         if self.request.origins and len(ends_us):
             ends, counts = np.unique(ends_us, return_counts=True)
             self.served.results[group] = dict(zip(ends.tolist(), counts.tolist(), strict=True))
@@ -239,7 +239,7 @@ class SlotStep:
     def commit(
         self, group: int, table: Table, *, watermark_us: int, due_us: int, strings: tuple[int, ...]
     ) -> None:
-        """Log what changed in a group, and give its state the step's token.
+        """Log the changes of a group, and give its state the step's token.
 
         Parameters
         ----------

@@ -219,7 +219,7 @@ def _hot(run: Run) -> dict[str, Any] | None:
 
 
 def _tried(read: _Read) -> list[str]:
-    """Return what policies and people wanted, oldest first, and what came of it."""
+    """Return the wishes of policies and people, oldest first, and their outcome."""
     found = []
     in_force = {e.reason for e in read.tried if isinstance(e, AssignmentChange)}
     for event in read.tried:

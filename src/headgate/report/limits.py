@@ -139,7 +139,7 @@ class Case:
 
     @cached_property
     def computing(self) -> float:
-        """Share of what the cores have that slots compute, or wait for a core."""
+        """Return the share of the cores' time for which slots compute, or wait for a core."""
         wanted_ms = sum(
             (stats.computing_ms or 0.0) + (stats.waited_ms or 0.0)
             for batch in self.run.recent
@@ -175,7 +175,7 @@ def hottest_of(run: Run) -> tuple[int, float] | None:
 
 
 def limit_of(case: Case) -> Limit:
-    """Return what limits a query: the first rule that knows an answer."""
+    """Return the limit of a query: of the first rule that finds one."""
     rules = (*_OF_LIFE, *_OF_WORK)
     return next(found for rule in rules if (found := rule(case)) is not None)
 

@@ -153,7 +153,7 @@ class Run:
         return groups, sum(batch.served for batch in self.recent)
 
     def slots_of(self, group: int) -> int:
-        """Return over how many slots a key group is split; 1 where it is whole."""
+        """Return the number of slots over which a key group is split; 1 where it is whole."""
         return max((n for (_, split), n in self.split.items() if split == group), default=1)
 
     @property
@@ -189,7 +189,7 @@ class Run:
             self.events.append(event)
 
     def _absorb_change(self, change: AssignmentChange) -> AssignmentChange:
-        """Note a change; return it added up with those of other operators at the same step.
+        """Note a change; return its sum with the changes of other operators at the same step.
 
         A query with several operators writes a line for each, but it is one change to a reader.
         """

@@ -289,7 +289,7 @@ def check_place(place: Path | None, *, or_store: bool = False) -> None:
 
 
 def recorded(checkpoint: Path) -> Scenario:
-    """Return what ``headgate run`` recorded in a checkpoint of its workload: values, and no more.
+    """Return the values that ``headgate run`` recorded in a checkpoint of its workload, and no more.
 
     Policies, settings of Spark and all else that a comparison does not need is not even looked at.
 
@@ -321,7 +321,7 @@ _BESIDE = "kafka-clicks"
 
 
 def _record(checkpoint: Path) -> dict[str, Any]:
-    """Return what a checkpoint's record holds; raises as `recorded`."""
+    """Return the record of a checkpoint; raises as `recorded`."""
     try:
         if store_url(checkpoint) is None:
             raw = read_file(checkpoint / RECORD, "the record")
@@ -406,7 +406,7 @@ def to_verify(
 def _refuse_choices(
     base: Scenario, options: Mapping[str, Any], typed: Mapping[str, Any]
 ) -> None:
-    """Refuse what a record may not choose for its reader.
+    """Refuse choices that a record may not make for its reader.
 
     Raises
     ------

@@ -18,7 +18,7 @@ class ScenarioQuery(Protocol):
         """Ask for `n` slots from the next batch on."""
 
     def exception(self) -> object:
-        """Return what ended the query, or None."""
+        """Return the error that ended the query, or None."""
 
     def stop(self) -> None:
         """End the query after its batch."""
@@ -28,7 +28,7 @@ class Engine(Protocol):
     """Starts and verifies queries; the part of an engine that a scenario needs."""
 
     def rehearse(self, scenario: Scenario, interrupted: Callable[[], bool]) -> None:
-        """Have what the scenario will need loaded and compiled, where that can be done."""
+        """Load and compile everything that the scenario will need, where that can be done."""
 
     def start(self, scenario: Scenario) -> ScenarioQuery:
         """Start the scenario's query."""
@@ -37,4 +37,4 @@ class Engine(Protocol):
         """Compare its output with the batch answer."""
 
     def close(self) -> None:
-        """Give back what the engine holds."""
+        """Release the engine's resources."""

@@ -17,7 +17,7 @@ from headgate.state.shipping import JournalCopy
 
 
 def written(place: str | os.PathLike[str]) -> str:
-    """Return a place as somebody would write it: a path has lost a slash of a store's address."""
+    """Return a place as a user would write it: a path has lost a slash of a store's address."""
     return store_url(place) or os.fspath(place)
 
 

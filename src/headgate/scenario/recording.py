@@ -144,7 +144,7 @@ class Recorded:
         raise ConfigError(msg)
 
     def _damage(self) -> str:
-        """Return what in the journal no query can have written, or what is too large; else ``""``."""
+        """Return the journal's content that no query can have written, or is too large; else ``""``."""
         groups = self.start.key_groups
         for batch in self.batches:
             if odd := _odd(batch, groups):
@@ -212,7 +212,7 @@ class Recorded:
         return float(self.began_s[0]) - min(oldest_ms / 1e3, _BACKLOG_S)
 
     def trace(self) -> Trace:
-        """Return what arrived by key group, evenly spread over the time between two batches."""
+        """Return the arrivals by key group, evenly spread over the time between two batches."""
         key_groups = self.start.key_groups
         slices = int(np.ceil((float(self.began_s[-1]) - self.first_s) / SLICE_S)) + 1
         counts = np.zeros(slices * key_groups, dtype=np.int64)
@@ -250,7 +250,7 @@ class Recorded:
 
 
 def _odd(batch: Batch, groups: int) -> str:
-    """Return what no batch of a query with so many key groups can have been; else ``""``."""
+    """Return the content that no batch with `groups` key groups can have had; else ``""``."""
     for arrived in batch.arrivals:
         if len(arrived.groups) != len(arrived.records):
             return "has more or fewer key groups than counts"

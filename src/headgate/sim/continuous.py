@@ -69,7 +69,7 @@ class ContinuousOperator(SimulatedOperator):
         return out[:count][np.argsort(out[:count, 0], kind="stable")]
 
     def apply(self, change: Change, now_s: float) -> None:
-        """Begin a change: stop the slots that it concerns, and nobody else."""
+        """Begin a change: stop the slots that it concerns, and no others."""
         speeds = self.allocate(change, busy=self._treatment is not None)
         before = self.queues.assignment
         moved = moved_groups(before, change)
@@ -122,7 +122,7 @@ class ContinuousOperator(SimulatedOperator):
         return resume_s
 
     def sample(self, tick: int) -> Sample:
-        """Return the counters at the end of tick `tick`, and write down what it cost."""
+        """Return the counters at the end of tick `tick`, and note the slots in use."""
         queues, measures = self.queues, self.measures
         held, other = queues.slots, queues.other_slots
         if self._treatment is not None:

@@ -304,7 +304,7 @@ class _Search:
         self._done = np.full(len(share), _NEVER)
 
     def improve(self, slots: I64, price: float) -> None:
-        """Change `slots` while slots and `price` times what is missed become less together."""
+        """Change `slots` while the sum of slots and `price` times missed windows decreases."""
         given = self._load
         records = (given.arrival_s, given.demand_s, self._share)
         terms = (EPOCH_S, given.bound_s, given.window_s)

@@ -41,7 +41,7 @@ def _epoch(
     window_s: float,
     done_s: F64,
 ) -> tuple[int, float]:
-    """Live through an epoch; return the first record that has not begun, and what is missed.
+    """Live through an epoch; return the first record that has not begun, and the missed share.
 
     Parameters
     ----------

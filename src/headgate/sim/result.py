@@ -143,7 +143,7 @@ class RunResult:
         return dict(sorted(Counter(str(a.change.kind) for a in applied).items()))
 
     def timeline(self, operator: str) -> dict[str, F64]:
-        """Return what a plot over time needs, one entry per step of the operator's measures.
+        """Return the figures of a plot over time, one entry per step of the operator's measures.
 
         Returns
         -------

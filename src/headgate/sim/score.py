@@ -87,7 +87,7 @@ def score(
 
 
 def judged(result: RunResult, operator: str, load: Load) -> Success:
-    """Return the success of a run, by what is asked of the load."""
+    """Return the success of a run, by the SLO of the load."""
     if load.quantile is not None:
         return result.percentile_success(
             operator, load.quantile, window_s=load.window_s, from_s=load.from_s

@@ -114,7 +114,7 @@ class Simulation:
         self._settings_at = settings_at
 
     def run(self, until_s: float) -> RunResult:
-        """Run from 0 to `until_s`, rounded up to whole ticks, and return what happened.
+        """Run from 0 to `until_s`, rounded up to whole ticks, and return the result.
 
         Records in service at the end are left out.
         """

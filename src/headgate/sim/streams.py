@@ -49,7 +49,7 @@ class Inflow:
         self._drawn = 0
 
     def until(self, time_s: float, feeds: Sequence[F64]) -> Records:
-        """Return what arrives after the last call and up to `time_s`.
+        """Return the records that arrive after the last call and up to `time_s`.
 
         Parameters
         ----------

@@ -175,7 +175,7 @@ class ControlFiles:
         self._files.remove([_in(f"{request}.json")])
 
     def refuse(self, request: str, why: str) -> None:
-        """Answer a request that cannot be read, and set it aside for whoever wonders."""
+        """Answer a request that cannot be read, and set it aside for inspection."""
         self._files.set_aside(_in(f"{request}.json"))
         self.done(request, why)
 

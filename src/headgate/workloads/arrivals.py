@@ -69,7 +69,7 @@ class ArrivalFeed:
         self._ended = False
 
     def until(self, time_s: float) -> Chunk:
-        """Return what arrives after the last call's time and not after `time_s`."""
+        """Return the records that arrive after the last call's time and not after `time_s`."""
         while not self._ended and (not len(self._times_s) or self._times_s[-1] <= time_s):
             self._extend()
         start = self._start
@@ -183,7 +183,7 @@ class RecordedArrivals(ArrivalStream):
         return cls(at[order], rows.groups[row], costs[order] / mean, key_groups)
 
     def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
-        """Yield all of it; nothing is left to chance."""
+        """Yield all records; without chance."""
         yield self._arrival_s, self._groups
 
 

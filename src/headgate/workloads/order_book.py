@@ -142,7 +142,7 @@ class OrderBook:
 
 
 def trades_of(rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, int, int, int, int]]:
-    """Return what the reference makes of a whole stream: (stock, buy, sell, price, volume)."""
+    """Return the reference's trades of a whole stream: (stock, buy, sell, price, volume)."""
     books: dict[int, OrderBook] = {}
     return [
         (row["stock"], *trade)

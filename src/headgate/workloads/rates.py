@@ -378,7 +378,7 @@ _SMALLEST = 1e-6
 
 
 def _check(name: str, value: float, *, above_zero: bool = False, most: float = RATE_MAX) -> None:
-    """Refuse what no source can emit: the search for a time would not end among such numbers."""
+    """Refuse a rate that no source can emit: the search for a time would not end."""
     if not 0.0 <= value <= most or (above_zero and value < _SMALLEST):
         bound = "above zero" if above_zero else "zero or above"
         msg = (

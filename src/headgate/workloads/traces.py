@@ -324,7 +324,7 @@ def _types(
 
 
 def _number_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return how a column of numbers or times is read whose first rows look like `kind`."""
+    """Return the type to read a column of numbers or times as, if its first rows look like `kind`."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
         return pa.float64()
     if pa.types.is_timestamp(kind):

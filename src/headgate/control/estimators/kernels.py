@@ -31,7 +31,7 @@ _SLACK = 1e-6
 
 @jit
 def check(arrived: F64, completed: F64, known_arrived: F64, known_completed: F64) -> int:
-    """Return the worst of all groups, and turn what cannot be used into NaN.
+    """Return the worst state of all groups, and turn unusable counters into NaN.
 
     An entry is missing if it is not a number from 0 to `COUNTER_MAX`, or if more was completed than
     arrived; it has fallen if it is below the last known one, as after a counter's reset.

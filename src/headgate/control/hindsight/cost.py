@@ -46,7 +46,7 @@ class RecordCost:
         self._records = self._useful_s = 0.0
 
     def add(self, elapsed_s: float, view: OperatorView) -> None:
-        """Take in what a view has measured since the last one."""
+        """Add the costs that a view has measured since the last view."""
         rate = mean_service_rate(view)
         if view.costs is None:
             self.mean_s = 1.0 / rate if rate > _LEAST_RATE else self.mean_s
@@ -87,7 +87,7 @@ class RecordCost:
         return float((records * off_s * off_s).mean()) / self.mean_s**2
 
     def drawn(self, counts: F64) -> F64:
-        """Return the mean cost of each of so many records: drawn in turn from those measured."""
+        """Return the mean cost of `counts` records each: drawn in turn from the measured costs."""
         if not self._held:
             return np.full(len(counts), self.mean_s)
         places = (self._drawn + np.arange(len(counts))) % self._held

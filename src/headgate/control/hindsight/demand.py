@@ -32,7 +32,7 @@ class Mean:
         self._work_s = self._span_s = self._records = 0.0
 
     def add(self, elapsed_s: float, work_s: float, records: float) -> None:
-        """Take in what came within `elapsed_s` seconds."""
+        """Add the arrivals of the last `elapsed_s` seconds."""
         self._seen.append((elapsed_s, work_s, records))
         self._span_s += elapsed_s
         self._work_s += work_s

@@ -90,7 +90,7 @@ def predict(
     *,
     predecessor_queues: bool = False,
 ) -> dict[str, Prediction]:
-    """Return what each operator has to do in the next interval, predecessors first.
+    """Return the predicted events of each operator in the next interval, predecessors first.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def replicas_needed(events: float, event_s: float, duration_s: float) -> int:
 
 
 def plan(interval: Interval, predictions: Mapping[str, Prediction]) -> dict[str, int]:
-    """Return the active replicas of the operators that change, within what each may have.
+    """Return the active replicas of the operators that change, within each operator's limits.
 
     References
     ----------

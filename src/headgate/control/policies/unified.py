@@ -40,9 +40,9 @@ class Unified:
     where a constant is best, close to the load where the load is slow.
 
     With ``even=1`` moves are free. The policy then takes at once the fewest evenly loaded slots with
-    which all arrivals, and the backlog, are projected to be within the bound. Moves are free between slots
-    that share memory (STRETCH), and between slots any of which takes any record (PSPS's replicas, Henge's
-    operators).
+    which all arrivals, and the backlog, are projected to be within the bound. Moves are free between
+    slots that share memory (STRETCH), and between slots any of which takes any record (PSPS's replicas,
+    Henge's operators).
 
     The fleet decides how many slots there are in all.
 
@@ -109,7 +109,7 @@ class Unified:
         return self._evenly(expected)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Learn what a change takes."""
+        """Learn the time that a change takes."""
         if operator in self._laws:
             self._laws[operator].applied(took_s)
 
@@ -137,7 +137,7 @@ class Unified:
         )
 
     def _expected(self, name: str, time_s: float, view: OperatorView) -> OperatorView:
-        """Return the view of what is coming, where moves are free."""
+        """Return the view with forecast arrivals, where moves are free."""
         trend = self._rates.setdefault(name, Trend(self._look_back_s))
         trend.observe(time_s, arrival_rate(view))
         foreseen = replace(view, group_rate=view.group_rate * trend.growth(self._ahead_s))
@@ -149,7 +149,7 @@ class Unified:
         return replace(foreseen, service_rate=view.service_rate / cost.growth(self._ahead_s))
 
     def _evenly(self, operators: dict[str, OperatorView]) -> Decision:
-        """Return the change of each operator whose slots are too few, or more than it needs."""
+        """Return the change of each operator that has too few slots, or more than it needs."""
         changes: dict[str, Change] = {}
         reasons: list[str] = []
         numbers: dict[str, float] = {}

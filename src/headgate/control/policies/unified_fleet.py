@@ -120,7 +120,7 @@ class _Need:
     within_s: float
 
     def slots(self, epsilon: float, catch_up_s: float) -> int:
-        """Return the slots that serve what comes and what waits, with a share `epsilon` to spare.
+        """Return the slots that serve the arrivals and the backlog, with a share `epsilon` to spare.
 
         References
         ----------
@@ -213,7 +213,7 @@ class UnifiedFleet:
         return self._granted(view, needs)
 
     def _needs(self, name: str, job: FleetJob, time_s: float) -> dict[str, _Need]:
-        """Return what will come to each operator of a job, sources left out."""
+        """Return the forecast need of each operator of a job, sources left out."""
         known = self._known[name]
         assert job.values is not None  # it has reported
         bound_s, latency_s = self._bound(job, job.values)
@@ -244,13 +244,13 @@ class UnifiedFleet:
         return needs
 
     def _bound(self, job: FleetJob, values: tuple[float, ...]) -> tuple[float, float]:
-        """Return the tightest latency that an intent wants, and what it is; else the default, and 0."""
+        """Return the tightest latency of an intent and its value; else the default, and 0."""
         pairs = zip(job.utility.intents, values, strict=True)
         latencies = [(i.threshold, v) for i, v in pairs if i.metric is Metric.LATENCY]
         return min(latencies, default=(self._p.bound_s, 0.0))
 
     def _granted(self, view: FleetView, needs: Needs) -> FleetDecision:
-        """Return what the budget has room for."""
+        """Return the decision for which the budget has room."""
         short = [name for name, operators in needs.items() if self._short(name, operators, view)]
         if not short:
             return FleetDecision(rule="projected within", reason="No job needs more slots.")
@@ -307,7 +307,7 @@ class UnifiedFleet:
         return need.slots(0.0, self._p.catch_up_s)
 
     def _wish(self, operators: Mapping[str, _Need], tier: _Tier) -> dict[str, int]:
-        """Return what a job is to have: a job that changes anyway gives back what it can spare."""
+        """Return the slots that a job should get; a job that changes anyway gives back spare slots."""
         found = self._spare(operators, replace(tier, kept=self._p.kept, left=0.0))
         for op, need in operators.items():
             if self._late(need):
@@ -315,7 +315,7 @@ class UnifiedFleet:
         return found
 
     def _spare(self, operators: Mapping[str, _Need], tier: _Tier) -> dict[str, int]:
-        """Return what the operators could do with that hold more than that."""
+        """Return the slots that suffice for the operators that hold more."""
         enough = {
             op: max(
                 tier.kept * need.slots(tier.epsilon, self._p.catch_up_s),
@@ -392,7 +392,7 @@ def _share(slots: dict[str, dict[str, int]], least: Slots, room: int) -> None:
 
 
 def fitting(view: FleetView, wishes: Slots, spare: Slots) -> dict[str, Mapping[str, int]]:
-    """Return the wishes that a budget has room for, and what others give back for them.
+    """Return the wishes that a budget has room for, and the slots that others give back for them.
 
     Parameters
     ----------

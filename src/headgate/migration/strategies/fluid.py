@@ -33,7 +33,7 @@ class Fluid(Base):
     def admit(
         self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
     ) -> Sequence[SubscaleProgress]:
-        """Start one when none is running; what has started goes on."""
+        """Start one group when none is running; a started group goes on."""
         started = [p for p in waiting if p.phase is not Phase.PENDING]
         if any(p.phase is not Phase.PENDING for p in situation.subscales):
             return started

@@ -43,7 +43,7 @@ class OnDemand(Base):
     def admit(
         self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
     ) -> Sequence[SubscaleProgress]:
-        """Install what is demanded; another group only when none is being installed."""
+        """Install demanded groups; another group only when none is being installed."""
         if phase is not Phase.INSTALL:
             return waiting
         demanded = [p for p in waiting if not situation.demanded.isdisjoint(p.groups)]

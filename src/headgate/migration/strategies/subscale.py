@@ -106,7 +106,7 @@ class Subscales(Base):
     def admit(
         self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
     ) -> Sequence[SubscaleProgress]:
-        """Start by fewest held groups, within the limit per host; what has started goes on."""
+        """Start by fewest held groups, within the limit per host; a started subscale goes on."""
         if not self.division:
             return together(phase, waiting, situation)
         hosts, held = situation.hosts, list(situation.held)

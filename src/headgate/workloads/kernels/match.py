@@ -103,7 +103,7 @@ def _fill(heaps: I64, counts: I64, pool: I64, start: int, stop: int) -> None:
 
 @jit
 def _set_aside(pool: I64, order: int, balances: I64, account: int) -> bool:
-    """Take what an order needs from its account; False if there is not enough."""
+    """Take the cash or shares of an order from its account; False if there is not enough."""
     volume = pool[order, VOLUME]
     need = pool[order, PRICE] * volume
     if pool[order, BUY] == 1 and balances[account, CASH] >= need:
