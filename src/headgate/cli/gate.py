@@ -29,7 +29,7 @@ class GatedCommand(TyperCommand):
 
 
 class GatedGroup(TyperGroup):
-    """Commands that end with a documented exit code and one sentence, whatever happens."""
+    """Runs commands so that each ends with a documented exit code and one sentence, whatever happens."""
 
     def main(
         self,

@@ -18,12 +18,12 @@ class _Account:
 
 
 class Ledger:
-    """Grants slots of one budget to jobs, so that what they hold never exceeds it.
+    """Grants slots of one budget to jobs, so that their slots never exceed it.
 
-    A grant falls at once, and the job gives slots up at its next boundary; until it has, they count as
-    taken. A grant grows only into room that is free. So a decision that moves slots from one job to
-    another is carried out in two parts, and at no time do both have them. Jobs that come with more slots
-    than there is room for keep one per operator, whatever the budget.
+    A grant falls at once, and the job gives up slots at its next boundary; until then these slots count
+    as taken. A grant grows only into free room. So a decision that moves slots from one job to another
+    is carried out in two parts, and at no time do both jobs have the slots. Jobs that come with more
+    slots than there is room for keep one slot per operator, whatever the budget.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Ledger:
 
     References
     ----------
-    Ours. Henge 5 decides who gets slots, and restarts jobs for it.
+    Ours. Henge 5 decides which jobs get slots, and restarts jobs for it.
     """
 
     def __init__(self, budget: int) -> None:

@@ -108,7 +108,7 @@ def is_whole(observation: Observation) -> bool:
 
 
 class Averages:
-    """Means of an operator's figures over the cycles of a longer interval.
+    """Computes the means of an operator's figures over the cycles of a longer interval.
 
     Attributes
     ----------

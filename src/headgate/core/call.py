@@ -1,4 +1,4 @@
-"""Names with parameters as users write them: ``streamswitch(0.2, steps=8)``."""
+"""Parses names with parameters as users write them: ``streamswitch(0.2, steps=8)``."""
 
 from __future__ import annotations
 

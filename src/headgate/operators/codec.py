@@ -68,7 +68,7 @@ class Strings:
 
 @dataclass(frozen=True)
 class Words:
-    """Columns of a batch as words.
+    """Holds columns of a batch as words.
 
     Attributes
     ----------

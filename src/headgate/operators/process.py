@@ -78,7 +78,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class _Keys:
-    """Keys of a round, by key group.
+    """Holds the keys of a round, by key group.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ class TimeMode(IntEnum):
 
 @dataclass(frozen=True)
 class Keyed:
-    """Rows that belong to keys.
+    """Holds rows that belong to keys.
 
     Attributes
     ----------

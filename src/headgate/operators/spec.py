@@ -176,7 +176,7 @@ class Keep(IntEnum):
 
 @dataclass(frozen=True)
 class Kept:
-    """Values of records that are kept themselves, for aggregates that nothing smaller stands for.
+    """Describes values of records that are kept themselves, for aggregates without a smaller buffer.
 
     Parameters
     ----------

@@ -252,7 +252,7 @@ def _events(run: Run) -> list[Text]:
 
 
 def told_at(run: Run, checkpoint: object) -> list[str]:
-    """Return the line with the command that explains the newest change shown; nothing without a change."""
+    """Return the line with the command that explains the newest change shown; [] without a change."""
     decided = [change for change in run.changes if change.slots_before != change.slots_after]
     if not decided or not run.decisions:
         return []

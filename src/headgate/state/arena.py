@@ -129,12 +129,12 @@ class ArenaStore(Store):
         Parameters
         ----------
         groups : mapping of int to str
-            Key groups that the caller owns, and the states that they were committed in: a table in any
-            other state stays where it is, with what undoes its last step.
+            Key groups that the caller owns, with the tokens of their committed states. A table in any
+            other state stays where it is, with its undo file.
         step : int
             Numbers the steps by which groups grow cold.
         moving : bool
-            False to leave all where they are.
+            False to leave all tables where they are.
         """
         self._step = step
         tiers = self._tiers

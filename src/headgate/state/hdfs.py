@@ -60,7 +60,7 @@ Result = TypeVar("Result")
 
 
 class HdfsFiles(RemoteFiles):
-    """Files below a directory on HDFS; safe to use from several threads.
+    """Reads and writes files below a directory on HDFS; safe to use from several threads.
 
     Parameters
     ----------

@@ -72,7 +72,7 @@ Result = TypeVar("Result")
 
 
 class ObjectFiles(RemoteFiles):
-    """Files below a place on an object store; safe to use from several threads.
+    """Reads and writes files below a place on an object store; safe to use from several threads.
 
     Parameters
     ----------

@@ -26,9 +26,9 @@ _SURE = 3.0
 class RecordCost:
     """Estimates the useful seconds of a record, and draws costs like the measured ones.
 
-    The mean is that of all useful time over all records: a mean of rates, as the smoothed service rate
-    is, takes cheap records for many. It forgets slowly, since few dear records make much of it, unless
-    the newest measurements differ by more than chance explains.
+    The mean is all useful time over all records. A mean of rates, as the smoothed service rate is,
+    would count cheap records too often. The mean forgets slowly, since few costly records make much of
+    it, unless the newest measurements differ by more than chance explains.
 
     References
     ----------

@@ -76,7 +76,7 @@ class Most:
 
 
 class Quantiles:
-    """Quantiles of a value over time, the older the less it counts.
+    """Computes quantiles of a value over time; older values count less.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ def capacity(operator: FleetOperator) -> float:
 
 @dataclass(frozen=True)
 class HengeParameters:
-    """Parameters of `Henge`; ranges are checked when they are made."""
+    """Holds the parameters of `Henge`; ranges are checked when they are made."""
 
     goal: Goal = Goal.TOTAL
     """What is maximised."""

@@ -33,7 +33,7 @@ _KEPT_WORTH = 1.2
 
 @dataclass(frozen=True)
 class UnifiedFleetParameters:
-    """Parameters of `UnifiedFleet`."""
+    """Holds the parameters of `UnifiedFleet`."""
 
     epsilon: float = 0.4
     """As of `Unified`: how much more than is needed is given, so that the next change is far away; a
@@ -163,16 +163,19 @@ Needs = Mapping[str, Mapping[str, _Need]]
 
 
 class UnifiedFleet:
-    """Slots for what every job will need, under one budget.
+    """Divides one budget of slots among jobs by the forecast need of every job.
 
-    Each round what comes to every operator, what waits there and what a record takes a slot are
-    forecast; the fewest slots with which that is projected to be within the job's bound are what the
-    operator needs. All jobs that hold less get what they need and a margin in one decision, before
-    they miss their SLO. While the budget suffices nothing is taken back, since a change may stop a
-    job. Where it does not, others give back: first what is beyond twice what they need, then their
-    margin, and then the margins of all shrink. Where not even the bare needs fit, those jobs are
-    served that are worth most per slot, and the others share what is left by what they need, so that
-    a job is late, but falls behind no more than it must.
+    Each round the policy forecasts the arrivals and the backlog of every operator, and the time that a
+    record takes a slot. An operator needs the fewest slots with which that load is projected to be
+    within the job's bound. All jobs that hold less get their need and a margin in one decision, before
+    they miss their SLO.
+
+    - While the budget suffices nothing is taken back, since a change may stop a job.
+    - Where it does not suffice, other jobs give back slots: first those beyond twice their need, then
+      their margin; then the margins of all shrink.
+    - Where not even the bare needs fit, the jobs that are worth most per slot are served. The others
+      share the rest in proportion to their needs, so that a job is late, but falls behind no more than
+      it must.
 
     Parameters
     ----------
@@ -181,7 +184,7 @@ class UnifiedFleet:
     References
     ----------
     Ours. Henge 5 (rounds, utility, watching first), StreamSwitch 4.2 (projection), PSPS IV (forecast).
-    Whether hosts are congested is not looked at: the budget bounds what they are given.
+    Congestion of hosts is not looked at: the budget bounds the slots of all jobs.
     """
 
     def __init__(self, parameters: UnifiedFleetParameters | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Slots of one host share state and waiting records: a change of owner moves nothing (STRETCH)."""
+"""Changes owners only: slots of one host share state and waiting records, so nothing moves (STRETCH)."""
 
 from __future__ import annotations
 

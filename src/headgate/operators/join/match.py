@@ -30,7 +30,7 @@ _WORTH_SORTING = 16
 
 @dataclass(frozen=True)
 class SideRecords:
-    """Records of one side, ready to be matched.
+    """Holds the records of one side, ready to be matched.
 
     Parameters
     ----------

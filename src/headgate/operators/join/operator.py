@@ -142,7 +142,7 @@ class _Arrived:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Records of one side in one key group, old ones first.
+    """Holds the records of one side in one key group, old ones first.
 
     Attributes
     ----------
