@@ -1,4 +1,4 @@
-"""headgate: latency and throughput SLOs for PySpark streaming.
+"""Keeps latency and throughput SLOs of PySpark streaming queries.
 
 ::
 

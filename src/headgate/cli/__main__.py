@@ -1,4 +1,4 @@
-"""``python -m headgate.cli`` is the command ``headgate``."""
+"""Runs the command ``headgate`` as ``python -m headgate.cli``."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ Debug = Annotated[
 
 
 def exit_code(result: Mapping[str, Any]) -> int:
-    """Return the exit code of a result: what differs outweighs what failed, and that what is late.
+    """Return the exit code of a result: a difference outweighs a failure, and a failure a missed SLO.
 
     Keys: `verified` (runs, verify, benchmarks), `sound` (inspect), `failed` (benchmarks: what did
     not run to its end), `slo_met`, `refused` (explain).

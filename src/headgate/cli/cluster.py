@@ -61,7 +61,7 @@ def doctor(
 
 
 def doctor_lines(result: dict[str, Any]) -> list[str]:
-    """Return what `doctor` found as lines of text."""
+    """Return the findings of `doctor` as lines of text."""
     lines = [
         f"executor  {one['executor']} on {one['host']}: "
         f"{format_bytes(one['arena_free_bytes'])} free in {one['arena'] or 'no directory'}, "

@@ -36,7 +36,7 @@ def load(app: typer.Typer) -> None:
 
 
 def _stand_in(app: typer.Typer, name: str, what: str) -> None:
-    """Add a command that says what to install, whatever it is given."""
+    """Add a command that names the package to install, whatever its arguments."""
 
     def missing(
         given: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,

@@ -102,7 +102,7 @@ class FleetProgress:
         self._rounds = 0
 
     def __call__(self, running: Any) -> None:
-        """Show what is new since the last call."""
+        """Show the changes since the last call."""
         failures = running.failures
         for name, state in running.jobs.items():
             if self._jobs.get(name) != state:

@@ -1,4 +1,4 @@
-"""The command line's own gate: every word and every value passes here before a command sees it."""
+"""Checks every word and every value of the command line before a command sees it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.core.input import checked_path, checked_text, finite
 
 
 class GatedCommand(TyperCommand):
-    """A command whose numbers are finite and whose paths could be some."""
+    """Checks that a command's numbers are finite and its paths are possible."""
 
     def invoke(self, ctx: Any) -> Any:
         """Check the values that were given, then run the command."""
@@ -29,7 +29,7 @@ class GatedCommand(TyperCommand):
 
 
 class GatedGroup(TyperGroup):
-    """Commands that end with a documented exit code and one sentence, whatever happens."""
+    """Runs commands so that each ends with a documented exit code and one sentence, whatever happens."""
 
     def main(
         self,
@@ -40,7 +40,7 @@ class GatedGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command that `args` name, and exit; the last resort for what nobody foresaw."""
+        """Run the command that `args` name, and exit; the last resort for unforeseen errors."""
         words = sys.argv[1:] if args is None else list(args)
         try:
             for word in words:
@@ -58,7 +58,7 @@ class GatedGroup(TyperGroup):
 
 
 class GatedTyper(typer.Typer):
-    """An application whose commands are all behind the gate."""
+    """Checks the words and values of all commands of an application."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(cls=GatedGroup, **settings)

@@ -1,4 +1,4 @@
-"""The commands of somebody on call: they read the journal, or ask a running query through a file."""
+"""Defines the commands for the person on call: they read the journal, or ask a query through a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeping stdout for the result."""
+"""Keeps stdout for the result."""
 
 from __future__ import annotations
 

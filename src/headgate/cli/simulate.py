@@ -1,4 +1,4 @@
-"""The commands that simulate: a user's own trace, or a recorded run."""
+"""Defines the commands that simulate: a user's own trace, or a recorded run."""
 
 from __future__ import annotations
 

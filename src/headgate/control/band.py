@@ -17,7 +17,7 @@ _SLACK_MAX = 0.01
 
 @dataclass(frozen=True)
 class Band:
-    """Loads at which slots are added and removed; load is demand over capacity and may exceed 1.
+    """Holds the loads at which slots are added and removed; a load is demand over capacity, maybe over 1.
 
     References
     ----------

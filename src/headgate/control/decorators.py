@@ -22,14 +22,14 @@ _MINUTE_S = 60.0
 
 @dataclass(frozen=True)
 class Advice(Decision):
-    """A decision that nobody carries out: it has changes, and counts as nothing."""
+    """Holds a decision that is not carried out: it has changes, and counts as nothing."""
 
     def __bool__(self) -> bool:
         return False
 
 
 class Decorator:
-    """A policy around a policy, which it passes everything on to.
+    """Wraps a policy and passes every call on to it.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Decorator:
 
     @property
     def name(self) -> str:
-        """``streamswitch(0.2, hysteresis=3)``: what makes the same policy again."""
+        """Return the text that makes the same policy again: ``streamswitch(0.2, hysteresis=3)``."""
         inside = self._policy.name
         if not self.parameter:
             return inside
@@ -53,7 +53,7 @@ class Decorator:
         return f"{name}({', '.join(filter(None, (others, self.parameter)))})"
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what the policy inside wants."""
+        """Return the decision of the policy inside."""
         return self._policy.decide(observation)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
@@ -66,7 +66,7 @@ class Decorator:
 
 
 class Hysteresis(Decorator):
-    """Let a decision through only after it was wanted in several cycles running.
+    """Lets a decision through only after it was wanted in several cycles running.
 
     Two decisions for an operator are the same if they are of one kind and lead to more, fewer or
     as many slots; which groups move is taken from the newest.
@@ -87,7 +87,7 @@ class Hysteresis(Decorator):
         """Per operator: what was wanted last, and in how many cycles running."""
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what has been wanted for long enough."""
+        """Return the changes that the policy inside has wanted for long enough."""
         decision = self._policy.decide(observation)
         early: dict[str, str] = {}
         for name, view in observation.operators.items():
@@ -107,7 +107,7 @@ class Hysteresis(Decorator):
 
 
 class Cooldown(Decorator):
-    """Leave the slots of a change alone for a while after it came into force.
+    """Leaves the slots of a change alone for a while after the change came into force.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class Cooldown(Decorator):
         """Per operator: the last change in force whose slots are not locked yet, and until when."""
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what the policy inside wants of slots that are free."""
+        """Return the changes of the policy inside that concern no locked slot."""
         self._lock(observation)
         decision = self._policy.decide(observation)
         held: dict[str, str] = {}
@@ -158,7 +158,7 @@ class Cooldown(Decorator):
             self._applied[operator] = (change, slots, time_s + took_s + self._cooldown_s)
 
     def _lock(self, observation: Observation) -> None:
-        """Lock slots by identity as soon as theirs can be seen; free those whose time has come."""
+        """Lock slots by identity as soon as their identities are known; free slots whose time is over."""
         for name in [name for name in self._applied if name in observation.operators]:
             view = observation.operators[name]
             change, slots, until_s = self._applied.pop(name)
@@ -170,7 +170,7 @@ class Cooldown(Decorator):
 
 
 class ActionLimit(Decorator):
-    """Let at most so many changes through in any minute, over all operators.
+    """Lets at most so many changes through in any minute, over all operators.
 
     Belongs outside of everything that may still drop a change: what passes is counted.
 
@@ -189,7 +189,7 @@ class ActionLimit(Decorator):
         self._times_s: deque[float] = deque(maxlen=per_minute)
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what the policy inside wants, upstream operators first, up to the limit."""
+        """Return the changes of the policy inside, upstream operators first, up to the limit."""
         decision = self._policy.decide(observation)
         if not decision:
             return decision
@@ -206,7 +206,7 @@ class ActionLimit(Decorator):
 
 
 class Freezable(Decorator):
-    """Decide nothing while frozen; the policy inside is not asked."""
+    """Decides nothing while frozen; the policy inside is not asked."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
@@ -221,14 +221,14 @@ class Freezable(Decorator):
         self._until_s = -math.inf
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what the policy inside wants, unless frozen."""
+        """Return the decision of the policy inside, unless frozen."""
         if observation.time_s < self._until_s:
             return Decision(reason="Frozen by hand.", rule="frozen")
         return asked(self._policy, observation)
 
 
 class AdviseOnly(Decorator):
-    """Turn every decision into advice, which is written down and not carried out.
+    """Turns every decision into advice, which is written down and not carried out.
 
     Attributes
     ----------
@@ -241,7 +241,7 @@ class AdviseOnly(Decorator):
         self.on = on
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what the policy inside wants, as advice."""
+        """Return the decision of the policy inside, as advice."""
         decision = self._policy.decide(observation)
         if not (self.on and decision):
             return decision
@@ -249,7 +249,7 @@ class AdviseOnly(Decorator):
 
 
 def involved(view: OperatorView, change: Change) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the slots that a change stops: by the numbers before it, and by those after it.
+    """Return the slots that a change stops: by the numbers before the change, and by those after it.
 
     A slot is involved if it loses or gains a key group, vanishes, or is new.
     """
@@ -277,7 +277,7 @@ def _sign(number: int) -> int:
 
 
 def _without(decision: Decision, held: Mapping[str, str], by: str) -> Decision:
-    """Return `decision` without the operators in `held`, and say who held them back and why."""
+    """Return `decision` without the operators in `held`; add who held each back and why."""
     if not held:
         return decision
     changes = {name: change for name, change in decision.changes.items() if name not in held}

@@ -50,7 +50,7 @@ def fitted(wanted: Mapping[str, int], room: int) -> dict[str, int]:
 
 
 def reduced(job: FleetJob, congested: Mapping[str, bool], cut: float) -> dict[str, int]:
-    """Return the operators of `job` that lose slots, with what they keep.
+    """Return the operators of `job` that lose slots, with the slots that each keeps.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def reduced(job: FleetJob, congested: Mapping[str, bool], cut: float) -> dict[st
 
 
 def difference(now: Slots, wanted: Slots) -> dict[str, dict[str, int]]:
-    """Return what of `wanted` differs from `now`, by job and operator, without empty jobs."""
+    """Return the part of `wanted` that differs from `now`, by job and operator, without empty jobs."""
     changes = {
         job: {op: n for op, n in operators.items() if now[job][op] != n}
         for job, operators in wanted.items()

@@ -204,7 +204,7 @@ class FleetPolicy(Protocol):
         """Name and main parameters, as figures print it."""
 
     def decide(self, view: FleetView) -> FleetDecision:
-        """Return what is wanted now."""
+        """Return the policy's decision for now."""
 
 
 def operator_capacity(worked_s: Collection[float], window_s: float) -> float:

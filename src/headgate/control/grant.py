@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Grant:
-    """The most slots, or active replicas, that each operator of a job may hold.
+    """Holds the most slots, or active replicas, that each operator of a job may hold.
 
     Attributes
     ----------

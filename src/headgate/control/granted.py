@@ -34,7 +34,7 @@ _ASKED_MOST = 64
 
 
 class _Requests:
-    """The largest wish of each operator within the last `_KEPT_S`, as long as its grant is spent."""
+    """Remembers the largest wish of each operator within the last `_KEPT_S`, while its grant is spent."""
 
     def __init__(self) -> None:
         self._wishes: dict[str, list[tuple[float, int]]] = {}
@@ -59,12 +59,12 @@ class _Requests:
 
 
 class Granted(Decorator):
-    """Show a policy no more slots than are granted, and learn how many it would like.
+    """Shows a policy no more slots than are granted, and finds how many the policy would use.
 
     Where an operator holds more than its grant, its least loaded slots are merged before anything else
-    is decided. Where it holds all of its grant, a copy of the policy is asked what it would do without
-    one: more slots than granted are its request. The policy itself never hears that question, so a
-    request changes nothing about what it decides later.
+    is decided. Where an operator holds all of its grant, a copy of the policy is asked for its decision
+    without a grant: the slots that it wants above the grant are the request. The policy itself never
+    hears that question, so a request changes nothing about its later decisions.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Granted(Decorator):
         self._kept = _Requests()
 
     def decide(self, observation: Observation) -> Decision:
-        """Return what the policy inside wants within its grant."""
+        """Return the decision of the policy inside, within its grant."""
         most = {
             n: v.slots if v.held else self.grant.most(n, v.slots_max)
             for n, v in observation.operators.items()
@@ -109,7 +109,7 @@ class Granted(Decorator):
 
 
 class GrantedPools:
-    """Show a policy over pools no more replicas than are granted, and learn how many it would like.
+    """Shows a policy over pools no more replicas than are granted, and finds how many it would use.
 
     As `Granted`, for pools of replicas: a pool is as large as its grant.
 
@@ -138,7 +138,7 @@ class GrantedPools:
         return self._policy.name
 
     def decide(self, interval: Interval) -> ReplicaDecision:
-        """Return what the policy inside wants within its grant."""
+        """Return the decision of the policy inside, within its grant."""
         most = {n: self.grant.most(n, one.pool) for n, one in interval.operators.items()}
         if all(most[n] == one.pool for n, one in interval.operators.items()):
             self.requests, self._kept = {}, _Requests()
@@ -169,7 +169,7 @@ def _copy_of(policy: AnyPolicy) -> AnyPolicy | None:
 
 
 def _wishes(policy: Policy | None, observation: Observation, full: set[str]) -> dict[str, int]:
-    """Return the slots that a policy would have, in the end, of operators whose grant is spent.
+    """Return the slots that a policy would use in the end for operators whose grant is spent.
 
     A policy that adds one slot at a time is asked again as if it had it, for as long as it adds more.
     """
@@ -195,7 +195,7 @@ def _wishes(policy: Policy | None, observation: Observation, full: set[str]) -> 
 
 
 def _under(view: OperatorView, change: Change) -> OperatorView:
-    """Return what would be seen had a change been carried out, with all rates as they are.
+    """Return the view after a change, with all rates as they are.
 
     A new slot is as fast and as late as the one that its key groups come from, as far as that is told.
     """
@@ -224,7 +224,7 @@ def _limited(view: OperatorView, most: int) -> OperatorView:
 
 
 def _given_up(over: Mapping[str, OperatorView], most: Mapping[str, int]) -> Decision:
-    """Return the changes that give up what is no longer granted."""
+    """Return the changes that give up slots above the grant."""
     changes = {name: merged(view, most[name]) for name, view in over.items()}
     counts = ", ".join(f"{name} {view.slots} -> {most[name]}" for name, view in over.items())
     return Decision(

@@ -36,7 +36,7 @@ class Groupings:
 
     @classmethod
     def parse(cls, text: str) -> Groupings:
-        """Return what a text says: ``least-work``, or ``round-robin, map-1: shuffle``.
+        """Return the groupings of a text: ``least-work``, or ``round-robin, map-1: shuffle``.
 
         Raises
         ------

@@ -39,7 +39,7 @@ class Plugin:
         return f'policy "{self.name}" of the distribution {_whose(self.entries[0])}'
 
     def load(self) -> Callable[..., Any]:
-        """Return what makes the policy: a class or a function.
+        """Return the class or function that makes the policy.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class Plugin:
 
     @contextmanager
     def blamed(self, done: str) -> Iterator[None]:
-        """Say in one sentence what the distribution's code raised, except for headgate's own errors."""
+        """Turn an error of the distribution's code into one sentence, except headgate's own errors."""
         try:
             yield
         except HeadgateError:

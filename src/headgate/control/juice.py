@@ -113,7 +113,7 @@ def job_juice(flows: Sequence[Flow], sink_weights: Mapping[str, float] | None = 
 
 
 def _edge_share(flow: Flow, siblings: Sequence[Flow]) -> float:
-    """Return E/T: the share of what the parent sent anywhere that was processed along `flow`."""
+    """Return E/T: the share of all records that the parent sent that was processed along `flow`."""
     sent = sum(sibling.sent for sibling in siblings)
     if sent > 0.0:
         return min(flow.executed, flow.sent) / sent
@@ -130,7 +130,7 @@ def _upstream_first(graph: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 class JuiceWindow:
-    """The flows of a sliding window, kept in sub-windows.
+    """Keeps the flows of a sliding window, in sub-windows.
 
     Parameters
     ----------

@@ -18,12 +18,12 @@ class _Account:
 
 
 class Ledger:
-    """Grants slots of one budget to jobs, so that what they hold never exceeds it.
+    """Grants slots of one budget to jobs, so that their slots never exceed it.
 
-    A grant falls at once, and the job gives slots up at its next boundary; until it has, they count as
-    taken. A grant grows only into room that is free. So a decision that moves slots from one job to
-    another is carried out in two parts, and at no time do both have them. Jobs that come with more slots
-    than there is room for keep one per operator, whatever the budget.
+    A grant falls at once, and the job gives up slots at its next boundary; until then these slots count
+    as taken. A grant grows only into free room. So a decision that moves slots from one job to another
+    is carried out in two parts, and at no time do both jobs have the slots. Jobs that come with more
+    slots than there is room for keep one slot per operator, whatever the budget.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Ledger:
 
     References
     ----------
-    Ours. Henge 5 decides who gets slots, and restarts jobs for it.
+    Ours. Henge 5 decides which jobs get slots, and restarts jobs for it.
     """
 
     def __init__(self, budget: int) -> None:
@@ -53,12 +53,12 @@ class Ledger:
         return {job: dict(one.wanted) for job, one in self._accounts.items() if one.wanted}
 
     def of(self, job: str) -> dict[str, int]:
-        """Return what a job is granted, by operator; nothing of a job that is not there."""
+        """Return the grant of a job, by operator; empty for an unknown job."""
         account = self._accounts.get(job)
         return {} if account is None else dict(account.granted)
 
     def enter(self, job: str, held: Mapping[str, int], taken: int) -> dict[str, int]:
-        """Take a job in with what it holds, as far as there is room; return its grant.
+        """Enter a job with the slots that it holds, as far as there is room; return its grant.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class Ledger:
         return dict(granted)
 
     def leave(self, job: str) -> None:
-        """Strike a job out that has ended: what it had is free."""
+        """Remove a job that has ended; its slots are free."""
         self._accounts.pop(job, None)
 
     def want(self, slots: Slots) -> None:
@@ -88,7 +88,7 @@ class Ledger:
                 account.wanted |= known
 
     def keep(self, job: str, operators: Mapping[str, int]) -> None:
-        """Grant what a job holds, which refused to be given more; never more than it was granted."""
+        """Lower the grant of a job that refused more slots to the slots that it holds."""
         account = self._accounts.get(job)
         if account is not None:
             for operator, slots in operators.items():

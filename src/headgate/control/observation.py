@@ -116,7 +116,7 @@ class OperatorView:
         return rates
 
     def by_slot(self, per_group: F64) -> F64:
-        """Return what each slot has of something that every key group has some of, shape [N]."""
+        """Return the sum of a per-group quantity at each slot, shape [N]."""
         owners = np.asarray(self.assignment.slot_of)
         found: F64 = np.bincount(owners, weights=per_group, minlength=self.slots).astype(np.float64)
         for group, shares in self.assignment.split.items():
@@ -125,7 +125,7 @@ class OperatorView:
         return found
 
     def merging_rate(self, group: int, shares: int) -> float:
-        """Return the rows per second that a key group's owner merges if it has so many shares.
+        """Return the rows per second that a key group's owner merges if the group has `shares` shares.
 
         No more than one per record: where all keys differ, splitting gains nothing.
         """

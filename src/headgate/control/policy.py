@@ -29,7 +29,7 @@ class Policy(Protocol):
 
     @abstractmethod
     def decide(self, observation: Observation) -> Decision:
-        """Return what is wanted now; an empty decision for nothing."""
+        """Return the decision for now; empty for no change."""
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
         """Take note that `change` is in force, `took_s` seconds after it was decided."""
@@ -42,7 +42,7 @@ class Policy(Protocol):
 
 
 def checked(made: object, what: str) -> Policy:
-    """Return an object that somebody else made, which must have all that a policy has.
+    """Return an object of somebody else's making, after checking that it has all parts of a policy.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def checked(made: object, what: str) -> Policy:
 
 
 def asked(policy: Policy, observation: Observation) -> Decision:
-    """Return what `policy` decides.
+    """Return the decision of `policy`, after checking its type.
 
     Raises
     ------

@@ -145,7 +145,7 @@ def _made(
     make: Callable[..., Made],
     around: Mapping[str, Callable[..., Made]] = MappingProxyType({}),
 ) -> Made:
-    """Return what `call` names, and what is put around it by the parameters of `around`."""
+    """Return the policy that `call` names, inside the decorators that the parameters of `around` name."""
     own = _types(make)
     types = {**own, **{key: list(_types(limit).values())[1] for key, limit in around.items()}}
     texts = call.values(list(own), list(around))

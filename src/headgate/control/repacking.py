@@ -90,7 +90,7 @@ def repacked(view: OperatorView, wanted: int, load: F64, over: float = _OVER) ->
 
 
 def _even_share(weight: F64, total: float, slots: int) -> float:
-    """Return what each slot has that has no group which is more than that alone."""
+    """Return the even share of a slot whose groups all weigh less than that share."""
     left, free = total, slots
     for heavy in np.sort(weight)[::-1].tolist():
         if free == 1 or heavy <= left / free:

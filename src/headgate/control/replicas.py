@@ -131,7 +131,7 @@ class ReplicaPolicy(Protocol):
         """Name and main parameters, as figures print it."""
 
     def decide(self, interval: Interval) -> ReplicaDecision:
-        """Return what is wanted for the next interval."""
+        """Return the decision for the next interval."""
 
 
 @dataclass(frozen=True)

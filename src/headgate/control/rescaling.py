@@ -41,7 +41,7 @@ def scaled(
     rule: str = "scale",
     numbers: Mapping[str, float] | None = None,
 ) -> Decision:
-    """Return the decision that operators have about so many evenly loaded slots each.
+    """Return the decision that gives operators about `slots` evenly loaded slots each.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def is_whole(observation: Observation) -> bool:
 
 
 class Averages:
-    """Means of an operator's figures over the cycles of a longer interval.
+    """Computes the means of an operator's figures over the cycles of a longer interval.
 
     Attributes
     ----------

@@ -110,7 +110,7 @@ def best_split(view: OperatorView, epsilon: float, group: int) -> UnitStrategy |
 def _split_over(
     view: OperatorView, epsilon: float, group: int, shares: int, most: int
 ) -> tuple[UnitStrategy | None, bool, float]:
-    """Return the split over so many slots, whether its shares fit, and the largest pressure of them."""
+    """Return the split over `shares` slots, whether its shares fit, and the largest pressure of them."""
     held = view.assignment.shares_of(group)
     owner, mu = held[0], view.service_rate
     part = float(view.group_rate[group]) / shares

@@ -101,7 +101,7 @@ def change_of(view: OperatorView, strategy: UnitStrategy) -> Change:
 
 
 def view_after(view: OperatorView, strategy: UnitStrategy) -> OperatorView:
-    """Return what would be seen had `strategy` been carried out, with all rates as they are.
+    """Return the view after `strategy`, with all rates as they are.
 
     Records that wait move with their key groups: a new slot is as late as its source, and one that
     another merges into as late as the later of the two.
@@ -125,7 +125,7 @@ def view_after(view: OperatorView, strategy: UnitStrategy) -> OperatorView:
 
 
 def joined(first: Change, second: Change) -> Change:
-    """Return one change for two: `second` was made for what `first` leads to, in the same epoch."""
+    """Return one change for two in the same epoch; `second` starts from the result of `first`."""
     kind = first.kind if second.kind is ChangeKind.BALANCE else second.kind
     survivors = tuple(None if slot is None else first.survivors[slot] for slot in second.survivors)
     return replace(first, kind=kind, assignment=second.assignment, survivors=survivors)
@@ -284,7 +284,7 @@ def best_scale_in(view: OperatorView, epsilon: float) -> UnitStrategy | None:
 def _best_prefixes(
     view: OperatorView, epsilon: float, source: int, mu: F64, rate: F64, fixed: Flags | None
 ) -> tuple[int, Prefix] | None:
-    """Return the first of the best destinations, and what to move to it.
+    """Return the first of the best destinations, and the groups to move to it.
 
     None where nothing may move, or where there is no destination. `mu` and `rate` are float64[D].
     """

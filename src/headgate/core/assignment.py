@@ -10,7 +10,7 @@ from headgate.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Assignment:
-    """A total map from key group to slot.
+    """Maps every key group to one slot.
 
     Parameters
     ----------
@@ -79,12 +79,12 @@ class Assignment:
         }
 
     def waiting_at(self, slot: int) -> tuple[int, ...]:
-        """Return the keys (see `share_key`) of what waits at `slot`."""
+        """Return the keys (see `share_key`) of the backlog at `slot`."""
         others = self.shares_at(slot).items()
         return (*self.groups_of(slot), *(self.share_key(group, n) for group, n in others))
 
     def share_key(self, group: int, share: int) -> int:
-        """Return the key of what waits for a share of a key group; the group itself for share 0."""
+        """Return the key of the backlog of a key group's share; the group itself for share 0."""
         return share * self.key_groups + group
 
     def moved(self, other: Assignment) -> tuple[int, ...]:
@@ -120,7 +120,7 @@ def check_slots(slots: int, key_groups: int) -> None:
 def kept_split(
     split: Mapping[int, tuple[int, ...]], slot_of: Sequence[int], slots: int
 ) -> dict[int, tuple[int, ...]]:
-    """Return what is left of a split under another map with `slots` slots.
+    """Return the split that remains under another map with `slots` slots.
 
     A share whose slot has vanished ends, and so does that of a slot that owns the group now.
     """

@@ -1,4 +1,4 @@
-"""Names with parameters as users write them: ``streamswitch(0.2, steps=8)``."""
+"""Parses names with parameters as users write them: ``streamswitch(0.2, steps=8)``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CALL = re.compile(r"\s*([\w-]{1,64})\s*(?:\(([^()]{0,500})\))?\s*")
 
 @dataclass(frozen=True)
 class Call:
-    """A name and the texts in the brackets behind it.
+    """Holds a name and the texts in the brackets behind it.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Call:
 
     @classmethod
     def parse(cls, text: str, what: str, known: Iterable[str], example: str) -> Call:
-        """Return what `text` says.
+        """Return the call that `text` states.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Durations as text: a number and a unit, never a bare number."""
+"""Parses and formats durations as text: a number and a unit, never a bare number."""
 
 from __future__ import annotations
 

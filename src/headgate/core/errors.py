@@ -1,4 +1,4 @@
-"""Every error headgate raises on purpose.
+"""Defines every error that headgate raises on purpose.
 
 ::
 
@@ -25,39 +25,39 @@ from contextlib import contextmanager
 
 
 class HeadgateError(Exception):
-    """The root of all errors raised on purpose."""
+    """Marks every error that headgate raises on purpose: the root of the tree."""
 
 
 class ConfigError(HeadgateError):
-    """A setting is unknown, malformed or out of range."""
+    """Reports a setting that is unknown, malformed or out of range."""
 
 
 class UnsupportedQuery(HeadgateError):
-    """The query has a part that headgate cannot run elastically."""
+    """Reports a part of a query that headgate cannot run elastically."""
 
 
 class CheckpointError(HeadgateError):
-    """A checkpoint belongs to something else, is held by another driver, or is damaged."""
+    """Reports a checkpoint of another query, held by another driver, or damaged."""
 
 
 class AnotherDriver(CheckpointError):
-    """Another driver has gone on from the checkpoint; says which one."""
+    """Reports that another driver has continued from the checkpoint; names that driver."""
 
 
 class StateError(HeadgateError):
-    """The state of a key group cannot be brought to the token that was asked for."""
+    """Reports that the state of a key group cannot be brought to the wanted token."""
 
 
 class ArenaFull(StateError):
-    """The file system of an arena, or of a spill directory, has no room for a table."""
+    """Reports that the file system of an arena, or of a spill directory, has no room for a table."""
 
 
 class ProtocolError(HeadgateError):
-    """An event arrived that the protocol does not allow in this state."""
+    """Reports an event that the protocol does not allow in this state."""
 
 
 class EngineError(HeadgateError):
-    """The engine failed.
+    """Reports a failure of the engine.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class EngineError(HeadgateError):
 
 
 class ProcessorError(EngineError):
-    """A user's own processor failed, or gave back what does not fit.
+    """Reports a failure or an unfit output of a user's own processor.
 
     What the user's exception says stands between ‹ and ›; journals do without.
     """
@@ -83,14 +83,14 @@ class ProcessorError(EngineError):
 
 
 class EngineGone(EngineError):
-    """The process that the engine runs in was killed, or crashed; nothing of it answers any more."""
+    """Reports that the engine's process was killed, or crashed; nothing of it answers any more."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
 
 
 class NotReady(HeadgateError):
-    """Too little is known yet; skip this cycle. Never shown to a user as a failure."""
+    """Reports that too little is known yet; skip this cycle. Never shown to a user as a failure."""
 
 
 def panicked(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""Names of formats that results can be written as: what a sink is called, before there is one."""
+"""Lists the names of the formats of sinks, known before a sink exists."""
 
 from __future__ import annotations
 

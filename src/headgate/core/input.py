@@ -1,4 +1,4 @@
-"""The gate: what people type and what files hold comes in here, or is refused in one sentence.
+"""Checks the words that people type and the content of files; refuses bad input in one sentence.
 
 Text is data and is never trusted to be short, finite, shallow or printable. A command line, a journal,
 a trace, a fleet's description, a scenario and a control file are all read through these functions, so
@@ -59,12 +59,12 @@ _MANY_PARTS = re.compile(
 
 
 def escaped(text: str) -> str:
-    r"""Return a text as a terminal may have it: one line, what is not printable as ``\x1b``."""
+    r"""Return a text safe for a terminal: one line, unprintable characters as ``\x1b``."""
     return _OBEYED.sub(lambda at: at[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def shown(text: object, most: int = _SHOWN) -> str:
-    """Return what somebody wrote as a sentence may quote it: `escaped`, and not too long.
+    """Return a user's text for quotation in a sentence: `escaped`, and not too long.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path that somebody gave is a regular file; never raises."""
+    """Return whether a user's path is a regular file; never raises."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError):
@@ -154,7 +154,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether a path that somebody gave is a directory; never raises."""
+    """Return whether a user's path is a directory; never raises."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except (OSError, ValueError):

@@ -13,7 +13,7 @@ MAX_PERCENTILE = 99.9
 
 
 def intent_of(slo: Slo, shape: Shape | None = None) -> Intent:
-    """Return the intent of one SLO: its metric, its threshold, and what missing it costs."""
+    """Return the intent of one SLO: its metric, its threshold, and the cost of missing it."""
     metric = Metric.LATENCY if slo.is_latency else Metric(slo.statistic)
     return Intent(metric, slo.bound, shape or Knee(), _percentile(slo))
 
@@ -25,7 +25,7 @@ def _percentile(slo: Slo) -> float | None:
 
 
 def utility_of(slos: Sequence[Slo], priority: float, shape: Shape | None = None) -> Utility:
-    """Return what a job is worth: its priority times how far its SLOs are met.
+    """Return the utility of a job: its priority times the degree to which its SLOs are met.
 
     Parameters
     ----------

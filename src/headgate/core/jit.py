@@ -1,4 +1,4 @@
-"""Compile plain functions on arrays, or leave them as they are.
+"""Compiles plain functions on arrays, or leaves them as they are.
 
 A kernel is one source for two forms: compiled by numba, or (``HEADGATE_JIT=0``) run by Python as it
 stands. So a kernel may use only what means the same in both: no integer overflow of scalars (NumPy
@@ -59,7 +59,7 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def announce_compiling() -> Iterator[None]:
-    """Log one line if kernels are compiled meanwhile, so that nobody takes the wait for a fault."""
+    """Log one line if kernels are compiled meanwhile, so that the wait does not look like a fault."""
     if not jit_enabled():
         yield
         return
@@ -86,7 +86,7 @@ def announce_compiling() -> Iterator[None]:
 
 
 def _private_cache() -> str:
-    """Return a cache directory only this user can write: what is read from it gets executed."""
+    """Return a cache directory that only this user can write: code read from it gets executed."""
     wanted = Path(tempfile.gettempdir()) / f"headgate-numba-{os.geteuid()}"
     try:
         wanted.mkdir(mode=0o700, exist_ok=True)

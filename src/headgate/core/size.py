@@ -1,4 +1,4 @@
-"""Sizes as text: a number and a unit, never a bare number."""
+"""Parses and formats sizes as text: a number and a unit, never a bare number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Service-level objectives: what a job must achieve, as text and as data."""
+"""Parses and holds service-level objectives: the latency or rate that a job must achieve."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _RATE = re.compile(r"([\d.]+)\s*(?:records|rows)?\s*/\s*([a-z]+)", re.I)
 
 @dataclass(frozen=True)
 class Slo:
-    """One objective: a statistic, over every window of some length, is within a bound.
+    """Holds one objective: a statistic, over every window of some length, is within a bound.
 
     Attributes
     ----------

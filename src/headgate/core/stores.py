@@ -65,7 +65,7 @@ _BY_LOWER = {f"{PREFIX}{name}".lower(): name for names in OPTIONS.values() for n
 
 
 class Hidden(str):
-    """A text that is used and never shown: its `repr` says nothing of it."""
+    """Hides a text that is used and never shown: its `repr` says nothing of it."""
 
     __slots__ = ()
 
@@ -115,7 +115,7 @@ def is_store_option(key: str) -> bool:
 
 
 def store_option(key: str, text: str) -> tuple[str, Hidden]:
-    """Return an option's name as the table has it, and its text, which nobody shows.
+    """Return an option's name as the table has it, and its text, which is never shown.
 
     Raises
     ------

@@ -31,7 +31,7 @@ class Metric(StrEnum):
 
 
 class Shape(Protocol):
-    """The form of a utility: which share of the maximum a measured value is worth."""
+    """Computes the share of the maximum utility that a measured value is worth."""
 
     def share(self, value: float, threshold: float, *, falls: bool) -> float:
         """Return the share of the maximum utility, in [0, 1]; 1 at `threshold`."""
@@ -49,7 +49,7 @@ def _check_positive(what: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class Knee:
-    """A plateau once the threshold is met; below it min(1, x / threshold), or min(1, threshold / x).
+    """Gives all once the threshold is met; below it min(1, x / threshold), or min(1, threshold / x).
 
     References
     ----------
@@ -65,7 +65,7 @@ class Knee:
 
 @dataclass(frozen=True)
 class Linear:
-    """A straight line from 1 at the threshold down to 0.
+    """Falls in a straight line from 1 at the threshold to 0.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Step:
-    """All when the threshold is met, else a constant.
+    """Gives all when the threshold is met, else a constant.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Lognormal:
-    """The upper half of a lognormal's tail: erfc(ln(miss) / (sigma sqrt 2)), miss = how many times.
+    """Falls like the upper half of a lognormal: erfc(ln(miss) / (sigma sqrt 2)), miss = how many times.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class Lognormal:
 
 @dataclass(frozen=True)
 class Piecewise:
-    """Straight lines between points, flat outside them.
+    """Joins points by straight lines, flat outside them.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class Piecewise:
 
 @dataclass(frozen=True)
 class Custom:
-    """The user's own function.
+    """Calls the user's own function.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class Custom:
     function: Callable[[float], float]
 
     def share(self, value: float, threshold: float, *, falls: bool) -> float:
-        """Return what the function says; ConfigError where it says nothing, or no share."""
+        """Return the function's value; ConfigError where it gives none, or no share."""
         try:
             share = float(self.function(value))
         except Exception as error:  # whatever a user's function raises
@@ -217,7 +217,7 @@ def shape_named(name: str) -> Shape:
 
 @dataclass(frozen=True)
 class Intent:
-    """One requirement of a job: a metric, a threshold, and what missing it costs.
+    """Holds one requirement of a job: a metric, a threshold, and the cost of missing it.
 
     Parameters
     ----------

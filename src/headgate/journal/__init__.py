@@ -1,9 +1,9 @@
-"""The record of a run: one JSON object a line, appended and never changed.
+"""Records a run: one JSON object a line, appended and never changed.
 
-Belongs here: what a line means (schema; hosts and fleet for those about hosts and many jobs), writing
-one (writer), reading them back, also while they are being written (reader), and the latency histogram
-that lines carry (histogram). Does not belong here: what a reader makes of them (report), anything of
-Spark. Imports `headgate.core` only.
+Belongs here: the meaning of a line (schema; hosts and fleet for lines about hosts and about many jobs),
+its encoding (codec), writing lines (writer), reading them, also while they are being written (reader),
+the latency histogram that lines carry (histogram), and the generated page about all of them (document).
+Does not belong here: the views of a journal (report), anything of Spark. Imports `headgate.core` only.
 """
 
 from __future__ import annotations

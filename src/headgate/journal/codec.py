@@ -1,4 +1,4 @@
-"""Events to JSON lines and back."""
+"""Converts events to JSON lines and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page docs/journal.md, generated from the schema.
+"""Generates the page docs/journal.md from the schema.
 
 ``python -m headgate.journal.document docs/journal.md`` writes it.
 """

@@ -1,4 +1,4 @@
-"""What a line of a fleet's journal means; the journal of each of its jobs is as of `schema`."""
+"""Defines the lines of a fleet's journal; the journals of its jobs are as of `schema`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FleetStart:
 
 @dataclass(frozen=True)
 class FleetJobState:
-    """How one job of a fleet stood at the end of a round."""
+    """Holds the state of one job of a fleet at the end of a round."""
 
     job: str
     """The query's name."""
@@ -68,7 +68,7 @@ class FleetJobState:
 
 @dataclass(frozen=True)
 class FleetHostState:
-    """How busy one host of a fleet was in a round."""
+    """Holds the load of one host of a fleet in a round."""
 
     host: str
     """As Spark names it; local, where tasks run in the driver's own machine."""
@@ -122,7 +122,7 @@ class FleetRound:
 
 @dataclass(frozen=True)
 class FleetDecided:
-    """A fleet's policy decided, or would have; what wants nothing is written once until that changes."""
+    """Records a fleet's decision, or its advice; repeated decisions for no change are written once."""
 
     KIND: ClassVar[str] = "fleet-decision"
 
@@ -175,7 +175,7 @@ class FleetJobChanged:
 
 @dataclass(frozen=True)
 class FleetGranted:
-    """What a job is granted changed."""
+    """Records that the grant of a job changed."""
 
     KIND: ClassVar[str] = "fleet-grant"
 
@@ -206,7 +206,7 @@ class FleetGranted:
 
 @dataclass(frozen=True)
 class GrantChange:
-    """In the journal of a fleet's job: what it may hold changed."""
+    """Records in the journal of a fleet's job that the job's grant changed."""
 
     KIND: ClassVar[str] = "grant"
 
@@ -225,7 +225,7 @@ class GrantChange:
 
 @dataclass(frozen=True)
 class SlotRequest:
-    """In the journal of a fleet's job: what its own policy would like beyond the grant changed."""
+    """Records in the journal of a fleet's job that its own policy's request beyond the grant changed."""
 
     KIND: ClassVar[str] = "request"
 

@@ -1,4 +1,4 @@
-"""Latencies as counts in log-spaced buckets, so that batches and runs can be added up.
+"""Counts latencies in log-spaced buckets, so that batches and runs can be added up.
 
 A percentile cannot be averaged; counts can be added. Bucket 0 holds ``0 .. FIRST_MS``; bucket i
 holds ``(FIRST_MS * GROWTH**(i-1), FIRST_MS * GROWTH**i]``. In the journal a bucket is named by its

@@ -1,4 +1,4 @@
-"""What a line of the journal means that is about hosts: state that moves, executors that come and go."""
+"""Defines the lines of the journal about hosts: state that moves, executors that come and go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a journal: whole, or as it grows."""
+"""Reads a journal: whole, or as it grows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLL_S = 0.2
 
 
 class Tail:
-    """A position in a journal that moves over whole lines only.
+    """Keeps a position in a journal that moves over whole lines only.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Tail:
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[Event]:
-    """Yield the events of a journal, oldest first; see `Tail.events` for what is refused."""
+    """Yield the events of a journal, oldest first; raises as `Tail.events`."""
     return Tail(path).events()
 
 

@@ -1,4 +1,4 @@
-"""What a line of the journal means: one frozen dataclass per kind of event.
+"""Defines the lines of the journal: one frozen dataclass per kind of event.
 
 Every line is a JSON object with ``"event"`` (the kind, below as `KIND`) and ``"at_ms"``. A reader
 ignores fields and kinds it does not know; a change of meaning raises `VERSION`.
@@ -61,7 +61,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class SlotStats:
-    """What one slot did in one batch."""
+    """Holds the figures of one slot in one batch."""
 
     slot: int
     """Number of the slot, from 0."""
@@ -93,7 +93,7 @@ class SlotStats:
 
 @dataclass(frozen=True)
 class SloState:
-    """How a job stands to its SLO, from true latencies, since it started."""
+    """Holds the state of a job's SLO, from true latencies, since the job started."""
 
     state: str
     """``not ready``, ``steady``, ``changing`` or ``unreachable``: the worst of its operators."""
@@ -148,7 +148,7 @@ class SloState:
 
 @dataclass(frozen=True)
 class Observed:
-    """What a policy saw of one operator."""
+    """Holds the figures of one operator that a policy decided by."""
 
     operator: str
     """The operator."""
@@ -194,7 +194,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Wish:
-    """What a decision wants of one operator."""
+    """Holds the change of one operator that a decision wants."""
 
     operator: str
     """The operator."""
@@ -211,7 +211,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Where a query's state lies on its hosts, if it has a bound on memory."""
+    """Holds the size and the moves of a query's state on its hosts, where memory has a bound."""
 
     memory_bytes: int
     """Bytes of tables in memory after the batch, and of what undoes their last step; all hosts."""
@@ -508,7 +508,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class Applied:
-    """What a policy decided is in force."""
+    """Records that a change that a policy decided is in force."""
 
     KIND: ClassVar[str] = "applied"
 

@@ -1,4 +1,4 @@
-"""Appending events to a journal."""
+"""Appends events to a journal."""
 
 from __future__ import annotations
 

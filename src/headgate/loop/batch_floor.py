@@ -24,17 +24,17 @@ STEPS_MIN = 20
 class BatchFloor:
     """Measures the floor of the operators that read the source.
 
-    It is the mean latency of steps in which nothing waited and slots had hardly anything to do, a low
-    quantile of them. While there was no such step: one and a half times what a batch takes beside
-    its slots, a low quantile of the steps in which nothing waited, and the least of all while there was
-    none of these either. A step of a job that is behind counts for none of these: more than a batch
-    waits, or records are older than two batches, so that they waited where nobody counts them. So a
-    floor never rises because records wait.
+    The floor is a low quantile of the mean latency of the steps in which no records waited and slots
+    had hardly anything to do. Without such a step it is one and a half times the part of a batch beside
+    its slots: a low quantile over the steps in which no records waited, and the least of all steps
+    while there was none of these either. A step of a job that is behind counts for none of these. A job
+    is behind if more than a batch waits, or if records are older than two batches, so that they waited
+    where they are not counted. So a floor never rises because records wait.
 
     References
     ----------
-    `headgate.loop.floor`. Differs: what counts is how long slots were busy in a step, not their
-    utilisation, so that slots at a fixed rate, which are never busy, have a floor under load, too.
+    `headgate.loop.floor`. Differs: the criterion is the time for which slots were busy in a step, not
+    their utilisation, so that slots at a fixed rate, which are never busy, have a floor under load, too.
     """
 
     def __init__(self) -> None:

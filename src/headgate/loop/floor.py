@@ -23,7 +23,7 @@ _CYCLES = 128
 
 
 class Floor:
-    """A running low quantile of the mean latency of nearly idle cycles.
+    """Computes a running low quantile of the mean latency of nearly idle cycles.
 
     A micro-batch makes a record wait for the next batch and then for the batch's fixed cost, about
     1.5 batch periods in all, however small the load. A bound is judged above that floor, or else no

@@ -223,7 +223,7 @@ class ControlLoop:
         kept.settings = settings
 
     def note_entry_rate(self, operator: str, entry_rate: F64) -> None:
-        """Take note of what shares of its key groups would leave to be merged."""
+        """Note the rows that shares of each key group would send to their owner to be merged."""
         self._get(operator).entry_rate = entry_rate
 
     def bound_end_to_end(self, bound_s: float | None) -> None:
@@ -275,7 +275,7 @@ class ControlLoop:
         self._advice.on = on
 
     def _examine(self, name: str, operator: _Operator) -> OperatorView | None:
-        """Return what a policy may see of an operator; None where it may not."""
+        """Return the view that a policy may see of an operator; None where there is none."""
         settings = operator.settings
         slots_max = settings.slots_max
         if settings.limit:  # what is there already is no reason to take slots away
@@ -375,7 +375,7 @@ def held_at(view: OperatorView) -> OperatorView:
 
 
 def _fault(view: OperatorView | None, change: Change) -> str:
-    """Return what is wrong with a change, empty where nothing is."""
+    """Return the fault of a change; empty where there is none."""
     if view is None:
         return "it is about an operator that was not observed"
     new, old = change.assignment, view.assignment

@@ -12,13 +12,13 @@ class PoolEngine(Protocol):
     """Runs the pools of replicas; the engine's port."""
 
     def monitor(self) -> Interval:
-        """Return what happened in the interval that just ended."""
+        """Return the counts of the interval that just ended."""
 
     def resize(self, active: Mapping[str, int]) -> None:
         """Activate and deactivate replicas of the operators named, from the next interval on."""
 
     def restart(self, active: Mapping[str, int]) -> None:
-        """Restart the job with these replicas; what is queued is lost."""
+        """Restart the job with these replicas; queued events are lost."""
 
 
 def run_interval(policy: ReplicaPolicy, engine: PoolEngine) -> ReplicaDecision:

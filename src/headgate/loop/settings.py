@@ -10,7 +10,7 @@ from headgate.core.slo import SUCCESS
 
 @dataclass(frozen=True)
 class OperatorSettings:
-    """The latency SLO and the limits of one operator; may change while the job runs.
+    """Holds the latency SLO and the limits of one operator; may change while the job runs.
 
     Raises
     ------

@@ -19,7 +19,7 @@ _SHARE_MAX = 0.999
 
 @dataclass(frozen=True)
 class LatencyTarget:
-    """The tightest latency that the SLOs ask of one operator.
+    """Holds the tightest latency that the SLOs ask of one operator.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ def settings_of(
     slots_max: int,
     unsplittable: Mapping[str, str],
 ) -> dict[str, OperatorSettings]:
-    """Return what the control loop is told about each operator."""
+    """Return the control loop's settings of each operator."""
     return {
         name: OperatorSettings(
             bound_s=target.mean_bound_s(0.0),

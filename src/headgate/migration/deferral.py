@@ -72,7 +72,7 @@ class Deferral(Generic[R]):
     entries: deque[Entry[R]] = field(default_factory=deque)
 
     def take(self, queue: deque[Entry[R]], unready: Set[int]) -> Entry[R] | None:
-        """Return what is to be served next, or None where the slot is suspended.
+        """Return the next entry to serve, or None where the slot is suspended.
 
         Parameters
         ----------
@@ -113,7 +113,7 @@ class Deferral(Generic[R]):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Deferral[Any]:
-        """Return what `to_dict` wrote."""
+        """Return the deferral that `to_dict` wrote."""
         return cls(
             data["capacity"], deque(Entry(group, record) for group, record in data["entries"])
         )

@@ -85,7 +85,7 @@ class SubscaleProgress:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SubscaleProgress:
-        """Return what `to_dict` wrote."""
+        """Return the progress that `to_dict` wrote."""
         fields = dict(data)
         fields["groups"] = tuple(fields["groups"])
         fields["phase"] = Phase[fields["phase"].upper()]

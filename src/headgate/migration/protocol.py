@@ -127,7 +127,7 @@ class Migration:
         return None
 
     def handle(self, event: Event) -> tuple[Instruction, ...]:
-        """Take note of an event and return what the engine is to do now, in this order.
+        """Handle an event, and return the engine's next instructions, in this order.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class Migration:
         return self._go_on()
 
     def resume(self) -> tuple[Instruction, ...]:
-        """Return what is not answered yet, to be given again after a restart.
+        """Return the instructions without an answer, to be given again after a restart.
 
         Answers to a driver that died must not reach the one that resumes: the engine's reports
         carry the run they belong to.
@@ -243,7 +243,7 @@ class Migration:
                 self._start_over(progress)
 
     def _start_over(self, progress: SubscaleProgress) -> None:
-        """Ask the new host for what the lost one had done."""
+        """Ask the new host for the work that the lost host had done."""
         if progress.phase in (Phase.PREFETCH, Phase.INSTALL):
             progress.answered.clear()
             self._give(progress)
@@ -301,7 +301,7 @@ class Migration:
     # Progress.
 
     def _go_on(self) -> tuple[Instruction, ...]:
-        """Let everybody advance who may, and return all instructions given meanwhile."""
+        """Advance every subscale that may advance, and return all instructions given meanwhile."""
         while self._advance():
             pass
         if not self._unfinished():
@@ -401,7 +401,7 @@ class Migration:
             raise ProtocolError(self._with_story(msg))
 
     def _owned(self) -> Assignment:
-        """Return what is in force once all routes given are, with every slot still in use."""
+        """Return the assignment in force once all given routes are, with every slot still in use."""
         known = (self.current, self.target, *self.superseded)
         return Assignment(tuple(self.owners), max(a.slots for a in known), self.target.epoch)
 
@@ -424,7 +424,7 @@ class Migration:
         return f"{message} Before it: {before or 'nothing'}"
 
     def validate(self) -> None:
-        """Assert what must hold between two events."""
+        """Assert the invariants that hold between two events."""
         slots = self._owned().slots
         assert len(self.owners) == self.current.key_groups, "a key group has no owner"
         assert all(0 <= slot < slots for slot in self.owners), "an owner does not exist"
@@ -444,7 +444,7 @@ class Migration:
     # What the manifest carries.
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain data."""
+        """Return the whole state as plain data."""
         return {
             "strategy": str(self.strategy) if self.strategy else "",
             "current": plain(self.current),
@@ -462,7 +462,7 @@ class Migration:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Migration:
-        """Return what `to_dict` wrote; `resume` goes on with it."""
+        """Return the migration that `to_dict` wrote; `resume` continues it."""
         migration = cls(assignment_of(data["current"]))
         migration.strategy = registry.strategy(data["strategy"]) if data["strategy"] else None
         migration.target = assignment_of(data["target"])
@@ -494,6 +494,6 @@ def plain(assignment: Assignment) -> dict[str, Any]:
 
 
 def assignment_of(data: Mapping[str, Any]) -> Assignment:
-    """Return what `plain` made of an assignment."""
+    """Return the assignment that `plain` wrote."""
     split = {group: tuple(shares) for group, *shares in data.get("split", ())}
     return Assignment(tuple(data["slot_of"]), data["slots"], data["epoch"], split)

@@ -86,7 +86,7 @@ class Strategy(Protocol):
     def admit(
         self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
     ) -> Sequence[SubscaleProgress]:
-        """Return which of `waiting` enter `phase` now; all of them wait for nothing else.
+        """Return the subscales among `waiting` that enter `phase` now; they all wait for nothing else.
 
         Asked again whenever something changed.
         """

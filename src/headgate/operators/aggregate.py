@@ -71,7 +71,7 @@ class GroupResults:
 
 
 class AggregateOperator(Operator):
-    """The arithmetic of one `AggregateSpec`; holds no state of its own."""
+    """Computes one `AggregateSpec`; holds no state of its own."""
 
     spec: AggregateSpec
     layout: RowLayout
@@ -168,7 +168,7 @@ class AggregateOperator(Operator):
         watermarks_us: Mapping[int, int],
         initial: tuple[pa.Table, I64] | None = None,
     ) -> pa.RecordBatch:
-        """Serve rows ``starts[g]:starts[g + 1]``, one group after the other; return what they emit."""
+        """Serve rows ``starts[g]:starts[g + 1]``, one group after the other; return the results."""
         del initial
         batch = self._arriving(step, chosen)
         emission = _Emission(self)
@@ -249,7 +249,7 @@ class AggregateOperator(Operator):
         return partly
 
     def emit(self, table: Table, changed: I64, emitted_us: int, watermark_us: int) -> GroupResults:
-        """Return what this step emits and remove what can never be emitted again.
+        """Return the results that this step emits, and remove rows that can never be emitted again.
 
         Parameters
         ----------
@@ -278,7 +278,7 @@ class AggregateOperator(Operator):
         return results
 
     def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
-        """Return all that there is, as if it were put out now; of windows those still open."""
+        """Return all results, as if they were emitted now; of windows the open ones."""
         del part
         after_us = emitted_us if self._expiring() is not None else int(BEFORE_ALL_US)
         found = self._windows(table, table.live(), after_us, int(NEVER_US))
@@ -428,7 +428,7 @@ class AggregateOperator(Operator):
 
 @dataclass(frozen=True)
 class _GroupStep:
-    """One key group after the other: bring it, merge, emit, log, commit."""
+    """Serves one key group after the other: brings it, merges, emits, logs, commits."""
 
     operator: AggregateOperator
     step: SlotStep

@@ -30,7 +30,7 @@ class KeptRows:
 
 @dataclass(frozen=True)
 class Buffers:
-    """Arriving buffers as words, in serving order; see `headgate.operators.aggregate`.
+    """Holds arriving buffers as words, in serving order; see `headgate.operators.aggregate`.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ _NONE: I64 = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Before:
-    """The entries of one variable before the call.
+    """Holds the entries of one variable before the call.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ def writes(
     keys: int,
     now_ms: int,
 ) -> Writes | None:
-    """Return what a call's changes to one variable come to; None for nothing.
+    """Return the writes that a call's changes to one variable cause; None for nothing.
 
     Parameters
     ----------

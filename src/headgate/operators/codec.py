@@ -1,4 +1,4 @@
-"""Arrow columns to rows of words, and back."""
+"""Converts Arrow columns to rows of words, and back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NULL_BITS = 63
 
 
 def null_words(leaves: int) -> int:
-    """Return how many words the null bits of so many leaves take; at least one."""
+    """Return the number of words for the null bits of `leaves` leaves; at least one."""
     return max(1, -(-leaves // _NULL_BITS))
 
 
@@ -60,7 +60,7 @@ def positions(leaves: Sequence[Leaf]) -> tuple[tuple[int, ...], int]:
 
 @dataclass(frozen=True)
 class Strings:
-    """Byte strings of a batch; string i is ``data[offsets[i]:offsets[i + 1]]``."""
+    """Holds byte strings of a batch; string i is ``data[offsets[i]:offsets[i + 1]]``."""
 
     offsets: I64
     data: U8
@@ -68,7 +68,7 @@ class Strings:
 
 @dataclass(frozen=True)
 class Words:
-    """Columns of a batch as words.
+    """Holds columns of a batch as words.
 
     Attributes
     ----------

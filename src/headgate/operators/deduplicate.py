@@ -35,7 +35,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DeduplicateSpec(OperatorSpec):
-    """Records told apart by a key.
+    """Describes a deduplication: records told apart by a key.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class KeyLayout:
 
 @dataclass(frozen=True)
 class _Work:
-    """The rows of a step: keys as words, and all of their columns."""
+    """Holds the rows of a step: keys as words, and all of their columns."""
 
     keys: codec.Words
     forget_us: I64
@@ -113,7 +113,7 @@ class DeduplicateOperator(Groupwise):
         return pa.schema([*time, *keys, *self.schema()])
 
     def schema(self) -> pa.Schema:
-        """Return the schema of what is put out: ``v0 ..``."""
+        """Return the schema of the output: ``v0 ..``."""
         return pa.schema([pa.field(f"v{i}", x.type) for i, x in enumerate(self.spec.outputs)])
 
     def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:

@@ -38,7 +38,7 @@ _ENDS = Leaf(Kind.INTEGER)
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of one variable.
+    """Holds the columns of one variable.
 
     Attributes
     ----------
@@ -280,7 +280,7 @@ def decoded_keys(layout: EntryLayout, table: Table, keys: I64, schema: pa.Schema
 
 
 def ended(layout: EntryLayout, rows: I64, now_ms: int) -> Mask:
-    """Return which rows (int64[n, width]) are entries whose time to live is over."""
+    """Return a mask of rows (int64[n, width]) that are entries whose time to live is over."""
     over = np.zeros(len(rows), dtype=np.bool_)
     for columns in layout.variables:
         if columns.ends_at:

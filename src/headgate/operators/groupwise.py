@@ -28,7 +28,7 @@ class Share:
 
 
 class Groupwise(Operator, Protocol):
-    """An operator over rows of one key group at a time; holds no state of its own.
+    """Runs an operator over rows of one key group at a time; holds no state of its own.
 
     Subclasses say what a batch looks like in words (`_read`), what is done with a group's share of it
     (`_serve`), and when the group has something to do without new rows (`_due_us`).
@@ -45,11 +45,11 @@ class Groupwise(Operator, Protocol):
     def _serve(
         self, table: Table, work: Any, share: Share, watermark_us: int
     ) -> pa.RecordBatch | None:
-        """Serve a group's rows, remove what `watermark_us` has passed, return what goes out."""
+        """Serve a group's rows, remove rows that `watermark_us` has passed, return the output."""
 
     @abstractmethod
     def _due_us(self, table: Table) -> int:
-        """Return the watermark at which the group has something to put out or to remove."""
+        """Return the watermark at which the group has something to emit or to remove."""
 
     @property
     def expires(self) -> bool:

@@ -85,7 +85,7 @@ class KeptOperator(AggregateOperator):
         return len(self.spec.keys) + sum(len(h.leaves) for h in self.spec.kept[:number])
 
     def merge(self, table: Table, batch: Buffers, start: int, stop: int) -> None:
-        """Merge records ``start:stop`` of `batch` into `table`, and keep what is kept of them."""
+        """Merge records ``start:stop`` of `batch` into `table`, and keep their values."""
         super().merge(table, batch, start, stop)
         keys = interned(table, batch.keys, batch.key_strings, start, stop)
         for kept in batch.kept:
@@ -97,7 +97,7 @@ class KeptOperator(AggregateOperator):
             self._merge_into(table, index, counted, table)
 
     def columns(self, results: GroupResults) -> list[pa.Array]:
-        """Return results as Arrow columns, with the lists of what was kept."""
+        """Return results as Arrow columns, with the lists of kept values."""
         tags = results.keys[:, self.layout.tag_at]
         own = tags == 0
         shown = GroupResults(results.keys[own], results.values[own], results.strings)
@@ -124,7 +124,7 @@ class KeptOperator(AggregateOperator):
         return pa.ListArray.from_arrays(offsets, items)
 
     def _bare(self, keys: I64) -> I64:
-        """Return what the keys of values share with those of the aggregates' own rows."""
+        """Return the part of the keys of values that the aggregates' own rows share."""
         bare = keys[:, : self.layout.tag_at].copy()
         bare[:, 0] &= (1 << len(self.spec.keys)) - 1
         return bare
@@ -148,7 +148,7 @@ class KeptOperator(AggregateOperator):
 
 
 class KeptSessionOperator(KeptOperator, SessionOperator):
-    """The same of sessions; a value is kept with its record's own time, whatever its session becomes."""
+    """Runs sessions over kept values; a value keeps its record's own time through all merges."""
 
     def _sessions(self, table: Table) -> I64:
         live = table.live()
@@ -170,7 +170,7 @@ class KeptSessionOperator(KeptOperator, SessionOperator):
         table.delete(np.concatenate([ended, self._within(table, ended)[0]]))
 
     def _within(self, table: Table, index: I64) -> tuple[I64, I64]:
-        """Return the rows of values within some sessions, and which of the sessions each belongs to."""
+        """Return the rows of values within some sessions, and the session of each."""
         layout = self.layout
         live = table.live()
         kept = live[table.rows[live, 1 + layout.tag_at] > 0]

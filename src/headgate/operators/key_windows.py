@@ -1,4 +1,4 @@
-"""The window instances of one key, served record by record: what a slot does with O+.
+"""Serves the window instances of one key, record by record: a slot's work with O+.
 
 Algorithm 2 of STRETCH for a single key. A slot has its keys one by one, each with the watermark, so
 that no boundary is looked for among all keys, as `headgate_lab.oplus.reference` does.
@@ -21,7 +21,7 @@ from headgate.operators.operator_plus import (
 
 
 class KeyWindows:
-    """The windows of one key during a call, and which of them the call changed.
+    """Holds the windows of one key during a call, and the changes that the call made.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class KeyWindows:
         return emitted
 
     def update(self, left: int, record: Record) -> list[Record]:
-        """Update the window at `left`, into which the record falls; return what f_U emits."""
+        """Update the window at `left`, into which the record falls; return the records that f_U emits."""
         if left not in self._states:
             self._put(left, [None] * self._operator.inputs)
         states, payloads = self._operator.updated(self._windows(left, left), record)
@@ -80,7 +80,7 @@ class KeyWindows:
         return self._emit(left, payloads)
 
     def advance(self, watermark: int) -> list[Record]:
-        """Return what the windows that end at or before a watermark emit, in time order."""
+        """Return the records that windows ending at or before a watermark emit, in time order."""
         emitted: list[Record] = []
         while self._states:
             left = min(self._states)

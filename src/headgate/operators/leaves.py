@@ -51,7 +51,7 @@ def to_leaf(column: pa.Array, leaf: Leaf) -> pa.Array:
 
 
 def from_leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return what `to_leaf` took, or a key's leaf, in its own type again."""
+    """Return a column that `to_leaf` converted, or a key's leaf, in its own type again."""
     if _is_text(kind):
         return column.cast(kind)
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):

@@ -12,7 +12,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class Distinct:
-    """The distinct rows of int64[n, w], numbered in the order in which they first occur.
+    """Numbers the distinct rows of int64[n, w], in the order in which they first occur.
 
     Attributes
     ----------

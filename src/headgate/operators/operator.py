@@ -85,7 +85,7 @@ class Operator(Protocol):
 
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """Return the schema of what is put out."""
+        """Return the schema of the output."""
 
     def times(self, arriving: pa.Table) -> I64:
         """Return the time by which each arriving record is judged, as `late` takes it."""
@@ -101,11 +101,11 @@ class Operator(Protocol):
         return np.zeros(len(times_us), dtype=np.bool_)
 
     def holds_us(self, watermark_us: int) -> int:
-        """Return the time before which nothing more is put out, once a group stands at a watermark."""
+        """Return the time before which no more output comes, once a group stands at a watermark."""
         return watermark_us
 
     def rehearse(self) -> bool:
-        """Have ready what a batch needs, and return True; False where only rows can do that."""
+        """Prepare everything that a batch needs, and return True; False where only rows can do that."""
         return False
 
     def merged(self, rows: pa.Table) -> pa.Table:
@@ -116,7 +116,7 @@ class Operator(Protocol):
         return rows
 
     def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
-        """Return what a key group holds, for another engine.
+        """Return the entries of a key group, for another engine.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class Operator(Protocol):
         watermarks_us: Mapping[int, int],
         initial: tuple[pa.Table, I64] | None = None,
     ) -> pa.RecordBatch:
-        """Serve a step's rows, commit the groups that changed, and return what goes out.
+        """Serve a step's rows, commit the groups that changed, and return the output.
 
         Parameters
         ----------

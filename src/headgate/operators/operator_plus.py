@@ -34,7 +34,7 @@ class WindowType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of an input.
+    """Holds one record of an input.
 
     Parameters
     ----------
@@ -50,14 +50,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """An explicit watermark: no record before `time` follows."""
+    """Holds an explicit watermark: no record before `time` follows."""
 
     time: int
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One window instance, as the three functions see it: the span ``[left, right)`` of one key."""
+    """Holds one window instance, as the three functions see it: the span ``[left, right)`` of one key."""
 
     state: State
     left: int
@@ -84,7 +84,7 @@ _ARGUMENTS = {
 
 @dataclass(frozen=True)
 class OperatorPlus:
-    """O+(WA, WS, I, f_MK, WT, S, f_U, f_O, f_S).
+    """Defines O+(WA, WS, I, f_MK, WT, S, f_U, f_O, f_S).
 
     Parameters
     ----------

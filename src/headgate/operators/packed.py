@@ -1,4 +1,4 @@
-"""Nested values (lists, maps, structs) as byte strings, by their type: nothing in one is ever executed.
+"""Packs nested values (lists, maps, structs) as byte strings, by type; never executes anything in them.
 
 A value is ``0`` where it is null, else ``1`` and its content: eight bytes for a number, date or
 timestamp, one for a boolean; a length of four bytes and the bytes of a text, binary or decimal; a count
@@ -45,7 +45,7 @@ def pack(column: pa.Array) -> pa.Array:
 
 
 def unpack(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return what `pack` took.
+    """Return the column that `pack` packed.
 
     Raises
     ------

@@ -19,7 +19,7 @@ _PASSED, _NONE, _COUNT = "passed", pa.schema([]), pa.schema([("n", pa.int64())])
 
 @dataclass
 class Passing:
-    """The processor of a branch without state: every row goes out as it came.
+    """Passes every row of a branch without state, as it came.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Passing:
 
 @dataclass
 class Limiting(Passing):
-    """The processor of a limit over all that a stream will ever put out; all rows have one key.
+    """Limits the rows that a stream will ever emit; all rows have one key.
 
     Attributes
     ----------

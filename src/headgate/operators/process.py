@@ -58,7 +58,7 @@ _PURGE_SHARE = 8
 
 @dataclass
 class _Held:
-    """One key group during a step.
+    """Holds one key group during a step.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class _Keys:
-    """Keys of a round, by key group.
+    """Holds the keys of a round, by key group.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class ProcessorOperator(Operator):
         return pa.schema(fields + [pa.field(f"{prefix}{i}", x.type) for i, x in enumerate(schema)])
 
     def schema(self) -> pa.Schema:
-        """Return the schema of what is put out: ``v0 ..``."""
+        """Return the schema of the output: ``v0 ..``."""
         return pa.schema([pa.field(f"v{i}", x.type) for i, x in enumerate(self.spec.outputs)])
 
     def entries(self, table: Table, emitted_us: int, part: int = 0) -> pa.RecordBatch:
@@ -195,7 +195,7 @@ class ProcessorOperator(Operator):
                 step.release(one.group)
 
     def rehearse(self) -> bool:
-        """Call the processor with no keys at all, so that what it compiles or loads is there.
+        """Call the processor with no keys at all, so that it compiles or loads its code.
 
         Only its author knows which rows it can take.
         """
@@ -217,7 +217,7 @@ class ProcessorOperator(Operator):
     # -- rounds -------------------------------------------------------------------------------------
 
     def _now_us(self, step: SlotStep, watermark_us: int) -> int:
-        """Return the time that what is due is compared with."""
+        """Return the time with which due times are compared."""
         return step.request.timestamp_ms * 1000 if self.spec.by_clock else watermark_us
 
     def _served(
@@ -296,7 +296,7 @@ class ProcessorOperator(Operator):
         return self._round(step, held, keys, of_keys, lambda k, s, t: method(k, batch, s, t))
 
     def _due_round(self, step: SlotStep, held: list[_Held]) -> list[pa.RecordBatch]:
-        """Call the processor with the timers that have fired, and remove what has ended."""
+        """Call the processor with the timers that have fired, and remove ended entries."""
         due = [one for one in held if one.due_us <= self._now_us(step, one.watermark_us)]
         if not due or not self._timed:
             return []
@@ -338,7 +338,7 @@ class ProcessorOperator(Operator):
         of_keys: pa.RecordBatch | None,
         call: Call | None,
     ) -> list[pa.RecordBatch]:
-        """Look up the keys' entries, make the call, write what changed; return what goes out."""
+        """Look up the keys' entries, make the call, write the changes; return the output."""
         if keys.count == 0:
             return []
         spec, layout = self.spec, self.layout
@@ -431,7 +431,7 @@ class ProcessorOperator(Operator):
     # -- what is due --------------------------------------------------------------------------------
 
     def _note_due(self, held: list[_Held], keys: _Keys, state: State, now_ms: int) -> None:
-        """Bring forward when groups are due, by the timers registered and what will end."""
+        """Bring forward the due times of groups, by registered timers and by entries that will end."""
         soonest = np.full(len(held), NEVER_US, dtype=np.int64)
 
         def note(of: I64, at_ms: I64) -> None:
@@ -500,7 +500,7 @@ def _write(
     planned: list[Writes],
     heads: tuple[I64, Mask],
 ) -> None:
-    """Write one group's part of what a round changed."""
+    """Write one group's part of a round's changes."""
     low, high, words = int(keys.base[index]), int(keys.base[index + 1]), keys.words[index]
 
     def part(of: I64) -> slice:
@@ -535,7 +535,7 @@ def _write(
 
 
 def _spans(rows: I64, width: int) -> I64:
-    """Return ``width`` positions per row, those of rows laid end to end."""
+    """Return ``width`` positions per row, for rows laid end to end."""
     return (rows[:, None] * width + np.arange(width)).ravel()
 
 

@@ -35,7 +35,7 @@ class TimeMode(IntEnum):
 
 @dataclass(frozen=True)
 class Keyed:
-    """Rows that belong to keys.
+    """Holds rows that belong to keys.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Keyed:
 
 @dataclass(frozen=True)
 class Variable:
-    """One state variable.
+    """Describes one state variable.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Variable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Entry columns, then values: what `State` gives and takes."""
+        """Return the entry columns, then the values: the schema of `State`'s rows."""
         return pa.schema([*self.entry, *self.values])
 
 
@@ -127,7 +127,7 @@ class VariableChanges:
 
 
 class State:
-    """The state of the keys of one call: `state[name]` as it was before; `put`, `remove`, `clear`.
+    """Holds the state of the keys of one call: `state[name]` as before; `put`, `remove`, `clear`.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ class State:
 
 
 class Timers:
-    """The timers of the keys of one call, and what time it is.
+    """Holds the timers of the keys of one call, and the time.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ class Processor(Protocol):
     def handleBatch(
         self, keys: pa.RecordBatch, batch: Keyed, state: State, timers: Timers
     ) -> pa.RecordBatch:
-        """Take the arriving rows of many keys, change their state, and return what goes out."""
+        """Take the arriving rows of many keys, change their state, and return the output."""
 
     def handleExpired(
         self, keys: pa.RecordBatch, expired: Keyed, state: State, timers: Timers
@@ -283,7 +283,7 @@ class Processor(Protocol):
 
 @dataclass(frozen=True)
 class ProcessorSpec(OperatorSpec):
-    """A keyed processor.
+    """Describes a keyed processor.
 
     Parameters
     ----------

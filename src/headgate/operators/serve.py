@@ -182,7 +182,7 @@ def _counted(rows: pa.Table, served: Served) -> I64:
 
 
 def _turn_away(operator: Operator, arriving: pa.Table, emitted: I64) -> tuple[Served, pa.Table]:
-    """Split off what is late; lateness is judged on arrival, against what is out already."""
+    """Split off late records; lateness is judged on arrival, by the watermark already emitted."""
     empty = arriving.slice(0, 0)
     none_late = empty.append_column("emitted", pa.array(_NO_ROWS))
     nothing = pa.RecordBatch.from_pylist([], schema=operator.schema())
@@ -211,7 +211,7 @@ def _with_met(table: pa.Table, which: npt.NDArray[np.bool_], met: I64) -> pa.Tab
 def _behind_backlog(
     arriving: pa.Table, backlog: pa.Table | None
 ) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
-    """Return all rows by group, each group's backlog first, and which of them had waited."""
+    """Return all rows by group, each group's backlog first, and a mask of the rows that had waited."""
     if backlog is None or backlog.num_rows == 0:
         return arriving, np.zeros(arriving.num_rows, dtype=np.bool_)
     parts = [backlog]
@@ -230,7 +230,7 @@ def _counts(groups: I64) -> dict[int, int]:
 
 
 def _without_held(operator: Operator, request: Request) -> Request:
-    """Return `request` without the groups that are held, whose state may be on another host.
+    """Return `request` without the held groups, whose state may be on another host.
 
     Complete mode shows every group in every step, so there they are read where they are not.
     """

@@ -90,7 +90,7 @@ class OutputMode(IntEnum):
 
 @dataclass(frozen=True)
 class Leaf:
-    """One fixed-width part of a key or a buffer.
+    """Describes one fixed-width part of a key or a buffer.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate of a row.
+    """Describes one aggregate of a row.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class Keep(IntEnum):
 
 @dataclass(frozen=True)
 class Kept:
-    """Values of records that are kept themselves, for aggregates that nothing smaller stands for.
+    """Describes values of records that are kept themselves, for aggregates without a smaller buffer.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class TimeKey:
-    """The part of the key that is time; it says when a row is due.
+    """Describes the part of the key that is time, which decides when a row is due.
 
     A record carries the start of its slice in microseconds. A window ``[w, w + size_us)`` is the union
     of its slices, so a sliding window costs one update per record whatever its overlap. A plain
@@ -269,7 +269,7 @@ class OperatorSpec:
 
 @dataclass(frozen=True)
 class AggregateSpec(OperatorSpec):
-    """A keyed aggregate: key leaves, an optional time, buffers, and what is emitted when.
+    """Describes a keyed aggregate: key leaves, an optional time, buffers, and the output mode.
 
     Parameters
     ----------
@@ -331,9 +331,9 @@ class AggregateSpec(OperatorSpec):
 
     @property
     def results_after_us(self) -> int | None:
-        """Length of the windows whose results are put out when they are over; None where at once.
+        """Return the length of windows that emit results when they are over; None where at once.
 
-        Sessions, which have no length, and plain times are taken for the latter.
+        Sessions, which have no length, and plain times count as the latter.
         """
         time = self.time
         if time is None or time.session or not time.expires or self.mode is not OutputMode.APPEND:

@@ -31,17 +31,17 @@ class GroupState:
     Attributes
     ----------
     token : str
-        Its state.
+        Names the group's state.
     emitted_us : int
-        Watermark up to which it has emitted.
+        Watermark up to which the group has emitted.
     due_us : int
-        Watermark at which it has something to emit or to remove.
+        Watermark at which the group has something to emit or to remove.
     snapshot : bool
-        True where this step shall log all of it instead of the change.
+        True where this step shall log the whole state instead of the change.
     stands_us : int or None
-        Of a split group: what its records are judged late by in this step, at all slots that have a
-        share of them, and the watermark up to which it may emit. Of one that was split until now, what
-        they are judged by. None of others.
+        Of a split group: the watermark by which its records are judged late in this step, at all slots
+        that have a share of the group, and up to which it may emit. Of a group that was split until now:
+        the watermark by which its records are judged late. None for other groups.
     split : bool
     """
 
@@ -68,7 +68,7 @@ class Request:
     chain : callable
         ``chain(group)`` is the `Chain` that leads to the group's token.
     quota_records : int or None
-        Rows to serve at the most; None serves all.
+        The most rows to serve; None serves all.
     turn : int
         Number of the step; see `fair_shares`.
     delta_ms : float
@@ -76,16 +76,16 @@ class Request:
     bound_ms : float
         Latency up to which a served record counts as within the bound of an SLO; 0 counts none.
     origins : bool
-        Whether somebody asks what came of each input, and of which records results are made.
+        Whether the answer has the counts of each input, and the records that results are made of.
     timestamp_ms : int
-        When the step began; the same in every attempt. A processor's processing time.
+        Time at which the step began; the same in every attempt. A processor's processing time.
     time_limit_s : float
-        How long one call of a processor may take; 0 for any time.
+        The longest that one call of a processor may take; 0 for any time.
     held : frozenset of int
-        Key groups of which nothing is served: their records join the backlog, their watermark stays.
+        Key groups that are not served: their records join the backlog, their watermark stays.
     shares : mapping of int to int
-        Key groups of other slots of which this one has a share, and their `GroupState.stands_us`: it
-        merges the records among themselves, and its results wait for the owner.
+        Key groups of other slots of which this slot has a share, with their `GroupState.stands_us`. The
+        slot merges the records of a share among themselves, and the results wait for the owner.
     """
 
     token: str
@@ -126,9 +126,9 @@ class InputCounts:
     Attributes
     ----------
     arrived, executed : int
-        New records, and those that were dealt with: served, or turned away as late.
+        New records, and records that were dealt with: served, or turned away as late.
     newest_ms : float
-        When the newest of the new records arrived, ms since 1970; NaN where that is not known.
+        Arrival of the newest of the new records, ms since 1970; NaN where that is not known.
     """
 
     arrived: int
@@ -147,42 +147,42 @@ class Served:
     sections : dict of int to Section
         Their part of the changelog.
     output : pyarrow.RecordBatch
-        What the step emits: the operator's ``schema()``.
+        The rows that the step emits: the operator's ``schema()``.
     waiting : pyarrow.Table
         New records not served, by key group in serving order: they join the group's backlog.
     apart : pyarrow.Table or None
-        What the slot made of its shares of others' key groups, by group: it joins the backlog of the
-        groups' owners. None where it served none.
+        The merged rows of the slot's shares of others' key groups, by group: they join the backlog of the
+        groups' owners. None where the slot served no share.
     apart_holds_us : dict of int to int
-        Of each split group: the watermark that what waits at this slot allows.
+        Of each split group: the watermark that the backlog at this slot allows.
     taken : dict of int to int
         Rows served from each group's backlog; they leave it.
     late : pyarrow.Table
-        Records refused because every window of theirs is out, and ``emitted`` which they met.
+        Records refused because all their windows have been emitted; ``emitted`` is the watermark that
+        each of them met.
     partly_late : pyarrow.Table
-        Records served of which some windows were out already, and ``emitted`` as above.
+        Records served of which some windows were emitted already; ``emitted`` as above.
     arrived_records, served_records, late_records : int
     merged_rows : int
         Rows served that had been merged at another slot; their records are not among the served.
     served_rows, touched_rows : int
-        Rows merged, and distinct entries they went to: how much aggregating first would shrink.
+        Rows merged, and the distinct entries that they went to: the gain of aggregating first.
     touched_by_group : dict of int to int
         Entries of a group that the step created, changed or removed.
     served_by_group : dict of int to int
-        Records.
+        Records served, by group.
     holds_us : int
-        The least watermark of the slot's groups; what the next operator may count on.
+        The least watermark of the slot's groups, on which the next operator may count.
     latency : (float64[n], float64[n])
-        Latency in ms and weight in records, of what was served.
+        Latency in ms and weight in records, of the served records.
     counts : Counts or None
-        Arrivals and completions by time slot; None where none were asked for.
+        Arrivals and completions by time slot; None where the request asked for none.
     inputs : tuple of InputCounts
-        Empty where nobody asks for origins, as the two that follow.
+        Empty where the request does not ask for origins, as the two that follow.
     newest_ms : dict of int to (dict of int to float)
-        When the newest record served of each key group and slice arrived; of operators that wait for
-        time.
+        Arrival of the newest served record of each key group and slice; of operators that wait for time.
     results : dict of int to (dict of int to int)
-        How many results of each key group's windows were put out, by the window's end; likewise.
+        Number of emitted results of each key group's windows, by the window's end; likewise.
     """
 
     output: pa.RecordBatch
@@ -226,7 +226,7 @@ class SlotStep:
         )
 
     def put_out(self, group: int, ends_us: I64) -> None:
-        """Take note of a group's results, if somebody asks: when the window of each one ends."""
+        """Note when the window of each of a group's results ends, if the request asks for origins."""
         if self.request.origins and len(ends_us):
             ends, counts = np.unique(ends_us, return_counts=True)
             self.served.results[group] = dict(zip(ends.tolist(), counts.tolist(), strict=True))
@@ -239,7 +239,7 @@ class SlotStep:
     def commit(
         self, group: int, table: Table, *, watermark_us: int, due_us: int, strings: tuple[int, ...]
     ) -> None:
-        """Log what changed in a group, and give its state the step's token.
+        """Log the changes of a group, and give its state the step's token.
 
         Parameters
         ----------

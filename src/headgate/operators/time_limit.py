@@ -1,4 +1,4 @@
-"""A limit on how long a user's own code may take, so that code that hangs is an error."""
+"""Limits the time of a user's own code, so that code that hangs is an error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType, TracebackType
 
 
 class TookTooLong(BaseException):
-    """Raised in the midst of a user's code; its ``except Exception`` must not swallow it."""
+    """Interrupts a user's code; the code's ``except Exception`` must not swallow it."""
 
 
 class TimeLimit:

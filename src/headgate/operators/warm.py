@@ -1,4 +1,4 @@
-"""Compiling an operator's kernels before a batch needs them."""
+"""Compiles an operator's kernels before a batch needs them."""
 
 from __future__ import annotations
 

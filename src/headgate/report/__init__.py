@@ -1,4 +1,4 @@
-"""What people see of a run: terminal views, plain lines, pictures, the summary's numbers.
+"""Shows a run to people: terminal views, plain lines, pictures, the summary's numbers.
 
 Belongs here: reading journals and showing them, of live and of dead jobs alike. Does not belong
 here: anything that needs the engine; no module here imports pyspark. Imports `headgate.journal` and

@@ -1,4 +1,4 @@
-"""Answers what somebody on call asks of a query, from its journal: met or not, where, why, what to do."""
+"""Diagnoses a query from its journal for the person on call: SLO, hot spot, limit, and remedies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TRIED = 6
 
 @dataclass
 class _Read:
-    """What a journal says, as far as a diagnosis needs it."""
+    """Reads from a journal the events that a diagnosis needs."""
 
     run: Run = field(default_factory=Run)
     standing: Standing = field(default_factory=lambda: Standing([]))
@@ -61,7 +61,7 @@ class _Read:
 def diagnose(
     events: Iterable[Event], checkpoint: str, *, now_ms: int, driver: Driver | None = None
 ) -> dict[str, Any]:
-    """Return what somebody on call asks of a query, running or dead.
+    """Return the diagnosis of a query, running or dead, for the person on call.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ def _hot(run: Run) -> dict[str, Any] | None:
 
 
 def _tried(read: _Read) -> list[str]:
-    """Return what policies and people wanted, oldest first, and what came of it."""
+    """Return the wishes of policies and people, oldest first, and their outcome."""
     found = []
     in_force = {e.reason for e in read.tried if isinstance(e, AssignmentChange)}
     for event in read.tried:

@@ -1,4 +1,4 @@
-"""A run on the screen while it runs: the live view on a terminal, plain lines elsewhere."""
+"""Shows a run on the screen while it runs: the live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Display:
             self._live.stop()
 
     def update(self, journal: Path) -> None:
-        """Show what is new in the journal; call it a few times a second."""
+        """Show the journal's new lines; call it a few times a second."""
         if self._plain is not None:
             self._plain.update(journal)
         elif self._live is not None and journal.is_file():

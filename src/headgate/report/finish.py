@@ -1,4 +1,4 @@
-"""The last lines of a run, for people."""
+"""Formats the last lines of a run for people."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def finish_lines(result: dict[str, Any]) -> list[str]:
 
 
 def _startup_lines(result: dict[str, Any]) -> list[str]:
-    """Return how long it took until batches came; nothing where nobody started the run here."""
+    """Return the time until batches came; nothing where the run was not started here."""
     if result.get("startup_s") is None:
         return []
     return [f"  start-up   {result['startup_s']:.1f} s until the first batch, apart from the above"]
@@ -55,12 +55,12 @@ def _slo_lines(result: dict[str, Any]) -> list[str]:
 
 
 def slo_text(slo: dict[str, Any]) -> str:
-    """Return in words how often an SLO was met, and how the query stands to it."""
+    """Return in words the share of windows within the SLO, and the SLO's state."""
     return f"{slo_met_text(slo)}, {slo_state_text(slo)}"
 
 
 def slo_met_text(slo: dict[str, Any]) -> str:
-    """Return in words how often an SLO was met; `slo` has the keys of `slo_of`."""
+    """Return in words the share of windows within the SLO; `slo` has the keys of `slo_of`."""
     if slo["success"] is None:
         return "no window yet"
     worst = ""
@@ -75,7 +75,7 @@ def slo_met_text(slo: dict[str, Any]) -> str:
 
 
 def slo_state_text(slo: dict[str, Any]) -> str:
-    """Return in words how a query stands to its SLO now, with the floor below which none helps."""
+    """Return in words the present state of a query's SLO, with the floor below which no slots help."""
     frozen = ", frozen" if slo["frozen"] else ""
     if slo.get("held_until_ms"):
         frozen += f", slots held until {at_text(slo['held_until_ms'] / 1e3)}"
@@ -84,7 +84,7 @@ def slo_state_text(slo: dict[str, Any]) -> str:
 
 
 def inspection_lines(found: dict[str, Any]) -> list[str]:
-    """Return what a checkpoint holds as lines; `found` has the keys of `headgate.inspect`."""
+    """Return the content of a checkpoint as lines; `found` has the keys of `headgate.inspect`."""
     lines = [f"checkpoint {found['checkpoint']}", f"job        {found.get('job', 'unknown')}"]
     if "step" in found:
         lines.append(
@@ -113,7 +113,7 @@ def inspection_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _migration_lines(found: dict[str, Any]) -> list[str]:
-    """Return how far a running migration is; `found` as `headgate.inspect` has it."""
+    """Return the progress of a running migration; `found` as `headgate.inspect` has it."""
     phases = ", ".join(f"{groups} {phase}" for phase, groups in found["groups_by_phase"].items())
     back = f"; going back: {found['going_back']}" if found["going_back"] else ""
     lines = [
@@ -129,7 +129,7 @@ def _migration_lines(found: dict[str, Any]) -> list[str]:
 
 
 def verification_lines(result: dict[str, Any]) -> list[str]:
-    """Return a comparison as lines: the verdict, rows that differ, and what was compared how."""
+    """Return a comparison as lines: the verdict, rows that differ, and the method of comparison."""
     lines = [f"verified   {verified_text(result)}"]
     for pair in result.get("differing") or ():
         lines += [f"  want     {_row_text(pair['want'])}", f"  got      {_row_text(pair['got'])}"]

@@ -1,4 +1,4 @@
-"""A fleet from its journal alone, running or dead: who took slots from whom, and what it brought."""
+"""Reports a fleet from its journal alone, running or dead: the jobs, the actions and their effect."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def fleet_status(journal: Path, since_s: float | None = None) -> dict[str, Any]:
 def _jobs(
     last: FleetRound, states: Mapping[str, FleetJobChanged], since_round: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Return a row per job, as of the last round that saw it; those that ended before come last."""
+    """Return a row per job, as of the last round that saw it; jobs that ended before come last."""
     seen = {job.job: job for job in last.jobs}
     rows = []
     for name in [*seen, *(name for name in states if name not in seen)]:

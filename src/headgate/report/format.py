@@ -1,4 +1,4 @@
-"""Numbers as text, alike in every view."""
+"""Formats numbers as text, alike in every view."""
 
 from __future__ import annotations
 

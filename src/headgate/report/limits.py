@@ -1,4 +1,4 @@
-"""Says what keeps a query from doing better: its life, its sink, its source, cores, slots or one key."""
+"""Finds the limit of a query: its life, its sink, its source, cores, slots or one key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AGAIN = "start the query again with its checkpoint: it goes on where it was"
 
 @dataclass(frozen=True)
 class Driver:
-    """What the files of a checkpoint say of its driver.
+    """Holds the driver's state, as the files of a checkpoint show it.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Limit:
-    """What keeps a query from doing better.
+    """Holds the cause that limits a query, and the remedies.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules below look at; times are shares of the time from one batch to the next.
+    """Holds the input of the rules below; times are shares of the time from one batch to the next.
 
     Attributes
     ----------
@@ -100,12 +100,12 @@ class Case:
 
     @property
     def silent_ms(self) -> int:
-        """How long the journal has been silent."""
+        """Return the time since the journal's last line, in ms."""
         return self.now_ms - self.run.ended_ms
 
     @property
     def is_behind(self) -> bool:
-        """Whether the SLO is missed, or more and more records wait."""
+        """Return whether the SLO is missed, or more and more records wait."""
         recent = self.run.recent
         first, last = (b.backlog + sum(b.lag.values()) for b in (recent[0], recent[-1]))
         grows = last > first and last > recent[-1].arrived
@@ -139,7 +139,7 @@ class Case:
 
     @cached_property
     def computing(self) -> float:
-        """Share of what the cores have that slots compute, or wait for a core."""
+        """Return the share of the cores' time for which slots compute, or wait for a core."""
         wanted_ms = sum(
             (stats.computing_ms or 0.0) + (stats.waited_ms or 0.0)
             for batch in self.run.recent
@@ -175,7 +175,7 @@ def hottest_of(run: Run) -> tuple[int, float] | None:
 
 
 def limit_of(case: Case) -> Limit:
-    """Return what limits a query: the first rule that knows an answer."""
+    """Return the limit of a query: of the first rule that finds one."""
     rules = (*_OF_LIFE, *_OF_WORK)
     return next(found for rule in rules if (found := rule(case)) is not None)
 

@@ -1,4 +1,4 @@
-"""The live view of a run: one frame of a terminal, drawn from the journal alone."""
+"""Draws the live view of a run: one frame of a terminal, from the journal alone."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _batch_times(run: Run, cells: int) -> list[Text]:
 
 
 def _marks(run: Run, column_of: dict[int, int], cells: int) -> Text:
-    """Return carets under the batches of changes of slots, each with what it cost."""
+    """Return carets under the batches of changes of slots, each with its cost."""
     line = ""
     for change in rescale_added_ms(run):
         column = column_of.get(change["step"])
@@ -252,7 +252,7 @@ def _events(run: Run) -> list[Text]:
 
 
 def told_at(run: Run, checkpoint: object) -> list[str]:
-    """Return how to ask for the reason of the newest change that is shown; nothing without one."""
+    """Return the line with the command that explains the newest change shown; [] without a change."""
     decided = [change for change in run.changes if change.slots_before != change.slots_after]
     if not decided or not run.decisions:
         return []
@@ -261,7 +261,7 @@ def told_at(run: Run, checkpoint: object) -> list[str]:
 
 
 def event_text(event: Event) -> str | None:
-    """Return an event in one sentence, or None for those that the views show otherwise."""
+    """Return an event in one sentence, or None for events that the views show otherwise."""
     text = _event_text(event)
     return None if text is None else shown(text)
 

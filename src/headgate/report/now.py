@@ -1,4 +1,4 @@
-"""What the views call "now": means over the last batches."""
+"""Computes the figures that the views call "now": means over the last batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STALE_MS = 10_000
 
 @dataclass(frozen=True)
 class Now:
-    """Means over the last batches of a run."""
+    """Holds the means over the last batches of a run."""
 
     in_per_s: float
     """Records that arrived, per second."""

@@ -1,4 +1,4 @@
-"""The run as plain lines, where there is no terminal: one every few seconds, no control codes."""
+"""Prints a run as plain lines, where there is no terminal: one every few seconds, no control codes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class PlainProgress:
         self._due_ms = 0
 
     def update(self, journal: Path) -> None:
-        """Read what is new in the journal and print what is due; call it often."""
+        """Read the journal's new lines and print due lines; call it often."""
         if self._tail is None:
             if not journal.is_file():
                 return
@@ -102,7 +102,7 @@ class PlainProgress:
             self._write(plain_line(self._run, now_ms=now_ms))
 
     def _new_events(self, tail: Tail) -> list[Event]:
-        """Take in what is new; a change that several operators wrote is returned once."""
+        """Read new events; a change that several operators wrote is returned once."""
         found: list[Event] = []
         for event in tail.events():
             changes = len(self._run.changes)

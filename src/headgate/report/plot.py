@@ -1,4 +1,4 @@
-"""Pictures of figures: the one place that knows matplotlib, which is the extra ``plot``."""
+"""Draws pictures of figures; the only module that knows matplotlib, which is the extra ``plot``."""
 
 from __future__ import annotations
 

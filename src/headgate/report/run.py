@@ -1,4 +1,4 @@
-"""A run as far as its journal tells: totals, one slim row per batch, the last batches in full."""
+"""Reads a run from its journal: totals, one slim row per batch, the last batches in full."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNSHOWN = (Batch, Decided, Applied, NotReadyToDecide)
 
 @dataclass(frozen=True)
 class BatchRow:
-    """What is kept of every batch, so that a run of days fits in memory."""
+    """Holds the figures of one batch that are kept for a whole run: few, so that days fit in memory."""
 
     step: int
     """headgate's number of the batch."""
@@ -58,7 +58,7 @@ class BatchRow:
 
 
 class Run:
-    """What a journal says about its last run, fed one event after the other.
+    """Collects the journal's figures of its last run, fed one event after the other.
 
     A run begins with a start event that no crash precedes: the first one, or one behind a clean
     stop. A start behind a crash continues the run and counts as a restart of the query. A step that
@@ -133,7 +133,7 @@ class Run:
 
     @property
     def has_batches(self) -> bool:
-        """Whether a batch was committed since the latest start."""
+        """Return whether a batch was committed since the latest start."""
         return self._worked_since_start
 
     def group_records(self) -> tuple[Counter[int], int]:
@@ -153,12 +153,12 @@ class Run:
         return groups, sum(batch.served for batch in self.recent)
 
     def slots_of(self, group: int) -> int:
-        """Return over how many slots a key group is split; 1 where it is whole."""
+        """Return the number of slots over which a key group is split; 1 where it is whole."""
         return max((n for (_, split), n in self.split.items() if split == group), default=1)
 
     @property
     def query_restarts(self) -> int:
-        """How often the query started again within the run."""
+        """Return the number of times that the query started again within the run."""
         return max(0, self.starts - 1) + self._resumes
 
     def absorb(self, event: Event) -> None:
@@ -189,7 +189,7 @@ class Run:
             self.events.append(event)
 
     def _absorb_change(self, change: AssignmentChange) -> AssignmentChange:
-        """Note a change; return it added up with those of other operators at the same step.
+        """Note a change; return its sum with the changes of other operators at the same step.
 
         A query with several operators writes a line for each, but it is one change to a reader.
         """

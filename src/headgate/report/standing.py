@@ -1,4 +1,4 @@
-"""Since when a query meets its SLO, or misses it: late batches, joined to stretches of time."""
+"""Finds the time since which a query meets or misses its SLO: joins late batches to stretches."""
 
 from __future__ import annotations
 

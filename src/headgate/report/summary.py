@@ -1,4 +1,4 @@
-"""The numbers of a run: what ``headgate run --json`` and ``headgate status --json`` print."""
+"""Computes the numbers that ``headgate run --json`` and ``headgate status --json`` print."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def slots_seen(run: Run) -> list[int]:
 
 
 def memory_use(run: Run) -> dict[str, float] | None:
-    """Return where state lies and what moving it took lately; None where memory has no bound."""
+    """Return the size and the recent moves of state; None where memory has no bound."""
     told = [batch.memory for batch in run.recent if batch.memory is not None]
     if not told:
         return None
@@ -135,7 +135,7 @@ def slots_mean(rows: list[BatchRow]) -> float | None:
 
 
 def slo_of(run: Run) -> dict[str, Any] | None:
-    """Return what a query had to achieve and how often it did; None without an SLO.
+    """Return the SLO of a query and its success; None without an SLO.
 
     Keys: texts; records_in_time (share of records, not of windows, whose latency is within bound_ms, of
     all operators, an estimate within 5 % of the bound); met (whether success is at least wanted; None
@@ -189,7 +189,7 @@ def floor_ms(run: Run) -> float | None:
 
 
 def rescale_added_ms(run: Run) -> list[dict[str, Any]]:
-    """Return what each change of slots added to its batch; keys as in `summary`."""
+    """Return the time that each change of slots added to its batch; keys as in `summary`."""
     changed = {change.step for change in run.changes}
     began_ms = run.rows[0].at_ms if run.rows else run.began_ms
     calm = [row for row in run.rows if row.step not in changed]

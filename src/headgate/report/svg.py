@@ -1,4 +1,4 @@
-"""One frame of the live view as a picture."""
+"""Draws one frame of the live view as a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which key groups are hot, and whether moving them can help."""
+"""Lists the hot key groups, and says whether moving them can help."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def top(run: Run) -> dict[str, Any]:
 
 
 def top_lines(found: dict[str, Any]) -> list[str]:
-    """Return what `top` found, for people."""
+    """Return the findings of `top`, for people."""
     lines = [f"last batches: {found['records']:,} records"]
     for one in found["groups"]:
         split = f"  split over {one['slots']} slots" if one["slots"] > 1 else ""
@@ -76,7 +76,7 @@ def _share(count: int, records: int) -> float:
 
 
 def _advice(run: Run, groups: Counter[int], slots: Counter[int]) -> str | None:
-    """Return what no move can cure: a key group that is most of what the busiest slot serves."""
+    """Return a sentence about a key group that no move can cure: most of the busiest slot's load."""
     if not groups or not slots:
         return None
     (group, most), (slot, busiest) = groups.most_common(1)[0], slots.most_common(1)[0]

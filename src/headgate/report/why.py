@@ -1,4 +1,4 @@
-"""Why a policy decided what it did: one decision of a journal, in words."""
+"""Explains one decision of a policy in words, from a journal."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _UNREACHABLE = "unreachable"
 
 @dataclass
 class _Found:
-    """A decision that wanted something, and what followed."""
+    """Holds a decision that wanted something, and its consequences."""
 
     decided: Decided
     applied: list[Applied] = field(default_factory=list)
 
 
 def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
-    """Return the decision that was the newest at some time, and what it did.
+    """Return the newest decision at some time, and its effect.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def why(events: Iterable[Event], at: str | None) -> dict[str, Any]:
 
 
 def _unreachable(state: SloState) -> str | None:
-    """Return why no number of slots meets an SLO; None where one may."""
+    """Return the reason that no number of slots meets an SLO; None where one may."""
     if state.state != _UNREACHABLE:
         return None
     bound, floor = ms_text(state.bound_ms), ms_text(state.floor_ms)
@@ -126,7 +126,7 @@ def _told(one: _Found, batches: list[tuple[int, float, int]], began_ms: int) -> 
 
 
 def why_lines(told: dict[str, Any]) -> list[str]:
-    """Return what `why` found, for people."""
+    """Return the findings of `why`, for people."""
     when = dt.datetime.fromtimestamp(told["at_ms"] / 1000).isoformat(" ", "milliseconds")
     since = since_text(told["since_s"] * 1000, 0)
     only = "" if told["acts"] or told["rule"] == _UNREACHABLE else "  (advice only)"

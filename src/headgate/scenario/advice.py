@@ -1,4 +1,4 @@
-"""What policies are worth beside the oracle and the best constant, and what a user might take."""
+"""Compares policies with the oracle and the best constant, and recommends one of them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def beside(load: Load, rows: Sequence[dict[str, Any]], slo: Slo) -> dict[str, An
 
 
 def _progress() -> Callable[[int, int], None]:
-    """Return what says on stderr how far the oracle is, as `run_all` says it of runs."""
+    """Return a function that reports on stderr the progress of the oracle, as `run_all` does of runs."""
     start_s = time.monotonic()
 
     def told(done: int, of: int) -> None:

@@ -1,4 +1,4 @@
-"""What the batches of a recorded run cost: the parameters of a simulated engine."""
+"""Measures the costs of the batches of a recorded run: the parameters of a simulated engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _IDLE, _IDLE_S = 3.0, 0.05
 
 
 class Task(NamedTuple):
-    """What one slot did in one batch."""
+    """Holds the work of one slot in one batch."""
 
     useful_s: float
     served: int
@@ -45,7 +45,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """What batches cost.
+    """Holds the costs of batches.
 
     Attributes
     ----------
@@ -65,14 +65,14 @@ class Costs:
 
 
 def calibrated(run: Recorded) -> Costs:
-    """Return what the batches of a run cost.
+    """Return the costs of the batches of a run.
 
-    A slot's task takes a fixed time and so much more per record, by what slots measured; tasks are
-    laid out on the cores that the machine has for them. What the slots' phase takes beside is a fixed
-    time, and so much per slot and per record: what is computed before the slots. Least squares over
-    the batches after a warm-up. What goes before the slots and what comes after them is told by the
-    latency of records that waited for nothing but their batch. By how much batches differ from all
-    that is kept, in their order: whether a slot looks well for a moment depends on it.
+    A slot's task takes a fixed time and so much more per record, as slots measured; tasks are laid out on
+    the cores that the machine has for them. The rest of the slots' phase is a fixed time, a time per
+    slot, and a time per record, which is computed before the slots. The fit is least squares over the
+    batches after a warm-up. The times before and after the slots are told by the latency of records that
+    waited only for their batch. The deviation of each batch from this model is kept, in order: it decides
+    whether a slot looks well for a moment.
     """
     parameters = run.parameters
     cores = int(parameters.get("cores") or os.cpu_count() or 1)
@@ -141,7 +141,7 @@ def records_of(run: Recorded, factors: F64) -> tuple[F64, I64, F64] | None:
 
 
 def _periods(run: Recorded) -> F64:
-    """Return how long it was from the beginning of each batch to the next one, without what was idle.
+    """Return the time from the beginning of each batch to the next one, without idle time.
 
     Between two batches the engine takes about as long each time; where it was much longer, it waited.
     """
@@ -155,7 +155,7 @@ def _periods(run: Recorded) -> F64:
 def _tasks(
     steady: Sequence[Batch], batches: Sequence[Batch], cores: int, machine: int | None
 ) -> tuple[list[list[Task]], int, int | None]:
-    """Return what each slot did, how many cores tasks have, and beyond which number none is of use.
+    """Return the work of each slot, the cores for tasks, and the number beyond which no slot is of use.
 
     Tasks that compute share the machine's cores, however many Spark was promised: what they waited for a
     core is no part of what their records take.
@@ -194,7 +194,7 @@ def _computing(batches: Sequence[Batch]) -> float | None:
 
 
 def _line(tasks: Sequence[Sequence[Task]]) -> tuple[float, float]:
-    """Return what a task takes, and what each of its records adds; neither is negative.
+    """Return the time of a task, and the time that each record adds; neither is negative.
 
     Least squares; the time of n records varies as n does.
     """
@@ -210,7 +210,7 @@ def _line(tasks: Sequence[Sequence[Task]]) -> tuple[float, float]:
 
 
 def _factors(tasks: Sequence[Sequence[Task]], task_s: float, record_s: float) -> F64:
-    """Return how many times as much as usual the records of each batch took."""
+    """Return the cost of the records of each batch, as a multiple of the usual cost."""
     found = np.ones(len(tasks))
     for number, batch in enumerate(tasks):
         served = sum(task.served for task in batch)
@@ -221,7 +221,7 @@ def _factors(tasks: Sequence[Sequence[Task]], task_s: float, record_s: float) ->
 
 
 def _laid_out(tasks: Sequence[Task], task_s: float, cores: int) -> tuple[float, float]:
-    """Return when the last task ends on so many cores, and when records do in the mean.
+    """Return the end of the last task on `cores` cores, and the mean end of a record.
 
     They are served one after the other, once a task's fixed time is over.
     """

@@ -1,4 +1,4 @@
-"""A checkpoint that moves between plain Spark and headgate, by a query that can be imported."""
+"""Moves a checkpoint between plain Spark and headgate, by a query that can be imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking a running query for something, through its checkpoint: needs storage rights and no port."""
+"""Sends a request to a running query through its checkpoint: needs storage rights and no port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scenario: what is run, for how long, with which changes on the way."""
+"""Describes a scenario: the workload, its duration, and the changes on the way."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ GENERATED = ("kafka-clicks", "nexmark", "stock-exchange", "word-count")
 
 @dataclass(frozen=True)
 class Scenario:
-    """A workload, how it is run, and where it leaves its results."""
+    """Holds a workload, the way it is run, and the places of its results."""
 
     workload: str
     """Name of a built-in workload, or ``module:function`` for ``function(spark) -> DataFrame``."""
@@ -297,7 +297,7 @@ def check_place(place: Path | None, *, or_store: bool = False) -> None:
 
 
 def recorded(checkpoint: Path) -> Scenario:
-    """Return what ``headgate run`` recorded in a checkpoint of its workload: values, and no more.
+    """Return the values that ``headgate run`` recorded in a checkpoint of its workload, and no more.
 
     Policies, settings of Spark and all else that a comparison does not need is not even looked at.
 
@@ -329,7 +329,7 @@ _BESIDE = "kafka-clicks"
 
 
 def _record(checkpoint: Path) -> dict[str, Any]:
-    """Return what a checkpoint's record holds; raises as `recorded`."""
+    """Return the record of a checkpoint; raises as `recorded`."""
     try:
         if store_url(checkpoint) is None:
             raw = read_file(checkpoint / RECORD, "the record", follow=False)
@@ -414,7 +414,7 @@ def to_verify(
 def _refuse_choices(
     base: Scenario, options: Mapping[str, Any], typed: Mapping[str, Any]
 ) -> None:
-    """Refuse what a record may not choose for its reader.
+    """Refuse choices that a record may not make for its reader.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Whether a driver holds a checkpoint, and which step it is at, from the checkpoint's files alone."""
+"""Finds the driver of a checkpoint, and its step, from the checkpoint's files alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOCK = "driver.lock"
 
 
 def driver_of(checkpoint: str | os.PathLike[str]) -> Driver:
-    """Return what the files of a checkpoint say of its driver.
+    """Return the driver's state, as the files of a checkpoint show it.
 
     A journal without its checkpoint, and a checkpoint on a store, which has no lock, say nothing.
     """
@@ -31,7 +31,7 @@ def driver_of(checkpoint: str | os.PathLike[str]) -> Driver:
 
 
 def _owner(root: Path) -> str:
-    """Return the host and process that took the lock last; ``""`` where nobody did."""
+    """Return the host and process that took the lock last; ``""`` without any."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         handle = os.open(root / "driver.owner", os.O_RDONLY | os.O_NOFOLLOW)
         with open(handle, encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""What a scenario needs of the engine that runs its query."""
+"""Defines the port of the engine that runs a scenario's query."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headgate.scenario.description import Scenario
 
 
 class ScenarioQuery(Protocol):
-    """What a scenario needs of a running query."""
+    """Controls a running query; the part of a query that a scenario needs."""
 
     journal: Any
     isActive: bool
@@ -18,17 +18,17 @@ class ScenarioQuery(Protocol):
         """Ask for `n` slots from the next batch on."""
 
     def exception(self) -> object:
-        """Return what ended the query, or None."""
+        """Return the error that ended the query, or None."""
 
     def stop(self) -> None:
         """End the query after its batch."""
 
 
 class Engine(Protocol):
-    """What a scenario needs of an engine."""
+    """Starts and verifies queries; the part of an engine that a scenario needs."""
 
     def rehearse(self, scenario: Scenario, interrupted: Callable[[], bool]) -> None:
-        """Have what the scenario will need loaded and compiled, where that can be done."""
+        """Load and compile everything that the scenario will need, where that can be done."""
 
     def start(self, scenario: Scenario) -> ScenarioQuery:
         """Start the scenario's query."""
@@ -37,4 +37,4 @@ class Engine(Protocol):
         """Compare its output with the batch answer."""
 
     def close(self) -> None:
-        """Give back what the engine holds."""
+        """Release the engine's resources."""

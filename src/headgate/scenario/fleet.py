@@ -1,4 +1,4 @@
-"""A fleet on Spark from its description: start it, let it run for a while, say what happened."""
+"""Runs a fleet on Spark from its description: starts it, lets it run for a while, reports the result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SINK_OWN = ("format", "outputMode")
 
 
 def check_fleet(path: Path) -> dict[str, Any]:
-    """Return what a description would run; needs no cluster.
+    """Return the jobs that a description would run; needs no cluster.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def run_fleet_file(
 
 
 class _Events:
-    """What happens to a fleet while it runs: other budgets, and the loss of a host.
+    """Causes the scheduled events of a running fleet: other budgets, and the loss of a host.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class _Events:
         self.killed = ""
 
     def pass_on(self, fleet: Any, time_s: float) -> None:
-        """Do what is due by `time_s`, seconds since the last job's start."""
+        """Cause the events due by `time_s`, seconds since the last job's start."""
         while self._steps and self._steps[0].at_s <= time_s:
             fleet.set_budget(self._steps.pop(0).slots)
         if self._kill_at_s is not None and self._kill_at_s <= time_s:
@@ -244,7 +244,7 @@ def _text(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes(values: Sequence[tuple[float, int]]) -> list[list[float]]:
-    """Return when a value was another one than before, and which."""
+    """Return the times at which a value changed, with the new values."""
     found: list[list[float]] = []
     for time_s, value in values:
         if not found or found[-1][1] != value:
@@ -264,7 +264,7 @@ def _raise_if_all_failed(fleet: Any) -> None:
 
 
 def fleet_result(fleet: Any) -> dict[str, Any]:
-    """Return what a fleet did: what ``headgate fleet run --json`` prints."""
+    """Return the result of a fleet, as ``headgate fleet run --json`` prints it."""
     rounds = fleet.rounds
     jobs: dict[str, dict[str, Any]] = {}
     for seen in rounds:

@@ -1,4 +1,4 @@
-"""The description of a fleet: a TOML file as typed values, checked without a cluster."""
+"""Reads the description of a fleet: a TOML file as typed values, checked without a cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Slots:
-    """How many slots each operator of a job may have."""
+    """Holds the range of slots for each operator of a job."""
 
     min: int = 1
     """The fewest; >= 1."""
@@ -59,7 +59,7 @@ class Slots:
 
 @dataclass(frozen=True)
 class FleetSettings:
-    """The table ``[fleet]``."""
+    """Holds the table ``[fleet]``."""
 
     slots: int | str = "auto"
     """The budget of all jobs together; auto is twice the cores granted."""
@@ -107,7 +107,7 @@ class FleetSettings:
 
 @dataclass(frozen=True)
 class JobSettings:
-    """A table ``[jobs.NAME]``; ``[defaults]`` has the same keys but `query`, and `checkpoint_root`."""
+    """Holds a table ``[jobs.NAME]``; ``[defaults]`` has its keys but `query`, and `checkpoint_root`."""
 
     query: str
     """A built-in workload, or ``module:function`` for ``function(spark, **options) -> DataFrame``."""
@@ -185,7 +185,7 @@ class JobSettings:
         call_user(str(self.utility), self.worth, "say what a missed SLO is worth")
 
     def _check_policy(self) -> None:
-        """Refuse a policy that is not there, and what only pools of replicas have."""
+        """Refuse an unknown policy, and an interval without a policy over pools of replicas."""
         if self.pools:
             registry.replica_policy(self.policy)
         elif self.policy:
@@ -197,7 +197,7 @@ class JobSettings:
             parse_duration_s(self.interval)
 
     def _check_sink(self) -> None:
-        """Refuse what no sink takes: Spark says so when the job starts, and in many words."""
+        """Refuse a wrong format, mode or option of the sink, before Spark does so in many words."""
         kind = self.sink.get("format", formats.FILE_FORMATS[0])
         if not isinstance(kind, str) or not _FORMAT.fullmatch(kind):
             msg = f"sink format={shown(repr(kind), 60)} is no name of a format; use parquet."
@@ -224,7 +224,7 @@ class JobSettings:
 
     @property
     def pools(self) -> bool:
-        """Whether it runs on pools of replicas."""
+        """Return whether the job runs on pools of replicas."""
         return registry.is_replica_policy(self.policy)
 
     @property
@@ -250,7 +250,7 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class FleetFile:
-    """A whole description.
+    """Holds a whole description.
 
     Attributes
     ----------
@@ -266,7 +266,7 @@ class FleetFile:
 
 
 def read_fleet(path: Path, environment: Mapping[str, str] | None = None) -> FleetFile:
-    """Return what a file describes.
+    """Return the description in a file.
 
     Parameters
     ----------
@@ -331,7 +331,7 @@ def _refuse_shared(
 
 
 def _job(name: str, given: Any, defaults: Mapping[str, Any], root: str) -> JobSettings:
-    """Return a job with what ``[defaults]`` says where it says nothing itself."""
+    """Return a job, with the values of ``[defaults]`` where it has none of its own."""
     if not _NAME.fullmatch(name):
         msg = (
             f'job name "{shown(name, 60)}" cannot name files; use 1 to 64 letters, digits, _ and -.'

@@ -1,4 +1,4 @@
-"""What changes while a fleet runs, as its description says: the budget."""
+"""Reads the scheduled changes of a running fleet from its description: the budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STEPS_MAX = 1000
 
 @dataclass(frozen=True)
 class BudgetStep:
-    """A table ``[[fleet.budget]]``: from some time on the budget is another.
+    """Holds a table ``[[fleet.budget]]``: from some time on the budget is another.
 
     Attributes
     ----------

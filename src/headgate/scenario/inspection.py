@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and what a restart would do with it. Needs neither Spark nor a query."""
+"""Reports the content of a checkpoint, and a restart's work, without Spark or a query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOTHING = {"does": "begin from nothing", "groups": 0, "sections": 0, "rows": 0,
 
 
 def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[str, Any]:
-    """Return what a checkpoint holds and what a restart would read; changes nothing.
+    """Return the content of a checkpoint and the files that a restart would read; changes nothing.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def inspect(checkpoint: str | os.PathLike[str], verify: bool = False) -> dict[st
 
 
 def _latest(store: Checkpoint, found: dict[str, Any], problems: list[str]) -> Manifest | None:
-    """Return the newest manifest, or None; notes whose checkpoint it is, and what is wrong."""
+    """Return the newest manifest, or None; notes the checkpoint's identity, and problems."""
     try:
         identity = store.identity()
         found |= {"job": identity["job"], "query": identity["query"]}
@@ -80,7 +80,7 @@ def _latest(store: Checkpoint, found: dict[str, Any], problems: list[str]) -> Ma
 
 
 def _described(latest: Manifest) -> dict[str, Any]:
-    """Return what the newest manifest says."""
+    """Return the facts of the newest manifest."""
     facts: Mapping[str, Any] = latest.engine.get("operators", {})
     operators = {}
     for name, given in latest.assignments.items():
@@ -107,7 +107,7 @@ def _described(latest: Manifest) -> dict[str, Any]:
 
 
 def _migration(protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how far a migration is, from what its manifest carries."""
+    """Return the progress of a migration, from its data in the manifest."""
     subscales = protocol["subscales"]
     return {
         "strategy": protocol["strategy"],
@@ -133,7 +133,7 @@ def _migration(protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restart(store: Checkpoint, latest: Manifest, problems: list[str]) -> dict[str, Any]:
-    """Return what a start would do, and what it would read to have all state back."""
+    """Return the actions of a start, and the files that it would read to have all state back."""
     groups = sections = rows = 0
     blobs: dict[tuple[int, int], int] = {}
     for name, heads in latest.heads.items():

@@ -1,4 +1,4 @@
-"""Where a scenario's checkpoint lies, on a disk or on a store, for those who only have its place."""
+"""Converts a checkpoint's place, on a disk or on a store, to the form that a caller needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headgate.state.shipping import JournalCopy
 
 
 def written(place: str | os.PathLike[str]) -> str:
-    """Return a place as somebody would write it: a path has lost a slash of a store's address."""
+    """Return a place as a user would write it: a path has lost a slash of a store's address."""
     return store_url(place) or os.fspath(place)
 
 

@@ -1,4 +1,4 @@
-"""A run on Spark as its journal tells it: what arrived when."""
+"""Reads a run on Spark from its journal: the arrivals and their times."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SETTINGS: Mapping[str, tuple[tuple[type, ...], float, float]] = {
 
 @dataclass(frozen=True)
 class Recorded:
-    """The last start of a query, up to the end of its journal.
+    """Holds the last start of a query, up to the end of its journal.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class Recorded:
         raise ConfigError(msg)
 
     def _damage(self) -> str:
-        """Return what in the journal no query can have written, or what is too large; else ``""``."""
+        """Return the journal's content that no query can have written, or is too large; else ``""``."""
         groups = self.start.key_groups
         for batch in self.batches:
             if odd := _odd(batch, groups):
@@ -178,7 +178,7 @@ class Recorded:
 
     @property
     def began_s(self) -> F64:
-        """When each batch began, seconds since 1970; never before the one ahead of it."""
+        """Return the beginning of each batch, in s since 1970; never before the one ahead of it."""
         began_s: F64 = np.maximum.accumulate(
             [(b.at_ms - b.duration_ms) / 1e3 for b in self.batches]
         )
@@ -207,12 +207,12 @@ class Recorded:
 
     @property
     def first_s(self) -> float:
-        """When the first record can have arrived: seconds since 1970."""
+        """Return the time at which the first record can have arrived, in seconds since 1970."""
         oldest_ms = max((b.latency_ms.max for b in self.batches[:2] if b.latency_ms), default=0.0)
         return float(self.began_s[0]) - min(oldest_ms / 1e3, _BACKLOG_S)
 
     def trace(self) -> Trace:
-        """Return what arrived by key group, evenly spread over the time between two batches."""
+        """Return the arrivals by key group, evenly spread over the time between two batches."""
         key_groups = self.start.key_groups
         slices = int(np.ceil((float(self.began_s[-1]) - self.first_s) / SLICE_S)) + 1
         counts = np.zeros(slices * key_groups, dtype=np.int64)
@@ -250,7 +250,7 @@ class Recorded:
 
 
 def _odd(batch: Batch, groups: int) -> str:
-    """Return what no batch of a query with so many key groups can have been; else ``""``."""
+    """Return the content that no batch with `groups` key groups can have had; else ``""``."""
     for arrived in batch.arrivals:
         if len(arrived.groups) != len(arrived.records):
             return "has more or fewer key groups than counts"

@@ -1,4 +1,4 @@
-"""A run before the run: all that is loaded or compiled once is so before the load begins."""
+"""Rehearses a run: loads and compiles everything that is needed once, before the load begins."""
 
 from __future__ import annotations
 

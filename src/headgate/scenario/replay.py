@@ -1,4 +1,4 @@
-"""What a recorded run would have been with fewer slots, another policy or another SLO."""
+"""Simulates a recorded run with fewer slots, another policy or another SLO."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SERIES = ("warm_up_s", "jitter_s")
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under what a run is simulated.
+    """Holds the conditions under which a run is simulated.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ def replayed(
     seed: int = 1,
     oracle: bool = False,
 ) -> dict[str, Any]:
-    """Return what `replay` does of a run that was read already.
+    """Return the result of `replay` for a run that was read already.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def _mean_slo(text: str) -> Slo:
 
 
 def _real(recorded: Recorded, was: Conditions, *, whole: bool) -> dict[str, Any]:
-    """Return the recorded run; its success is known since its start only, so not of a part of it."""
+    """Return the recorded run; its success is known only since its start, so not of a part of it."""
     state = recorded.batches[-1].slo if whole else None
     duration_s = float(recorded.began_s[-1] - recorded.began_s[0])
     return _row(was) | {
@@ -236,7 +236,7 @@ def _real(recorded: Recorded, was: Conditions, *, whole: bool) -> dict[str, Any]
 
 
 def _arrivals(recorded: Recorded, costs: Costs) -> ArrivalStream:
-    """Return what arrived; record by record where their costs are known, and they are not too many."""
+    """Return the arrivals; one by one where the records' costs are known, and they are not too many."""
     known = None if costs.factors is None else records_of(recorded, costs.factors)
     if known is None:
         return TraceArrivals(recorded.trace())
@@ -319,7 +319,7 @@ def _row(given: Conditions) -> dict[str, Any]:
 
 
 def _error(real: dict[str, Any], model: dict[str, Any]) -> dict[str, float | None]:
-    """Return how far the model is from the run that it was made from."""
+    """Return the model's deviation from the run that it was made from."""
     known = real["success"] is not None and model["success"] is not None
     return {
         "success_points": round((model["success"] - real["success"]) * 100, 3) if known else None,

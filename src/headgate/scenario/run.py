@@ -1,4 +1,4 @@
-"""Running a scenario to its end, and comparing what it left behind."""
+"""Runs a scenario to its end, and compares its output with Spark's batch answer."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class _Batches:
         self._found = False
 
     def any(self) -> bool:
-        """Read what is new in the journal."""
+        """Return whether a batch was committed, after reading the journal's new lines."""
         if self._tail is None and self._journal.is_file():
             self._tail = Tail(self._journal)
         for event in self._tail.events() if self._tail is not None else ():
@@ -167,7 +167,7 @@ _RAISED = re.compile(r"(?:\w+\.)*(\w*(?:Error|Exception|Invalid|Query)): (.+)")
 
 
 def _reason(failure: object) -> str:
-    """Return one line that says what failed: of a traceback its end, else the first line."""
+    """Return one line that names the failure: of a traceback its end, else the first line."""
     text = str(failure).strip()
     if "Traceback (most recent call last)" in text:
         raised = [found for line in text.splitlines() if (found := _RAISED.match(line.strip()))]
@@ -194,7 +194,7 @@ def _journal_said(scenario: Scenario, journal: Path) -> str:
 def _result(
     scenario: Scenario, journal: Path, verification: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the journal's numbers with what only the scenario knows."""
+    """Return the journal's numbers with those that only the scenario knows."""
     result = summary(journal)
     result["journal"] = _journal_said(scenario, journal)
     result["workload"] = scenario.workload
@@ -257,7 +257,7 @@ def explain_workload(
     memory_max: str | None = None,
     checkpoint: Path | None = None,
 ) -> str:
-    """Return what of a workload would run elastically, in words; `NOT_ELASTIC` begins a refusal."""
+    """Return the elastic parts of a workload, in words; `NOT_ELASTIC` begins a refusal."""
     scenario = Scenario(
         workload,
         options=options,

@@ -1,4 +1,4 @@
-"""What an SLO would cost on a given trace: several policies, side by side."""
+"""Simulates a given trace under several policies, and compares the cost of an SLO side by side."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _STATIC = re.compile(r"\s*static\((?:n=)?\s*(\d+)\s*\)\s*")
 
 
 class Mode(StrEnum):
-    """How the simulated engine serves records."""
+    """Names the way in which the simulated engine serves records."""
 
     CONTINUOUS = "continuous"
     """At once, as Flink does."""
@@ -71,7 +71,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A trace, an SLO, and the slots that are to be had.
+    """Holds a trace, an SLO, and the slots that may be used.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ class WhatIf:
         return float(over.max()) / (span * self.trace.slice_s)
 
     def slots_at_start(self, policy_text: str) -> int:
-        """Return n for ``static(n)``, else what the mean rate needs with a fifth to spare."""
+        """Return n for ``static(n)``, else the slots for the mean rate with a fifth to spare."""
         fixed = _STATIC.fullmatch(policy_text)
         wanted = self.rate_per_s / (_MARGIN * self.service_rate_per_s)
         slots = float(fixed[1]) if fixed else np.ceil(wanted)
@@ -199,7 +199,7 @@ class WhatIf:
 def simulate(
     what_if: WhatIf, policies: Sequence[str], *, timelines: bool = False
 ) -> dict[str, Any]:
-    """Return what each policy makes of a trace: what a JSON file can hold.
+    """Return the result of each policy on a trace, in a form that a JSON file can hold.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def simulate(
 
 
 def _engine(engine: MicroBatch) -> dict[str, Any]:
-    """Return what a user may have chosen of an engine of micro-batches."""
+    """Return the parts of an engine of micro-batches that a user may have chosen."""
     return {
         "cores": engine.cores,
         "budget_s": finite(engine.budget_s),
@@ -352,7 +352,7 @@ def _simulation(what_if: WhatIf, text: str) -> Simulation:
         slots_max, limit = what_if.engine.cores, _CORES
 
     def settings_at(_: str, floor_s: float) -> OperatorSettings:
-        """Return what the loop on Spark would be told with that floor."""
+        """Return the settings that the loop on Spark would get with that floor."""
         return OperatorSettings(
             target.mean_bound_s(floor_s),
             what_if.slo.window_s,

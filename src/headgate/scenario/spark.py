@@ -1,4 +1,4 @@
-"""The Spark engine as a scenario uses it: the one place that knows the engine's names.
+"""Runs scenarios on the Spark engine; the only module that knows the engine's names.
 
 Imports neither Spark nor the engine until a call needs them.
 """
@@ -104,7 +104,7 @@ class SparkEngine:
         return query
 
     def _begun_beside(self, workload: Any, scenario: Scenario) -> Any:
-        """Return what runs beside the workload's query, started; None where there is nothing."""
+        """Return the service that runs beside the workload's query, started; None where there is none."""
         make = getattr(workload, "beside", None)
         if make is not None and self._beside is None:
             options = _build_options(workload, scenario)
@@ -166,7 +166,7 @@ class SparkEngine:
         return found
 
     def explain(self, scenario: Scenario) -> str:
-        """Return what would run elastically."""
+        """Return the elastic parts of the scenario's query, in words."""
         with sparks_errors():
             frame = self._built(self.workload(scenario.workload), scenario)
             explain = engine_module("headgate").explain
@@ -196,7 +196,7 @@ class SparkEngine:
             raise ConfigError(msg) from error
 
     def _built(self, workload: Any, scenario: Scenario) -> Any:
-        """Return the workload's query; what it does not take is refused before Spark starts."""
+        """Return the workload's query; bad options are refused before Spark starts."""
         options = self._options(workload, scenario)
         check_arguments(scenario.workload, workload, options)
         if getattr(workload, "beside", None) is not None:
@@ -212,11 +212,11 @@ class SparkEngine:
         return frame
 
     def _options(self, workload: Any, scenario: Scenario) -> dict[str, Any]:
-        """Return the workload's arguments, with what is known once that runs which stands beside it."""
+        """Return the workload's arguments, with the options of the service that runs beside it."""
         return _build_options(workload, scenario) | (self._beside.options if self._beside else {})
 
     def close(self) -> None:
-        """Stop the Spark session, and what ran beside it."""
+        """Stop the Spark session, and the service that ran beside it."""
         try:
             self._stop_session()
         finally:
@@ -258,7 +258,7 @@ class SparkEngine:
 
 
 def _writes_beside(beside: Any, scenario: Scenario) -> bool:
-    """Return whether results go to what runs beside the query, and not into a directory."""
+    """Return whether results go to the service beside the query, and not into a directory."""
     return scenario.table is None and scenario.sink_format in (None, beside.sink_format)
 
 
@@ -281,7 +281,7 @@ def _placed(path: Path | None) -> Path:
 
 
 def _may_be(checkpoint: Path) -> bool:
-    """Return whether a checkpoint may be there; what is not on a store is found out by reading it."""
+    """Return whether a checkpoint may be there; on a store only reading tells."""
     return store_url(checkpoint) is not None or is_directory(checkpoint)
 
 
@@ -296,7 +296,7 @@ def _own_interrupts() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class UserWorkload:
-    """A user's ``function(spark, **options) -> DataFrame`` in the form of a built-in workload."""
+    """Wraps a user's ``function(spark, **options) -> DataFrame`` in the form of a built-in workload."""
 
     build: Callable[..., Any]
     """The function."""
@@ -362,7 +362,7 @@ def _shipped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def call_user(name: str, work: Callable[[], Any], what: str = "make a query") -> Any:
-    """Return what a user's function returns; what it raises is told in one sentence.
+    """Return the result of a user's function; an error in it is reported in one sentence.
 
     Raises
     ------
@@ -423,7 +423,7 @@ def _of_spark(error: BaseException) -> bool:
 
 @contextmanager
 def sparks_errors() -> Iterator[None]:
-    """Turn what Spark refuses or fails with into one sentence: its own run over many lines."""
+    """Turn a refusal or failure of Spark into one sentence: Spark's own text runs over many lines."""
     try:
         yield
     except HeadgateError:

@@ -1,4 +1,4 @@
-"""A user's own log, as a trace to simulate."""
+"""Reads a user's own log as a trace to simulate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.workloads.traces import Trace, column_names, read_rows, trace_of
 
 @dataclass(frozen=True)
 class TraceColumns:
-    """How a log is read; see `headgate.workloads.traces.read_keyed`.
+    """Holds the columns and the pace of a log; see `headgate.workloads.traces.read_keyed`.
 
     Attributes
     ----------

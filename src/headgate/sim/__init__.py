@@ -1,12 +1,12 @@
-"""The simulated engine: the real loop, policies and strategies on a virtual clock.
+"""Simulates an engine: runs the real loop, policies and strategies on a virtual clock.
 
-Belongs here: queues, slots with service rates, hosts, channels, barriers and bandwidth, in
-continuous and micro-batch mode. Does not belong here: Spark, wall clocks, global randomness, and
-copies of what a policy or a strategy does.
+Belongs here: queues, slots with service rates, operators, and the cost of a change, in continuous and in
+micro-batch mode; the oracle, scores and regrets of a run. Does not belong here: Spark, wall clocks,
+global randomness, and copies of a policy's or a strategy's work.
 
-How exact it is: every record has its own arrival, service time and completion, and slots serve in
-the order of arrival, so latencies are those of the queues and no fluid stands in for records. Three
-figures are of ticks: the sample of a tick in which a change came into force names the new
-assignment, slots are counted at the end of each tick, and what a traced slice of time holds is
-spread over it by chance. Quantiles are within 5 %. The network between operators takes no time.
+Exactness: every record has its own arrival, service time and completion, and slots serve in the order of
+arrival, so latencies are those of the queues and no fluid stands in for records. Three figures are of
+ticks: the sample of a tick in which a change came into force names the new assignment, slots are counted
+at the end of each tick, and the records of a traced slice of time are spread over it by chance. Quantiles
+are within 5 %. The network between operators takes no time.
 """

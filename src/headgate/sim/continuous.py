@@ -1,4 +1,4 @@
-"""Continuous mode: records flow between operators at once, as in Samza and Flink."""
+"""Simulates continuous mode: records flow between operators at once, as in Samza and Flink."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass
 class _Treatment:
-    """A change under way."""
+    """Holds a change under way."""
 
     change: Change
     decided_s: float
@@ -31,7 +31,7 @@ class _Treatment:
 
 
 class ContinuousOperator(SimulatedOperator):
-    """An operator whose slots serve all the time, but for those that a change concerns.
+    """Simulates an operator whose slots serve all the time, except those that a change concerns.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class ContinuousOperator(SimulatedOperator):
         return out[:count][np.argsort(out[:count, 0], kind="stable")]
 
     def apply(self, change: Change, now_s: float) -> None:
-        """Begin a change: stop the slots that it concerns, and nobody else."""
+        """Begin a change: stop the slots that it concerns, and no others."""
         speeds = self.allocate(change, busy=self._treatment is not None)
         before = self.queues.assignment
         moved = moved_groups(before, change)
@@ -122,7 +122,7 @@ class ContinuousOperator(SimulatedOperator):
         return resume_s
 
     def sample(self, tick: int) -> Sample:
-        """Return the counters at the end of tick `tick`, and write down what it cost."""
+        """Return the counters at the end of tick `tick`, and note the slots in use."""
         queues, measures = self.queues, self.measures
         held, other = queues.slots, queues.other_slots
         if self._treatment is not None:
@@ -143,7 +143,7 @@ class ContinuousOperator(SimulatedOperator):
 
 
 class ContinuousEngine:
-    """A job in continuous mode, tick by tick: a `MetricsSource` and an `Actuator`.
+    """Runs a job in continuous mode, tick by tick: a `MetricsSource` and an `Actuator`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the loop decided in a simulated run, and why."""
+"""Records the decisions of the loop in a simulated run, with their reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.sim.measures import moved_groups
 
 @dataclass
 class DecisionLog:
-    """The journal of a simulated run, in memory: a `DecisionJournal`.
+    """Keeps the journal of a simulated run in memory: a `DecisionJournal`.
 
     Parameters
     ----------

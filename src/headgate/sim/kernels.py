@@ -1,4 +1,4 @@
-"""The inner loops of the simulator, as plain functions on arrays.
+"""Runs the inner loops of the simulator, as plain functions on arrays.
 
 Waiting records live in one pool of nodes: `stamps` is float64[n, 3] (arrival, origin, demand) and
 `links` is int64[n, 2] (key group, next node). Each slot has one FIFO list of nodes in the order of

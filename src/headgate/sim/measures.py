@@ -1,4 +1,4 @@
-"""What really happened at one operator: true latencies, slots, changes."""
+"""Measures the true figures of one operator: latencies, slots, changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUANTILES = (0.0, 0.5, 0.99)
 
 @dataclass(frozen=True)
 class AppliedChange:
-    """A change that came into force.
+    """Holds a change that came into force.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ def moved_groups(before: Assignment, change: Change) -> tuple[int, ...]:
 
 
 class Measures:
-    """True figures of one operator, per tick and per step of a timeline.
+    """Holds the true figures of one operator, per tick and per step of a timeline.
 
     Parameters
     ----------
@@ -135,12 +135,12 @@ class Measures:
 
     @property
     def latency_sum_s(self) -> F64:
-        """Sum of the latencies at this operator of what was completed in a tick, float64[ticks, G]."""
+        """Return the sum of latencies at this operator by the tick of completion, float64[ticks, G]."""
         return self._done[:, :, LATENCY]
 
     @property
     def origin_sum_s(self) -> F64:
-        """The same of the times since a record, or what it was made from, reached the job."""
+        """Return the same for the times since a record, or its original, reached the job."""
         return self._done[:, :, min(SINCE_ORIGIN, self._done.shape[2] - 1)]
 
     @property
@@ -177,7 +177,7 @@ class Measures:
 
     @property
     def slots_mean(self) -> float:
-        """Time-average of the slots: what the run cost."""
+        """Return the time-average of the slots: the cost of the run."""
         return float(self.slots.mean())
 
     @property

@@ -1,4 +1,4 @@
-"""Micro-batch mode: what arrived before a boundary is served in one go, as in headgate on Spark."""
+"""Simulates micro-batch mode: records that arrived before a boundary are served together, as on Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TICK_S = 1.0
 
 
 class BatchOperator(SimulatedOperator):
-    """An operator whose slots serve once per batch.
+    """Simulates an operator whose slots serve once per batch.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class BatchOperator(SimulatedOperator):
 
     @property
     def waves(self) -> int:
-        """How many rounds of tasks the cores need for the slots in force."""
+        """Return the number of rounds of tasks that the cores need for the slots in force."""
         return -(-self.queues.slots // self._engine.cores)
 
     def ask(self, change: Change, now_s: float) -> None:
@@ -86,7 +86,7 @@ class BatchOperator(SimulatedOperator):
         self._wanted = (change, speeds, now_s)
 
     def cross_boundary(self, begin_s: float) -> bool:
-        """Bring what was asked for into force, if anything was: nobody serves, so nobody stops."""
+        """Bring the wanted change, if any, into force: no slot serves now, so none stops."""
         self._just_moved = ()
         if self._wanted is None:
             return False
@@ -101,7 +101,7 @@ class BatchOperator(SimulatedOperator):
         return True
 
     def arrive(self, time_s: float, feeds: Sequence[F64]) -> None:
-        """Take in what arrives up to `time_s`."""
+        """Add the arrivals up to `time_s`."""
         records = self.inflow.until(time_s, feeds)
         measures = self.measures
         self.queues.enqueue(records, np.zeros(self.model.key_groups, dtype=np.int32))
@@ -184,7 +184,7 @@ class BatchOperator(SimulatedOperator):
         return count
 
     def _own(self, slot: int, taken: I64) -> I64:
-        """Return what a slot completes of what it took; shares of others' wait for their owners."""
+        """Return the taken records that a slot completes; shares of others' groups wait for owners."""
         groups = self.queues.groups(taken)
         own = np.ones(len(taken), dtype=np.bool_)
         for group in self.queues.assignment.shares_at(slot):
@@ -231,7 +231,7 @@ class BatchOperator(SimulatedOperator):
         return shares
 
     def _learn(self, slot: int, count: int, useful_s: float) -> None:
-        """Bring a slot's rate half way to what it just did, or all the way from far off, as jobs do."""
+        """Move a slot's rate half way to its latest rate, or all the way from far off, as jobs do."""
         if count == 0 or useful_s <= 0.0:
             return
         identity = self.slot_ids[slot]
@@ -285,7 +285,7 @@ class BatchOperator(SimulatedOperator):
 
 
 class MicroBatchEngine:
-    """A job in micro-batch mode, batch by batch: a `MetricsSource` and an `Actuator`.
+    """Runs a job in micro-batch mode, batch by batch: a `MetricsSource` and an `Actuator`.
 
     Counters are told up to the beginning of the last batch: what arrived after it is not read yet,
     and nobody can count it.
@@ -343,7 +343,7 @@ class MicroBatchEngine:
         return applied
 
     def _await_records(self) -> float:
-        """Take in what has arrived and return when the next batch begins."""
+        """Add the arrivals so far, and return the time at which the next batch begins."""
         begin_s = self._next_begin_s
         deadline_s = begin_s + _TICK_S
         while True:
@@ -386,7 +386,7 @@ class MicroBatchEngine:
         self._floor.add(begin_s * 1e3, latency_s, busy_s, waited or self._left, behind)
 
     def finish(self) -> None:
-        """End the run: take in what came after the last boundary, to be counted as waiting."""
+        """End the run: add the arrivals after the last boundary, to be counted as waiting."""
         for operator in self.operators.values():
             if not operator.model.parents:
                 operator.arrive(self.time_s, ())

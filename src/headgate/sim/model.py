@@ -1,4 +1,4 @@
-"""What is simulated: service times, slots, what a change costs, operators and how they are joined."""
+"""Describes a simulation: service times, slots, the cost of a change, operators and their graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F64 = npt.NDArray[np.float64]
 
 
 class Distribution(StrEnum):
-    """How service times are spread."""
+    """Names the distribution of service times."""
 
     FIXED = "fixed"
     EXPONENTIAL = "exponential"
@@ -26,7 +26,7 @@ class Distribution(StrEnum):
 
 @dataclass(frozen=True)
 class ServiceTime:
-    """How long a slot of normal speed works on one record.
+    """Draws the time that a slot of normal speed works on one record.
 
     References
     ----------
@@ -68,7 +68,7 @@ class ServiceTime:
 
 @dataclass(frozen=True)
 class SlotPool:
-    """Where slots come from.
+    """Draws the speeds of new slots.
 
     References
     ----------
@@ -92,7 +92,7 @@ class SlotPool:
 
 @dataclass(frozen=True)
 class TreatmentCost:
-    """What a change costs the slots that lose or gain key groups; nobody else stops.
+    """Holds the cost of a change for the slots that lose or gain key groups; other slots do not stop.
 
     A slot finishes the record in service, and with an in-band barrier those in front of it; when all
     involved slots stand still, they stay so for `sync_s` + `delay_s` + `per_group_s` times the
@@ -137,7 +137,7 @@ class TreatmentCost:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """How an engine of micro-batches spends its time: the parameters to calibrate.
+    """Holds the time costs of an engine of micro-batches: the parameters to calibrate.
 
     A batch takes what arrived before it began. Each slot serves its backlog first and then new
     records, up to ``rate x budget / waves``, one key group after the other. The batch ends when the last
@@ -222,7 +222,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class OperatorModel:
-    """One stateful operator."""
+    """Describes one stateful operator."""
 
     service: ServiceTime
     """Work per record."""

@@ -1,4 +1,4 @@
-"""One operator of a simulated job: what both modes share."""
+"""Simulates one operator of a job: the part that both modes share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F64 = npt.NDArray[np.float64]
 
 
 class SimulatedOperator:
-    """Queues, slots with their identities, and true figures.
+    """Holds the queues, the slots with their identities, and the true figures of one operator.
 
     Parameters
     ----------

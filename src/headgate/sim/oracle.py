@@ -1,10 +1,10 @@
-"""The fewest slots with the future known, and the fewest slots of a constant: what a policy is held to.
+"""Computes bounds that policies are compared with: the fewest slots with the future known, or constant.
 
-The *oracle* chooses the slots of each 10 s with all arrivals and service times before it, and its changes
-cost nothing. Its records wait in one queue for all slots, so it knows no key groups that are together
-on a slot: it is a bound from below. `whole` knows the future too, and keeps key groups whole: what it
-finds can be had, and fewer slots might do. A *constant* has its key groups
-spread by number, as `Static` has.
+The *oracle* chooses the slots of each 10 s with all arrivals and service times known before, and its
+changes cost nothing. Its records wait in one queue for all slots, without key groups that stay together
+on a slot: it is a bound from below. `whole` knows the future too, and keeps key groups whole: its number
+of slots is attainable, and fewer slots might do. A *constant* has its key groups spread by number, as
+`Static` has.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Load:
-    """The records of one operator, known beforehand, and what is asked of it.
+    """Holds the records of one operator, known beforehand, and the SLO for them.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Load:
 
     @property
     def slots_mean(self) -> float:
-        """How many slots serving it all would keep busy, on the average."""
+        """Return the mean number of slots that serving all records would keep busy."""
         return float(self.demand_s.sum()) / self.duration_s
 
     def success(self, done_s: F64) -> Success:
@@ -126,7 +126,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Point:
-    """What some slots come to.
+    """Holds the success of a number of slots.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class Point:
 
 
 def constant(load: Load, slots: int) -> Point:
-    """Return what a fixed number of slots comes to: exactly what the simulator makes of ``static``."""
+    """Return the success of a fixed number of slots, exactly as simulated under ``static``."""
     slot_of = np.array(spread(slots, load.key_groups).slot_of, dtype=np.int64)
     done_s = np.empty(len(load.arrival_s))
     kernels.serve_fixed(
@@ -153,7 +153,7 @@ def constant(load: Load, slots: int) -> Point:
 
 
 class Constants:
-    """Every fixed number of slots on one load, each simulated when it is asked for.
+    """Simulates fixed numbers of slots on one load, each when it is asked for.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class Constants:
         self.points = {round(point.slots): point for point in known}
 
     def at(self, slots: int) -> Point:
-        """Return what `slots` come to."""
+        """Return the success of `slots`."""
         if slots not in self.points:
             self.points[slots] = constant(self._load, slots)
         return self.points[slots]
@@ -294,7 +294,7 @@ def _fluid(load: Load, epochs: int, most: int) -> I64:
 
 
 class _Search:
-    """The queue at the beginning of every epoch, and what is missed in it."""
+    """Holds the queue at the beginning of every epoch, and the missed windows in it."""
 
     def __init__(self, load: Load, epochs: int, most: int, share: F64) -> None:
         self._load, self._most, self._share = load, most, share
@@ -304,7 +304,7 @@ class _Search:
         self._done = np.full(len(share), _NEVER)
 
     def improve(self, slots: I64, price: float) -> None:
-        """Change `slots` while slots and `price` times what is missed become less together."""
+        """Change `slots` while the sum of slots and `price` times missed windows decreases."""
         given = self._load
         records = (given.arrival_s, given.demand_s, self._share)
         terms = (EPOCH_S, given.bound_s, given.window_s)

@@ -1,4 +1,4 @@
-"""The inner loops of `headgate.sim.oracle`, as plain functions on arrays.
+"""Runs the inner loops of `headgate.sim.oracle`, as plain functions on arrays.
 
 All slots serve one queue in the order of arrival. The state at the beginning of an epoch is the first
 record that has not begun, and when each slot is free.
@@ -41,7 +41,7 @@ def _epoch(
     window_s: float,
     done_s: F64,
 ) -> tuple[int, float]:
-    """Live through an epoch; return the first record that has not begun, and what is missed.
+    """Live through an epoch; return the first record that has not begun, and the missed share.
 
     Parameters
     ----------

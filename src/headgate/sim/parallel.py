@@ -1,4 +1,4 @@
-"""Many simulations over the cores of this machine."""
+"""Runs many simulations over the cores of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records that wait at one operator, and the slots that serve them."""
+"""Queues the records that wait at one operator, and serves them with its slots."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NO_OUTPUT: F64 = np.zeros((0, 2))
 
 
 class Queues:
-    """One FIFO list per slot, over all its key groups, and the clock of each slot.
+    """Keeps one FIFO list per slot, over all its key groups, and the clock of each slot.
 
     Parameters
     ----------

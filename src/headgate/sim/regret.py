@@ -1,4 +1,4 @@
-"""Which changes of a run were regretted: what came after them says so, not what was known before."""
+"""Finds the changes of a run that later events proved wrong, whatever was known at the time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FULL = 0.9
 
 @dataclass(frozen=True)
 class Regrets:
-    """How many changes of each kind there were, and how many of them were regretted.
+    """Counts the changes of each kind, and the regretted ones among them.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Regrets:
 
 
 def regrets(result: RunResult, operator: str, load: Load) -> Regrets:
-    """Return what a run on `load` regretted, after its warm-up.
+    """Return the changes that a run on `load` regretted, after its warm-up.
 
     A change settles within a window, what it took, and `EPOCH_S`; as long before it is compared.
     """
@@ -95,14 +95,14 @@ def _late_ticks(measures: Measures, load: Load) -> tuple[F64, F64]:
 
 
 def _work_s(measures: Measures, load: Load) -> F64:
-    """Return the service time of what arrived in each tick, float64[ticks]."""
+    """Return the service time of each tick's arrivals, float64[ticks]."""
     ticks = measures.ticks
     at = np.minimum((load.arrival_s / load.delta_s).astype(np.int64), ticks - 1)
     return np.bincount(at, weights=load.demand_s, minlength=ticks).astype(np.float64)
 
 
 def _waiting_s(measures: Measures, load: Load, tick: int) -> float:
-    """Return about how much service what waits after a tick needs."""
+    """Return about the service time of the backlog after a tick."""
     row = min(max(tick, 1), measures.ticks)
     held = measures.arrived[:row].sum() - measures.completed[:row].sum()
     return float(held) * float(load.demand_s.mean())

@@ -1,4 +1,4 @@
-"""What a simulated run came to."""
+"""Holds the result of a simulated run, and computes its success and its summary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GROUPS_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run.
+    """Holds the figures and the decisions of one run.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ class RunResult:
         return within * done / (done + late)
 
     def timeline(self, operator: str) -> dict[str, F64]:
-        """Return what a plot over time needs, one entry per step of the operator's measures.
+        """Return the figures of a plot over time, one entry per step of the operator's measures.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""What a run of a policy is worth beside what could have been."""
+"""Compares a run of a policy with the oracle and with the best constant number of slots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Score:
-    """One run, after the warm-up.
+    """Holds the score of one run, after the warm-up.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ def score(
 
 
 def judged(result: RunResult, operator: str, load: Load) -> Success:
-    """Return the success of a run, by what is asked of the load."""
+    """Return the success of a run, by the SLO of the load."""
     if load.quantile is not None:
         return result.percentile_success(
             operator, load.quantile, window_s=load.window_s, from_s=load.from_s

@@ -1,4 +1,4 @@
-"""One run: a job, a policy and a seed, from the first record to the result."""
+"""Runs one simulation: a job, a policy and a seed, from the first record to the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SOURCE, _RECORDS, _SLOTS = range(3)
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """Operators and what feeds them.
+    """Holds the operators of a job and their sources.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class SimulatedJob:
 
 
 class Simulation:
-    """A job under a policy, on a virtual clock; deterministic for a seed.
+    """Runs a job under a policy, on a virtual clock; deterministic for a seed.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class Simulation:
         self._settings_at = settings_at
 
     def run(self, until_s: float) -> RunResult:
-        """Run from 0 to `until_s`, rounded up to whole ticks, and return what happened.
+        """Run from 0 to `until_s`, rounded up to whole ticks, and return the result.
 
         Records in service at the end are left out.
         """

@@ -1,4 +1,4 @@
-"""What flows into an operator: from a source, or from the operators above it."""
+"""Supplies the records of an operator: from a source, or from the operators upstream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DRAWN_AT_ONCE = 4096
 
 
 class Inflow:
-    """The records that arrive at one operator, each with its own service time.
+    """Supplies the records that arrive at one operator, each with its own service time.
 
     The service time is drawn on arrival, so the same seed gives every policy the same records. It is
     multiplied by the record's cost where the source has costs.
@@ -49,7 +49,7 @@ class Inflow:
         self._drawn = 0
 
     def until(self, time_s: float, feeds: Sequence[F64]) -> Records:
-        """Return what arrives after the last call and up to `time_s`.
+        """Return the records that arrive after the last call and up to `time_s`.
 
         Parameters
         ----------

@@ -113,7 +113,7 @@ class ArenaStore(Store):
         del self._held[group]
 
     def forget(self, group: int) -> None:
-        """Remove the group's table from this host; one that somebody has locked stays.
+        """Remove the group's table from this host, unless it is locked.
 
         A slot that takes it up meanwhile works on in a file without a name, and the next one builds
         it anew: that costs time, never an answer.
@@ -124,17 +124,17 @@ class ArenaStore(Store):
                 file.remove()
 
     def balance(self, groups: Mapping[int, str], step: int, *, moving: bool = True) -> None:
-        """Begin a step: where memory is bounded, move what is coldest out of it and what is hot in.
+        """Begin a step: where memory is bounded, move the coldest tables out of it and hot ones in.
 
         Parameters
         ----------
         groups : mapping of int to str
-            Key groups that the caller owns, and the states that they were committed in: a table in any
-            other state stays where it is, with what undoes its last step.
+            Key groups that the caller owns, with the tokens of their committed states. A table in any
+            other state stays where it is, with its undo file.
         step : int
             Numbers the steps by which groups grow cold.
         moving : bool
-            False to leave all where they are.
+            False to leave all tables where they are.
         """
         self._step = step
         tiers = self._tiers
@@ -154,7 +154,7 @@ class ArenaStore(Store):
         tiers.moved(back=len(came), away=len(away), began=began)
 
     def tiering(self) -> Tiering | None:
-        """Return what became of the groups since the last call; None where memory has no bound."""
+        """Return the tiers and moves of groups since the last call; None where memory has no bound."""
         return None if self._tiers is None else self._tiers.told()
 
     def _move(self, group: int, token: str, *, inwards: bool) -> bool:
@@ -178,11 +178,11 @@ class ArenaStore(Store):
         return True
 
     def _paths(self, group: int) -> tuple[str, ...]:
-        """Return where a group's table may lie."""
+        """Return the paths at which a group's table may lie."""
         return (f"{self._prefix}{group}",) if self._tiers is None else self._tiers.paths(group)
 
     def _places(self, group: int) -> Callable[[int], Sequence[str]] | None:
-        """Return what says where to make a group's next file."""
+        """Return the function that names the paths for a group's next file."""
         return None if self._tiers is None else partial(self._tiers.places, group)
 
     def _hold(self, group: int, file: ArenaFile) -> None:
@@ -240,7 +240,7 @@ class ArenaStore(Store):
         return table
 
     def _leave_one(self, group: int, file: ArenaFile, found: str | None) -> None:
-        """Remove what else bears the group's name, and was of no use; nobody looks behind `found`."""
+        """Remove unusable files of the group's name; paths behind `found` are never looked at."""
         for path in self._paths(group):
             if path == found:
                 break
@@ -248,7 +248,7 @@ class ArenaStore(Store):
                 ArenaFile.remove_stale(path)
 
     def _tidy(self, group: int, nonce: int, kinds: str = "tmp|undo") -> None:
-        """Remove what attempts that died left of this group: unlocked temporary files, old undo."""
+        """Remove files that dead attempts left of this group: unlocked temporary files, old undo."""
         left = re.compile(rf"g{group}\.([0-9a-f]{{16}})\.({kinds})")
         for path in self._paths(group):
             directory = os.path.dirname(path)

@@ -31,7 +31,7 @@ _known: dict[str, ArenaFile] = {}
 
 
 class ArenaFile:
-    """The memory of one table (`headgate.state.table.Memory`) in a file, under an exclusive lock.
+    """Maps the memory of one table (`headgate.state.table.Memory`) in a file, under an exclusive lock.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ class ArenaFile:
                 os.unlink(name)
 
     def remove(self) -> None:
-        """Remove a file that this process has locked, with what undoes its last step."""
+        """Remove a file that this process has locked, with its undo file."""
         self._unlink()
         self.drop()
 
@@ -306,12 +306,12 @@ class ArenaFile:
         os.close(self._descriptor)
 
     def close_in_child(self) -> None:
-        """Close the descriptor without unlocking what the parent holds."""
+        """Close the descriptor without unlocking the parent's lock."""
         os.close(self._descriptor)
 
     @staticmethod
     def remove_stale(path: str) -> None:
-        """Remove a temporary or undo file; a temporary one only if nobody holds its lock."""
+        """Remove a temporary or undo file; a temporary file only if its lock is free."""
         with contextlib.suppress(OSError):
             descriptor = os.open(path, _OPEN)
             try:
@@ -371,7 +371,7 @@ def forget_directory(prefix: str) -> None:
 
 
 def forget_replaced(prefix: str) -> None:
-    """Drop mappings of files whose path below a directory names another by now, or none.
+    """Drop mappings of files below a directory whose path names another file by now, or none.
 
     They would keep the memory of a file that has moved or grown elsewhere.
     """

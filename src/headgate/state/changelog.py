@@ -52,7 +52,7 @@ class SectionRef:
 
 @dataclass(frozen=True)
 class Blob:
-    """A changelog blob, opened.
+    """Holds an opened changelog blob.
 
     Parameters
     ----------

@@ -197,7 +197,7 @@ class Checkpoint:
         return found
 
     def identity(self) -> dict[str, Any]:
-        """Return what ``identity.json`` holds: ``format``, ``job``, ``query``."""
+        """Return the content of ``identity.json``: ``format``, ``job``, ``query``."""
         name, found = self.files.at(_IDENTITY), self._json(_IDENTITY)
         if "format" not in found:
             raise damaged(name, "it lacks format")
@@ -253,7 +253,7 @@ class Checkpoint:
         return manifest
 
     def _look_ahead(self, steps: list[int]) -> None:
-        """Add the steps behind the newest that a list has: a store's list may lack what is new."""
+        """Add newer steps to a list of steps: a store's list may lack the newest files."""
         after = steps[-1] + 1 if steps else 0
         while self.files.exists(_manifest_name(after)):
             steps.append(after)
@@ -289,7 +289,7 @@ class Checkpoint:
         return wanted.result()
 
     def _steps_before(self, step: int) -> list[int]:
-        """Return the steps to read along with one: chains go back, and a store takes its time for each.
+        """Return the steps to read along with a step: chains go back, and a store is slow for each read.
 
         None at first, then twice as many each time that one just before is asked for.
         """
@@ -354,14 +354,14 @@ class Checkpoint:
             raise AnotherDriver(_two_drivers(self.location, f"step {after}", self._other(after)))
 
     def _other(self, step: int) -> Driver | None:
-        """Return who has committed a step; None where its manifest does not say, or cannot be read."""
+        """Return the driver that committed a step; None where its manifest does not say or is bad."""
         try:
             return Driver.of_json(self.read(step).engine.get("driver"))
         except CheckpointError:
             return None
 
     def write_intent(self, step: int, intent: Mapping[str, Any]) -> None:
-        """Write down what a step is about to do; a retry may replace it.
+        """Write the intent of a step; a retry may replace it.
 
         Not forced to disk: an intent that is lost with the machine was for a step that is not
         committed, and loses nothing.
@@ -524,7 +524,7 @@ class Checkpoint:
     # Care.
 
     def settle(self, kept_s: float = _KEPT_S) -> None:
-        """Give up what was kept after reading, if nothing was read for `kept_s` seconds.
+        """Drop the caches of earlier reads, if nothing was read for `kept_s` seconds.
 
         Called with every task and every commit: chains are walked when key groups come to a process,
         many of them together, and then perhaps not for hours.
@@ -535,7 +535,7 @@ class Checkpoint:
             self._spool.clear()
 
     def collect_garbage(self, latest: Manifest) -> int:
-        """Remove what no restart can need; return how many files went.
+        """Remove files that no restart can need; return the number of removed files.
 
         Called after each commit, off the critical path, with the manifest just committed. Cheap: it
         remembers what it knows, and looks into the directories once in a while only.

@@ -71,7 +71,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request in the checkpoint.
+    """Holds a request in the checkpoint.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Asked:
 
 
 class ControlFiles:
-    """The control files of one checkpoint.
+    """Reads and writes the control files of one checkpoint.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class ControlFiles:
         self._files.remove([_in(f"{request}.json")])
 
     def refuse(self, request: str, why: str) -> None:
-        """Answer a request that cannot be read, and set it aside for whoever wonders."""
+        """Answer a request that cannot be read, and set it aside for inspection."""
         self._files.set_aside(_in(f"{request}.json"))
         self.done(request, why)
 

@@ -18,7 +18,7 @@ _BOOTED = re.compile(r"^btime (\d+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Driver:
-    """A driver's process.
+    """Identifies a driver's process.
 
     Attributes
     ----------
@@ -40,14 +40,14 @@ class Driver:
 
     @classmethod
     def of_json(cls, found: Any) -> Self | None:
-        """Return what `to_json` wrote; None for anything else."""
+        """Return the driver that `to_json` wrote; None for anything else."""
         try:
             return cls(str(found["host"]), int(found["pid"]), int(found["started_s"]))
         except (TypeError, KeyError, ValueError):
             return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the driver as JSON has it."""
         return asdict(self)
 
     def __str__(self) -> str:

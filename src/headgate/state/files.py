@@ -101,7 +101,7 @@ def read_regular(root: Path, path: str) -> bytes | None:
 
 
 def map_bytes(directory: Path, name: str) -> bytes | mmap.mmap:
-    """Return what `read_bytes` does, a large file as a mapping: it takes no memory of the process.
+    """Return the bytes as `read_bytes` does, a large file as a mapping that takes no memory.
 
     Raises
     ------

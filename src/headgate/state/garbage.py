@@ -46,7 +46,7 @@ class Garbage:
         self._calls = 0
 
     def collect(self, latest: Manifest) -> int:
-        """Remove what is not needed once `latest` is committed; return how many files went."""
+        """Remove files that are not needed once `latest` is committed; return their number."""
         removed = 0
         if self._recent and latest.step == self._recent[-1].step + 1:
             removed += self._advance(latest)

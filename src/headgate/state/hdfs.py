@@ -60,7 +60,7 @@ Result = TypeVar("Result")
 
 
 class HdfsFiles(RemoteFiles):
-    """Files below a directory on HDFS; safe to use from several threads.
+    """Reads and writes files below a directory on HDFS; safe to use from several threads.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class HdfsFiles(RemoteFiles):
         return _library().WriteOptions(permission=_OWNERS, overwrite=False, create_parent=True)
 
     def check(self) -> None:
-        """Try what a checkpoint needs of the place.
+        """Check that the place can hold a checkpoint.
 
         Raises
         ------
@@ -309,7 +309,7 @@ class HdfsFiles(RemoteFiles):
 
     @contextlib.contextmanager
     def _explained(self, act: str, name: str) -> Iterator[None]:
-        """Turn what the library says into one sentence; `_Passing` for what may go well later."""
+        """Turn an error of the library into one sentence; `_Passing` for a failure that may pass."""
         try:
             with panics_told(self.at(name), act):
                 yield
@@ -358,7 +358,7 @@ def _waited(wait_s: float) -> float:
 
 
 def _plain(text: str) -> str:
-    """Return the first sentence of what Java says, without its trace."""
+    """Return the first sentence of Java's message, without its trace."""
     return re.split(r"\\n|\n|\\t|\t", text, maxsplit=1)[0].strip().rstrip('"\\).')[:200]
 
 

@@ -221,7 +221,7 @@ def _manifest(head: dict[str, Any], body: bytes, digest: str) -> Manifest:
 
 
 def _check_path(path: str) -> None:
-    """Refuse what garbage collection must never be led to."""
+    """Refuse a path that garbage collection must never follow."""
     kind, _, name = path.partition("/")
     if kind not in (*KINDS, SOURCES):
         msg = f"{path!r} is not in one of {', '.join(KINDS)}: a manifest cannot name it"

@@ -68,7 +68,7 @@ def map_file(descriptor: int, byte_count: int) -> U8:
 
 
 def empty_file(mapped: U8) -> None:
-    """Give back the memory of a mapped file, whoever else has mapped it; all of it reads as zeros then.
+    """Give back the memory of a mapped file, which then reads as zeros for every process.
 
     Only a hint: where the system cannot do that, the memory goes with the last mapping.
     """

@@ -72,7 +72,7 @@ Result = TypeVar("Result")
 
 
 class ObjectFiles(RemoteFiles):
-    """Files below a place on an object store; safe to use from several threads.
+    """Reads and writes files below a place on an object store; safe to use from several threads.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class ObjectFiles(RemoteFiles):
         """Do nothing: a store has no directories."""
 
     def check(self) -> None:
-        """Try what a checkpoint needs of its store.
+        """Check that the store can hold a checkpoint.
 
         Raises
         ------
@@ -180,7 +180,7 @@ class ObjectFiles(RemoteFiles):
         raise failure or CheckpointError(msg)
 
     def put_unique(self, name: str, data: bytes) -> None:
-        """Create an object, a large one in parts; those cannot be refused because there is one."""
+        """Create an object, a large one in parts; parts cannot be refused because the object exists."""
         if len(data) < _PARTS_BYTES:
             self.put_new(name, data)
         else:
@@ -286,7 +286,7 @@ class ObjectFiles(RemoteFiles):
 
     @contextmanager
     def _explained(self, act: str, name: str) -> Iterator[None]:
-        """Turn what the library says into one sentence without an address's query or a key."""
+        """Turn an error of the library into one sentence without an address's query or a key."""
         errors = _library("obstore.exceptions").BaseError
         try:
             with panics_told(self.at(name), act):
@@ -324,7 +324,7 @@ class ObjectFiles(RemoteFiles):
 
 
 class _Unanswered(Exception):
-    """A request of which nobody knows whether it was carried out."""
+    """Reports a request that may or may not have been carried out."""
 
     def __init__(self, meant: CheckpointError) -> None:
         super().__init__(str(meant))

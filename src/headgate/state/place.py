@@ -38,7 +38,7 @@ class Files(Protocol):
         """Return where a file lies, as people write it."""
 
     def check(self) -> None:
-        """Try what a checkpoint needs of the place, before it is used.
+        """Check that the place can hold a checkpoint, before it is used.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class Files(Protocol):
         """
 
     def put_unique(self, name: str, data: bytes) -> None:
-        """Write a file, perhaps large, of a name that nobody else chooses; raises as `put_new`."""
+        """Write a file, perhaps large, of a name that no other writer chooses; raises as `put_new`."""
 
     def get(self, name: str) -> bytes:
         """Return a file's bytes.
@@ -104,7 +104,7 @@ class Files(Protocol):
         """Return whether there is a file of that name."""
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory, in no order; may lack what is new.
+        """Return the names in a directory, in no order; the newest may be missing.
 
         Raises
         ------
@@ -119,10 +119,10 @@ class Files(Protocol):
         """Remove files; return how many went, as far as that is known. Never an error."""
 
     def set_aside(self, name: str) -> str:
-        """Rename a file that cannot be read, for whoever wonders; return its new name, or ``""``."""
+        """Rename a file that cannot be read, for inspection; return its new name, or ``""``."""
 
     def traffic(self) -> Traffic | None:
-        """Return what this object has asked for so far; None where nothing of it costs anything."""
+        """Return the requests of this object so far; None where requests cost nothing."""
 
 
 class PosixFiles:
@@ -143,7 +143,7 @@ class PosixFiles:
         return str(self.root / name)
 
     def check(self) -> None:
-        """Do nothing: what cannot be made or written is refused by `prepare`."""
+        """Do nothing: `prepare` refuses a place that cannot be made or written."""
 
     def is_there(self) -> bool:
         """Return whether the directory is there."""
@@ -175,7 +175,7 @@ class PosixFiles:
                 raise
 
     def put_unique(self, name: str, data: bytes) -> None:
-        """Write a file as `put_new` does: what is there is never overwritten."""
+        """Write a file as `put_new` does: an existing file is never overwritten."""
         self.put_new(name, data)
 
     def get(self, name: str) -> bytes:
@@ -199,7 +199,7 @@ class PosixFiles:
         return names_in(self.root / directory)
 
     def sizes(self, directory: str) -> Mapping[str, int]:
-        """Return the sizes of what lies in a directory."""
+        """Return the sizes of the files in a directory."""
         found = {}
         try:
             entries = list(os.scandir(self.root / directory))

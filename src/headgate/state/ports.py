@@ -124,7 +124,7 @@ class Table(Protocol):
         """Return offsets (int64[m + 1]) and bytes of all interned strings, by id."""
 
     def section(self, token: str, *, full: bool = False) -> Section:
-        """Return what this step changed (or everything), to be applied under `token`."""
+        """Return the changes of this step (or everything), to be applied under `token`."""
 
     def compact(self, string_words: Sequence[int]) -> None:
         """Drop strings that no row names; `string_words` are the row positions that hold ids + 1.

@@ -33,7 +33,7 @@ class Recent(Generic[Value]):
             self._bytes = 0
 
     def get(self, key: object) -> Value | None:
-        """Return what is kept of a key, or None."""
+        """Return the cached value of a key, or None."""
         with self._lock:
             found = self._kept.get(key)
             if found is None:
@@ -42,7 +42,7 @@ class Recent(Generic[Value]):
             return found[0]
 
     def put(self, key: object, value: Value, byte_count: int) -> None:
-        """Keep a value of so many bytes, in the place of what was read longest ago."""
+        """Cache a value of `byte_count` bytes, in the place of the values read longest ago."""
         with self._lock:
             if key in self._kept:
                 self._bytes -= self._kept.pop(key)[1]

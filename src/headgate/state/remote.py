@@ -111,7 +111,7 @@ class RemoteFiles(ABC):
         """Return the names in a directory and their sizes."""
 
     def traffic(self) -> Traffic | None:
-        """Return what was asked for so far."""
+        """Return the requests so far."""
         with self._lock:
             return Traffic(self.requests.total(), self._written_bytes)
 

@@ -104,7 +104,7 @@ def spill_root() -> Path:
 
 
 def spill_path() -> Path:
-    """Return where `spill_root` is, whether it is there or not."""
+    """Return the path of `spill_root`, whether the directory is there or not."""
     chosen = os.environ.get(_SPILL)
     return Path(chosen or Path(tempfile.gettempdir()) / f"headgate-spill-{os.geteuid()}")
 
@@ -165,7 +165,7 @@ class RunDirectory:
         return regular_bytes(path).decode()
 
     def end(self) -> None:
-        """Say that the run is over, and leave nothing of it on this host; called by its driver.
+        """Mark the run as over, and remove its files on this host; called by its driver.
 
         Its workers hold the lock for as long as they live, so they are not waited for: nobody needs
         their work any more, and a task that was given up goes on in files that have no name. Whatever
@@ -184,7 +184,7 @@ class RunDirectory:
         return (self.path / _ENDED).exists() or not self.path.exists()
 
     def close(self, *, remove: bool = True) -> None:
-        """Give the run up, and remove its directory unless somebody else uses it."""
+        """Release the run, and remove its directory unless another process uses it."""
         if self.spill is not None:
             self.spill.close(remove=remove)
         os.close(self.descriptor)
@@ -225,7 +225,7 @@ def join_run(root: Path, run_id: str, spill: Path | None = None) -> RunDirectory
 
 
 def sweep(root: Path) -> list[str]:
-    """Remove run directories whose lock nobody holds; return their names.
+    """Remove run directories with a free lock; return their names.
 
     Called at the start of a driver and of an executor, since the next start of a killed job may never
     come to this host; at the end of a driver, which may have begun before those that were killed were
@@ -260,7 +260,7 @@ def _remove_unused(path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a run directory, its lock last: what is left of it, if this is killed, can be swept."""
+    """Remove a run directory, its lock last, so that an interrupted removal can be swept later."""
     with contextlib.suppress(OSError):
         for entry in sorted(os.listdir(path)):
             if entry == _LOCK:

@@ -75,7 +75,7 @@ class JournalShipper:
             self.ship()
 
     def ship(self) -> None:
-        """Take what was written since the last time, whole lines of it.
+        """Copy the lines written since the last time to the store, whole lines only.
 
         Raises
         ------
@@ -114,7 +114,7 @@ class JournalShipper:
 
 
 def resumed(files: Files, path: Path) -> JournalShipper:
-    """Bring what there is of a journal from a store to `path`, and take there what is added to it.
+    """Copy a journal from a store to `path`, and ship the lines that are added to it.
 
     A long one is left where it is: only a rollback to an assignment of long ago looks into it.
     """
@@ -146,7 +146,7 @@ class JournalCopy:
         self._number = min(known, default=0)
 
     def refresh(self) -> bool:
-        """Read what has come since; return whether there was something."""
+        """Read the new part of the journal; return whether there was any."""
         found = False
         while True:
             new = self._rest()

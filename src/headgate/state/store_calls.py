@@ -33,7 +33,7 @@ class _Asked:
 
 @cache
 def _asked() -> _Asked:
-    """Return what the environment of this process asks for; it does not change."""
+    """Return the delay and trace that the environment of this process sets; they do not change."""
     delay = os.environ.get(DELAY)
     return _Asked(parse_duration_s(delay) if delay else 0.0, os.environ.get(TRACE))
 
@@ -52,7 +52,7 @@ def called(act: str, directory: Path, name: str = "", length: int = 0) -> None:
 
 
 def refuse_after_fork() -> None:
-    """Refuse what would wait for ever: the threads of a store's library are the parent's.
+    """Refuse a call that would wait for ever: the threads of a store's library are the parent's.
 
     Raises
     ------

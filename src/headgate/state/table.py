@@ -39,7 +39,7 @@ class Memory(Protocol):
         """Make the buffer that `enlarge` returned the present one."""
 
     def undo(self, byte_count: int, *, create: bool) -> U8 | None:
-        """Return the undo buffer, at least `byte_count` bytes, what it held kept.
+        """Return the undo buffer, at least `byte_count` bytes, with its content kept.
 
         None if it cannot be had (no room, or not `create` and not there): then there is no undo.
         """
@@ -115,7 +115,7 @@ class BufferTable:
 
     @property
     def previous(self) -> str:
-        """The token before `token`; what `roll_back` leads to."""
+        """Return the token before `token`, to which `roll_back` leads."""
         return self.header.token(AT_PREVIOUS)
 
     def trusted(self) -> bool:
@@ -259,7 +259,7 @@ class BufferTable:
         return self._offsets[: count + 1], self._heap[: int(self._counts[STRING_BYTES])]
 
     def section(self, token: str, *, full: bool = False) -> Section:
-        """Return what this step changed (or everything), to be applied under `token`.
+        """Return the changes of this step (or everything), to be applied under `token`.
 
         The arrays are copies: they outlive the table.
         """

@@ -133,11 +133,11 @@ class Tiers:
         self.figures = Tiering()
 
     def paths(self, group: int) -> tuple[str, str]:
-        """Return where a group's table may be; in memory first."""
+        """Return the paths at which a group's table may be; in memory first."""
         return f"{self.memory}/g{group}", f"{self.spill}/g{group}"
 
     def places(self, group: int, byte_count: int) -> tuple[str, ...]:
-        """Return where to make a table of so many bytes, the best place first.
+        """Return the paths for a table of `byte_count` bytes, the best place first.
 
         In memory where the bound has room for it; on disk where it has not, or memory has not.
         """
@@ -158,7 +158,7 @@ class Tiers:
             self.figures = _plus(self.figures, cold=1)
 
     def plan(self, own: Collection[int], step: int) -> tuple[list[int], list[int]]:
-        """Return which of a slot's groups to move out of memory, and then which into it, best first.
+        """Return the groups of a slot to move out of memory, and those to move into it, best first.
 
         Whatever slots of this operator, or of others of the query, have on this host counts; each slot
         moves its own.
@@ -188,18 +188,18 @@ class Tiers:
         return out, back
 
     def moved(self, *, back: int, away: int, began: float) -> None:
-        """Take note of what was moved since a time of `time.perf_counter`."""
+        """Note the moves since a time of `time.perf_counter`."""
         ms = (time.perf_counter() - began) * 1e3
         self.figures = _plus(self.figures, back=back, away=away, ms=ms)
 
     def told(self) -> Tiering:
-        """Return what became of the groups since the last call."""
+        """Return the tiers and moves of groups since the last call."""
         found, self.figures = self.figures, Tiering()
         sizes = [sum(_sizes(directory).values()) for directory in (self.memory, self.spill)]
         return _plus(found, memory_bytes=sizes[0], cold_bytes=sizes[1])
 
     def _in_memory(self) -> int:
-        """Return what tables of all the query's operators have of this host's memory, in bytes."""
+        """Return the bytes of this host's memory that tables of all the query's operators take."""
         return sum(sum(_sizes(one).values()) for one in _operators(self.memory.parent))
 
     def _seen(self, step: int) -> tuple[list[int], F64, Flags, F64]:
@@ -246,7 +246,7 @@ def _operators(run: Path) -> list[Path]:
 
 
 def _sizes(directory: Path, tables: set[int] | None = None) -> dict[int, int]:
-    """Return the bytes of each group's files in a directory: its table, and what undoes its last step.
+    """Return the bytes of each group's files in a directory: its table, and its undo file.
 
     `tables` gets the groups whose table is there, and not only what a killed process has left.
     """

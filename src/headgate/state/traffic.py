@@ -21,6 +21,6 @@ class Traffic:
     written_bytes: int = 0
 
     def since(self, before: Traffic) -> Traffic:
-        """Return what has come since `before`."""
+        """Return the requests since `before`."""
         requests = self.requests - before.requests
         return Traffic(requests, self.written_bytes - before.written_bytes)

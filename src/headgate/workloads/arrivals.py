@@ -1,4 +1,4 @@
-"""When records of which key group arrive: from a rate, or from a trace of counts."""
+"""Streams the arrivals of records with their key groups: from a rate, or from a trace of counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHUNK = 8192
 
 
 class ArrivalStream(ABC):
-    """A stream of records, each with a time and a key group."""
+    """Streams records, each with a time and a key group."""
 
     @property
     @abstractmethod
@@ -32,7 +32,7 @@ class ArrivalStream(ABC):
 
     @property
     def costs(self) -> F64 | None:
-        """What each record costs, in the order of the stream, as multiples; None: all the same."""
+        """Return the cost of each record as a multiple, in stream order; None: all the same."""
         return None
 
     @abstractmethod
@@ -47,7 +47,7 @@ class ArrivalStream(ABC):
 
 
 class ArrivalFeed:
-    """A stream, read up to one time after another.
+    """Reads a stream up to one time after another.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class ArrivalFeed:
         self._ended = False
 
     def until(self, time_s: float) -> Chunk:
-        """Return what arrives after the last call's time and not after `time_s`."""
+        """Return the records that arrive after the last call's time and not after `time_s`."""
         while not self._ended and (not len(self._times_s) or self._times_s[-1] <= time_s):
             self._extend()
         start = self._start
@@ -88,7 +88,7 @@ class ArrivalFeed:
 
 
 class RateArrivals(ArrivalStream):
-    """Records at a given rate, spread over key groups by chance.
+    """Streams records at a given rate, spread over key groups by chance.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class RateArrivals(ArrivalStream):
 
 
 class RecordedArrivals(ArrivalStream):
-    """Records that are known one by one, each with a cost of its own.
+    """Streams records that are known one by one, each with a cost of its own.
 
     Parameters
     ----------
@@ -189,12 +189,12 @@ class RecordedArrivals(ArrivalStream):
         return cls(at[order], rows.groups[row], costs[order] / mean, key_groups)
 
     def chunks(self, generator: np.random.Generator) -> Iterator[Chunk]:
-        """Yield all of it; nothing is left to chance."""
+        """Yield all records; without chance."""
         yield self._arrival_s, self._groups
 
 
 class TraceArrivals(ArrivalStream):
-    """The records of a trace, at random times within its slices.
+    """Streams the records of a trace, at random times within its slices.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Random numbers that are hashes of (seed, record number, field) instead of a stream.
+"""Draws random numbers as hashes of (seed, record number, field) instead of a stream.
 
 So any range of records can be made anywhere, again after a crash, and is the same.
 """
@@ -28,7 +28,7 @@ def _mix(bits: int) -> int:
 
 @dataclass(frozen=True)
 class Draw:
-    """Random bits of some records: element i depends on (seed, record i, field) only.
+    """Draws random bits for some records: element i depends on (seed, record i, field) only.
 
     Parameters
     ----------

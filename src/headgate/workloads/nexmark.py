@@ -1,4 +1,4 @@
-"""The NEXMark generator: auctions, and people who open them and bid.
+"""Generates the NEXMark stream: auctions, and people who open them and bid.
 
 Every row is a pure function of (configuration, event number): random numbers are hashes of (seed,
 event number, field) instead of a stream, so that any slice of the events can be made anywhere,
@@ -43,7 +43,7 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True)
 class NexmarkConfig:
-    """What the generator emits, and when."""
+    """Holds the parameters of the generator: the mix, the content and the rate of events."""
 
     seed: int = 0
     """Chooses all random numbers; any integer of 64 bits."""
@@ -146,7 +146,7 @@ def _often(bits: U64, ratio: int) -> npt.NDArray[np.bool_]:
 
 
 class _Slice:
-    """The events [start, stop): what several columns share, made when first asked for.
+    """Holds the events [start, stop): the columns that others share, made when first asked for.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Order books, order by order: the plain definition that `kernels.match` is compared with.
+"""Keeps order books, order by order: the plain definition that `kernels.match` is compared with.
 
 Continuous auction by price, then time. An order first takes what it can from the other side, best
 price first and within a price the oldest first, at the resting order's price; what is left rests. An
@@ -28,7 +28,7 @@ CASH, SHARES = 100_000_000, 40_000
 
 @dataclass
 class RestingOrder:
-    """An order that rests."""
+    """Holds an order that rests in a book."""
 
     order: int
     buy: bool
@@ -39,7 +39,7 @@ class RestingOrder:
 
 @dataclass
 class Balance:
-    """What an account may still dispose of."""
+    """Holds the cash and the shares that an account may still use."""
 
     cash: int
     shares: int
@@ -51,7 +51,7 @@ Trade = tuple[int, int, int, int]
 
 @dataclass
 class OrderBook:
-    """The book of one stock.
+    """Matches the orders of one stock.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class OrderBook:
 
 
 def trades_of(rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, int, int, int, int]]:
-    """Return what the reference makes of a whole stream: (stock, buy, sell, price, volume)."""
+    """Return the reference's trades of a whole stream: (stock, buy, sell, price, volume)."""
     books: dict[int, OrderBook] = {}
     return [
         (row["stock"], *trade)

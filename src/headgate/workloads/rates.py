@@ -1,4 +1,4 @@
-"""How many records a source emits over time: a rate and its exact cumulative count.
+"""Computes the number of records that a source emits over time: a rate and its exact cumulative count.
 
 Every rate function is one piecewise linear curve, "records due by t": the stepped ones exactly, the
 sine within a fraction of a record. Event number i (from 0) is due at the earliest time at which the
@@ -45,7 +45,7 @@ StreamSwitch."""
 
 @dataclass(frozen=True)
 class _Curve:
-    """Records due by t, piecewise linear from (0, 0).
+    """Holds the records due by a time t, piecewise linear from (0, 0).
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class _Curve:
 
 
 class RateFunction(ABC):
-    """Records per second over time since the start of a stream."""
+    """Computes records per second over time since the start of a stream."""
 
     @abstractmethod
     def rate_at(self, t_s: npt.ArrayLike) -> F64:
@@ -155,7 +155,7 @@ def _curve(rate: RateFunction) -> _Curve:
 
 @dataclass(frozen=True)
 class ConstantRate(RateFunction):
-    """The same rate for ever."""
+    """Keeps the same rate for ever."""
 
     per_s: float
     """Records/s; > 0."""
@@ -177,7 +177,7 @@ class ConstantRate(RateFunction):
 
 @dataclass(frozen=True)
 class SquareRate(RateFunction):
-    """One rate for the first half of each period and another for the second (NEXMark's SQUARE)."""
+    """Alternates two rates, one for each half of a period (NEXMark's SQUARE)."""
 
     first_per_s: float
     """Records/s in the first half; >= 0."""
@@ -208,7 +208,7 @@ class SquareRate(RateFunction):
 
 @dataclass(frozen=True)
 class SineRate(RateFunction):
-    """``base + amplitude * (sin(2 pi t / period) + 1)``: between base and base + 2 amplitude.
+    """Follows ``base + amplitude * (sin(2 pi t / period) + 1)``: between base and base + 2 amplitude.
 
     References
     ----------
@@ -249,7 +249,7 @@ class SineRate(RateFunction):
 
 @dataclass(frozen=True)
 class StepRate(RateFunction):
-    """Rates that change at given times; the last one lasts for ever."""
+    """Changes the rate at given times; the last rate lasts for ever."""
 
     steps: tuple[tuple[float, float], ...]
     """Pairs (from second, records/s); the first from 0, ascending; the last rate above 0, because
@@ -281,7 +281,7 @@ class StepRate(RateFunction):
 
 @dataclass(frozen=True)
 class SpikeRate(RateFunction):
-    """A base rate, multiplied between two times."""
+    """Multiplies a base rate between two times."""
 
     base_per_s: float
     """Records/s outside the spike; > 0."""
@@ -323,7 +323,7 @@ class SpikeRate(RateFunction):
 
 @dataclass(frozen=True)
 class ExchangeRate(RateFunction):
-    """Orders at a stock exchange: two sessions of 7,200 s, each with a rush when it opens.
+    """Follows a stock exchange: two sessions of 7,200 s, each with a rush when it opens.
 
     ``979 * u(t') + 75,000 * exp(-t' / 5 s)`` per second, t' since the opening, where u falls from 1.6
     to 0.7 in mid-session and rises again to 1.6 at the close, 1 on average: 14.85 million orders in
@@ -378,7 +378,7 @@ _SMALLEST = 1e-6
 
 
 def _check(name: str, value: float, *, above_zero: bool = False, most: float = RATE_MAX) -> None:
-    """Refuse what no source can emit: the search for a time would not end among such numbers."""
+    """Refuse a rate that no source can emit: the search for a time would not end."""
     if not 0.0 <= value <= most or (above_zero and value < _SMALLEST):
         bound = "above zero" if above_zero else "zero or above"
         msg = (

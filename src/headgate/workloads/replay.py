@@ -1,4 +1,4 @@
-"""Timed logs: a CSV file with a time column, played again at a chosen speed.
+"""Plays a timed log again at a chosen speed: a CSV file with a time column.
 
 The rows keep the order of the file. Where a row is earlier than the one before it, that is disorder
 of event time, and it survives: the row arrives when its predecessor does, with its own, older time.
@@ -31,7 +31,7 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """Which log, and how it is played."""
+    """Names a log, and the way in which it is played."""
 
     path: str
     """A CSV file with a header, plain or gzip (`.gz`); readable on every host that reads it."""
@@ -61,7 +61,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class ReplayLog:
-    """A log in memory, with the time at which each row is due. Made by `load`.
+    """Holds a log in memory, with the time at which each row is due. Made by `load`.
 
     Attributes
     ----------

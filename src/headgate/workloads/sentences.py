@@ -1,4 +1,4 @@
-"""Sentences of words for counting: every row a pure function of (configuration, number).
+"""Generates sentences of words for counting: every row a pure function of (configuration, number).
 
 References
 ----------
@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class SentenceConfig:
-    """What the generator emits, and when."""
+    """Holds the parameters of the generator: words, lengths and the rate of sentences."""
 
     seed: int = 0
     """Chooses all random numbers; any integer of 64 bits."""

@@ -1,4 +1,4 @@
-"""A stream of orders at a stock exchange: limit orders of many stocks, and cancellations.
+"""Generates orders at a stock exchange: limit orders of many stocks, and cancellations.
 
 Every row is a pure function of (configuration, order number), as in `headgate.workloads.nexmark`.
 
@@ -71,7 +71,7 @@ _RATE = ExchangeRate()
 
 @dataclass(frozen=True)
 class ExchangeConfig:
-    """What the generator emits, and when."""
+    """Holds the parameters of the generator: stocks, accounts and the rate of orders."""
 
     seed: int = 0
     """Chooses all random numbers; any integer of 64 bits."""

@@ -1,4 +1,4 @@
-"""Traces: how many records of each key group arrived in each slice of time.
+"""Reads traces: the number of records of each key group in each slice of time.
 
 A trace is made from a file that the caller names (a log with keys, or totals over time), or from a
 model of one (`stock_exchange_rates`).
@@ -67,7 +67,7 @@ year 5138, and each smaller unit had reached its own by 1973."""
 
 @dataclass(frozen=True)
 class Trace:
-    """Counts per slice of time and key group.
+    """Holds counts per slice of time and key group.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ def group_shares(key_shares: npt.ArrayLike, key_groups: int) -> F64:
 
 @dataclass(frozen=True)
 class KeyedRows:
-    """The rows of a log.
+    """Holds the rows of a log.
 
     Attributes
     ----------
@@ -422,7 +422,7 @@ def _types(
 
 
 def _number_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return how a column of numbers or times is read whose first rows look like `kind`."""
+    """Return the type to read a column of numbers or times as, if its first rows look like `kind`."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
         return pa.float64()
     if pa.types.is_timestamp(kind):

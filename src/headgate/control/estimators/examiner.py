@@ -38,7 +38,7 @@ _WAITING_TICKS = 100
 
 @dataclass
 class _Tick:
-    """One tick that is not used yet; NaN where a counter is missing."""
+    """Holds the counters of one tick that is not used yet; NaN where a counter is missing."""
 
     tick: int
     assignment: Assignment
@@ -184,7 +184,7 @@ class Examiner:
         slots_min: int = 1,
         slots_max: int = 1,
     ) -> OperatorView:
-        """Return what a policy sees at the end of the newest tick.
+        """Return the view of the operator at the end of the newest tick.
 
         Parameters
         ----------
@@ -258,7 +258,7 @@ class Examiner:
     # Samples, in the order in which they come.
 
     def _take(self, new: _Tick, worst: int, sample: Sample) -> None:
-        """Put a tick in its place; use it and those that waited for it as far as possible."""
+        """Put a tick in its place; use it and the ticks that waited for it as far as possible."""
         if self._assignment is None:
             self._start(new, worst)
             return
@@ -333,7 +333,7 @@ class Examiner:
         )
 
     def _bridge(self) -> None:
-        """Interpolate what lies between valid counters, and use the ticks that are complete."""
+        """Interpolate between valid counters, and use the ticks that are complete."""
         at = np.array([self._used_tick, *(tick.tick for tick in self._waiting)], dtype=np.float64)
         for last, name in ((self._arrived, "arrived"), (self._completed, "completed")):
             values = np.vstack([last, *(getattr(tick, name) for tick in self._waiting)])
@@ -398,7 +398,7 @@ class Examiner:
         self._why = "" if full >= self._window else f"{full} of {self._window} ticks have passed"
 
     def _share_out(self, row: int) -> None:
-        """Let every slot with a share of a split key group count an equal part of what was completed.
+        """Count an equal part of a split group's completions for every slot with a share of the group.
 
         Its owner completes all of it, once it has merged what the others have done.
         """
@@ -457,7 +457,7 @@ class Examiner:
         self._why = self._why or f"0 of {self._window} ticks have passed"
 
     def _widen(self, columns: int) -> None:
-        """Make room for at least so many slots."""
+        """Make room for at least `columns` slots."""
         more = columns - len(self._service_rate)
         if more <= 0:
             return

@@ -31,7 +31,7 @@ class Forecaster(Protocol):
 
 
 class Naive:
-    """The next value is the last one: the floor that every other forecast must beat.
+    """Forecasts the last value: the floor that every other forecast must beat.
 
     References
     ----------
@@ -59,7 +59,7 @@ class Naive:
 
 
 class Regression:
-    """A straight line through the last values, by least squares.
+    """Forecasts by a straight line through the last values, by least squares.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class Regression:
 
 
 class LastChange:
-    """The last value, and its last change once more: for loads that rise and fall for several intervals.
+    """Forecasts the last value plus its last change: for loads that rise and fall for several intervals.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class LastChange:
 
 
 class Smoothed:
-    """An exponentially smoothed level: for a stream whose noise outweighs its changes.
+    """Forecasts an exponentially smoothed level: for a stream whose noise outweighs its changes.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class Smoothed:
 
 
 class HoltWinters:
-    """Level, damped trend and an additive season, smoothed exponentially.
+    """Forecasts by level, damped trend and an additive season, smoothed exponentially.
 
     ::
 
@@ -265,7 +265,7 @@ class HoltWinters:
 
 
 class Blend:
-    """Several forecasts, each weighted by how well it did lately.
+    """Combines several forecasts, each weighted by its recent error.
 
     A weight is one over a high power of the forecast's mean absolute error, in which older errors
     are forgotten exponentially: nearly all of the blend is the forecast that did best lately. Noise

@@ -134,7 +134,7 @@ def _sums(start: float, step: float, count: int) -> F64:
 
 
 def _offers(events: int, load: F64, step: float) -> tuple[F64, I64]:
-    """Return loads below 1 at which replicas would take an event, and whose they are.
+    """Return loads below 1 at which replicas would take an event, and the replica of each.
 
     They contain the `events` lowest ones. How far each replica must go is found by filling the
     replicas like vessels; one offer more than that absorbs the rounding of sums.

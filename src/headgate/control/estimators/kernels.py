@@ -1,4 +1,4 @@
-"""The examiner's loops over key groups and slots, as plain functions on arrays.
+"""Runs the examiner's loops over key groups and slots, as plain functions on arrays.
 
 A key group's waiting records are a queue of (tick, number of the last record that arrived in it),
 one entry per tick with arrivals: row g of `queue_tick` and `queue_upto` is a ring that starts at
@@ -31,7 +31,7 @@ _SLACK = 1e-6
 
 @jit
 def check(arrived: F64, completed: F64, known_arrived: F64, known_completed: F64) -> int:
-    """Return the worst of all groups, and turn what cannot be used into NaN.
+    """Return the worst state of all groups, and turn unusable counters into NaN.
 
     An entry is missing if it is not a number from 0 to `COUNTER_MAX`, or if more was completed than
     arrived; it has fallen if it is below the last known one, as after a counter's reset.

@@ -39,7 +39,7 @@ def benchmark_event_s(events: Sequence[float], useful_s: Sequence[float]) -> flo
 
 
 class ServiceTimeEstimate:
-    """A mean time per event that follows what is measured.
+    """Estimates a mean time per event that follows the measurements.
 
     Parameters
     ----------

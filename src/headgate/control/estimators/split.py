@@ -13,11 +13,11 @@ from headgate.core.errors import ConfigError
 
 
 class BoundSplit:
-    """Bounds per operator that add up to the end-to-end bound on each path, met about equally often.
+    """Divides an end-to-end bound among operators: bounds that add up on each path, met equally often.
 
     A record goes one path from a source to a result, so the bound is divided among the operators of
-    each path by itself. An operator that lies on several is held to the least of its shares: then no
-    path adds up to more than the bound.
+    each path by itself. An operator on several paths is held to the least of its shares: then no path
+    adds up to more than the bound.
 
     Ask for `bound_s` when the views of a cycle are made, and give the views to `observe`. Success
     of an operator is the share of its slots' latencies l_i that are within its bound; at the end of
@@ -30,7 +30,7 @@ class BoundSplit:
     end_to_end_s : float
         L, in seconds.
     interval_s : float
-        How long success is observed before the bounds move.
+        Time for which success is observed before the bounds move.
     gain : float
         Share of L that moves for a difference in success of 1. Chosen, not tuned: operators that
         differ by ten points move 5 % of L per interval.
@@ -123,7 +123,7 @@ class BoundSplit:
 
 
 class _Path:
-    """The shares of one path, in the order of its operators.
+    """Holds the shares of one path, in the order of its operators.
 
     Attributes
     ----------

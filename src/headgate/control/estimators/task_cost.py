@@ -89,7 +89,7 @@ class TaskCost:
         return self._record_ms
 
     def widen(self, slots: int) -> None:
-        """Make room for at least so many slots; new ones cost what the others do."""
+        """Make room for at least `slots` slots; new slots cost as much as the others."""
         more = slots - self._ratio.shape[1]
         if more > 0:
             self._ratio = np.hstack([self._ratio, np.zeros((_RATIO, more))])

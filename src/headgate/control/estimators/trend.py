@@ -13,7 +13,7 @@ _SAMPLES_MIN = 3
 
 
 class Trend:
-    """The trend of a rate over the last time; cycles of a control loop may come unevenly.
+    """Fits the recent trend of a rate; cycles of a control loop may come unevenly.
 
     Parameters
     ----------

@@ -24,11 +24,11 @@ _SURE = 3.0
 
 
 class RecordCost:
-    """The useful seconds of a record, and of records like those that were measured.
+    """Estimates the useful seconds of a record, and draws costs like the measured ones.
 
-    The mean is that of all useful time over all records: a mean of rates, as the smoothed service rate
-    is, takes cheap records for many. It forgets slowly, since few dear records make much of it, unless
-    the newest measurements differ by more than chance explains.
+    The mean is all useful time over all records. A mean of rates, as the smoothed service rate is,
+    would count cheap records too often. The mean forgets slowly, since few costly records make much of
+    it, unless the newest measurements differ by more than chance explains.
 
     References
     ----------
@@ -46,7 +46,7 @@ class RecordCost:
         self._records = self._useful_s = 0.0
 
     def add(self, elapsed_s: float, view: OperatorView) -> None:
-        """Take in what a view has measured since the last one."""
+        """Add the costs that a view has measured since the last view."""
         rate = mean_service_rate(view)
         if view.costs is None:
             self.mean_s = 1.0 / rate if rate > _LEAST_RATE else self.mean_s
@@ -87,7 +87,7 @@ class RecordCost:
         return float((records * off_s * off_s).mean()) / self.mean_s**2
 
     def drawn(self, counts: F64) -> F64:
-        """Return the mean cost of each of so many records: drawn in turn from those measured."""
+        """Return the mean cost of `counts` records each: drawn in turn from the measured costs."""
         if not self._held:
             return np.full(len(counts), self.mean_s)
         places = (self._drawn + np.arange(len(counts))) % self._held

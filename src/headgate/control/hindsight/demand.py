@@ -18,7 +18,7 @@ _LEAST, _GROWTH, _BUCKETS = 0.01, 1.04, 300
 
 
 class Mean:
-    """The mean of a rate over the last `window_s` seconds.
+    """Computes the mean of a rate over the last `window_s` seconds.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Mean:
         self._work_s = self._span_s = self._records = 0.0
 
     def add(self, elapsed_s: float, work_s: float, records: float) -> None:
-        """Take in what came within `elapsed_s` seconds."""
+        """Add the arrivals of the last `elapsed_s` seconds."""
         self._seen.append((elapsed_s, work_s, records))
         self._span_s += elapsed_s
         self._work_s += work_s
@@ -58,7 +58,7 @@ class Mean:
 
 
 class Most:
-    """The most of a value within the last `hold_s` seconds."""
+    """Computes the maximum of a value over the last `hold_s` seconds."""
 
     def __init__(self, hold_s: float) -> None:
         self._hold_s = hold_s
@@ -76,7 +76,7 @@ class Most:
 
 
 class Quantiles:
-    """Quantiles of a value over time, the older the less it counts.
+    """Computes quantiles of a value over time; older values count less.
 
     Parameters
     ----------

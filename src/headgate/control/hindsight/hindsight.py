@@ -240,7 +240,7 @@ class Hindsight:
         self._time_s = self._time_s * kept + elapsed_s
 
     def _compare(self, elapsed_s: float, view: OperatorView, late: float, weight: float) -> None:
-        """Keep how late records really are, beside what the rule that is followed expects."""
+        """Compare the real share of late records with the share that the followed rule expects."""
         if self.watched_s < 2.0 * self._learning_s:
             return
         kept = math.exp(-elapsed_s / _LONG_S)
@@ -256,7 +256,7 @@ class Hindsight:
         self._really_now = self._really_now * math.exp(-elapsed_s / _NOW_S) + new
 
     def _correct(self, elapsed_s: float) -> None:
-        """Make virtual slots slower while records are late that were not to be, else faster again."""
+        """Make virtual slots slower while records are late against expectation, else faster again."""
         late, judged, expected, weight = self._really_now
         if judged <= 0.0 or weight <= 0.0:
             return
@@ -273,7 +273,7 @@ class Hindsight:
         return records
 
     def _weights(self, elapsed_s: float, active: I64) -> F64:
-        """Return what the active key groups count: all groups the same over time."""
+        """Return the weights of the active key groups: over time all groups weigh the same."""
         kept = math.exp(-elapsed_s / _LONG_S)
         self._active_s *= kept
         self._remembered_s = self._remembered_s * kept + elapsed_s
@@ -282,7 +282,7 @@ class Hindsight:
         return found
 
     def _learn_load(self, elapsed_s: float, records: F64) -> None:
-        """Learn what each key group brings: slowly, but for a leap that chance does not explain."""
+        """Learn the rate of each key group: slowly, except for a leap that chance does not explain."""
         self._slow, self._slow_s = _decayed(self._slow, self._slow_s, _GROUP_S, elapsed_s, records)
         self._fast, self._fast_s = _decayed(self._fast, self._fast_s, _LEAP_S, elapsed_s, records)
         surely = self._fast - _SURE * np.sqrt(self._fast / max(self._fast_s, 1e-9))

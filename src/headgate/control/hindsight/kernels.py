@@ -1,4 +1,4 @@
-"""The loops of virtual slots, as plain functions on arrays.
+"""Runs the loops of virtual slots, as plain functions on arrays.
 
 A rule r has ``slots[r]`` virtual slots, and ``waiting[r, i]`` seconds of work wait at the i-th. Which of
 them a key group goes to depends on the number of slots alone: row n of `packing`. So one cycle's

@@ -100,7 +100,7 @@ class Rule:
 
 
 class Rules:
-    """All rules over one operator's load.
+    """Evaluates all rules over one operator's load.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class Rules:
         self._rungs: F64 = np.log(rungs[self._stepped])
 
     def expect(self, record_s: float, variability: float, within_s: float) -> None:
-        """Take note of what a slot must have to spare so that records seldom wait too long.
+        """Compute the idle share that a slot must keep so that records seldom wait too long.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class Rules:
     def wanted(
         self, time_s: float, elapsed_s: float, work_s: float, records: float
     ) -> tuple[F64, F64]:
-        """Take in what came within the last `elapsed_s`, and return what each rule wants.
+        """Add the arrivals of the last `elapsed_s`, and return the slots that each rule wants.
 
         Returns
         -------

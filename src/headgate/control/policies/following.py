@@ -113,7 +113,7 @@ class FollowsRules:
         self._took_s += _TOOK_GAIN * (took_s - self._took_s)
 
     def decide(self, time_s: float, view: OperatorView) -> RuleChange | None:
-        """Return what the operator should have now, None for what it has."""
+        """Return the change that the operator should make now; None for no change."""
         elapsed_s = view.window_s if self._last_s is None else time_s - self._last_s
         if elapsed_s <= 0.0:
             return None
@@ -153,14 +153,14 @@ class FollowsRules:
             self._chosen = best
 
     def _slots(self, view: OperatorView) -> int:
-        """Return how many slots the rule has, and what waits needs, within what is allowed."""
+        """Return the rule's slots and those that the backlog needs, within the operator's limits."""
         slots = int(self._hindsight.slots[self._chosen])
         slots += self._room(view, slots)
         most = min(max(view.slots_max, view.slots_min), view.assignment.key_groups)
         return max(1, min(max(slots, view.slots_min), most))
 
     def _room(self, view: OperatorView, slots: int) -> int:
-        """Return the slots that what waits needs beyond what the rule expects to wait."""
+        """Return the slots that the backlog needs beyond the backlog that the rule expects."""
         hindsight = self._hindsight
         waiting_s = float(view.backlog.sum()) * hindsight.cost.mean_s
         within_s = _within_s(view)
@@ -206,7 +206,7 @@ class FollowsRules:
         return RuleChange(change, f"hindsight, {rule}", reason, numbers)
 
     def _balance(self, time_s: float, view: OperatorView) -> RuleChange | None:
-        """Return the change that relieves the busiest slot, with as many as there are."""
+        """Return the change that relieves the busiest slot, with as many slots as there are."""
         if view.slots == 1 or time_s - self._moved_s < REST * view.bound_s:
             return None
         cost_s = self._hindsight.cost.mean_s

@@ -54,7 +54,7 @@ def capacity(operator: FleetOperator) -> float:
 
 @dataclass(frozen=True)
 class HengeParameters:
-    """Parameters of `Henge`; ranges are checked when they are made."""
+    """Holds the parameters of `Henge`; ranges are checked when they are made."""
 
     goal: Goal = Goal.TOTAL
     """What is maximised."""
@@ -191,7 +191,7 @@ class _Record:
 
 
 class Henge:
-    """Share a budget of slots among jobs so that their total utility is as high as it can be.
+    """Shares a budget of slots among jobs so that their total utility is as high as possible.
 
     Once per round, never while an earlier action is unjudged: of the jobs that miss their SLO the
     one of highest priority (then of lowest utility) gets slots for its congested operators. Once
@@ -306,7 +306,7 @@ class Henge:
     # What is remembered from round to round.
 
     def _forget(self) -> None:
-        """Forget all past actions: they no longer apply to what the cluster does now."""
+        """Forget all past actions: they no longer apply to the present cluster."""
         self._history: list[_Record] = []
         self._blacklist: dict[str, float] = {}
         self._accepted: set[str] = set()
@@ -318,7 +318,7 @@ class Henge:
         self._stable_rounds = 0
 
     def _note(self, view: FleetView, budget: int) -> None:
-        """Take note of what changed since the last round."""
+        """Compare the view with the last round, and reset or update the state accordingly."""
         known = {name: (job.utility, frozenset(job.operators)) for name, job in view.jobs.items()}
         if (known, budget) != (self._known, self._budget):
             self._forget()
@@ -369,17 +369,17 @@ class Henge:
         }
 
     def _objective(self, view: FleetView) -> float:
-        """Return what is maximised."""
+        """Return the objective of the whole view."""
         return self._worth(view.jobs.values())
 
     def _worth(self, jobs: Iterable[FleetJob]) -> float:
-        """Return what is maximised, of some jobs."""
+        """Return the objective of some jobs."""
         if self._p.goal is Goal.TOTAL:
             return sum(job.attained for job in jobs)
         return min((job.attained / job.utility.maximum for job in jobs), default=0.0)
 
     def _missing(self, view: FleetView) -> list[str]:
-        """Return the jobs that have missed their SLO for long enough, those to help first."""
+        """Return the jobs that have missed their SLO for long enough, in the order of help."""
         late = [n for n in view.jobs if self._missed_rounds[n] >= self._p.patience_rounds]
 
         def rank(name: str) -> tuple[float, float, str]:
@@ -424,7 +424,7 @@ class Henge:
         return wanted
 
     def _reconfigure(self, view: FleetView, name: str, wanted: dict[str, int]) -> FleetDecision:
-        """Give the job `name` what it wants, as far as there is room."""
+        """Give the job `name` the slots in `wanted`, as far as there is room."""
         if not self._history:
             self._record(view)
         job = view.jobs[name]
@@ -489,7 +489,7 @@ class Henge:
         return self._act(view)
 
     def _steady(self, view: FleetView, pending: _Pending) -> tuple[float, float]:
-        """Return what the jobs with a steady input were worth before an action, and are now."""
+        """Return the objective of the jobs with a steady input, before an action and now."""
         before = pending.jobs_before
         names = [
             name
@@ -513,7 +513,7 @@ class Henge:
         return not moved or waited_s >= self._p.settle_max_s
 
     def _relieve(self, view: FleetView, rule: str, why: str, *, congested: bool) -> FleetDecision:
-        """Reduce what can be reduced, otherwise go back to the best configuration on record."""
+        """Reduce jobs where possible, otherwise go back to the best configuration on record."""
         changes = self._reducible(view) if congested and self._may_reduce(view) else {}
         if not changes:
             return self._revert(view, rule, why)
@@ -532,7 +532,7 @@ class Henge:
         )
 
     def _reducible(self, view: FleetView) -> dict[str, dict[str, int]]:
-        """Return what un-congested operators of jobs that meet their SLO would keep."""
+        """Return the slots that un-congested operators of jobs that meet their SLO would keep."""
         limit = self._p.congestion_threshold
         kept = {}
         for name, job in view.jobs.items():

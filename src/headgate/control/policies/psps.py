@@ -90,7 +90,7 @@ def predict(
     *,
     predecessor_queues: bool = False,
 ) -> dict[str, Prediction]:
-    """Return what each operator has to do in the next interval, predecessors first.
+    """Return the predicted events of each operator in the next interval, predecessors first.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def replicas_needed(events: float, event_s: float, duration_s: float) -> int:
 
 
 def plan(interval: Interval, predictions: Mapping[str, Prediction]) -> dict[str, int]:
-    """Return the active replicas of the operators that change, within what each may have.
+    """Return the active replicas of the operators that change, within each operator's limits.
 
     References
     ----------
@@ -152,7 +152,7 @@ def plan(interval: Interval, predictions: Mapping[str, Prediction]) -> dict[str,
 
 
 class Psps:
-    """Have as many replicas active as the events of the next interval will need.
+    """Keeps as many replicas active as the events of the next interval will need.
 
     Monitor: the interval as the engine measured it. Analyse: `edge_shares` and `predict`, from the
     first operator to the last. Plan: `plan`. Execute: the engine activates and deactivates replicas

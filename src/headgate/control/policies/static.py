@@ -9,7 +9,7 @@ from headgate.control.rescaling import rescaled
 
 
 class Static:
-    """Keep every operator at n slots.
+    """Keeps every operator at n slots.
 
     Parameters
     ----------

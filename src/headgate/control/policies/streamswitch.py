@@ -59,7 +59,7 @@ class _Diagnosis:
 
 
 class StreamSwitch:
-    """Move the key groups of one slot at a time: balance, else scale out; scale in when all is well.
+    """Moves the key groups of one slot at a time: balance, else scale out; scale in when all is well.
 
     A slot is *severe* if its latency l_i is above the alert threshold l **and** its projected
     latency L_i is above the bound L, *good* if neither is, else *moderate*. An operator is severe
@@ -161,7 +161,7 @@ class StreamSwitch:
         """Keep nothing: the next observation shows it."""
 
     def _go_on(self, view: OperatorView, diagnosis: _Diagnosis) -> tuple[Change, str]:
-        """Return the change of a diagnosis and of those that would follow it, and why."""
+        """Return the change of a diagnosis and of the diagnoses that would follow it, and the reason."""
         assert diagnosis.strategy is not None
         strategy, taken = diagnosis.strategy, 1
         change = change_of(view, strategy)
@@ -323,7 +323,7 @@ class StreamSwitch:
 
 
 def latency_seen_s(view: OperatorView) -> F64:
-    """Return l_i: 0 for a slot with nothing to do, NaN for one that has completed nothing of it."""
+    """Return l_i: 0 for a slot with nothing to do, NaN for a slot that has work and completed none."""
     silent = np.isnan(view.latency_s)
     if not silent.any():
         return view.latency_s
@@ -413,7 +413,7 @@ def _relief(
 
 
 def _numbers(view: OperatorView, slot: int, rate: float, projected_s: float) -> dict[str, float]:
-    """Return the figures of one slot; those that are not finite are left out."""
+    """Return the figures of one slot, without figures that are not finite."""
     mu = float(view.service_rate[slot])
     figures = {
         "slots": float(view.slots),

@@ -9,7 +9,7 @@ from headgate.control.rescaling import arrival_rate, mean_service_rate, rescaled
 
 
 class Threshold:
-    """Bring the load of an operator to `target` when it leaves the band from `low` to `high`.
+    """Brings the load of an operator to `target` when it leaves the band from `low` to `high`.
 
     Load is demand over capacity, lambda / (N mu), so that it exceeds 1 in overload: measured
     utilisation cannot, and would ask for too few slots.

@@ -28,42 +28,42 @@ _ROUNDING = 1e-9
 
 
 class Unified:
-    """As many slots as would have kept the bound lately, and no more than that took.
+    """Chooses the number of slots that would have met the SLO on recent load, and no more.
 
     Where key groups stop while they move, hundreds of rules for the number of slots are played on the
-    load that was measured, on virtual slots: constants, and ways to follow what comes with something to
-    spare and to hold it for a while. The one is followed that would have kept the bound with the fewest
-    slots and changes (`headgate.control.hindsight`, `headgate.control.policies.following`): near a
-    constant where a constant is best, close to the load where that is slow.
+    measured load, on virtual slots: constants, and rules that follow the load with something to spare and
+    hold it for a while. The policy follows the rule that would have kept the bound with the fewest slots
+    and changes (`headgate.control.hindsight`, `headgate.control.policies.following`): near a constant
+    where a constant is best, close to the load where the load is slow.
 
-    With ``even=1`` moves are free: the fewest evenly loaded slots with which all that comes, and what
-    waits, is projected to be within the bound, at once. Slots that share memory are such (STRETCH), and
-    slots any of which takes any record (PSPS's replicas, Henge's operators).
+    With ``even=1`` moves are free. The policy then takes at once the fewest evenly loaded slots with
+    which all arrivals, and the backlog, are projected to be within the bound. Moves are free between
+    slots that share memory (STRETCH), and between slots any of which takes any record (PSPS's replicas,
+    Henge's operators).
 
-    How many slots there are is for the fleet to say.
+    The fleet decides how many slots there are in all.
 
     Parameters
     ----------
     epsilon : float
-        What is kept free, as a share of the load; with `even`, as a share of the slots when slots are
-        added, which are removed once that margin would be left with a share of `epsilon` fewer.
+        The margin that is kept free, as a share of the load. With `even`, a share of the slots when slots
+        are added; slots are removed once that margin would be left with a share of `epsilon` fewer.
     ahead_s : float
-        With `even`, how far arrivals and the time that a record takes are forecast, seconds; 0: not at
-        all.
+        With `even`, how far arrivals and the time of a record are forecast, seconds; 0: not at all.
     even : int
         1 where moves are free; 0, the default, where they are not.
     look_back_s : float
-        With `even`, what the trends are taken over, seconds; > 0.
+        With `even`, the time over which the trends are taken, seconds; > 0.
     goal : float
         Without `even`, the share of windows that is to be within the bound, below 1; 0, the default: the
         share that the SLO wants.
     clear : float
-        With `even`, the windows within which what waits is to be served; >= 1.
+        With `even`, the number of windows within which the backlog is to be served; >= 1.
 
     References
     ----------
     Ours. Without `even`: follow-the-leader among experts that see everything (Cesa-Bianchi and Lugosi
-    2006, 2 and 3.2). With it: StreamSwitch 4.2 (projection), PSPS IV (forecast, what waits counts),
+    2006, 2 and 3.2). With it: StreamSwitch 4.2 (projection), PSPS IV (forecast, the backlog counts),
     STRETCH 8.4 and 8.5 (all slots in one step, predicted work).
     """
 
@@ -107,7 +107,7 @@ class Unified:
         return self._evenly(expected)
 
     def applied(self, operator: str, change: Change, took_s: float) -> None:
-        """Learn what a change takes."""
+        """Learn the time that a change takes."""
         if operator in self._laws:
             self._laws[operator].applied(took_s)
 
@@ -136,7 +136,7 @@ class Unified:
         )
 
     def _expected(self, name: str, time_s: float, view: OperatorView) -> OperatorView:
-        """Return the view of what is coming, where moves are free."""
+        """Return the view with forecast arrivals, where moves are free."""
         trend = self._rates.setdefault(name, Trend(self._look_back_s))
         trend.observe(time_s, arrival_rate(view))
         foreseen = replace(view, group_rate=view.group_rate * trend.growth(self._ahead_s))
@@ -148,7 +148,7 @@ class Unified:
         return replace(foreseen, service_rate=view.service_rate / cost.growth(self._ahead_s))
 
     def _evenly(self, operators: dict[str, OperatorView]) -> Decision:
-        """Return the change of each operator whose slots are too few, or more than it needs."""
+        """Return the change of each operator that has too few slots, or more than it needs."""
         changes: dict[str, Change] = {}
         reasons: list[str] = []
         numbers: dict[str, float] = {}

@@ -33,7 +33,7 @@ _KEPT_WORTH = 1.2
 
 @dataclass(frozen=True)
 class UnifiedFleetParameters:
-    """Parameters of `UnifiedFleet`."""
+    """Holds the parameters of `UnifiedFleet`."""
 
     epsilon: float = 0.4
     """As of `Unified`: how much more than is needed is given, so that the next change is far away; a
@@ -120,7 +120,7 @@ class _Need:
     within_s: float
 
     def slots(self, epsilon: float, catch_up_s: float) -> int:
-        """Return the slots that serve what comes and what waits, with a share `epsilon` to spare.
+        """Return the slots that serve the arrivals and the backlog, with a share `epsilon` to spare.
 
         References
         ----------
@@ -163,16 +163,19 @@ Needs = Mapping[str, Mapping[str, _Need]]
 
 
 class UnifiedFleet:
-    """Slots for what every job will need, under one budget.
+    """Divides one budget of slots among jobs by the forecast need of every job.
 
-    Each round what comes to every operator, what waits there and what a record takes a slot are
-    forecast; the fewest slots with which that is projected to be within the job's bound are what the
-    operator needs. All jobs that hold less get what they need and a margin in one decision, before
-    they miss their SLO. While the budget suffices nothing is taken back, since a change may stop a
-    job. Where it does not, others give back: first what is beyond twice what they need, then their
-    margin, and then the margins of all shrink. Where not even the bare needs fit, those jobs are
-    served that are worth most per slot, and the others share what is left by what they need, so that
-    a job is late, but falls behind no more than it must.
+    Each round the policy forecasts the arrivals and the backlog of every operator, and the time that a
+    record takes a slot. An operator needs the fewest slots with which that load is projected to be
+    within the job's bound. All jobs that hold less get their need and a margin in one decision, before
+    they miss their SLO.
+
+    - While the budget suffices nothing is taken back, since a change may stop a job.
+    - Where it does not suffice, other jobs give back slots: first those beyond twice their need, then
+      their margin; then the margins of all shrink.
+    - Where not even the bare needs fit, the jobs that are worth most per slot are served. The others
+      share the rest in proportion to their needs, so that a job is late, but falls behind no more than
+      it must.
 
     Parameters
     ----------
@@ -181,7 +184,7 @@ class UnifiedFleet:
     References
     ----------
     Ours. Henge 5 (rounds, utility, watching first), StreamSwitch 4.2 (projection), PSPS IV (forecast).
-    Whether hosts are congested is not looked at: the budget bounds what they are given.
+    Congestion of hosts is not looked at: the budget bounds the slots of all jobs.
     """
 
     def __init__(self, parameters: UnifiedFleetParameters | None = None) -> None:
@@ -213,7 +216,7 @@ class UnifiedFleet:
         return self._granted(view, needs)
 
     def _needs(self, name: str, job: FleetJob, time_s: float) -> dict[str, _Need]:
-        """Return what will come to each operator of a job, sources left out."""
+        """Return the forecast need of each operator of a job, sources left out."""
         known = self._known[name]
         assert job.values is not None  # it has reported
         bound_s, latency_s = self._bound(job, job.values)
@@ -244,13 +247,13 @@ class UnifiedFleet:
         return needs
 
     def _bound(self, job: FleetJob, values: tuple[float, ...]) -> tuple[float, float]:
-        """Return the tightest latency that an intent wants, and what it is; else the default, and 0."""
+        """Return the tightest latency of an intent and its value; else the default, and 0."""
         pairs = zip(job.utility.intents, values, strict=True)
         latencies = [(i.threshold, v) for i, v in pairs if i.metric is Metric.LATENCY]
         return min(latencies, default=(self._p.bound_s, 0.0))
 
     def _granted(self, view: FleetView, needs: Needs) -> FleetDecision:
-        """Return what the budget has room for."""
+        """Return the decision for which the budget has room."""
         short = [name for name, operators in needs.items() if self._short(name, operators, view)]
         if not short:
             return FleetDecision(rule="projected within", reason="No job needs more slots.")
@@ -307,7 +310,7 @@ class UnifiedFleet:
         return need.slots(0.0, self._p.catch_up_s)
 
     def _wish(self, operators: Mapping[str, _Need], tier: _Tier) -> dict[str, int]:
-        """Return what a job is to have: a job that changes anyway gives back what it can spare."""
+        """Return the slots that a job should get; a job that changes anyway gives back spare slots."""
         found = self._spare(operators, replace(tier, kept=self._p.kept, left=0.0))
         for op, need in operators.items():
             if self._late(need):
@@ -315,7 +318,7 @@ class UnifiedFleet:
         return found
 
     def _spare(self, operators: Mapping[str, _Need], tier: _Tier) -> dict[str, int]:
-        """Return what the operators could do with that hold more than that."""
+        """Return the slots that suffice for the operators that hold more."""
         enough = {
             op: max(
                 tier.kept * need.slots(tier.epsilon, self._p.catch_up_s),
@@ -392,7 +395,7 @@ def _share(slots: dict[str, dict[str, int]], least: Slots, room: int) -> None:
 
 
 def fitting(view: FleetView, wishes: Slots, spare: Slots) -> dict[str, Mapping[str, int]]:
-    """Return the wishes that a budget has room for, and what others give back for them.
+    """Return the wishes that a budget has room for, and the slots that others give back for them.
 
     Parameters
     ----------

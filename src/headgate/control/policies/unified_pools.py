@@ -24,10 +24,10 @@ them that are idle once they are there. Chosen on PSPS's raw tweets and DNS flow
 
 
 class UnifiedPools:
-    """`Unified` with ``even=1``, shown each pool as an operator whose slots are its active replicas.
+    """Shows `Unified` with ``even=1`` each pool as an operator whose slots are its active replicas.
 
-    What arrives in the next interval follows from a forecast of the job's input by PSPS's equations, so
-    that replicas upstream do not ripple down; how many replicas that needs is `Unified`'s to say.
+    The arrivals of the next interval follow from a forecast of the job's input by PSPS's equations, so
+    that replicas upstream do not ripple down; `Unified` decides how many replicas they need.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""All key groups in one batch, the others flow on (OTFS)."""
+"""Moves all key groups in one batch, while the others flow on (OTFS)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.migration.strategy import Situation, together
 
 @dataclass(frozen=True)
 class AllAtOnce(Base):
-    """Hold what moves until all of it is installed; what stays is served meanwhile.
+    """Holds the moving groups until all of them are installed; the other groups are served meanwhile.
 
     References
     ----------

@@ -13,7 +13,7 @@ from headgate.migration.strategy import ALL_PHASES, UNBOUNDED, Situation
 
 @dataclass(frozen=True)
 class Base:
-    """One set per pair of slots; held, routed, forwarded, installed; each as soon as it can."""
+    """Moves one set per pair of slots; held, routed, forwarded, installed; each as soon as it can."""
 
     name: ClassVar[str]
 

@@ -1,4 +1,4 @@
-"""One key group after the other (Megaphone)."""
+"""Moves one key group after the other (Megaphone)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.migration.strategy import Situation
 
 @dataclass(frozen=True)
 class Fluid(Base):
-    """Move groups one by one in ascending order, each served again on arrival.
+    """Moves groups one by one in ascending order, each served again on arrival.
 
     References
     ----------
@@ -33,7 +33,7 @@ class Fluid(Base):
     def admit(
         self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
     ) -> Sequence[SubscaleProgress]:
-        """Start one when none is running; what has started goes on."""
+        """Start one group when none is running; a started group goes on."""
         started = [p for p in waiting if p.phase is not Phase.PENDING]
         if any(p.phase is not Phase.PENDING for p in situation.subscales):
             return started

@@ -1,4 +1,4 @@
-"""A slot fetches a key group when its first record comes (Meces)."""
+"""Moves a key group when its first record comes to the new slot (Meces)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.migration.strategy import Situation
 
 @dataclass(frozen=True)
 class OnDemand(Base):
-    """Route all at once; install what a record waits for, and one group at a time of the rest.
+    """Routes all groups at once; installs groups that records wait for, and of the rest one at a time.
 
     References
     ----------
@@ -43,7 +43,7 @@ class OnDemand(Base):
     def admit(
         self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
     ) -> Sequence[SubscaleProgress]:
-        """Install what is demanded; another group only when none is being installed."""
+        """Install demanded groups; another group only when none is being installed."""
         if phase is not Phase.INSTALL:
             return waiting
         demanded = [p for p in waiting if not situation.demanded.isdisjoint(p.groups)]

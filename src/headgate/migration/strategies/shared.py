@@ -1,4 +1,4 @@
-"""Slots of one host share state and waiting records: a change of owner moves nothing (STRETCH)."""
+"""Changes owners only: slots of one host share state and waiting records, so nothing moves (STRETCH)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.migration.strategy import ALL_PHASES
 
 @dataclass(frozen=True)
 class Shared(Base):
-    """Route all at the next boundary, and nothing else.
+    """Routes all groups at the next boundary, and nothing else.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Stop, rewrite, start: what mainstream engines do."""
+"""Stops, rewrites and starts, as mainstream engines do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.migration.strategy import Situation, together
 
 @dataclass(frozen=True)
 class StopRestart(Base):
-    """Hold every key group, those that stay too, until the last one is installed.
+    """Holds every key group, also those that stay, until the last one is installed.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Independent subscales, prefetched while the old slot serves (DRRS)."""
+"""Moves independent subscales, prefetched while the old slot serves (DRRS)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREFETCHED = (Phase.PREFETCH, Phase.ROUTE, Phase.FORWARD, Phase.INSTALL, Phase.
 
 @dataclass(frozen=True)
 class Subscales(Base):
-    """DRRS with its three mechanisms, each of which can be switched off.
+    """Implements DRRS with its three mechanisms, each of which can be switched off.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class Subscales(Base):
     def admit(
         self, phase: Phase, waiting: Sequence[SubscaleProgress], situation: Situation
     ) -> Sequence[SubscaleProgress]:
-        """Start by fewest held groups, within the limit per host; what has started goes on."""
+        """Start by fewest held groups, within the limit per host; a started subscale goes on."""
         if not self.division:
             return together(phase, waiting, situation)
         hosts, held = situation.hosts, list(situation.held)

@@ -1,4 +1,4 @@
-"""The loops of the joins. Probe records are taken in order; the stored ones of each in order too.
+"""Runs the loops of the joins, over probe and stored records in order.
 
 A kernel that returns pairs stops where its output is full, before the probe record it could not finish,
 and says how many pairs it found and which record that is; the caller makes room and goes on there.

@@ -30,7 +30,7 @@ _WORTH_SORTING = 16
 
 @dataclass(frozen=True)
 class SideRecords:
-    """Records of one side, ready to be matched.
+    """Holds the records of one side, ready to be matched.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def ordered(words: I64, kind: Kind) -> I64:
 def bounds_of(
     side: int, comparisons: tuple[Comparison, ...], columns: list[I64], count: int
 ) -> tuple[I64, npt.NDArray[np.bool_]]:
-    """Return int64[c, n] such that ``left[c] <= right[c]`` says what comparison c does.
+    """Return int64[c, n] such that ``left[c] <= right[c]`` is equivalent to comparison c.
 
     Parameters
     ----------

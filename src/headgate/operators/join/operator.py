@@ -114,7 +114,7 @@ def join_layout(spec: JoinSpec) -> JoinLayout:
 
 @dataclass(frozen=True)
 class _Arrived:
-    """One side's records of a step.
+    """Holds one side's records of a step.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class _Arrived:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Records of one side in one key group, old ones first.
+    """Holds the records of one side in one key group, old ones first.
 
     Attributes
     ----------
@@ -205,7 +205,7 @@ class JoinOperator(Groupwise):
         return pa.schema(fields + [pa.field(f"v{i}", codec.arrow_type(x)) for i, x in values])
 
     def schema(self) -> pa.Schema:
-        """Return the schema of what is put out: ``v0 ..``, left leaves, then right ones."""
+        """Return the schema of the output: ``v0 ..``, left leaves, then right ones."""
         leaves = [x for side in (LEFT, RIGHT) for x in self._put_out(side)]
         return pa.schema([pa.field(f"v{i}", codec.arrow_type(x)) for i, x in enumerate(leaves)])
 
@@ -213,7 +213,7 @@ class JoinOperator(Groupwise):
         return self.spec.sides[side][: self.spec.put_out[side]]
 
     def holds_us(self, watermark_us: int) -> int:
-        """Return the time before which nothing more is put out."""
+        """Return the time before which no more output comes."""
         if self.spec.holds_us is None:
             return BEFORE_ALL_US
         return watermark_us + self.spec.holds_us
@@ -298,7 +298,7 @@ class JoinOperator(Groupwise):
     def _met(
         self, table: Table, work: tuple[_Arrived, _Arrived], share: Share
     ) -> list[pa.RecordBatch]:
-        """Match the arriving records, keep those that may meet others; return what goes out."""
+        """Match the arriving records, keep those that may meet others; return the output."""
         new, may, own, starts = [], [], [], []
         for side in (LEFT, RIGHT):
             first, last = np.searchsorted(work[side].at, [share.start, share.stop])
@@ -387,7 +387,7 @@ class JoinOperator(Groupwise):
         table.rows[index, self._value_start :] = new[:, self._value_start :]
 
     def _expired(self, table: Table, watermark_us: int) -> list[pa.RecordBatch]:
-        """Remove the records that can meet none any more; return, padded, those that met none."""
+        """Remove records that can meet no others any more; return, padded, those that met none."""
         live = table.live()
         gone = live[table.rows[live, self._expiry_at] <= watermark_us]
         put_out = []

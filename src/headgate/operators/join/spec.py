@@ -1,4 +1,4 @@
-"""The shape of a join of two streams, free of any engine.
+"""Describes a join of two streams, free of any engine.
 
 Two records meet if their keys are equal and every comparison of theirs holds. An engine splits its
 condition into these two; what looks at one side only it works out below the join, and says of each
@@ -37,7 +37,7 @@ class JoinKind(IntEnum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """``left < right`` or another order of two leaves.
+    """Holds ``left < right`` or another comparison of two leaves.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class JoinSpec(OperatorSpec):
-    """A join of two streams.
+    """Describes a join of two streams.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Distinct rows of words, and which rows are among them."""
+"""Numbers distinct rows of words, and finds rows among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging buffers into rows: one loop over records, one branch per aggregate."""
+"""Merges buffers into rows: one loop over records, one branch per aggregate."""
 
 from __future__ import annotations
 

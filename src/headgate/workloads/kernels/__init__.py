@@ -1,5 +1,5 @@
-"""Plain functions on arrays that workloads do their own work with, compiled where numba is allowed.
+"""Runs the loops of workloads as plain functions on arrays, compiled where numba is allowed.
 
-Belongs here: loops that a vectorised expression cannot say. Does not belong here: anything that knows
-how the arrays came about or where they go.
+Belongs here: loops that a vectorised expression cannot say. Does not belong here: the making of the
+arrays, and the use of the results.
 """

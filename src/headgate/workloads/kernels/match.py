@@ -1,4 +1,4 @@
-"""Matching the orders of many stocks at once; what it means is defined by `workloads.order_book`.
+"""Matches the orders of many stocks at once, as `headgate.workloads.order_book` defines it.
 
 The orders of a side lie in a binary heap, so that an order costs the logarithm of what rests. A
 cancelled order stays in its heap with volume 0 until it comes to the top.
@@ -22,7 +22,7 @@ OWNER, CASH, SHARES = range(3)
 
 @jit
 def _before(pool: I64, left: int, right: int) -> bool:
-    """Whether of two resting orders of one side `left` is served first."""
+    """Return whether `left` of two resting orders of one side is served first."""
     if pool[left, PRICE] != pool[right, PRICE]:
         dearer = pool[left, PRICE] > pool[right, PRICE]
         return bool(dearer) if pool[left, BUY] == 1 else not dearer
@@ -103,7 +103,7 @@ def _fill(heaps: I64, counts: I64, pool: I64, start: int, stop: int) -> None:
 
 @jit
 def _set_aside(pool: I64, order: int, balances: I64, account: int) -> bool:
-    """Take what an order needs from its account; False if there is not enough."""
+    """Take the cash or shares of an order from its account; False if there is not enough."""
     volume = pool[order, VOLUME]
     need = pool[order, PRICE] * volume
     if pool[order, BUY] == 1 and balances[account, CASH] >= need:
