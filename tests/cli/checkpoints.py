@@ -51,6 +51,12 @@ def of_two_steps(path: Path, migration: dict[str, Any] | None = None) -> Path:
                 payloads={"blob": blob},
             )
         )
-    (path / "commits").mkdir()
-    (path / "commits" / "0").write_text("v1")
+    (path / "metadata").write_text('{"id":"0"}')
+    for name, text in {
+        "offsets/0": "v1\n{}\n1",
+        "offsets/1": "v1\n{}\n2",
+        "commits/0": "v1\n{}",
+    }.items():
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_text(text)
     return path

@@ -54,7 +54,7 @@ def test_a_migration_under_way_is_shown_with_how_far_each_subscale_is(tmp_path: 
 
 def test_a_step_that_was_begun_is_named(tmp_path: Path) -> None:
     path = checkpoints.of_two_steps(tmp_path / "ck")
-    (path / "commits" / "1").write_text("v1")
+    (path / "commits" / "1").write_text("v1\n{}")
     Checkpoint(path).write_intent(2, {"step": 2})
     does = hg.inspect(path)["restart"]["does"]
     assert does == "go on after step 1; step 2 was begun and runs again"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from damaged import Base, bases, made_base, print_table, put_back, restarted
+from damaged import Base, bases, check_sound, made_base, print_table, put_back, restarted
 from pyspark.sql import SparkSession
 
 import headgate as hg
@@ -159,5 +159,7 @@ def test_an_output_that_is_gone_is_not_begun_anew(files: Base) -> None:
 @pytest.mark.thorough
 def test_no_damage_that_is_drawn_by_lot_is_silent(spark: SparkSession, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10**6)
-    found = print_table(bases(spark, tmp_path), 60, seed)
+    made = bases(spark, tmp_path)
+    check_sound(made)
+    found = print_table(made, 60, seed)
     assert not [key for key in found if key[2] == "silent"], f"seed {seed}"

@@ -23,10 +23,13 @@ from headgate.core.errors import CheckpointError
 from headgate.core.input import shown
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.files import read_regular
-from headgate.state.manifest import SOURCES, Manifest
+from headgate.state.manifest import SOURCES, Manifest, file_name
 
 FIELD = "log"
 """The key of a note in an intent, and in `Manifest.engine`."""
+
+STEP = "step"
+"""The key of the newest committed step in the note that has a file of its own."""
 
 _VERSION = "v1"
 _WITHOUT = "-"
@@ -137,6 +140,7 @@ def problems_in_log(
         Whether a commit that is missing is a problem, too.
     """
     log = checkpoint.path.resolve()
+    yield from _lost_steps(checkpoint, latest)
     irregular = list(_irregular(log))
     yield from irregular
     offsets, done = _numbers(log / "offsets"), _numbers(log / "commits")
@@ -160,6 +164,16 @@ def problems_in_log(
             yield _damaged(log / path, "it is not as Spark wrote it")
     if not bad and not irregular:
         yield from _problems_unnoted(log, offsets, done, noted, latest)
+
+
+def _lost_steps(checkpoint: Checkpoint, latest: Manifest | None) -> Iterator[str]:
+    """Yield that the newest manifest is not the last one that was committed."""
+    if latest is None:
+        return  # see `headgate.spark.step.recovery`
+    with contextlib.suppress(CheckpointError):
+        step = (checkpoint.read_note() or {}).get(STEP)
+        if isinstance(step, int) and step > latest.step:
+            yield _missing(Path(checkpoint.files.at(f"manifests/{file_name(step)}")))
 
 
 def _irregular(log: Path) -> Iterator[str]:
@@ -293,8 +307,8 @@ def _entries(directory: Path) -> list[str]:
 
 def _missing(file: Path) -> str:
     return (
-        f"{shown(file)} is missing, which Spark reads at a restart: restore the checkpoint from a copy, "
-        "or begin with a new checkpointLocation."
+        f"{shown(file)} is missing, which a restart reads: restore the checkpoint from a copy, or begin "
+        "with a new checkpointLocation."
     )
 
 

@@ -40,6 +40,7 @@ class HadoopPath:
     def __init__(self, spark: SparkSession, *parts: str) -> None:
         self._conf: Jvm = spark._jsparkSession.sessionState().newHadoopConf()
         self._java = jvm(spark)
+        self._gateway: Jvm = spark.sparkContext._gateway
         self._path: Jvm = self._java.org.apache.hadoop.fs.Path(*parts)
 
     @property
@@ -61,9 +62,12 @@ class HadoopPath:
         system = self._path.getFileSystem(self._conf)
         if not system.exists(self._path):
             return []
-        paths = self._java.org.apache.hadoop.fs.FileUtil.stat2Paths(system.listStatus(self._path))
-        # as one text: a call for each of a thousand files takes a second
-        text = str(self._java.java.util.Arrays.toString(paths))
+        java = self._java
+        paths = java.org.apache.hadoop.fs.FileUtil.stat2Paths(system.listStatus(self._path))
+        # all names as one text: a call for each of a thousand files takes a second
+        objects = self._gateway.new_array(java.java.lang.Object, len(paths))
+        java.java.lang.System.arraycopy(paths, 0, objects, 0, len(paths))
+        text = str(java.java.util.Arrays.toString(objects))
         return [path.rpartition("/")[2] for path in text.strip("[]").split(", ")]
 
 

@@ -72,7 +72,8 @@ class Format:
     @cached_property
     def is_files(self) -> bool:
         """Whether Spark's own file sink writes it."""
-        return self._is(f"{_SQL}.execution.datasources.FileFormat")
+        kinds = (f"{_SQL}.execution.datasources.FileFormat", f"{_V2}.FileDataSourceV2")
+        return any(map(self._is, kinds))
 
     def appends(self, table: Jvm | None) -> bool:
         """Return whether a batch can be appended to it; `table` is what `table` gave."""

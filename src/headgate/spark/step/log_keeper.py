@@ -9,7 +9,7 @@ from typing import Any
 
 from headgate.core.errors import CheckpointError
 from headgate.state.checkpoint import Checkpoint
-from headgate.state.spark_log import LogNotes
+from headgate.state.spark_log import STEP, LogNotes
 
 _EVERY_S = 0.5
 """Seconds between two looks for a commit of Spark's. Chosen: what a killed driver has not noted."""
@@ -24,14 +24,16 @@ class LogKeeper:
     Parameters
     ----------
     checkpoint : Checkpoint
+    step : int
+        The newest that is committed, -1 for none.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, step: int) -> None:
         self._checkpoint = checkpoint
         self._notes = LogNotes(checkpoint.path)
         self._lock = threading.Lock()
-        self._batch = -1
-        self._written: tuple[int, bool] | None = None
+        self._batch, self._step = -1, step
+        self._written: tuple[int, int, bool] | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -41,6 +43,10 @@ class LogKeeper:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="headgate-log", daemon=True)
             self._thread.start()
+
+    def committed(self, step: int) -> None:
+        """Take note of a step that is final."""
+        self._step = step
 
     def take(self) -> dict[str, Any]:
         """Return a note of Spark's log as it is."""
@@ -59,11 +65,11 @@ class LogKeeper:
             self._write()
 
     def _write(self) -> None:
-        """Write a note if a batch was begun or committed since the last one."""
-        batch = self._batch
-        now = batch, os.path.lexists(self._checkpoint.path / "commits" / str(batch))
+        """Write a note if a batch was begun, a step or a batch committed since the last one."""
+        batch, step = self._batch, self._step
+        now = batch, step, os.path.lexists(self._checkpoint.path / "commits" / str(batch))
         if now == self._written:
             return
         with contextlib.suppress(CheckpointError):  # a disk that is full is the next step's concern
-            self._checkpoint.write_note(self.take())
+            self._checkpoint.write_note({**self.take(), STEP: step})
             self._written = now

@@ -170,7 +170,8 @@ class StepMachine(Generic[R]):
         if latest is None and work.has_steps:
             check_has_state(checkpoint.location, checkpoint.path)
         self._carried = CarriedLog(checkpoint) if checkpoint.files.shared else None
-        self._keeper = None if checkpoint.files.shared else LogKeeper(checkpoint)
+        step = -1 if latest is None else latest.step
+        self._keeper = None if checkpoint.files.shared else LogKeeper(checkpoint, step)
         self._log_note: dict[str, Any] = {}
         self.log = SparkLog(spark)
         self.stopping, self.interrupted = threading.Event(), threading.Event()
@@ -446,6 +447,8 @@ class StepMachine(Generic[R]):
             manifest = replace(manifest, engine={**manifest.engine, FIELD: self._log_note})
         manifest = self.latest = self.checkpoint.commit(manifest)
         self.work.committed(step)
+        if self._keeper is not None:
+            self._keeper.committed(step)
         crash_point("after-manifest", step)
         clock.lap("manifest")
         emitted = self._deliver(manifest)
