@@ -113,6 +113,8 @@ class StatefulWork:
         )
         self.intake = Intake(stream, checkpoint.path, ticks=bool(query.operators))
         self._results = Results(spark, query)
+        found = {op.id: op.columns for op in query.operators}
+        self.columns = {name: columns for name, columns in found.items() if columns}
         self._placements = {op.id: Placement(spark) for op in query.operators}
         self._chains = [
             ChainJob(
