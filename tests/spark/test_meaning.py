@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import headgate as hg
 from headgate.spark.read.logical import read
 from headgate.spark.read.meaning import meaning
 
@@ -149,6 +150,19 @@ def test_a_python_function_counts_by_its_name(rows: DataFrame) -> None:
     (found,) = means(rows.groupBy(twice("k")).agg(F.sum(twice("v"))), "update").values()
     assert found["keys"] == ["twice(k)"]
     assert found["aggregates"] == ["sum(twice(v))"]
+
+
+def test_windows_of_an_operator_by_functions_count(rows: DataFrame) -> None:
+    found = []
+    for size in ("6 seconds", "8 seconds"):
+        operator = hg.OperatorPlus.over("2 seconds", size, output=lambda *_: [])
+        given: dict[str, Any] = {"time": "at", "schema": "n bigint", "keys": "s"}
+        timed = rows.withWatermark("at", "5 seconds")
+        found += means(hg.stateful(timed, operator, **given)).values()
+    assert [one["window"] for one in found] == [
+        "multi window of 6000000 us every 2000000 us",
+        "multi window of 8000000 us every 2000000 us",
+    ]
 
 
 def test_a_long_text_ends_in_a_checksum_of_all_of_it(rows: DataFrame) -> None:

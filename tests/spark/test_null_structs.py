@@ -103,7 +103,14 @@ QUERIES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", QUERIES)
+QUICK = ("duplicates", "pairs")
+"""Queries of the short run: the two kinds of operators that hand on columns as they are."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.thorough) for n in QUERIES],
+)
 def test_null_structs_come_through_as_in_plain_spark(spark, folder: Path, name: str) -> None:
     build, mode = QUERIES[name]
     found = {}

@@ -17,6 +17,7 @@ from headgate.spark.read.conditions import conjuncts
 from headgate.spark.read.expressions import WATERMARK
 from headgate.spark.read.plan import PlannedOperator
 from headgate.spark.read.texts import Texts
+from headgate.spark.worker.window_processor import WindowProcessor
 
 VERSION = 1
 """Of the texts: those of another version are not compared."""
@@ -109,7 +110,11 @@ def _deduplicate(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
 
 def _processor(texts: Texts, op: PlannedOperator) -> dict[str, Any]:
     assert op.node is not None
-    return {"keys": [texts.text(a) for a in each(op.node.leftAttributes())]}
+    found = {"keys": [texts.text(a) for a in each(op.node.leftAttributes())]}
+    user = getattr(op.spec, "processor", None)
+    while user is not None and not isinstance(user, WindowProcessor):
+        user = getattr(user, "processor", None)
+    return found if user is None else found | {"window": user.window}
 
 
 def _group_state(texts: Texts, op: PlannedOperator) -> dict[str, Any]:

@@ -198,6 +198,14 @@ class PlannedOperator:
     join: tuple[JoinPart, ...] = ()
 
     @property
+    def columns(self) -> str:
+        """Columns of rows that pass an operator as they are, in and out; "" where it has none."""
+        if not all(isinstance(value, Passed) for value in self.values):
+            return ""
+        read = self.input_plan if self.node is None else self.node.child()
+        return f"{read.schema().catalogString()} -> {self.output_plan.schema().catalogString()}"
+
+    @property
     def shared(self) -> bool:
         """Whether every slot gets every record, and one of them stores it."""
         return self.spec.shared

@@ -329,7 +329,9 @@ class Texts:
         return self._variables.get(id_of(variable), "x")
 
     def _field(self, field: Jvm) -> str:
-        return f"{self._text(field.child())}.{_quoted(str(field.extractFieldName()))}"
+        child = field.child()
+        name = str(child.dataType().fieldNames()[field.ordinal()])
+        return f"{self._text(child)}.{_quoted(name)}"
 
     def _with(self, expression: Jvm) -> str:
         for definition in each(expression.defs()):

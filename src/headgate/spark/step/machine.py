@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -32,7 +32,9 @@ from headgate.spark.step.log_keeper import LogKeeper
 from headgate.spark.step.outcome import Outcome
 from headgate.spark.step.output import Outputs
 from headgate.spark.step.recovery import (
+    COLUMNS,
     check_begins,
+    check_columns,
     check_continues,
     check_has_state,
     check_same_data,
@@ -65,6 +67,10 @@ class Work(Protocol[R]):
     @property
     def has_steps(self) -> bool:
         """Whether there is anything to compute; else batches go to the sink as they are."""
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """Columns of rows that wait or are put out, where a start may change them; by operator."""
 
     @property
     def attempts(self) -> int:
@@ -169,6 +175,8 @@ class StepMachine(Generic[R]):
         self._commands = ports.commands
         if latest is None and work.has_steps:
             check_has_state(checkpoint.location, checkpoint.path)
+        if latest is not None and work.waits:
+            check_columns(checkpoint.location, latest, work.columns, "rows that wait")
         self._carried = CarriedLog(checkpoint) if checkpoint.files.shared else None
         step = -1 if latest is None else latest.step
         self._keeper = None if checkpoint.files.shared else LogKeeper(checkpoint, step)
@@ -326,7 +334,7 @@ class StepMachine(Generic[R]):
             check_continues(path, latest, batch_id, self.log)
             return False
         check_same_data(path, latest, batch_id, sources)
-        self._deliver(latest)
+        self._deliver_again(latest)
         self.work.intake.look_through(batch)
         return True
 
@@ -415,7 +423,12 @@ class StepMachine(Generic[R]):
             return
         noted = self.checkpoint.read_intent(latest.step) or {}
         if not noted.get("delivered"):
-            self._deliver(latest)
+            self._deliver_again(latest)
+
+    def _deliver_again(self, latest: Manifest) -> None:
+        path, columns = self.checkpoint.location, self.work.columns
+        check_columns(path, latest, columns, "an output that is not delivered yet")
+        self._deliver(latest)
 
     # -- a step -----------------------------------------------------------------------------------
 
@@ -441,6 +454,8 @@ class StepMachine(Generic[R]):
         crash_point("before-manifest", step)
         self._intents.wait()
         manifest = self.work.manifest(begun, reports)
+        engine = {**manifest.engine, COLUMNS: dict(self.work.columns)}
+        manifest = replace(manifest, engine=engine)
         if self._carried is not None:
             manifest = self._carried.into(manifest)
         else:

@@ -137,6 +137,8 @@ class PoolWork:
         self.recorder = loop.recorder
         self.checkpoint = checkpoint
         self.uuid = uuid
+        schemas = {stage.id: stage.input_plan.schema() for stage in pipeline.stages}
+        self.columns = {name: str(schema.catalogString()) for name, schema in schemas.items()}
         self.observer: PoolObserver = NoPoolObserver()
         self.batches: deque[BatchLine] = deque(maxlen=_KEPT)
         self._sources = SourceRows(spark, pipeline.sources)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from headgate.core.errors import CheckpointError
@@ -77,5 +78,27 @@ def check_continues(path: str, latest: Manifest, batch_id: int, log: SparkLog) -
             msg = (
                 f"Spark's log has batch {missing} with data that no manifest of headgate covers; "
                 f"the checkpoint {path} was altered. Restore it from a copy."
+            )
+            raise CheckpointError(msg)
+
+
+COLUMNS = "columns"
+"""Key of a manifest's engine facts: the columns of rows that wait or are put out, by operator."""
+
+
+def check_columns(path: str, latest: Manifest, columns: Mapping[str, str], what: str) -> None:
+    """Refuse rows of other columns, which wait at an operator or are not delivered yet.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    known = latest.engine.get(COLUMNS, {})
+    for operator, mine in columns.items():
+        if known.get(operator, mine) != mine:
+            msg = (
+                f"checkpoint {path} has {what} of {operator} with the columns "
+                f"`{known[operator]}`, now `{mine}`; start the query as it was, with "
+                "trigger(availableNow=True), until it ends, then change it."
             )
             raise CheckpointError(msg)

@@ -117,6 +117,8 @@ class StatefulWork:
         stateful = bool(query.operators)
         self.intake = Intake(stream, checkpoint.path, results, ticks=stateful, stateful=stateful)
         self._results = Results(results, query)
+        found = {op.id: op.columns for op in query.operators}
+        self.columns = {name: columns for name, columns in found.items() if columns}
         self._placements = {op.id: Placement(spark) for op in query.operators}
         self._chains = [
             ChainJob(

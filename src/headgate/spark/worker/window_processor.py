@@ -97,6 +97,13 @@ class WindowProcessor(StatefulProcessor):
         self._outputs = list(outputs)
         self._ordered = ordered
 
+    @property
+    def window(self) -> str:
+        """The windows that state is kept by, in words."""
+        one = self._operator
+        kind = one.window_type.value
+        return f"{kind} window of {one.window_size} us every {one.window_advance} us"
+
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state: windows, and records that wait."""
         self._handle = handle
