@@ -37,6 +37,7 @@ class Program:
 
     spark: SparkSession
     folder: Path
+    write: Callable[[DataFrame], Any]
     changed: threading.Event = field(default_factory=threading.Event)
     together: threading.Barrier = field(default_factory=lambda: threading.Barrier(len(NAMES)))
     queries: dict[str, Any] = field(default_factory=dict)
@@ -171,7 +172,8 @@ def second_query(batch: Batch) -> Any:
     def take(frame: DataFrame, _: int) -> None:
         found.extend(sorted(tuple(row) for row in frame.collect()))
 
-    query = stream.writeStream.foreachBatch(take).trigger(availableNow=True).start()
+    query = batch.program.write(stream.groupBy("k").agg(F.sum("n"))).outputMode("update")
+    query = query.foreachBatch(take).trigger(availableNow=True).start()
     return query.awaitTermination(WAIT_S), found
 
 
@@ -231,7 +233,6 @@ def query_of(program: Program, name: str) -> DataFrame:
 
 
 def answers(
-    write: Callable[[DataFrame], Any],
     program: Program,
     habits: tuple[Callable[[Batch], Any], ...],
 ) -> dict[str, list[Any]]:
@@ -248,7 +249,7 @@ def answers(
 
     spark = program.spark
     for name in NAMES:
-        writer = write(query_of(program, name)).outputMode("update")
+        writer = program.write(query_of(program, name)).outputMode("update")
         program.queries[name] = writer.foreachBatch(function_of(name)).start()
     # other cells of the notebook, by which nothing changes for the queries
     spark.conf.set(ZONE, "Europe/Paris")
@@ -288,6 +289,7 @@ def before(spark: SparkSession) -> None:
     spark.udf.register("of_the_program", lambda n: -n, "bigint")
     spark.range(2).createOrReplaceTempView("of_the_program")
     spark.catalog.dropTempView("made_later")
+    spark.createDataFrame([], "i int")  # makes it PySpark's active one
 
 
 def both(
@@ -298,7 +300,7 @@ def both(
     for way, write in (("plain", lambda df: df.writeStream), ("elastic", hg.writeStream)):
         before(spark)
         (tmp_path / way).mkdir()
-        found.append(answers(write, Program(spark, tmp_path / way), habits))
+        found.append(answers(Program(spark, tmp_path / way, write), habits))
         assert spark.conf.get(ZONE) == "Europe/Paris"
         assert spark.conf.get("test.batches", "none") == "none"
         assert spark.catalog.currentDatabase() == "of_the_program"
@@ -376,7 +378,7 @@ def test_the_table_of_the_memory_sink_has_plain_sparks_columns(
     database: SparkSession, tmp_path: Path
 ) -> None:
     before(database)
-    program = Program(database, tmp_path)
+    program = Program(database, tmp_path, hg.writeStream)
     frame = query_of(program, "a")
     typed = frame.select("k", "n", F.lit(1).alias("one"), F.struct("n", F.lit("x")).alias("s"))
     windows = frame.sparkSession.readStream.schema("k string, at bigint").json(
