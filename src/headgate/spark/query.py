@@ -38,7 +38,14 @@ class Query(RunningQuery[Report]):
         self._controller = controller
         self._commands = commands
         self._slots = OperatorSlots(work.changes, controller, work.recorder.write)
-        super().__init__(inner, machine, work.recorder, finite=finite, release=release)
+        super().__init__(
+            inner,
+            machine,
+            work.recorder,
+            control=commands.files,
+            finite=finite,
+            release=release,
+        )
 
     def scale(
         self,

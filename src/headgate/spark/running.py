@@ -41,6 +41,8 @@ class RunningQuery(Generic[R]):
         Spark's.
     machine : StepMachine
     recorder : StepRecorder
+    control : ControlFiles
+        Where somebody outside may ask it to stop.
     finite : bool
         Whether the sources end, after which what waits is served.
     release : callable
@@ -56,6 +58,7 @@ class RunningQuery(Generic[R]):
         machine: StepMachine[R],
         recorder: StepRecorder,
         *,
+        control: ControlFiles,
         finite: bool,
         release: Callable[[], None],
     ) -> None:
@@ -64,7 +67,7 @@ class RunningQuery(Generic[R]):
         self._recorder = recorder
         self._release = release
         self._life = JvmLife(machine.spark)
-        self._stops = StopRequests(ControlFiles(machine.checkpoint.files), recorder.write)
+        self._stops = StopRequests(control, recorder.write)
         rest = (lambda: machine.drain(str(inner.runId))) if finite else None
         plan = analysed(machine.work.intake.stream)
         self._end = Ending(
