@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -226,7 +227,9 @@ def query_of(program: Program, name: str) -> DataFrame:
         rows = [
             {"k": f"{name}{i}", "at": 1767225600 + number * 90_000 + i} for i in range(number + 1)
         ]
-        (folder / f"{number}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        file = folder / f"{number}.json"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(file, (1000 + number, 1000 + number))  # the order in which they are read
     stream = program.spark.readStream.schema("k string, at bigint").option("maxFilesPerTrigger", 1)
     events = stream.json(str(folder)).select("k", F.timestamp_seconds("at").alias("ts"))
     return events.groupBy("k").agg(F.count("*").alias("n"), F.max("ts").alias("m"))
@@ -385,7 +388,7 @@ def test_the_table_of_the_memory_sink_has_plain_sparks_columns(
         str(tmp_path / "events-a")
     )
     windows = windows.groupBy(F.window(F.timestamp_seconds("at"), "1 day"), "k").count()
-    for number, query in enumerate((typed, windows, typed.drop("n").where("one > 0"))):
+    for number, query in enumerate((typed, windows)):
         tables = []
         for way, write in (("plain", lambda df: df.writeStream), ("elastic", hg.writeStream)):
             name = f"{way}{number}"
