@@ -208,7 +208,7 @@ class RunningQuery(Generic[R]):
     def stop(self) -> None:
         """Stop at the next batch boundary, and within seconds where the batch goes on.
 
-        A batch that goes on for 5 s is broken off, as Spark breaks it off: its jobs are cancelled, and
+        A batch that goes on for 10 s is broken off, as Spark breaks it off: its jobs are cancelled, and
         the next start does it again. Called in the query's own function, it returns at once, and the
         query ends with that batch.
 

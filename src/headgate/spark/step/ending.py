@@ -18,13 +18,13 @@ from headgate.spark.worker.failure import QueryFailed, told
 _POLL_S = 0.02
 _LAST_BATCH_S = 2.0
 """How long a batch that the JVM's end has caught may take to notice it."""
-_PATIENCE_S = 5.0
+_PATIENCE_S = 10.0
 """How long a batch may go on after `stop`, in seconds, before its jobs are cancelled. With more, longer
 batches are finished rather than done again after the next start, and a stop takes longer. Not tuned."""
-_RAISES_AFTER_S = 15.0
+_RAISES_AFTER_S = 20.0
 """How long after `stop` a user's Python code in the driver, which no cancelled job ends, is raised
 from, in seconds. Not tuned."""
-_GIVES_UP_AFTER_S = 25.0
+_GIVES_UP_AFTER_S = 30.0
 """How long `stop` waits for code that does not end in any way, in seconds. Not tuned."""
 _LOOK_S = 1.0
 """How often it is looked whether somebody outside wants the query to stop, in seconds."""
