@@ -245,6 +245,9 @@ def test_a_batch_that_goes_on_is_broken_off_by_what_is_no_failure(listening, mon
     for name, seconds in (("PATIENCE", 0.05), ("RAISES_AFTER", 0.1), ("AGAIN", 0.01)):
         monkeypatch.setattr(f"headgate.spark.step.ending._{name}_S", seconds)
     inner, batches, closed, calls = Inner(ValueError("cancelled")), Batches(idle=False), [], []
+    ends = inner.awaitTermination
+    # as Spark's thread, it is in the batch until that returns
+    inner.awaitTermination = lambda: batches.idle.wait(60) and ends()
     life = life_at(listening.getsockname()[1])
     before = lambda: calls.append("before")  # noqa: E731
     end = Ending(inner, batches, life, rest=None, close=closed.append, before=before)

@@ -11,6 +11,7 @@ from headgate.spark.job.reports import ReplicaReport
 from headgate.spark.running import RunningQuery
 from headgate.spark.step.machine import StepMachine
 from headgate.spark.step.pools import BatchLine, PoolWork
+from headgate.state.control import ControlFiles
 
 
 class PoolQuery(RunningQuery[ReplicaReport]):
@@ -30,7 +31,10 @@ class PoolQuery(RunningQuery[ReplicaReport]):
     ) -> None:
         self._work = work
         self._slots = work.loop
-        super().__init__(inner, machine, work.recorder, finite=finite, release=release)
+        control = ControlFiles(machine.checkpoint.files)
+        super().__init__(
+            inner, machine, work.recorder, control=control, finite=finite, release=release
+        )
 
     def scale(
         self, slots: int, *, operator: str | None = None, by: str = "user", reason: str = ""

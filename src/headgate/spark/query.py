@@ -39,7 +39,14 @@ class Query(RunningQuery[Report]):
         self._controller = controller
         self._commands = commands
         self._slots = OperatorSlots(work.changes, controller, work.recorder.write)
-        super().__init__(inner, machine, work.recorder, finite=finite, release=release)
+        super().__init__(
+            inner,
+            machine,
+            work.recorder,
+            control=commands.files,
+            finite=finite,
+            release=release,
+        )
 
     def __repr__(self) -> str:
         slots = ", ".join(f"{name} {one.slots} slots" for name, one in self.assignment().items())

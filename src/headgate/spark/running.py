@@ -41,6 +41,8 @@ class RunningQuery(Generic[R]):
         Spark's.
     machine : StepMachine
     recorder : StepRecorder
+    control : ControlFiles
+        Where somebody outside may ask it to stop.
     finite : bool
         Whether the sources end, after which what waits is served.
     release : callable
@@ -56,6 +58,7 @@ class RunningQuery(Generic[R]):
         machine: StepMachine[R],
         recorder: StepRecorder,
         *,
+        control: ControlFiles,
         finite: bool,
         release: Callable[[], None],
     ) -> None:
@@ -64,7 +67,7 @@ class RunningQuery(Generic[R]):
         self._recorder = recorder
         self._release = release
         self._life = JvmLife(machine.spark)
-        self._stops = StopRequests(ControlFiles(machine.checkpoint.files), recorder.write)
+        self._stops = StopRequests(control, recorder.write)
         rest = (lambda: machine.drain(str(inner.runId))) if finite else None
         plan = analysed(machine.work.intake.stream)
         self._end = Ending(
@@ -211,7 +214,7 @@ class RunningQuery(Generic[R]):
     def stop(self) -> None:
         """Stop at the next batch boundary, and within seconds where the batch goes on.
 
-        A batch that goes on for 5 s is broken off, as Spark breaks it off: its jobs are cancelled, and
+        A batch that goes on for 10 s is broken off, as Spark breaks it off: its jobs are cancelled, and
         the next start does it again. Called in the query's own function, it returns at once, and the
         query ends with that batch.
 

@@ -247,9 +247,12 @@ class Member:
         def work() -> None:
             worker = threading.Thread(target=stop, daemon=True)
             worker.start()
+            began_s = time.monotonic()
             worker.join(_STOP_S)
-            if worker.is_alive():
-                late(f"its batch has not ended {_STOP_S:g} s after it was asked to")
+            if self.query.isActive:
+                late(
+                    f"its batch has not ended {time.monotonic() - began_s:.0f} s after it was asked to"
+                )
 
         threading.Thread(target=work, name=f"headgate-leave-{self.name}", daemon=True).start()
 

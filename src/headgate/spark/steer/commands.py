@@ -41,6 +41,10 @@ class Commands:
         Where past assignments are looked up.
     set_budget : callable
         Takes the budget that follows from new SLOs, in seconds.
+
+    Attributes
+    ----------
+    files : ControlFiles
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class Commands:
         journal: Path,
         set_budget: Callable[[float | None], None],
     ) -> None:
-        self._files = files
+        self.files = files
         self._changes = changes
         self._controller = controller
         self._write = write
@@ -71,9 +75,9 @@ class Commands:
         """At the start: freeze if an earlier run was frozen, or the environment says so."""
         until_s: float | None = None
         try:
-            until_s = self._files.frozen_until_s()
+            until_s = self.files.frozen_until_s()
         except CheckpointError as error:
-            aside = self._files.set_frozen_aside()
+            aside = self.files.set_frozen_aside()
             self._refuse("freeze", f"{error} It was set aside as {aside}." if aside else str(error))
         if os.environ.get(FREEZE) == "1":
             self.do(Command("freeze", FREEZE, "set in the environment at the start"))
@@ -88,7 +92,7 @@ class Commands:
 
     def poll(self) -> None:
         """Carry out what control files ask for; called at each batch, also a quiet one."""
-        pending = self._files.pending()
+        pending = self.files.pending()
         self._answered &= {asked.id for asked in pending}
         for asked in pending:
             if asked.id in self._answered:
@@ -99,7 +103,7 @@ class Commands:
             if asked.command is None:
                 self._refuse("request", asked.problem)
                 with contextlib.suppress(HeadgateError):
-                    self._files.refuse(asked.id, asked.problem)
+                    self.files.refuse(asked.id, asked.problem)
                 continue
             refused: str | None = None
             detail = ""
@@ -108,7 +112,7 @@ class Commands:
             except HeadgateError as error:
                 refused = str(error)
             with contextlib.suppress(HeadgateError):
-                self._files.done(asked.id, refused, detail)
+                self.files.done(asked.id, refused, detail)
 
     def do(self, command: Command) -> str:
         """Carry a command out, and write it down with who asked and why; return what exactly.
@@ -135,7 +139,7 @@ class Commands:
 
     def _freeze(self, command: Command) -> str:
         until_s = checked_until_s(command.arguments.get("until_s"))
-        self._files.freeze(until_s)
+        self.files.freeze(until_s)
         self._hold(math.inf if until_s is None else until_s)
         return "until thawed" if until_s is None else f"until {until_s:.0f} s since 1970"
 
@@ -145,7 +149,7 @@ class Commands:
             self._controller.freeze(until_s, given_up)
 
     def _thaw(self, command: Command) -> str:
-        self._files.thaw()
+        self.files.thaw()
         self._changes.thaw()
         if self._controller is not None:
             self._controller.thaw()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -18,13 +19,13 @@ from headgate.spark.worker.failure import QueryFailed, told
 _POLL_S = 0.02
 _LAST_BATCH_S = 2.0
 """How long a batch that the JVM's end has caught may take to notice it."""
-_PATIENCE_S = 5.0
+_PATIENCE_S = 10.0
 """How long a batch may go on after `stop`, in seconds, before its jobs are cancelled. With more, longer
 batches are finished rather than done again after the next start, and a stop takes longer. Not tuned."""
-_RAISES_AFTER_S = 15.0
+_RAISES_AFTER_S = 20.0
 """How long after `stop` a user's Python code in the driver, which no cancelled job ends, is raised
 from, in seconds. Not tuned."""
-_GIVES_UP_AFTER_S = 25.0
+_GIVES_UP_AFTER_S = 30.0
 """How long `stop` waits for code that does not end in any way, in seconds. Not tuned."""
 _LOOK_S = 1.0
 """How often it is looked whether somebody outside wants the query to stop, in seconds."""
@@ -170,9 +171,9 @@ class Ending:
                 raise self._unstopped
             if time.monotonic() > until_s and self._batches.interrupted.is_set():
                 msg = (
-                    f"this query has not ended {_GIVES_UP_AFTER_S:g} s after stop(), as the function "
-                    "of its user's that it calls has not returned; its checkpoint is held until that "
-                    "returns, or the program ends."
+                    f"this query has not ended {_GIVES_UP_AFTER_S:g} s after stop(): its function for "
+                    "foreachBatch has not returned; its checkpoint is held until that returns, or the "
+                    "program ends."
                 )
                 raise EngineError(msg)
         for thread in self._threads:
@@ -205,15 +206,19 @@ class Ending:
             try:
                 return self._asked.get(timeout=_LOOK_S)
             except queue.Empty:
-                if self._look():
-                    return True
+                with contextlib.suppress(Exception):  # of this no query ends, and `stop` goes on
+                    if self._look():
+                        return True
 
     def _break_off(self, began_s: float) -> None:
         """Stop Spark's query in the middle of a batch, as Spark does, and all that this batch runs."""
         self._batches.interrupted.set()
         run = str(self._inner.runId)
         stopped = threading.Thread(target=self._stop_inner, name="headgate-stop-now", daemon=True)
-        stopped.start()
+        try:
+            stopped.start()
+        except RuntimeError:  # the program ends, and takes no new thread
+            self._stop_inner()
         while self._inner.isActive and stopped.is_alive():
             time.sleep(_POLL_S)  # a job cancelled before would be a failure to Spark
         while not (self._batches.idle.is_set() or self._over.is_set()):
