@@ -95,7 +95,9 @@ def test_names_are_part_of_a_call() -> None:
     refuse_call(lambda timerValues, key, more=1: None, "it", named=named)
     refuse_call(lambda **all: None, "it", named=named)
     for function in (lambda key, timers: None, lambda *all: None, lambda key, timerValues, /: None):
-        with pytest.raises(ConfigError, match=r"in test_calls\.py line \d+ is called as \(key=\.\.\."):
+        with pytest.raises(
+            ConfigError, match=r"in test_calls\.py line \d+ is called as \(key=\.\.\."
+        ):
             refuse_call(function, "it", named=named)
 
 

@@ -112,7 +112,10 @@ def one_frame(key: Any, frames: Any) -> Iterator[Any]:
             r"timerValues=\.\.\., expiredTimerInfo=\.\.\.\), and cannot be",
         ),
         (lambda df: with_state(df, TwoArguments(), "None"), r"TwoArguments\.handleInputRows in"),
-        (lambda df: with_state(df, NoHandle(), "None"), r"NoHandle\.init in .* called as \(handle\)"),
+        (
+            lambda df: with_state(df, NoHandle(), "None"),
+            r"NoHandle\.init in .* called as \(handle\)",
+        ),
         (lambda df: with_state(df, Columns(), "None"), r"Columns\.handleBatch in .*timers\)"),
         (
             lambda df: df.groupBy("k").applyInPandasWithState(

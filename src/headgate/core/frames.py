@@ -46,8 +46,10 @@ def place_of(function: Any) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function) if callable(function) else None
-    called = getattr(type(function), "__call__", None)  # of an object that is called as a function
-    code = getattr(function, "__code__", None) or getattr(called, "__code__", None)
+    # of an object that is called as a function it is that of its class
+    code = getattr(function, "__code__", None) or getattr(
+        vars(type(function)).get("__call__"), "__code__", None
+    )
     return "" if code is None else users_place([(code.co_filename, code.co_firstlineno, "")])
 
 

@@ -22,11 +22,13 @@ from headgate.core.input import (
     RATE_MAX,
     checked_path,
     checked_text,
+    escaped,
     is_directory,
     read_file,
     read_json,
     shown,
 )
+from headgate.core.size import bytes_or_size
 from headgate.core.slo import parse_slo
 from headgate.core.stores import store_url
 from headgate.migration.registry import strategy
@@ -189,13 +191,15 @@ class Scenario:
         """Refuse names that cannot be any."""
         if self.policy is not None and not is_replica_policy(self.policy):
             policy(self.policy)
+        if self.memory_max is not None:
+            bytes_or_size(self.memory_max)
         if self.arrival is not None:
-            checked_text(self.arrival, "the column of --arrival", _NAME_MAX)
+            _checked_name(self.arrival, "the column of --arrival")
         if self.sink_format is not None and not _FORMAT.fullmatch(self.sink_format):
             msg = f'format "{shown(self.sink_format, 60)}" is no name of one; use parquet.'
             raise ConfigError(msg)
         if self.table is not None:
-            checked_text(self.table, "the table of --table", _NAME_MAX)
+            _checked_name(self.table, "the table of --table")
         if self.output_mode not in (None, *OUTPUT_MODES):
             msg = (
                 f'output mode "{shown(str(self.output_mode), 60)}" is unknown; use '
@@ -262,6 +266,14 @@ class Scenario:
         file = self.checkpoint / RECORD
         file.touch(mode=0o600)
         file.write_text(text + "\n", encoding="utf-8")
+
+
+def _checked_name(name: str, what: str) -> None:
+    """Refuse a name that is empty, too long, or holds what a terminal obeys."""
+    checked_text(name, what, _NAME_MAX)
+    if not name.strip() or escaped(name) != name:
+        msg = f'{what} is "{shown(name, 60)}", which is no name; write one, or leave it out.'
+        raise ConfigError(msg)
 
 
 def check_place(place: Path | None, *, or_store: bool = False) -> None:
@@ -403,9 +415,7 @@ def to_verify(
     return dataclasses.replace(base, **typed)
 
 
-def _refuse_choices(
-    base: Scenario, options: Mapping[str, Any], typed: Mapping[str, Any]
-) -> None:
+def _refuse_choices(base: Scenario, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
     """Refuse what a record may not choose for its reader.
 
     Raises

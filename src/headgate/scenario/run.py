@@ -74,6 +74,9 @@ def run_scenario(
         raise ConfigError(msg)
     placed = scenario.placed()
     check_place(placed.output)
+    if placed.output is not None and not placed.output.name:
+        msg = f'"{placed.output}" cannot be the output; name a directory of its own.'
+        raise ConfigError(msg)
     used = engine or SparkEngine(scenario.conf)
     with interrupts() as interrupted:
         try:
@@ -241,6 +244,7 @@ def explain_workload(
     checkpoint: Path | None = None,
 ) -> str:
     """Return what of a workload would run elastically, in words; `NOT_ELASTIC` begins a refusal."""
+    check_place(checkpoint, or_store=True)
     scenario = Scenario(
         workload,
         options=options,

@@ -1,4 +1,4 @@
-"""Tells which columns of a query come from arithmetic over many rows, whose order changes the last bits."""
+"""Tells which columns of a query come from arithmetic over many rows, in whatever order."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pyspark.sql import DataFrame
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.jvm.plans import analysed
 
-_EXACT = frozenset(
-    ("Min", "Max", "MinBy", "MaxBy", "First", "Last", "AnyValue", "Count", "CollectList", "CollectSet")
-    + ("Mode", "BoolAnd", "BoolOr", "HyperLogLogPlusPlus")
-)  # fmt: skip
+_EXACT = frozenset((
+    "Min", "Max", "MinBy", "MaxBy", "First", "Last", "AnyValue", "Count", "CollectList", "CollectSet",
+    "Mode", "BoolAnd", "BoolOr", "HyperLogLogPlusPlus",
+))  # fmt: skip
 """Aggregate functions that put out a value of some row, or a number of rows."""
 
 _ELSEWHERE = ("CTERelationRef",)
