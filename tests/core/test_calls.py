@@ -119,8 +119,8 @@ def test_a_name_is_found_wherever_a_class_uses_it() -> None:
 def test_the_users_own_innermost_frame_counts() -> None:
     text = """
   File "/opt/spark/python/lib/pyspark.zip/pyspark/worker.py", line 1, in main
-  File "/home/me/headgate/jobs.py", line 12, in parse
-  File "/home/me/lib.py", line 7, in deeper
+  File "/srv/headgate/jobs.py", line 12, in parse
+  File "/srv/lib.py", line 7, in deeper
   File "/usr/lib/python3.11/json/__init__.py", line 346, in loads
   File "/x/site-packages/numpy/core.py", line 3, in f
 """

@@ -228,7 +228,7 @@ org.apache.spark.api.python.PythonException: Traceback (most recent call last):
 
 \tat org.apache.spark.api.python.BasePythonRunner
 """
-MINE = '  File "/home/me/jobs.py", line 3, in parse\n    raise X'
+MINE = '  File "/srv/jobs.py", line 3, in parse\n    raise X'
 OURS = f'{MINE}\n  File "/x/site-packages/headgate/state/objects.py", line 3, in f\n    raise X'
 
 

@@ -392,7 +392,7 @@ def to_verify(
         Nothing is recorded and nothing typed, or something recorded has to be typed.
     """
     where = absolute(checked_path(checkpoint))
-    typed = {
+    typed: dict[str, Any] = {
         "options": options,
         "output": output,
         "conf": conf or {},

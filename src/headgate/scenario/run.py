@@ -172,7 +172,7 @@ def _reason(failure: object) -> str:
 
 _COMPARED = ("verified", "rows_compared", "missing", "extra", "differing", "within_tolerance")
 
-NOTHING_COMPARED = {
+NOTHING_COMPARED: Mapping[str, Any] = {
     "verified": None, "rows_compared": 0, "missing": 0, "extra": 0, "differing": [],
     "within_tolerance": [],
 }  # fmt: skip

@@ -112,8 +112,6 @@ class SparkEngine:
             raise ConfigError(msg)
         workload = self.workload(scenario.workload)
         check_arguments(scenario.workload, workload, _build_options(workload, scenario))
-        if store_url(scenario.checkpoint) is None:
-            locate(scenario.checkpoint)  # its journal; a message names what is missing
         beside = getattr(workload, "beside", None)
         if beside is not None and _writes_beside(beside, scenario):
             with sparks_errors():
@@ -124,6 +122,8 @@ class SparkEngine:
                 f'there is no output at "{shown(scenario.output)}"; name its directory with --out.'
             )
             raise ConfigError(msg)
+        if store_url(scenario.checkpoint) is None:
+            locate(scenario.checkpoint)  # its journal; a message names what is missing
         with sparks_errors():
             return self._verified(scenario)
 
@@ -409,7 +409,7 @@ def check_arguments(name: str, workload: Any, options: Mapping[str, Any]) -> Non
             )
         return
     for option in options:
-        if option not in takes and takes:
+        if option not in takes:
             known = f"; it takes {', '.join(takes) or 'none'}"
             hint = nearest(option, takes) or known
             msg = f'workload "{shown(name, 80)}" has no option "{shown(option, 60)}"{hint}.'

@@ -298,6 +298,7 @@ class HdfsFiles(RemoteFiles):
     ) -> Result:
         """Carry a call out, and `again` while the name node is away; else that is `_Passing`."""
         if not self._known:
+            _library()
             self._reach()
         began_s, wait_s = time.monotonic(), _WAIT_S
         while True:
