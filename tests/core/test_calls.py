@@ -11,7 +11,7 @@ import pytest
 
 from headgate.core.calls import refuse_call, uses_name
 from headgate.core.errors import ConfigError
-from headgate.core.frames import frames_in, users_place
+from headgate.core.frames import frames_in, users_part, users_place
 
 
 class Methods:
@@ -132,3 +132,13 @@ def test_the_users_own_innermost_frame_counts() -> None:
     assert users_place([("/tmp/ipykernel_1/2.py", 3, "f"), ("<frozen abc>", 1, "g")]) == (
         "in 2.py line 3"
     )
+
+
+def test_a_trace_begins_with_the_users_first_frame() -> None:
+    with pytest.raises(ConfigError) as raised:
+        refuse_call(narrow, "it", "df", "number")
+    trace = users_part(raised.value.__traceback__)
+    assert trace is not None
+    assert trace.tb_frame.f_code.co_name == "test_a_trace_begins_with_the_users_first_frame"
+    inner = raised.value.__traceback__.tb_next  # type: ignore[union-attr]
+    assert users_part(inner) is None

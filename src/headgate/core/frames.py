@@ -63,6 +63,16 @@ def frames_of(trace: TracebackType | None) -> list[Frame]:
     return found
 
 
+def users_part(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the first frame on that is neither headgate's nor Spark's."""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not is_headgates(file) and _SPARK.search(file) is None:
+            return trace
+        trace = trace.tb_next
+    return None
+
+
 _WRITTEN = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.MULTILINE)
 
 
