@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import headgate
 from headgate import scenario as scenarios
 from headgate.cli import app
-from headgate.core.errors import ConfigError
+from headgate.core.errors import CheckpointError, ConfigError
 from headgate.scenario.carrying import carry_checkpoint
 from headgate.scenario.spark import SparkEngine
 
@@ -45,6 +45,14 @@ def test_a_command_carries_and_says_what(
     assert "batch        7, watermark 5000 ms" in done.stdout
     assert json.loads(invoke(act, here, there, "--query", "a:b", "--json").stdout) == TOLD
     assert invoke(act, here, there).exit_code == 2
+
+
+def checkpoint_at(place: Path) -> None:
+    """Write what both commands look at before Spark starts."""
+    files = {"metadata": "{}", "commits/0": "v1\n{}", "headgate/identity.json": "{}"}
+    for name, text in {**files, "offsets/0": 'v1\n{"batchWatermarkMs":0}\n-'}.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
 
 
 def test_the_writer_or_the_frame_of_a_function_is_carried(
@@ -82,17 +90,24 @@ def test_the_writer_or_the_frame_of_a_function_is_carried(
         told = lambda writer, plain: {"said": writer.said, "plain": plain}  # noqa: E731
         monkeypatch.setattr(headgate, act, told, raising=False)
     origin, target = tmp_path / "origin", tmp_path / "target"
+    checkpoint_at(origin)
+    identity = origin / "headgate" / "identity.json"
+    identity.unlink()
+    identity.parent.rmdir()
 
     adopted = carry_checkpoint("adopt", origin, target, "queries_to_carry:frame", {})
     assert adopted == {
         "said": {"mode": "append", "checkpointLocation": str(target)},
         "plain": str(origin),
     }
+    checkpoint_at(origin)
+    with pytest.raises(CheckpointError, match="is a checkpoint of headgate's already"):
+        carry_checkpoint("adopt", origin, target, "queries_to_carry:frame", {})
     exported = carry_checkpoint("export", origin, target, "queries_to_carry:writer", {})
     assert exported == {"said": {"checkpointLocation": str(origin)}, "plain": str(target)}
     with pytest.raises(
         ConfigError, match="returned int; it must take a Spark session and return hg"
     ):
-        carry_checkpoint("adopt", origin, target, "queries_to_carry:number", {})
+        carry_checkpoint("export", origin, target, "queries_to_carry:number", {})
     with pytest.raises(ConfigError, match='no option "n"'):
         carry_checkpoint("adopt", origin, target, "queries_to_carry:frame", {"n": 1})

@@ -167,7 +167,9 @@ def test_a_schema_of_state_names_no_class(tmp_path: Path, schema: bytes) -> None
     log.check_types(tmp_path)
 
 
-def test_no_module_is_imported_for_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_module_is_imported_for_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "strange_module.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError):

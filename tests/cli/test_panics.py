@@ -79,10 +79,9 @@ def test_a_panic_in_a_users_function_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     with pytest.raises((ConfigError, EngineError), match="native library panicked: x"):
         user_function("panicking_module:main")
-    try:
+    with pytest.raises(FAILURES) as raised:
         panic()
-    except FAILURES as error:
-        assert "PanicException in test_panics.py line" in str(explained(error, "x"))
+    assert "PanicException in test_panics.py line" in str(explained(raised.value, "x"))
 
 
 def test_only_panics_become_errors() -> None:

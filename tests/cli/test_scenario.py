@@ -21,6 +21,7 @@ from headgate.cli.answer import exit_code
 from headgate.core.errors import ConfigError, EngineError, HeadgateError
 from headgate.journal import JournalWriter
 from headgate.report import Run
+from headgate.report.finish import verification_lines
 from headgate.scenario import (
     Scenario,
     explain_workload,
@@ -553,3 +554,40 @@ def test_of_a_checkpoint_on_a_store_the_journal_is_found_by_its_address(
 ) -> None:
     it = dataclasses.replace(scenario(tmp_path), checkpoint=place)
     assert scenario_run._journal_said(it, Path("/local/journal.jsonl")) == said
+
+
+class Ended(FakeQuery):
+    """Was stopped before its first batch."""
+
+    @property
+    def isActive(self) -> bool:
+        return False
+
+
+def test_a_run_without_a_batch_had_nothing_to_compare(tmp_path: Path) -> None:
+    class Engine(FakeEngine):
+        def start(self, scenario: Scenario) -> FakeQuery:
+            assert scenario.checkpoint is not None
+            scenario.checkpoint.mkdir(parents=True, exist_ok=True)
+            return Ended(scenario.checkpoint / "journal.jsonl")
+
+        def verify(self, scenario: Scenario) -> Any:
+            raise AssertionError("there is nothing to compare")
+
+    result = ran(scenario(tmp_path, verify=True), Engine())
+    assert (result["verified"], result["rows_compared"]) == (None, 0)
+    assert exit_code(result) == 0
+    assert "nothing to compare" in verification_lines(result)[0]
+
+
+def test_rows_that_differ_are_shown_side_by_side() -> None:
+    row = {"k": "1", "average": "2.5\x1b[2J"}
+    found = {
+        "verified": False, "rows_compared": 9, "missing": 1, "extra": 0, "dropped": {"late": 0},
+        "differing": [{"want": row, "got": None}], "within_tolerance": ["average"],
+        "settings_not_taken": ["spark.sql.session.timeZone"],
+    }  # fmt: skip
+    lines = verification_lines(found)
+    assert lines[1:3] == ["  want     k=1, average=2.5\\x1b[2J", "  got      no row"]
+    assert lines[3].endswith(": average")
+    assert "spark.sql.session.timeZone" in lines[4]

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.core.calls import refuse_call, uses_name
 from headgate.core.errors import ConfigError
-from headgate.core.frames import frames_in, users_place
+from headgate.core.frames import frames_in, users_part, users_place
 
 
 class Methods:
@@ -95,7 +95,9 @@ def test_names_are_part_of_a_call() -> None:
     refuse_call(lambda timerValues, key, more=1: None, "it", named=named)
     refuse_call(lambda **all: None, "it", named=named)
     for function in (lambda key, timers: None, lambda *all: None, lambda key, timerValues, /: None):
-        with pytest.raises(ConfigError, match=r"in test_calls\.py line \d+ is called as \(key=\.\.\."):
+        with pytest.raises(
+            ConfigError, match=r"in test_calls\.py line \d+ is called as \(key=\.\.\."
+        ):
             refuse_call(function, "it", named=named)
 
 
@@ -117,8 +119,8 @@ def test_a_name_is_found_wherever_a_class_uses_it() -> None:
 def test_the_users_own_innermost_frame_counts() -> None:
     text = """
   File "/opt/spark/python/lib/pyspark.zip/pyspark/worker.py", line 1, in main
-  File "/home/me/headgate/jobs.py", line 12, in parse
-  File "/home/me/lib.py", line 7, in deeper
+  File "/srv/headgate/jobs.py", line 12, in parse
+  File "/srv/lib.py", line 7, in deeper
   File "/usr/lib/python3.11/json/__init__.py", line 346, in loads
   File "/x/site-packages/numpy/core.py", line 3, in f
 """
@@ -130,3 +132,13 @@ def test_the_users_own_innermost_frame_counts() -> None:
     assert users_place([("/tmp/ipykernel_1/2.py", 3, "f"), ("<frozen abc>", 1, "g")]) == (
         "in 2.py line 3"
     )
+
+
+def test_a_trace_begins_with_the_users_first_frame() -> None:
+    with pytest.raises(ConfigError) as raised:
+        refuse_call(narrow, "it", "df", "number")
+    trace = users_part(raised.value.__traceback__)
+    assert trace is not None
+    assert trace.tb_frame.f_code.co_name == "test_a_trace_begins_with_the_users_first_frame"
+    inner = raised.value.__traceback__.tb_next  # type: ignore[union-attr]
+    assert users_part(inner) is None

@@ -62,7 +62,7 @@ IN_A_WORKER = """An error occurred while calling o385.count.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 5.0 failed 1 times, \
 most recent failure: Lost task 0.0 in stage 5.0 (TID 7) (host-1 executor driver): \
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
-  File "worker.py", line 1247, in main
+  File "/x/pyspark.zip/pyspark/worker.py", line 1247, in main
     process()
   File "my_functions.py", line 3, in parsed
     raise BadLine(f"line {number}")
@@ -70,7 +70,7 @@ my_functions.BadLine: line 7
 
 \tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:572)
 Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
-  File "worker.py", line 1247, in main
+  File "/x/pyspark.zip/pyspark/worker.py", line 1247, in main
 my_functions.BadLine: line 7
 \t... 1 more
 """

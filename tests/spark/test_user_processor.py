@@ -13,6 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from headgate.core.errors import ProcessorError
+from headgate.operators.failure import withheld
 from headgate.operators.processor import TimeMode
 
 
@@ -295,13 +296,16 @@ class Wrong(StatefulProcessor):
         ("kind", "Wrong put out a dict; it must put out Row.k, what, n."),
     ],
 )
-def test_a_failure_names_its_place_and_never_the_record(how, message):
+def test_a_failure_names_its_place_and_what_quotes_a_record_can_be_withheld(how, message):
     slots = Slots(Wrong, limit_s=0.2)
     slots.serve([("a", 1, "fine")])
     tokens = dict(slots.tokens)
     with pytest.raises(ProcessorError, match=message) as caught:
         slots.serve([("a", 1, "fine"), ("a", 2, how)])
-    assert "secret" not in str(caught.value)
+    assert "secret" not in withheld(str(caught.value))
+    told_by_the_user = how in ("raise", "exit", "close")
+    assert ("secret" in str(caught.value)) is told_by_the_user
+    assert "user_processor.py line" not in str(caught.value).replace("test_user_processor.py", "")
     assert caught.value.__suppress_context__
     # nothing of the step is committed, and the next one finds the state before it
     assert slots.tokens == tokens

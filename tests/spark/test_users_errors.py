@@ -112,7 +112,10 @@ def one_frame(key: Any, frames: Any) -> Iterator[Any]:
             r"timerValues=\.\.\., expiredTimerInfo=\.\.\.\), and cannot be",
         ),
         (lambda df: with_state(df, TwoArguments(), "None"), r"TwoArguments\.handleInputRows in"),
-        (lambda df: with_state(df, NoHandle(), "None"), r"NoHandle\.init in .* called as \(handle\)"),
+        (
+            lambda df: with_state(df, NoHandle(), "None"),
+            r"NoHandle\.init in .* called as \(handle\)",
+        ),
         (lambda df: with_state(df, Columns(), "None"), r"Columns\.handleBatch in .*timers\)"),
         (
             lambda df: df.groupBy("k").applyInPandasWithState(
@@ -225,7 +228,7 @@ org.apache.spark.api.python.PythonException: Traceback (most recent call last):
 
 \tat org.apache.spark.api.python.BasePythonRunner
 """
-MINE = '  File "/home/me/jobs.py", line 3, in parse\n    raise X'
+MINE = '  File "/srv/jobs.py", line 3, in parse\n    raise X'
 OURS = f'{MINE}\n  File "/x/site-packages/headgate/state/objects.py", line 3, in f\n    raise X'
 
 
@@ -277,3 +280,13 @@ def test_what_a_journal_has_of_an_error_quotes_no_record() -> None:
     assert "[CAST_INVALID_INPUT]" in sentence(cast, texts=False)
     assert "No space left" in sentence(full, texts=False)
     assert told(worker) == "ValueError: secret (in jobs.py line 3)"
+
+
+def test_a_call_that_does_not_fit_names_where_the_method_begins() -> None:
+    with pytest.raises(TypeError) as raised:
+        Alarm().handleExpiredTimer(key=1, timerValues=2, expiredTimerInfo=3)  # type: ignore[call-arg]
+    # no line of the user's ran: what raised it was headgate's own call
+    error = raised.value.with_traceback(None)
+    said = str(explained(error, "Alarm", Alarm().handleExpiredTimer))
+    assert "TypeError in test_users_errors.py line " in said
+    assert "got an unexpected keyword argument 'timerValues'›" in said

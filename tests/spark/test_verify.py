@@ -57,12 +57,14 @@ def numbers(spark: SparkSession) -> DataFrame:
     """Return 4,000 records of 4 keys, whose sum depends on the order in its last bits."""
     rows = spark.range(0, 4000, 1, 1)
     x = F.rand(7) * F.pow(F.lit(10.0), F.col("id") % 5)
-    return rows.select((F.col("id") % 4).alias("k"), x.alias("x"), F.col("id").cast("float").alias("single"))
+    single = F.col("id").cast("float").alias("single")
+    return rows.select((F.col("id") % 4).alias("k"), x.alias("x"), single)
 
 
 def in_another_order(spark: SparkSession) -> DataFrame:
     """Return `summed(numbers)` added up in another order, as rows that were written and read again."""
-    parts = numbers(spark).groupBy("k").agg(F.sort_array(F.collect_list(F.struct("x", "single"))).alias("r"))
+    sorted_rows = F.sort_array(F.collect_list(F.struct("x", "single"))).alias("r")
+    parts = numbers(spark).groupBy("k").agg(sorted_rows)
     total = F.aggregate("r", F.lit(0.0), lambda so_far, one: so_far + one["x"])
     return summed(numbers(spark)).drop("average", "nested", "by_name").join(
         parts.select("k", (total / F.size("r")).alias("average")), "k"
@@ -83,18 +85,21 @@ def test_sums_in_another_order_are_equal_and_faults_are_not(spark: SparkSession)
     assert found["verified"] is True
     assert found["within_tolerance"] == ["average", "s", "nested", "by_name"]
     first = F.col("k") == 0
+    average, nested = F.col("average"), F.struct(F.array(F.lit(1.5)).alias("a"), "k")
+    not_a_number = F.create_map(F.lit("b"), F.lit(float("nan")))
     faults = {
-        "a value": output.withColumn("average", F.when(first, F.col("average") * 1.00001).otherwise(F.col("average"))),
-        "a nested value": output.withColumn("nested", F.when(first, F.struct(F.array(F.lit(1.5)).alias("a"), "k")).otherwise(F.col("nested"))),
-        "a map's value": output.withColumn("by_name", F.when(first, F.create_map(F.lit("b"), F.lit(float("nan")))).otherwise(F.col("by_name"))),
-        "null": output.withColumn("average", F.when(~first, F.col("average"))),
-        "infinite": output.withColumn("average", F.when(first, F.lit(float("inf"))).otherwise(F.col("average"))),
-        "a key": output.withColumn("k", F.when(first, 9).otherwise(F.col("k"))),
-        "a maximum's last bits": output.withColumn("most", F.when(first, F.col("most") * (1 + 1e-12)).otherwise(F.col("most"))),
-        "an exact count": output.withColumn("n", F.when(first, F.col("n") + 1).otherwise(F.col("n"))),
-    }  # fmt: skip
-    for what, changed in faults.items():
-        found = compare(expected, changed)
+        "a value": ("average", average * 1.00001),
+        "a nested value": ("nested", nested),
+        "a map's value": ("by_name", not_a_number),
+        "null": ("average", F.lit(None)),
+        "infinite": ("average", F.lit(float("inf"))),
+        "a key": ("k", F.lit(9)),
+        "a maximum's last bits": ("most", F.col("most") * (1 + 1e-12)),
+        "an exact count": ("n", F.col("n") + 1),
+    }
+    for what, (column, value) in faults.items():
+        changed = F.when(first, value).otherwise(F.col(column))
+        found = compare(expected, output.withColumn(column, changed))
         counts = (found["verified"], found["missing"], found["extra"])
         assert counts == (False, 1, 1), (what, found)
         (pair,) = found["differing"]

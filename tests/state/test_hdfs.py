@@ -31,6 +31,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
     library: Any = SimpleNamespace(Client=lambda *_, **__: made, WriteOptions=lambda **given: given)
     monkeypatch.setitem(sys.modules, "hdfs_native", library)
     hdfs._client_of.cache_clear()
+    monkeypatch.setattr(hdfs.HdfsFiles, "_reach", lambda self: None)
     monkeypatch.setattr(hdfs, "_WAIT_S", 0.001)
     monkeypatch.setattr(hdfs, "_GIVE_UP_S", 0.2)
     yield made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,18 +9,12 @@ import typer
 
 from headgate.cli.answer import EXIT_CODES, Debug, Json, answer
 from headgate.cli.commands import Conf, Packages, app
-from headgate.cli.input import checkpoint_text, parse_conf
+from headgate.cli.input import MASTER, checkpoint_text, parse_conf
 from headgate.core.errors import ConfigError
 from headgate.core.input import shown
 from headgate.core.size import format_bytes
 from headgate.scenario.description import check_place
 from headgate.scenario.spark import engine_module
-
-_MASTER = re.compile(
-    r"local(\[([1-9][0-9]{0,3}|\*)(,\s*[1-9][0-9]{0,3})?\])?|local-cluster\[[0-9, ]{5,40}\]|yarn"
-    r"|(spark|k8s|mesos)://\S{1,1000}"
-)
-"""What Spark takes as a master."""
 
 
 @app.command(epilog=EXIT_CODES)
@@ -48,7 +41,7 @@ def doctor(
     """Check every executor of a cluster, and say what is wrong; exits with 1 if anything is."""
 
     def work() -> dict[str, Any]:
-        if master is not None and not _MASTER.fullmatch(master):
+        if master is not None and not MASTER.fullmatch(master):
             msg = f'--master "{shown(master, 60)}" is no Spark master; write local[2] or spark://host:7077.'
             raise ConfigError(msg)
         if checkpoint is not None:

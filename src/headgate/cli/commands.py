@@ -271,7 +271,7 @@ def inspect(
 
 
 @app.command(epilog=EXIT_CODES)
-def verify(
+def verify(  # noqa: PLR0913, PLR0917 - a command line has many options
     checkpoint: Checkpoint,
     workload: Annotated[
         str | None,
@@ -282,7 +282,11 @@ def verify(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Output; default: NAME-output beside the checkpoint.", parser=directory, metavar="PATH"),
+        typer.Option(
+            help="Output; default: NAME-output beside the checkpoint.",
+            parser=directory,
+            metavar="PATH",
+        ),
     ] = None,
     sink_format: Annotated[
         str | None, typer.Option("--format", help="Format of the output; default: parquet.")

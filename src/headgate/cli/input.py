@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
@@ -121,6 +122,7 @@ def parse_conf(texts: Iterable[str], packages: Iterable[str] = ()) -> dict[str, 
         if key in conf:
             msg = f'--conf "{key}" is given twice; give it once.'
             raise ConfigError(msg)
+        _check_setting(key, value)
         conf[key] = value
     wanted = [name.strip() for text in packages for name in text.split(",")]
     for name in wanted:
@@ -132,6 +134,61 @@ def parse_conf(texts: Iterable[str], packages: Iterable[str] = ()) -> dict[str, 
         raise ConfigError(msg)
     return conf | ({_PACKAGES: ",".join(wanted)} if wanted else {})
 
+
+def _check_setting(key: str, value: str) -> None:
+    """Refuse a value that Spark, or its JVM, would refuse once it starts.
+
+    Raises
+    ------
+    ConfigError
+    """
+    for name, form, wanted in _FORMS:
+        if name.fullmatch(key) and not form.fullmatch(value.strip()):
+            msg = f'--conf {key}="{shown(value, 60)}" is not {wanted}; correct it.'
+            raise ConfigError(msg)
+    zone = value.strip()
+    if key == "spark.sql.session.timeZone" and not _OFFSET.fullmatch(zone):
+        try:
+            ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            msg = f'--conf {key}="{shown(value, 60)}" is no time zone; write it as Europe/Paris.'
+            raise ConfigError(msg) from error
+
+
+MASTER = re.compile(
+    r"local(\[([1-9][0-9]{0,3}|\*)(,\s*[1-9][0-9]{0,3})?\])?|local-cluster\[[0-9, ]{5,40}\]|yarn"
+    r"|(spark|k8s|mesos)://\S{1,1000}"
+)
+"""What Spark takes as a master."""
+
+_OFFSET = re.compile(r"(UTC|GMT|UT|Z)?([+-]\d{1,2}(:\d{2}(:\d{2})?)?)?")
+_FORMS = (
+    (re.compile(r"spark\.master"), MASTER, "a Spark master such as local[2] or spark://host:7077"),
+    (
+        re.compile(r"spark\.(driver|executor)\.(memory|memoryOverhead|pyspark\.memory)"),
+        re.compile(r"[1-9][0-9]{0,12}([kmgtp]b?|b)?", re.IGNORECASE),
+        "a size such as 2g",
+    ),
+    (
+        re.compile(
+            r"spark\.(sql\.shuffle\.partitions|default\.parallelism|task\.cpus|task\.maxFailures"
+            r"|(driver|executor|cores)\.(cores|max))"
+        ),
+        re.compile(r"[1-9][0-9]{0,9}"),
+        "a whole number of 1 or more",
+    ),
+    (
+        re.compile(r"spark\.executor\.instances|spark\.([a-z]+\.)+port"),
+        re.compile(r"[0-9]{1,9}"),
+        "a whole number",
+    ),
+    (
+        re.compile(r"spark\.([A-Za-z]+\.)+enabled"),
+        re.compile("true|false|auto", re.I),
+        "true or false",
+    ),
+)
+"""Forms of well-known settings: key, value, and what is wanted. Spark reads them when it starts."""
 
 _KEY = re.compile(r"spark\.[A-Za-z0-9_.-]{1,200}")
 _PACKAGE = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+){2}")

@@ -35,7 +35,10 @@ def refuse_call(function: Any, what: str, *arguments: str, named: tuple[str, ...
         return
     given = ", ".join([*arguments, *(f"{name}=..." for name in named)])
     where = place_of(function)
-    msg = f"{what}{where and f' {where}'} is called as ({given}), and cannot be: {why}; change its parameters."
+    msg = (
+        f"{what}{where and f' {where}'} is called as ({given}), and cannot be: {why}; change its "
+        "parameters."
+    )
     raise ConfigError(msg)
 
 

@@ -45,7 +45,7 @@ def parse_duration_s(text: str, *, zero: bool = False) -> float:
     ConfigError
         No number, no unit, an unknown unit, a length of zero, or more than a hundred years.
     """
-    stripped = text.strip() if len(text) <= _CHARACTERS else "?"
+    stripped = (text.strip() if len(text) <= _CHARACTERS else "") or "?"
     total_s = 0.0
     position = 0
     while position < len(stripped):

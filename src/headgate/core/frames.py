@@ -46,8 +46,10 @@ def place_of(function: Any) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function) if callable(function) else None
-    called = getattr(type(function), "__call__", None)  # of an object that is called as a function
-    code = getattr(function, "__code__", None) or getattr(called, "__code__", None)
+    # of an object that is called as a function it is that of its class
+    code = getattr(function, "__code__", None) or getattr(
+        vars(type(function)).get("__call__"), "__code__", None
+    )
     return "" if code is None else users_place([(code.co_filename, code.co_firstlineno, "")])
 
 
@@ -59,6 +61,16 @@ def frames_of(trace: TracebackType | None) -> list[Frame]:
         found.append((code.co_filename, trace.tb_lineno, code.co_name))
         trace = trace.tb_next
     return found
+
+
+def users_part(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the first frame on that is neither headgate's nor Spark's."""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not is_headgates(file) and _SPARK.search(file) is None:
+            return trace
+        trace = trace.tb_next
+    return None
 
 
 _WRITTEN = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.MULTILINE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from headgate.core.errors import ConfigError, nearest
-from headgate.core.input import shown
+from headgate.core.input import shown, whole
 
 _BYTES_OF_UNIT = {
     "b": 1,
@@ -17,6 +17,11 @@ _LARGEST = 10**18
 """An exabyte: what 64 bits hold, and no machine."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+def bytes_or_size(text: str) -> int:
+    """Return the bytes of a size as an option has it: a whole number of them, or as `parse_bytes`."""
+    return whole(text, "the size", 1, _LARGEST) if text.strip().isdecimal() else parse_bytes(text)
 
 
 def parse_bytes(text: str) -> int:

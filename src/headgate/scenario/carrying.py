@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headgate.core.errors import ConfigError
-from headgate.core.input import shown
+from headgate.core.input import is_directory, is_file, shown
+from headgate.scenario.description import OUTPUT_MODES, check_place
 from headgate.scenario.spark import (
     SparkEngine,
     call_user,
@@ -57,6 +58,10 @@ def carry_checkpoint(
             workload = engine.workload(query)
             given = {**workload.options, **options}
             check_arguments(query, workload, given)
+            _check_places(act, origin.absolute(), target.absolute())
+            if output_mode not in (None, *OUTPUT_MODES):
+                msg = f'output mode "{shown(output_mode, 60)}" is unknown; use {", ".join(OUTPUT_MODES)}.'
+                raise ConfigError(msg)
             made = call_user(query, lambda: workload.build(engine.session(), **given))
             writer = _writer(query, made, output_mode or workload.output_mode)
             writer = writer.option("checkpointLocation", str(ours.absolute()))
@@ -65,6 +70,23 @@ def carry_checkpoint(
             return told
     finally:
         engine.close()
+
+
+def _check_places(act: Act, origin: Path, target: Path) -> None:
+    """Refuse, before Spark starts, what lies at the two places and cannot be read, or written over."""
+    if not is_directory(origin):
+        msg = f'"{shown(origin)}" is no directory with a checkpoint; name the one to {act}.'
+        raise ConfigError(msg)
+    check_place(target)
+    log = engine_module("headgate.spark.plain.log")
+    log.refuse_used(target)
+    log.refuse_within(target, origin)
+    if act == "adopt":
+        log.newest(origin)
+        log.check_types(origin)
+    elif not is_file(origin / "headgate" / "identity.json"):
+        msg = f"{shown(origin)} is no directory with a checkpoint of headgate's; give that of the query."
+        raise ConfigError(msg)
 
 
 def _writer(query: str, made: Any, mode: str) -> Any:

@@ -22,12 +22,14 @@ from headgate.core.input import (
     RATE_MAX,
     checked_path,
     checked_text,
+    escaped,
     is_directory,
     open_regular,
     read_file,
     read_json,
     shown,
 )
+from headgate.core.size import bytes_or_size
 from headgate.core.slo import parse_slo
 from headgate.core.stores import store_url
 from headgate.migration.registry import strategy
@@ -190,13 +192,15 @@ class Scenario:
         """Refuse names that cannot be any."""
         if self.policy is not None and not is_replica_policy(self.policy):
             policy(self.policy)
+        if self.memory_max is not None:
+            bytes_or_size(self.memory_max)
         if self.arrival is not None:
-            checked_text(self.arrival, "the column of --arrival", _NAME_MAX)
+            _checked_name(self.arrival, "the column of --arrival")
         if self.sink_format is not None and not _FORMAT.fullmatch(self.sink_format):
             msg = f'format "{shown(self.sink_format, 60)}" is no name of one; use parquet.'
             raise ConfigError(msg)
         if self.table is not None:
-            checked_text(self.table, "the table of --table", _NAME_MAX)
+            _checked_name(self.table, "the table of --table")
         if self.output_mode not in (None, *OUTPUT_MODES):
             msg = (
                 f'output mode "{shown(str(self.output_mode), 60)}" is unknown; use '
@@ -270,6 +274,14 @@ class Scenario:
             raise CheckpointError(msg) from error
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(f"{text}\n")
+
+
+def _checked_name(name: str, what: str) -> None:
+    """Refuse a name that is empty, too long, or holds what a terminal obeys."""
+    checked_text(name, what, _NAME_MAX)
+    if not name.strip() or escaped(name) != name:
+        msg = f'{what} is "{shown(name, 60)}", which is no name; write one, or leave it out.'
+        raise ConfigError(msg)
 
 
 def check_place(place: Path | None, *, or_store: bool = False) -> None:
@@ -388,7 +400,7 @@ def to_verify(
         Nothing is recorded and nothing typed, or something recorded has to be typed.
     """
     where = absolute(checked_path(checkpoint))
-    typed = {
+    typed: dict[str, Any] = {
         "options": options,
         "output": output,
         "conf": conf or {},
@@ -411,9 +423,7 @@ def to_verify(
     return dataclasses.replace(base, **typed)
 
 
-def _refuse_choices(
-    base: Scenario, options: Mapping[str, Any], typed: Mapping[str, Any]
-) -> None:
+def _refuse_choices(base: Scenario, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
     """Refuse choices that a record may not make for its reader.
 
     Raises

@@ -153,7 +153,7 @@ def replayed(
         policy(policy_text)  # what is wrong with it shows before a simulation, not after
     if not is_own(was.policy) and not (policy_text and same_name(policy_text, was.policy)):
         msg = (
-            f'the journal names policy "{shown(was.policy, 80)}", which is not one of headgate\'s own, and '
+            f'the journal names policy "{shown(was.policy, 80)}", which is not one of headgate\'s, and '
             f"no journal chooses the code that runs; type it: --policy '{shown(was.policy, 80)}'."
         )
         raise ConfigError(msg)

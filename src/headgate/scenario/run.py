@@ -76,6 +76,9 @@ def run_scenario(
         raise ConfigError(msg)
     placed = scenario.placed()
     check_place(placed.output)
+    if placed.output is not None and not placed.output.name:
+        msg = f'"{placed.output}" cannot be the output; name a directory of its own.'
+        raise ConfigError(msg)
     used = engine or SparkEngine(scenario.conf)
     asked_s = clock_s()
     with interrupts() as interrupted:
@@ -178,7 +181,7 @@ def _reason(failure: object) -> str:
 
 _COMPARED = ("verified", "rows_compared", "missing", "extra", "differing", "within_tolerance")
 
-NOTHING_COMPARED = {
+NOTHING_COMPARED: Mapping[str, Any] = {
     "verified": None, "rows_compared": 0, "missing": 0, "extra": 0, "differing": [],
     "within_tolerance": [],
 }  # fmt: skip
@@ -258,6 +261,7 @@ def explain_workload(
     checkpoint: Path | None = None,
 ) -> str:
     """Return the elastic parts of a workload, in words; `NOT_ELASTIC` begins a refusal."""
+    check_place(checkpoint, or_store=True)
     scenario = Scenario(
         workload,
         options=options,

@@ -11,6 +11,7 @@ import inspect
 import re
 import signal
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,11 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headgate.control.registry import policy
+from headgate.core.calls import refuse_call
 from headgate.core.errors import ConfigError, EngineError, HeadgateError, nearest, without_panics
 from headgate.core.formats import FILE_FORMATS
 from headgate.core.input import is_directory, shown
 from headgate.core.location import uri
 from headgate.core.stores import store_url
+from headgate.journal.reader import locate
 from headgate.scenario.places import to_spark, written
 from headgate.scenario.rehearsal import REHEARSED_S, elsewhere, rehearse_changes
 
@@ -66,6 +70,8 @@ class SparkEngine:
     def _started(self, scenario: Scenario) -> ScenarioQuery:
         hg = engine_module("headgate")
         workload = self.workload(scenario.workload)
+        if scenario.policy is not None and getattr(workload, "stateful", False):
+            policy(scenario.policy)  # one over pools of replicas is refused before Spark starts
         beside = self._begun_beside(workload, scenario)
         frame = self._built(workload, scenario)
         sink_format, sink_options = _sink(beside, scenario)
@@ -124,7 +130,9 @@ class SparkEngine:
         if scenario.checkpoint is None or not _may_be(scenario.checkpoint):
             msg = f'there is no checkpoint at "{shown(scenario.checkpoint)}"; name the query\'s.'
             raise ConfigError(msg)
-        beside = getattr(self.workload(scenario.workload), "beside", None)
+        workload = self.workload(scenario.workload)
+        check_arguments(scenario.workload, workload, _build_options(workload, scenario))
+        beside = getattr(workload, "beside", None)
         if beside is not None and _writes_beside(beside, scenario):
             with sparks_errors():
                 return self._verified(scenario)
@@ -134,6 +142,8 @@ class SparkEngine:
                 f'there is no output at "{shown(scenario.output)}"; name its directory with --out.'
             )
             raise ConfigError(msg)
+        if store_url(scenario.checkpoint) is None:
+            locate(scenario.checkpoint)  # its journal; a message names what is missing
         with sparks_errors():
             return self._verified(scenario)
 
@@ -248,7 +258,8 @@ class SparkEngine:
     def workload(self, name: str) -> Any:
         """Return a built-in workload, or the user's function in the same form."""
         if ":" in name:
-            return UserWorkload(_shipped(user_function(name)))
+            function = user_function(name)
+            return UserWorkload(_shipped(function), function=function)
         known = engine_module("headgate.spark.workloads.queries").WORKLOADS
         if name not in known:
             hint = nearest(name, known) or f"; use one of {', '.join(sorted(known))}"
@@ -313,6 +324,9 @@ class UserWorkload:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments unless the scenario gives others."""
 
+    function: Callable[..., Any] | None = None
+    """What the user wrote, without what `build` does beside it."""
+
 
 def _build_options(workload: Any, scenario: Scenario) -> dict[str, Any]:
     """Return the workload's arguments: its own, and over them the scenario's."""
@@ -342,12 +356,26 @@ def user_function(name: str) -> Callable[..., Any]:
             f'cannot load "{shown(name, 80)}": {why}; write module:function, importable from here.'
         )
         raise ConfigError(msg) from error
+    if _of_python(module_name):
+        msg = (
+            f'"{shown(name, 80)}" is part of Python and makes no query; name a function of yours that '
+            "takes a Spark session and returns a DataFrame."
+        )
+        raise ConfigError(msg)
     if not callable(found):
         takes = "it must take a Spark session and return a DataFrame"
         msg = f'"{shown(name, 80)}" is not a function; {takes}.'
         raise ConfigError(msg)
     function: Callable[..., Any] = found
     return function
+
+
+def _of_python(module_name: str) -> bool:
+    """Return whether a module that was imported is one of Python's own, whatever else has its name."""
+    if module_name.partition(".")[0] not in sys.stdlib_module_names:
+        return False
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    return file is None or file.startswith(f"{sysconfig.get_path('stdlib')}/")
 
 
 def _shipped(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -384,8 +412,9 @@ def call_user(name: str, work: Callable[[], Any], what: str = "make a query") ->
 
 def check_arguments(name: str, workload: Any, options: Mapping[str, Any]) -> None:
     """Refuse options that a workload's function, or the source of a built-in one, does not take."""
+    function = getattr(workload, "function", None) or workload.build
     try:
-        parameters = inspect.signature(workload.build).parameters
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return  # it is written in C, and does not say
     kinds = [parameter.kind for parameter in parameters.values()]
@@ -405,6 +434,7 @@ def check_arguments(name: str, workload: Any, options: Mapping[str, Any]) -> Non
             hint = nearest(option, takes) or known
             msg = f'workload "{shown(name, 80)}" has no option "{shown(option, 60)}"{hint}.'
             raise ConfigError(msg)
+    refuse_call(function, f'workload "{shown(name, 80)}"', "spark", named=tuple(options))
 
 
 _READS = "replay"

@@ -34,7 +34,9 @@ def telling(
 
     def run() -> None:
         while not over.wait(_EVERY_S):
-            with suppress(Exception):  # a session that ends meanwhile is the waiting thread's matter
+            with suppress(
+                Exception
+            ):  # a session that ends meanwhile is the waiting thread's matter
                 say(f"{what}: {time.monotonic() - began_s:.0f} s, {_tasks(spark)}")
 
     thread = threading.Thread(target=run, name="headgate-telling", daemon=True)

@@ -12,6 +12,7 @@ import importlib
 import random
 import re
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,6 +40,9 @@ _BYTES_PER_S = 1e6
 _WAIT_S = 0.1
 _WAIT_MOST_S = 5.0
 """Before a request is repeated, the first time and at most; doubled each time. Chosen."""
+
+_CONNECT_S = 3.0
+"""How long a connection to a name node may take to be made, at the first try. Chosen."""
 
 _PRIVATE = 0o700
 _OWNERS = 0o600
@@ -84,6 +88,35 @@ class HdfsFiles(RemoteFiles):
         host, _, path = rest.partition("/")
         self._node = f"{scheme}://{host}"
         self._root = f"/{path}"
+
+    def _reach(self) -> None:
+        """Refuse a name node whose name nobody knows, or at whose address nobody listens.
+
+        The client would try that for a minute. A name service, which has no port, it knows itself; one
+        that is just starting is waited for as long as any that has not answered yet.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        host, colon, port = self._node.partition("://")[2].rpartition(":")
+        if not colon or not port.isdecimal():
+            return
+        until_s = time.monotonic() + self._patience_s
+        while True:
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+                return
+            except (OSError, OverflowError, UnicodeError) as error:
+                unknown = not isinstance(error, OSError) or isinstance(error, socket.gaierror)
+                if unknown or time.monotonic() > until_s:
+                    why = getattr(error, "strerror", None) or str(error)
+                    msg = (
+                        f"{self.url}: nobody answers at {self._node} ({why}); see whether that is the "
+                        "name node's address."
+                    )
+                    raise CheckpointError(msg) from None
+            time.sleep(_WAIT_S)
 
     @cached_property
     def _client(self) -> Any:
@@ -264,6 +297,9 @@ class HdfsFiles(RemoteFiles):
         again: bool = True,
     ) -> Result:
         """Carry a call out, and `again` while the name node is away; else that is `_Passing`."""
+        if not self._known:
+            _library()
+            self._reach()
         began_s, wait_s = time.monotonic(), _WAIT_S
         while True:
             self._count(act, name, length)

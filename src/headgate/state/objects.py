@@ -11,14 +11,17 @@ import importlib
 import os
 import random
 import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from headgate.core.errors import CheckpointError
+from headgate.core.input import shown
 from headgate.core.stores import kind_of, refuse_unsendable
 from headgate.state.remote import RemoteFiles, panics_told
 
@@ -109,6 +112,7 @@ class ObjectFiles(RemoteFiles):
         timeout = config.pop("timeout", _TIMEOUT)
         address = config.get("endpoint") or config.get("base_url")
         address = address or next(filter(None, map(os.environ.get, _ENDPOINTS[kind])), "")
+        self._resolve(address)
         # without encryption only where the address asks for that, as a server on this host does
         client = {"timeout": timeout, "allow_http": address.startswith("http://")}
         maker = getattr(_library("obstore.store"), _STORES[kind])
@@ -119,6 +123,25 @@ class ObjectFiles(RemoteFiles):
                 client_options=client,
                 retry_config={"retry_timeout": give_up, "max_retries": _RETRIES},
             )
+
+    def _resolve(self, address: str) -> None:
+        """Refuse an address whose name nobody knows; the library would ask again for seconds.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        host = urlsplit(address).hostname
+        if not host or any(name.lower().endswith("_proxy") for name in os.environ):
+            return
+        try:
+            socket.getaddrinfo(host, None)
+        except (socket.gaierror, UnicodeError) as error:
+            if getattr(error, "errno", None) == socket.EAI_AGAIN:
+                return  # whoever knows names is away; the library waits for that
+            where = shown(host, 80)
+            msg = f"{self.url}: nobody knows the host {where} of its store; correct its address."
+            raise CheckpointError(msg) from None
 
     def prepare(self, directories: Iterable[str]) -> None:
         """Do nothing: a store has no directories."""

@@ -31,8 +31,8 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from headgate.spark.cluster.session import session
+from headgate.spark.comparison import compare
 from headgate.spark.job.faults import CRASH
-from headgate.spark.verify import compare
 
 Read = Callable[[str], DataFrame]
 """From the name of an input to its rows."""

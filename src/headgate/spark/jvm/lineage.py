@@ -1,4 +1,4 @@
-"""Tells which columns of a query come from arithmetic over many rows, whose order changes the last bits."""
+"""Tells which columns of a query come from arithmetic over many rows, in whatever order."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pyspark.sql import DataFrame
 from headgate.spark.jvm.gateway import Jvm, class_name, each
 from headgate.spark.jvm.plans import analysed
 
-_EXACT = frozenset(
-    ("Min", "Max", "MinBy", "MaxBy", "First", "Last", "AnyValue", "Count", "CollectList", "CollectSet")
-    + ("Mode", "BoolAnd", "BoolOr", "HyperLogLogPlusPlus")
-)  # fmt: skip
+_EXACT = frozenset((
+    "Min", "Max", "First", "Last", "AnyValue", "Count", "CollectList", "CollectSet", "Mode", "BoolAnd",
+    "BoolOr", "HyperLogLogPlusPlus",
+))  # fmt: skip
 """Aggregate functions that put out a value of some row, or a number of rows."""
 
 _ELSEWHERE = ("CTERelationRef",)
@@ -55,7 +55,10 @@ def _summed(expression: Jvm, known: dict[int, bool]) -> bool:
         return known.get(_id(expression), True)
     if kind == "AggregateExpression":
         function = expression.aggregateFunction()
-        if class_name(function) not in _EXACT:
+        name = class_name(function)
+        if name not in _EXACT and not name.endswith(
+            "By"
+        ):  # the value that belongs to an extreme one
             return True
     return any(_summed(child, known) for child in each(expression.children()))
 

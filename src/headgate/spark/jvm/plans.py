@@ -32,7 +32,7 @@ def physical(df: DataFrame) -> Jvm:
 
 
 def names_a_class(df: DataFrame) -> bool:
-    """Return whether a schema has a user-defined type, whose module PySpark imports to know the schema."""
+    """Return whether a schema has a user-defined type, whose module PySpark imports for it."""
     return '"type":"udt"' in str(df._jdf.schema().json())
 
 

@@ -151,7 +151,7 @@ def _check_settings(path: Path, notes: dict[str, Any]) -> None:
 
 
 _USERS_TYPE = re.compile(rb'"(?:..)?u(?:..)?d(?:..)?t(?:..)?"|\\u[0-9a-fA-F]{4}', re.DOTALL)
-"""A user-defined type in a schema of Spark's state, perhaps over the two bytes between two pieces of text."""
+"""A user-defined type in a schema of Spark's state, perhaps with two bytes between pieces of text."""
 
 
 def check_types(path: Path) -> None:

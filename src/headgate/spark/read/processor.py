@@ -41,6 +41,12 @@ _TIME_MODES = {
 }
 
 
+_OF_KEYS = ("keys", "batch", "state", "timers")
+"""What methods of an `ArrowProcessor` are given, by position."""
+
+_OF_KEY = ("key", "rows", "timerValues")
+"""What Spark gives ``handleInputRows`` and ``handleInitialState``, by position."""
+
 _OF_TIMERS = ("key", "timerValues", "expiredTimerInfo")
 """What Spark gives ``handleExpiredTimer``, by name."""
 
@@ -178,19 +184,17 @@ class _ProcessorReader:
         if isinstance(user, GroupStateProcessor):
             refuse_call(user.function, name, "key", "frames", "state")
         elif isinstance(user, ArrowProcessor):
-            given = ("keys", "batch", "state", "timers")
-            refuse_call(user.handleBatch, f"{name}.handleBatch", *given)
+            refuse_call(user.handleBatch, f"{name}.handleBatch", *_OF_KEYS)
             if timed:
-                refuse_call(user.handleExpired, f"{name}.handleExpired", *given)
+                refuse_call(user.handleExpired, f"{name}.handleExpired", *_OF_KEYS)
             if self._has_initial:
-                refuse_call(user.handleInitial, f"{name}.handleInitial", *given)
+                refuse_call(user.handleInitial, f"{name}.handleInitial", *_OF_KEYS)
         elif isinstance(user, StatefulProcessor):
             refuse_call(user.init, f"{name}.init", "handle")
             refuse_call(user.close, f"{name}.close")
-            given = ("key", "rows", "timerValues")
-            refuse_call(user.handleInputRows, f"{name}.handleInputRows", *given)
+            refuse_call(user.handleInputRows, f"{name}.handleInputRows", *_OF_KEY)
             if self._has_initial:
-                refuse_call(user.handleInitialState, f"{name}.handleInitialState", *given)
+                refuse_call(user.handleInitialState, f"{name}.handleInitialState", *_OF_KEY)
             if timed and uses_name(type(user), "registerTimer"):
                 what = f"{name}.handleExpiredTimer"
                 refuse_call(user.handleExpiredTimer, what, named=_OF_TIMERS)

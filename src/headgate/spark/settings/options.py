@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from headgate.control.groupings import GROUPINGS, Groupings
 from headgate.core.duration import parse_duration_s
 from headgate.core.errors import ConfigError, nearest
-from headgate.core.size import parse_bytes
+from headgate.core.size import bytes_or_size
 from headgate.core.stores import is_store_option, store_option
 
 Value = TypeVar("Value")
@@ -80,8 +80,7 @@ def _whole(least: int) -> Callable[[str], int]:
     return parse
 
 
-def _bytes(text: str) -> int:
-    return _whole(1)(text) if text.strip().isdecimal() else parse_bytes(text)
+_bytes = bytes_or_size
 
 
 def _above_zero(text: str) -> float:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from headgate.core.errors import EngineError, HeadgateError, ProcessorError
-from headgate.core.frames import frames_in, frames_of, is_headgates, users_place
+from headgate.core.frames import frames_in, frames_of, is_headgates, users_part, users_place
 from headgate.operators.failure import withheld
 from headgate.spark.jvm.errors import JavaError, JvmError, SaidBySpark
 from headgate.spark.worker.kafka_failure import kafka_failure
@@ -80,10 +80,21 @@ class QueryFailed(EngineError, SaidBySpark, StreamingQueryException):
         """
         found = cls(told(error if raised is None else raised, reads))
         found.journalled = told(error if raised is None else raised, reads, withhold=True)
+        # the way through Spark and headgate says nothing of a user's failure, and Spark's text has it
+        error.__traceback__ = None
+        if raised is not None and _is_users(raised):
+            raised.__traceback__ = users_part(raised.__traceback__)
         if raised is not None and raised is not error and error.__cause__ is None:
             error.__cause__ = raised  # where it was raised, for those who look
         found.__cause__ = error
         return found
+
+
+def _is_users(error: Exception) -> bool:
+    """Return whether it was a user's own code that raised an error, here or in a worker."""
+    if isinstance(error, JvmError | PySparkException):
+        return users_failure(str(error)) is not None
+    return not isinstance(error, HeadgateError) or isinstance(error, ProcessorError)
 
 
 def told(error: BaseException, reads: Sequence[str] = (), *, withhold: bool = False) -> str:

@@ -13,7 +13,7 @@ from headgate.core.near import unmatched
 
 @dataclass(frozen=True)
 class Nearness:
-    """Matches the rows of one group; called by Spark with a table of them.
+    """Matches the rows of one group.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Nearness:
     relative: tuple[float, ...]
     floor: tuple[float, ...]
 
-    def __call__(self, group: pa.Table) -> pa.Table:
+    def left_over(self, group: pa.Table) -> pa.Table:
         """Return columns ``net`` and ``cells`` of the rows that are left over.
 
         ``net`` is how often a row is wanted beyond what the output has; negative: how often it is extra.
