@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from headgate.control.batch_times import BatchTimes
 from headgate.core.assignment import Assignment
 from headgate.core.slo import SUCCESS
 
@@ -50,6 +51,8 @@ class OperatorView:
         contains it: policies compare ``latency_s - floor_s`` with `alert_s`.
     success : float
         Share of windows in which the SLO wants the bound to hold, in (0, 1].
+    batch : BatchTimes or None
+        How batches spend their time; None of a continuous engine.
     held : bool
         Whether somebody holds the number of slots, so that no policy and no grant changes it.
     slots_min, slots_max : int
@@ -93,6 +96,7 @@ class OperatorView:
     costs_seen: int = 0
     success: float = SUCCESS
     held: bool = False
+    batch: BatchTimes | None = None
 
     @property
     def slots(self) -> int:

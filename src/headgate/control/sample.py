@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from headgate.control.batch_times import BatchTimes
 from headgate.core.assignment import Assignment
 
 F64 = npt.NDArray[np.float64]
@@ -39,6 +40,10 @@ class Sample:
         Records that a source has beside those that arrived, since nobody has read them yet: where it is
         read up to a limit. None where no source tells of any.
 
+    batch : BatchTimes or None
+        How batches spend their time, as far as is known by then; None of a continuous engine, and where
+        slots do not wait for each other.
+
     References
     ----------
     StreamSwitch 4.1 to 4.3: a^k[m], c^k[m] and rho_i[m].
@@ -52,3 +57,4 @@ class Sample:
     useful_s: F64
     worked: F64 | None = None
     unread: F64 | None = None
+    batch: BatchTimes | None = None

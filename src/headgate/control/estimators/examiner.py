@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from headgate.control.batch_times import BatchTimes
 from headgate.control.estimators.kernels import (
     FALLEN,
     VALID,
@@ -125,6 +126,7 @@ class Examiner:
         self._column_of: I64 = np.zeros(key_groups, dtype=np.int64)
         self._service_rate = np.zeros(0)
         self._carried_s = np.zeros(0)
+        self._batch: BatchTimes | None = None
         self._costs, self._costs_seen = np.zeros((_COSTS, 2)), 0
         self._all_groups: I64 = np.arange(key_groups)
         self._split: dict[int, I64] = {}
@@ -171,6 +173,7 @@ class Examiner:
         if sample.unread is not None:
             # no counter: what is newest holds, whatever becomes of the tick
             self._unread = np.nan_to_num(np.maximum(sample.unread, 0.0), posinf=0.0)
+        self._batch = sample.batch
         worst = check(arrived, completed, self._known_arrived, self._known_completed)
         known = (arrived, completed, useful_s, worked)
         self._take(_Tick(sample.tick, sample.assignment, sample.slot_ids, *known), worst, sample)
@@ -233,6 +236,7 @@ class Examiner:
             arrived=self._arrived.copy(),
             costs=self._recent_costs(),
             costs_seen=self._costs_seen,
+            batch=self._batch,
         )
 
     def _at_source_s(self) -> F64:

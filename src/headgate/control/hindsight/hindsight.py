@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headgate.control.hindsight.batches import Cycle, VirtualBatches
 from headgate.control.hindsight.cost import RecordCost
 from headgate.control.hindsight.demand import F64
 from headgate.control.hindsight.kernels import I64, pack, play
@@ -124,6 +125,8 @@ class Hindsight:
         self._waiting_s: F64 = np.zeros((count, self._most))
         self._calm_s: F64 = np.zeros(count)
         self._come_s: F64 = np.zeros(self._most)
+        self._batches: VirtualBatches | None = None
+        self._stretch = 1.0
         self._late, self._changed = np.zeros(count), np.zeros(count)
         self._sums: F64 = np.zeros((3, count))
         """Decayed sums of late weight, of slots and of changes."""
@@ -149,6 +152,8 @@ class Hindsight:
 
     def waiting_s(self, rule: int) -> float:
         """Return the seconds of work that wait at all virtual slots of a rule."""
+        if self._batches is not None:
+            return self._batches.waiting_s(rule) * self._stretch
         return float(self._waiting_s[rule].sum())
 
     def watch(
@@ -163,7 +168,10 @@ class Hindsight:
         rule : int
             The one that is followed.
         """
-        self.cost.add(elapsed_s, view)
+        batch = view.batch
+        stretch = 1.0 if batch is None else batch.stretch(view.bound_s)
+        self._stretch = stretch
+        self.cost.add(elapsed_s, view, stretch)
         records = self._arrivals(elapsed_s, view)
         total = float(records.sum())
         work_s = total * self.cost.mean_s * self.slower
@@ -172,33 +180,56 @@ class Hindsight:
             within_s = _WHOLE_BOUND * view.bound_s
         if self.watched_s >= self._expected_s:
             self._expected_s = self.watched_s + view.bound_s
-            self.rules.expect(self.cost.mean_s, self.cost.variability, within_s)
+            if batch is None:
+                self.rules.expect(self.cost.mean_s, self.cost.variability, within_s)
+            else:
+                dear_s = self.cost.dear_s / stretch
+                self.rules.expect_batches(batch.fixed_s, dear_s, view.bound_s)
         wanted, leap = self.rules.wanted(time_s, elapsed_s, work_s, total)
         self._learn_load(elapsed_s, records)
         active = np.flatnonzero(records)
         counts = records[active]
-        each_s = self.cost.drawn(counts) * self.slower
         weight = self._weights(elapsed_s, active)
-        play(
-            elapsed_s,
-            stop_s,
-            within_s,
-            active,
-            counts * each_s,
-            each_s,
-            weight,
-            wanted,
-            leap,
-            REST * view.bound_s,
-            self._calm_s,
-            max(1, min(view.slots_max, self._most)),
-            self._packing,
-            self.slots,
-            self._waiting_s,
-            self._come_s,
-            self._late,
-            self._changed,
-        )
+        if batch is not None:
+            cycle = Cycle(
+                elapsed_s,
+                view.bound_s,
+                active,
+                counts,
+                weight,
+                wanted,
+                leap,
+                REST * view.bound_s,
+                max(1, min(view.slots_max, self._most)),
+                self._packing,
+            )
+            if self._batches is None:
+                self._batches = VirtualBatches(len(self.slots), self._most)
+            self._late, self._changed = self._batches.play(
+                cycle, batch, self.cost, self.slower / stretch, self.slots, self._calm_s
+            )
+        else:
+            each_s = self.cost.drawn(counts) * self.slower
+            play(
+                elapsed_s,
+                stop_s,
+                within_s,
+                active,
+                counts * each_s,
+                each_s,
+                weight,
+                wanted,
+                leap,
+                REST * view.bound_s,
+                self._calm_s,
+                max(1, min(view.slots_max, self._most)),
+                self._packing,
+                self.slots,
+                self._waiting_s,
+                self._come_s,
+                self._late,
+                self._changed,
+            )
         self._keep(elapsed_s, float(weight.sum()))
         self._compare(elapsed_s, view, float(self._late[rule]), float(weight.sum()))
         self._correct(elapsed_s)

@@ -163,6 +163,22 @@ class Rules:
             idle = math.log(1.0 / _SELDOM) * (1.0 + variability) / 2.0 * record_s / room_s
         self.spare = max(self._epsilon, 1.0 / (1.0 - min(idle, _IDLE_MOST)) - 1.0)
 
+    def expect_batches(self, fixed_s: float, dear_s: float, bound_s: float) -> None:
+        """Take note of what a slot must have to spare so that batches stay short enough.
+
+        A batch is as long as its fixed time, what dear records add, and what came during the batch
+        before: ``(fixed + dear) / (1 - load)`` in the end. Records wait for half a batch and are served
+        in the next one, which is to be within the bound.
+
+        Parameters
+        ----------
+        fixed_s, dear_s : float
+            Of a batch, seconds.
+        bound_s : float
+        """
+        idle = min(1.5 * (fixed_s + dear_s) / bound_s, _IDLE_MOST)
+        self.spare = max(self._epsilon, 1.0 / (1.0 - idle) - 1.0)
+
     @property
     def now(self) -> float:
         """Return the number of slots that the load of the last bound keeps busy."""

@@ -59,8 +59,10 @@ _SOON = 4.0
 """A slot that will be rid of what waits within so many times a change's own time, or within a bound, is
 not relieved. Chosen."""
 
-_CLEAR = 3.0
-"""Bounds within which what waits and was not expected is to be served. Chosen."""
+_USUAL, _USUAL_IN_BATCHES = (0.5, 3.0), (0.2, 1.0)
+"""Share of the bound that what waits at each slot may be worth, and bounds within which what waits beyond
+that, and was not expected, is to be served. In batches less, and sooner: what waits makes the next batch
+long, in which more comes. Not tuned."""
 
 _TOOK_S, _TOOK_GAIN = 0.3, 0.25
 """What a change is taken to take at first, seconds, and the weight of one that was measured."""
@@ -164,8 +166,9 @@ class FollowsRules:
         hindsight = self._hindsight
         waiting_s = float(view.backlog.sum()) * hindsight.cost.mean_s
         within_s = _within_s(view)
-        usual_s = max(hindsight.waiting_s(self._chosen), 0.5 * within_s * slots)
-        excess = (waiting_s - usual_s) / (_CLEAR * within_s)
+        usual, clear = _USUAL if view.batch is None else _USUAL_IN_BATCHES
+        usual_s = max(hindsight.waiting_s(self._chosen), usual * within_s * slots)
+        excess = (waiting_s - usual_s) / (clear * within_s)
         # What the slots that there are clear in time is not chased.
         if excess > max(1.0, slots - hindsight.rules.now):
             self._extra = max(self._extra, math.ceil(min(excess, view.assignment.key_groups)))

@@ -158,6 +158,7 @@ class Controller:
                 UsefulTime(limited, budget_s, cores.at_once, cores.machine),
                 SuccessRate(target.slo, job.key_groups, DELTA_S),
                 by_results=target.slo.scope == END_TO_END and origins.judges(name),
+                alone=len(states) == 1,
             )
         self._writer = DecisionWriter(write, config.policy.name)
         writer = self._writer

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -285,6 +285,7 @@ class _Metered:
     useful: UsefulTime
     success: SuccessRate | None
     by_results: bool
+    alone: bool
     samples: list[Sample] = field(default_factory=list)
 
 
@@ -318,13 +319,15 @@ class SparkMetrics:
         success: SuccessRate | None,
         *,
         by_results: bool = False,
+        alone: bool = False,
     ) -> None:
         """Count an operator from now on; parameters as of `OperatorCounters`.
 
         With `by_results` success is that of the ages of its results, else of its records' latencies.
+        Samples of one that is `alone` in its batches tell how these spend their time.
         """
         counters = OperatorCounters(assignment, waiting, self._first_tick)
-        self._operators[name] = _Metered(counters, useful, success, by_results)
+        self._operators[name] = _Metered(counters, useful, success, by_results, alone)
 
     def wait_at_sources(
         self, operators: Sequence[str], reports: Sequence[Report], records: float
@@ -431,7 +434,9 @@ class SparkMetrics:
 
     def collect(self) -> Mapping[str, Sequence[Sample]]:
         """Return the samples of each operator since the last call, oldest first."""
-        found = {name: metered.samples for name, metered in self._operators.items()}
-        for metered in self._operators.values():
-            metered.samples = []
+        found = {}
+        for name, metered in self._operators.items():
+            found[name], metered.samples = metered.samples, []
+            if found[name] and metered.alone:
+                found[name][-1] = replace(found[name][-1], batch=metered.useful.batch())
         return found

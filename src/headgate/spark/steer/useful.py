@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from headgate.control.batch_times import BatchTimes, TaskLog
 from headgate.control.estimators.task_cost import FIXED_MS, TaskCost, makespan_ms
 from headgate.spark.job.reports import Report
 
@@ -69,6 +70,11 @@ class BesideSlots:
         """Whether there was a batch."""
         return bool(self._within)
 
+    @property
+    def between_ms(self) -> float:
+        """What usually lies between two batches."""
+        return _quartile(self._between)
+
     def line(self) -> tuple[float, float]:
         """Return (ms of a batch, ms of a record)."""
         # low quantiles: while a source is quiet, the time between batches is not spent on anything
@@ -122,6 +128,7 @@ class UsefulTime:
         self._machine = machine
         self._uncrowded = False
         self._cost = TaskCost()
+        self._tasks = TaskLog()
         self._beside = BesideSlots()
         self._ended_ms: float | None = None
         self._computed_ms = self._took_ms = 0.0
@@ -142,6 +149,8 @@ class UsefulTime:
         if self._slot_rate is not None:
             return [report.work / self._slot_rate for report in reports]
         tasks = sorted((r.slot, r.work, r.useful_ms) for r in reports)
+        for _, work, took_ms in tasks:
+            self._tasks.add(work, max(took_ms - self._cost.fixed_ms, 0.0) / 1e3)
         self._cost.widen(slots)
         self._cost.add(tasks)
         self._learn_computing([report for report in reports if report.work])
@@ -186,6 +195,28 @@ class UsefulTime:
         if self._slot_rate is not None or not self._took_ms or not self._computed_ms:
             return None
         return min(self._computed_ms / self._took_ms, 1.0)
+
+    def batch(self) -> BatchTimes | None:
+        """Return how batches spend their time; None of slots at a fixed rate, and while it is not known.
+
+        Where a batch spends its time within, before its slots or after them, is not told apart: all of it
+        is taken to be before them.
+        """
+        if self._slot_rate is not None or not self._beside.known:
+            return None
+        batch_ms, record_ms = self._beside.line()
+        between_ms = self._beside.between_ms
+        budget_s = self._budget_s()
+        return BatchTimes(
+            before_s=(batch_ms - between_ms) / 1e3,
+            record_s=record_ms / 1e3,
+            task_s=self._cost.fixed_ms / 1e3,
+            after_s=between_ms / 1e3,
+            budget_s=math.inf if budget_s is None else budget_s,
+            cores=self._at_once(),
+            tasks=self._tasks.newest(),
+            tasks_seen=self._tasks.seen,
+        )
 
     def limit(self, slots: int, cores: int) -> tuple[int, str] | None:
         """Return how many slots can be of use on so many cores, and why no more; None if any number.
