@@ -31,7 +31,7 @@ _AGAIN = "start the query again with its checkpoint: it goes on where it was"
 
 
 @dataclass(frozen=True)
-class Driver:
+class DriverSeen:
     """What the files of a checkpoint say of its driver.
 
     Attributes
@@ -81,7 +81,7 @@ class Case:
     reason : str
         Of the policy's newest decision.
     checkpoint : str
-    driver : Driver
+    driver : DriverSeen
     now_ms : int
     """
 
@@ -89,7 +89,7 @@ class Case:
     standing: Standing
     reason: str
     checkpoint: str
-    driver: Driver
+    driver: DriverSeen
     now_ms: int
 
     @property
