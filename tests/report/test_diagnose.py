@@ -228,6 +228,7 @@ def test_without_an_slo_it_says_so_and_why_and_diagnose_do_not_ask_each_other() 
     events: list[Event] = [runs.start(), *(runs.batch(n) for n in range(12))]
     found = diagnosed(events)
     assert "none is set" in found["slo"]["text"]
+    assert found["limit"]["why"].startswith("nothing says that the query is behind: ")
     assert found["limit"]["cause"] == "nothing"
     with pytest.raises(ConfigError, match="headgate diagnose"):
         why(events, None)

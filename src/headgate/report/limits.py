@@ -271,7 +271,10 @@ def _keeps_up(case: Case) -> Limit | None:
     if case.is_behind:
         return None
     held = f"; the source is held to {_named(case)}" if case.source_limits else ""
-    why = f"the query keeps up: its busiest slot works {case.busiest:.0%} of the time{held}"
+    # without an SLO, and a source that says what waits there, nothing more is known
+    judged = case.run.slo is not None or any(batch.lag for batch in case.run.recent)
+    told = "the query keeps up" if judged else "nothing says that the query is behind"
+    why = f"{told}: its busiest slot works {case.busiest:.0%} of the time{held}"
     return Limit("nothing", why)
 
 
