@@ -28,14 +28,16 @@ from headgate.journal import (
 )
 from headgate.journal.schema import Arrivals, SloState
 from headgate.report.diagnose import diagnose, diagnose_lines
-from headgate.report.limits import Driver
+from headgate.report.limits import DriverSeen
 from headgate.report.why import why
 
 INCIDENTS = Path(__file__).parent / "incidents"
-ALIVE = Driver(holds=True, owner="host a, process 7")
+ALIVE = DriverSeen(holds=True, owner="host a, process 7")
 
 
-def diagnosed(events: list[Event], driver: Driver = ALIVE, after_s: float = 1.0) -> dict[str, Any]:
+def diagnosed(
+    events: list[Event], driver: DriverSeen = ALIVE, after_s: float = 1.0
+) -> dict[str, Any]:
     now_ms = max(event.at_ms for event in events) + round(after_s * 1000)
     return diagnose(events, "CK", now_ms=now_ms, driver=driver)
 
@@ -52,7 +54,7 @@ def diagnosed(events: list[Event], driver: Driver = ALIVE, after_s: float = 1.0)
 )
 def test_the_cause_of_an_incident_is_named(name: str, cause: str, why: str, remedy: str) -> None:
     events = list(read(INCIDENTS / f"{name}.jsonl"))
-    driver = Driver(holds=False) if name == "dead" else ALIVE
+    driver = DriverSeen(holds=False) if name == "dead" else ALIVE
     found = diagnosed(events, driver)
     assert found["limit"]["cause"] == cause
     assert why in found["limit"]["why"]
@@ -172,16 +174,16 @@ def test_one_key_is_told_by_what_arrives_not_by_what_a_budget_lets_through() -> 
 @pytest.mark.parametrize(
     ("driver", "after_s", "cause"),
     [
-        (Driver(holds=True, committed=9), 60.0, "idle"),
-        (Driver(holds=True, committed=10), 60.0, "sink"),
-        (Driver(holds=True, committed=9, begun=10), 60.0, "slots"),
-        (Driver(holds=False, committed=9), 2.0, "driver"),
-        (Driver(holds=None), 60.0, "driver"),
-        (Driver(holds=None), 2.0, "nothing"),
+        (DriverSeen(holds=True, committed=9), 60.0, "idle"),
+        (DriverSeen(holds=True, committed=10), 60.0, "sink"),
+        (DriverSeen(holds=True, committed=9, begun=10), 60.0, "slots"),
+        (DriverSeen(holds=False, committed=9), 2.0, "driver"),
+        (DriverSeen(holds=None), 60.0, "driver"),
+        (DriverSeen(holds=None), 2.0, "nothing"),
     ],
 )
 def test_silence_is_told_by_the_files_of_the_checkpoint(
-    driver: Driver, after_s: float, cause: str
+    driver: DriverSeen, after_s: float, cause: str
 ) -> None:
     found = diagnosed(run_of(*[300.0] * 10), driver, after_s)
     assert found["limit"]["cause"] == cause
@@ -190,16 +192,16 @@ def test_silence_is_told_by_the_files_of_the_checkpoint(
 
 def test_an_end_and_a_beginning_are_no_silence() -> None:
     ended = [*run_of(300.0), Stop("stopped", None, {}, runs.BEGAN_MS + 9000)]
-    assert diagnosed(ended, Driver(holds=False))["limit"]["cause"] == "stopped"
+    assert diagnosed(ended, DriverSeen(holds=False))["limit"]["cause"] == "stopped"
     failed = [*run_of(300.0), Stop("failed", "ValueError: no", {}, runs.BEGAN_MS + 9000)]
-    found = diagnosed(failed, Driver(holds=False))
+    found = diagnosed(failed, DriverSeen(holds=False))
     assert found["limit"]["cause"] == "failure"
     assert "ValueError: no" in found["limit"]["why"]
     starting = diagnosed([begun()], after_s=45.0)
     assert starting["limit"]["cause"] == "starting"
     assert starting["slo"]["met"] is None
     assert "no batch yet, started 45 s ago" in starting["query"]["text"]
-    assert diagnosed([begun()], Driver(holds=False))["limit"]["cause"] == "driver"
+    assert diagnosed([begun()], DriverSeen(holds=False))["limit"]["cause"] == "driver"
 
 
 def test_what_was_tried_and_what_was_refused_is_said_once() -> None:
@@ -226,6 +228,7 @@ def test_without_an_slo_it_says_so_and_why_and_diagnose_do_not_ask_each_other() 
     events: list[Event] = [runs.start(), *(runs.batch(n) for n in range(12))]
     found = diagnosed(events)
     assert "none is set" in found["slo"]["text"]
+    assert found["limit"]["why"].startswith("nothing says that the query is behind: ")
     assert found["limit"]["cause"] == "nothing"
     with pytest.raises(ConfigError, match="headgate diagnose"):
         why(events, None)

@@ -213,10 +213,10 @@ def test_the_last_lines_say_whether_the_answers_were_compared(tmp_path: Path) ->
     compared = {"rows_compared": 41310, "missing": 0, "extra": 0}
     text = "\n".join(finish_lines({**result, **compared, "verified": True, "checkpoint": "ck"}))
     assert "yes: 41,310 rows equal Spark's batch answer (0 missing, 0 extra)" in text
-    assert (
-        "2 → 4 → 3   the batch of a change, beside the 21 around it: 2→4 +18 ms (median 300, spread "
-        "20), 4→3 +18 ms (median 300, spread 20); all within it" in text
-    )
+    assert "slots      2 → 4 → 3\n" in text
+    for change in ("2 → 4", "4 → 3"):
+        told = f"{change}: its batch took 318 ms, the 21 around it 300 (+18; their spread 20)"
+        assert f"  change     {told}\n" in text
     assert "checkpoint ck" in text
     wrong = "\n".join(finish_lines({**result, **compared, "verified": False, "missing": 7}))
     assert "NO: 7 missing" in wrong

@@ -166,15 +166,22 @@ def test_a_worker_that_dies_while_it_is_warmed_up_ends_no_start(
     def die(batches: Any) -> Any:
         os._exit(3)
 
+    def warm_beside() -> None:
+        warming = warmup.Warming(spark)
+        warming.load([])
+        warming.wait()
+
     monkeypatch.setattr(warmup, "_Load", lambda specs: die)
     warmup.warm_workers(spark, [])
+    warm_beside()
 
     def fail(batches: Any) -> Any:
         raise RuntimeError("this is no accident")
 
     monkeypatch.setattr(warmup, "_Load", lambda specs: fail)
-    with pytest.raises(Exception, match="this is no accident"):
-        warmup.warm_workers(spark, [])
+    for warm in (lambda: warmup.warm_workers(spark, []), warm_beside):
+        with pytest.raises(Exception, match="this is no accident"):
+            warm()
 
 
 def test_workers_that_plan_a_source_are_silent_when_spark_closes_them(

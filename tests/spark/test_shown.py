@@ -47,7 +47,7 @@ def test_writer_query_and_plan_say_what_they_are(spark: Any, tmp_path: Path) -> 
 
 def test_a_fleet_says_what_it_has(spark: Any, tmp_path: Path) -> None:
     fleet = hg.Fleet(spark, slots=3)
-    assert repr(fleet) == "<Fleet: not started, 3 slots, policy henge; no job>"
+    assert repr(fleet) == "<Fleet: not started, 3 slots, policy henge(total); no job>"
     fleet.stop()
 
 

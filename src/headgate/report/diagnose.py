@@ -17,7 +17,7 @@ from headgate.journal.schema import (
     Start,
 )
 from headgate.report.format import ago_text, at_text, ms_text
-from headgate.report.limits import Case, Driver, Limit, hottest_of, limit_of, period_ms_of
+from headgate.report.limits import Case, DriverSeen, Limit, hottest_of, limit_of, period_ms_of
 from headgate.report.now import health, now_of
 from headgate.report.run import Run
 from headgate.report.standing import Standing
@@ -59,7 +59,7 @@ class _Read:
 
 
 def diagnose(
-    events: Iterable[Event], checkpoint: str, *, now_ms: int, driver: Driver | None = None
+    events: Iterable[Event], checkpoint: str, *, now_ms: int, driver: DriverSeen | None = None
 ) -> dict[str, Any]:
     """Return the diagnosis of a query, running or dead, for the person on call.
 
@@ -71,7 +71,7 @@ def diagnose(
         As commands are to name it.
     now_ms : int
         Wall clock, ms since 1970.
-    driver : Driver, optional
+    driver : DriverSeen, optional
         What the checkpoint's files say besides.
 
     Returns
@@ -86,7 +86,7 @@ def diagnose(
     read = _Read()
     for event in events:
         read.absorb(event)
-    driver = driver or Driver()
+    driver = driver or DriverSeen()
     run = read.run
     reason = "" if read.decided is None else read.decided.reason
     limit = limit_of(Case(run, read.standing, reason, checkpoint, driver, now_ms))
@@ -124,7 +124,7 @@ def diagnose_lines(found: dict[str, Any]) -> list[str]:
 # -- the query, and its SLO ---------------------------------------------------------------------------
 
 
-def _query(run: Run, driver: Driver, now_ms: int) -> dict[str, Any]:
+def _query(run: Run, driver: DriverSeen, now_ms: int) -> dict[str, Any]:
     name = (run.start.workload or run.start.name) if run.start else "a query without a start event"
     state = health(run, now_ms)
     restarts = f", {run.query_restarts} restarts" if run.query_restarts else ""

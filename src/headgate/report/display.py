@@ -46,7 +46,9 @@ class Display:
         self._plain: PlainProgress | None = None
         self._live: Live | None = None
         if console.is_terminal:
-            waiting = Text(" headgate  starting", style="cyan")
+            waiting = Text(
+                " headgate  starting, and rehearsing a run of 30 s or more", style="cyan"
+            )
             self._live = Live(waiting, console=console, auto_refresh=False)
         else:
             self._plain = PlainProgress(self._line, now_ms)

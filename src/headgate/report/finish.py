@@ -23,7 +23,8 @@ def finish_lines(result: dict[str, Any]) -> list[str]:
         f"  latency    mean {ms_text(latency['mean'])} ms, p50 {ms_text(latency['p50'])}, "
         f"p95 {ms_text(latency['p95'])}, p99 {ms_text(latency['p99'])}; "
         f"floor {ms_text(result['floor_ms'])} ms",
-        f"  slots      {slots}{_added(result['rescale_added_ms'])}",
+        f"  slots      {slots}",
+        *_change_lines(result["rescale_added_ms"]),
         *_slo_lines(result),
         *_startup_lines(result),
         f"  dropped    {', '.join(reasons)}",
@@ -170,15 +171,12 @@ def verified_text(result: dict[str, Any]) -> str:
     )
 
 
-def _added(changes: list[dict[str, Any]]) -> str:
-    """Return how long the batches of the changes took, each beside the batches around it."""
-    known = [c for c in changes if c["added_ms"] is not None]
-    if not known:
-        return ""
-    told = ", ".join(
-        f"{c['from']}→{c['to']} {c['added_ms']:+.0f} ms (median {c['median_ms']:.0f}, "
-        f"spread {c['spread_ms']:.0f})"
-        for c in known
-    )
-    noise = "; all within it" if all(abs(c["added_ms"]) <= c["spread_ms"] for c in known) else ""
-    return f"   the batch of a change, beside the {NEIGHBOURS} around it: {told}{noise}"
+def _change_lines(changes: list[dict[str, Any]]) -> list[str]:
+    """Return how long the batch of each change took, beside the batches around it."""
+    return [
+        f"  change     {c['from']} → {c['to']}: its batch took {ms_text(c['batch_ms'])} ms, the "
+        f"{NEIGHBOURS} around it {ms_text(c['median_ms'])} ({c['added_ms']:+.0f}; their spread "
+        f"{ms_text(c['spread_ms'])})"
+        for c in changes
+        if c["added_ms"] is not None
+    ]

@@ -31,7 +31,7 @@ _AGAIN = "start the query again with its checkpoint: it goes on where it was"
 
 
 @dataclass(frozen=True)
-class Driver:
+class DriverSeen:
     """Holds the driver's state, as the files of a checkpoint show it.
 
     Attributes
@@ -81,7 +81,7 @@ class Case:
     reason : str
         Of the policy's newest decision.
     checkpoint : str
-    driver : Driver
+    driver : DriverSeen
     now_ms : int
     """
 
@@ -89,7 +89,7 @@ class Case:
     standing: Standing
     reason: str
     checkpoint: str
-    driver: Driver
+    driver: DriverSeen
     now_ms: int
 
     @property
@@ -271,7 +271,10 @@ def _keeps_up(case: Case) -> Limit | None:
     if case.is_behind:
         return None
     held = f"; the source is held to {_named(case)}" if case.source_limits else ""
-    why = f"the query keeps up: its busiest slot works {case.busiest:.0%} of the time{held}"
+    # without an SLO, and a source that says what waits there, nothing more is known
+    judged = case.run.slo is not None or any(batch.lag for batch in case.run.recent)
+    told = "the query keeps up" if judged else "nothing says that the query is behind"
+    why = f"{told}: its busiest slot works {case.busiest:.0%} of the time{held}"
     return Limit("nothing", why)
 
 

@@ -11,23 +11,23 @@ from pathlib import Path
 
 from headgate.core.errors import HeadgateError
 from headgate.core.stores import store_url
-from headgate.report.limits import Driver
+from headgate.report.limits import DriverSeen
 from headgate.state.checkpoint import Checkpoint
 
 _LOCK = "driver.lock"
 
 
-def driver_of(checkpoint: str | os.PathLike[str]) -> Driver:
+def driver_of(checkpoint: str | os.PathLike[str]) -> DriverSeen:
     """Return the driver's state, as the files of a checkpoint show it.
 
     A journal without its checkpoint, and a checkpoint on a store, which has no lock, say nothing.
     """
     where = Path(checkpoint)
     if store_url(checkpoint) is not None or not where.is_dir():
-        return Driver()
+        return DriverSeen()
     committed, begun = _steps(checkpoint)
     root = where / "headgate"
-    return Driver(_holds(root), _owner(root), committed, begun)
+    return DriverSeen(_holds(root), _owner(root), committed, begun)
 
 
 def _owner(root: Path) -> str:

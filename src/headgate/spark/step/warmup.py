@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -31,19 +32,39 @@ class Warming:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-warming")
-        self._last = self._thread.submit(_load, spark, (), 1)
+        self._last = _beside(lambda: _load(spark, (), 1))
 
     def load(self, specs: Sequence[Spec]) -> None:
         """Have the workers load the kernels of operators, which the driver compiles here and now."""
         for spec in specs:
             warm(spec)
-        self._last = self._thread.submit(_load, self._spark, specs, _cores(self._spark))
-        self._thread.shutdown(wait=False)
+        spark, first = self._spark, self._last
+
+        def load_when_they_are_there() -> None:
+            first.exception()
+            _load(spark, specs, _cores(spark))
+
+        self._last = _beside(load_when_they_are_there)
 
     def wait(self) -> None:
         """Wait until they are ready; raises what a load failed with, but the loss of a worker."""
         self._last.result()
+
+
+def _beside(work: Callable[[], None]) -> Future[None]:
+    """Do `work` in a thread whose Spark job no end of the program waits for."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # whoever waits gets it
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name="headgate-warming", daemon=True).start()
+    return done
 
 
 def warm_workers(spark: SparkSession, specs: Sequence[Spec]) -> None:
