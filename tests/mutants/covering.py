@@ -40,6 +40,8 @@ _BLIND = (
     "lab/tests/dataflow/test_mutants.py",
 )
 """Tests that read the sources of the checkout, and so see no mutant."""
+_WHOLE = ("test_answers.py", "test_refusals.py", "test_processor.py", "test_life.py")
+"""Tests on Spark that run whole queries, asked where too few name a file."""
 
 
 def _test_files(kind: str) -> dict[str, str]:
@@ -368,7 +370,8 @@ class Covering:
                 if any(f"from {module} import" in text for module in modules)
             } - seen
             seen = seen | modules
-        return found
+        whole = [f"tests/spark/{name}" for name in _WHOLE if on_spark]
+        return list(dict.fromkeys(found + whole))[:most]
 
     def _sorted(self, kind: str, tests: Iterable[str]) -> list[str]:
         seconds = self._recordings[kind].seconds

@@ -108,5 +108,5 @@ def test_a_log_to_replay_that_is_no_csv_or_longer_than_told_is_refused(tmp_path:
     assert load(ReplayConfig(path=str(log), time_column="time")).span_us == 8_000_000
     broken = tmp_path / "broken.csv"
     broken.write_text("time,key\n0,a,3\n")
-    with pytest.raises(ConfigError, match="as CSV with a header .*; repair the file"):
+    with pytest.raises(ConfigError, match=r"as CSV with a header .*; repair the file"):
         load(ReplayConfig(path=str(broken)))
