@@ -107,12 +107,16 @@ class Trials:
         if began >= until_s:
             return None
         jit = not self._covering.as_python(change)
-        times = 1.0 if jit else 4.0
-        tests = {
-            name: times * max(30.0, 6 * self._covering.seconds("unit", name))
+        limit_s = UNIT_LIMIT_S if jit else 2 * UNIT_LIMIT_S
+        took_s = {
+            name: self._covering.seconds("unit", name)
             for name in self._covering.tests("unit", change)
         }
-        limit_s = UNIT_LIMIT_S * min(times, 2.0)
+        tests = {
+            name: min(max(30.0, 6 * seconds), limit_s)
+            for name, seconds in took_s.items()
+            if seconds < UNIT_LIMIT_S / 3  # a longer one would be the only one
+        }
         if not tests or self._by_name:
             tests = dict.fromkeys(self._covering.named(change, on_spark=False), 30.0)
             limit_s = NAMED_LIMIT_S
