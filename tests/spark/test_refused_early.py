@@ -11,9 +11,16 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headgate.core.errors import ConfigError, EngineError, NotReady, UnsupportedQuery
+from headgate.control.grant import Grant
+from headgate.core.errors import (
+    CheckpointError,
+    ConfigError,
+    EngineError,
+    NotReady,
+    UnsupportedQuery,
+)
 from headgate.operators.processor import ProcessorError, TimeMode, Variable
-from headgate.spark.cluster import losing
+from headgate.spark.cluster import allocation, losing
 from headgate.spark.job import faults
 from headgate.spark.job.changes import Changes
 from headgate.spark.job.job import OperatorState
@@ -24,7 +31,7 @@ from headgate.spark.read.logical import _check_with_spark
 from headgate.spark.read.types import leaves
 from headgate.spark.settings import kafka
 from headgate.spark.settings.options import taken
-from headgate.spark.step import jdbc_merge, sinks
+from headgate.spark.step import jdbc_merge, kafka_sink, output, sinks
 from headgate.spark.step.pool_loop import PoolLoop
 from headgate.spark.worker.state_handle import SlotHandle
 from headgate.spark.writer import Writer
@@ -44,6 +51,13 @@ def processor(init: Any) -> Any:
     return type("Mine", (), {"init": init, "close": lambda self: None})()
 
 
+def pool_of(most: int = 4) -> PoolLoop:
+    recorder: Any = SimpleNamespace(write=lambda event: None, resized=lambda *told: None)
+    loop = PoolLoop(["a"], PoolConfig(1, 4, 1), SimpleNamespace(), None, recorder)  # type: ignore[arg-type]
+    loop.limit(Grant({"a": most}))
+    return loop
+
+
 def memory_sink(**fields: Any) -> Any:
     base = {"name": None, "partition_by": [], "cluster_by": [], "options": {}, "mode": "append"}
     return lambda: sinks._sink_by_name(None, "memory", SimpleNamespace(**base | fields), None)
@@ -60,6 +74,17 @@ def reports(*consumed: tuple[str, ...]) -> Any:
     return [*of, *below]
 
 
+def kafka_columns(topic: str | None, **kinds: T.DataType) -> Any:
+    schema = T.StructType([T.StructField(name, kind) for name, kind in kinds.items()])
+    return lambda: kafka_sink._columns(schema, SimpleNamespace(topic=topic))  # type: ignore[arg-type]
+
+
+def altered_output() -> Any:
+    return output._ReadOutput("ck")(iter([pa.RecordBatch.from_pylist([OF_FILE])]))
+
+
+OF_FILE = {"data": None, "file": "7.out", "crc32": 1}
+TEXT, NUMBER_TYPE = T.StringType(), T.LongType()
 OLD_POSTGRES = SimpleNamespace(rows=lambda sql: [["140007"]], columns=lambda sql: ["k", "n"])
 
 
@@ -129,7 +154,7 @@ OLD_POSTGRES = SimpleNamespace(rows=lambda sql: [["140007"]], columns=lambda sql
             "Mine.init failed with ZeroDivisionError: division by zero",
         ),
         (
-            lambda: PoolLoop(["a"], PoolConfig(1, 4, 1), SimpleNamespace(), None, None).monitor(),  # type: ignore[arg-type]
+            lambda: pool_of().monitor(),
             NotReady,
             "a stage has served nothing yet",
         ),
@@ -147,6 +172,46 @@ OLD_POSTGRES = SimpleNamespace(rows=lambda sql: [["140007"]], columns=lambda sql
             lambda: consistent(reports(("first",)), {"above": 2}, ["below", "above"]),
             EngineError,
             "1 reports came from 2 slots of above",
+        ),
+        (
+            kafka_columns("t", v=TEXT),
+            ConfigError,
+            'needs a column "value", as in Spark; the result has v',
+        ),
+        (
+            kafka_columns(None, value=TEXT),
+            ConfigError,
+            'format "kafka" needs a topic; add .option("t',
+        ),
+        (
+            kafka_columns("t", value=NUMBER_TYPE),
+            ConfigError,
+            'column "value" is a bigint, and format "kafka" takes string or binary; cast it',
+        ),
+        (
+            kafka_columns("t", value=TEXT, headers=TEXT),
+            ConfigError,
+            'column "headers" is a string, and format "kafka" takes array<struct<',
+        ),
+        (
+            lambda: sinks.ConsoleSink({"numrows": "many"}),
+            ConfigError,
+            'option numRows="many" of format "console" is no whole number',
+        ),
+        (
+            lambda: sinks.ConsoleSink({"truncate": "5"}),
+            ConfigError,
+            'option truncate="5" of format "console" is out of range; use true or false',
+        ),
+        (
+            lambda: pool_of(most=2).ask({"a": 3}),
+            ConfigError,
+            "replicas=3 exceeds the 2 that the fleet grants a; raise the job's priority",
+        ),
+        (
+            lambda: allocation.follow_slots(None, [], "run", print, "folow"),  # type: ignore[arg-type]
+            ConfigError,
+            'headgate.executors="folow" is not known; use follow or keep',
         ),
         (lambda: faults._parsed("after-intend:3"), ConfigError, "HEADGATE_CRASH=after-intend:3 is"),
         (lambda: faults._parsed("random:x"), ConfigError, "is not POINT:STEP or random:SEED"),
@@ -213,3 +278,24 @@ def test_the_youngest_executor_is_killed_or_it_is_said_why_not(
     else:
         assert losing.kill_executor(None) == "executor 10 on h"
     assert killed == (["10"] if ids else [])
+
+
+def test_a_console_shows_what_it_is_told_or_as_much_as_sparks() -> None:
+    sink = sinks.ConsoleSink({"numrows": "5", "truncate": "FALSE"})
+    assert (sink._rows, sink._truncate) == (5, False)
+    assert (sinks.ConsoleSink({})._rows, sinks.ConsoleSink({})._truncate) == (20, True)
+
+
+def test_an_output_file_that_was_altered_is_not_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SimpleNamespace(read_file=lambda kind, name: b"other")
+    monkeypatch.setattr(output, "Checkpoint", lambda *given, **known: files)
+    with pytest.raises(CheckpointError, match=r"output file 7\.out was altered"):
+        list(altered_output())
+
+
+def test_a_fleet_grants_what_may_be_asked_for() -> None:
+    loop = pool_of(most=2)
+    loop.ask({"a": 2})
+    assert loop.changing()
+    loop.between_batches()
+    assert (loop.held(), loop.changing()) == ({"a": 2}, False)
