@@ -222,6 +222,20 @@ def test_a_drop_of_more_than_five_percent_forgets_history() -> None:
     assert cluster.henge.state is ClusterState.CONVERGED
 
 
+def test_a_converged_cluster_acts_in_the_round_in_which_its_patience_ends() -> None:
+    # a misses its SLO whatever it gets, which convergence accepts; then it becomes worse by itself
+    job = Job(constant(2.0))
+    cluster = Cluster({"a": job})
+    cluster.run(60)
+    assert cluster.henge.state is ClusterState.CONVERGED
+    job.latency_s = constant(4.0)
+    for _ in range(cluster.parameters.patience_rounds - 1):
+        cluster.round()
+        assert cluster.henge.state is ClusterState.CONVERGED
+    cluster.round()
+    assert cluster.henge.state is not ClusterState.CONVERGED
+
+
 def test_forgotten_configurations_are_never_restored() -> None:
     #  11 slots were worth 10.0; after the change nothing is, whatever the slots.
     job = Job(by_slots(5.0))

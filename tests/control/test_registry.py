@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 from control_views import seen, view
 
@@ -97,6 +99,33 @@ def test_limits_in_a_text_are_put_around_the_policy() -> None:
 def test_a_mistake_is_refused_with_what_to_write_instead(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         policy(text)
+
+
+def parameters_of_policies() -> list[tuple[str, str]]:
+    """Return policy and parameter, of all that a text can give."""
+    found = []
+    for table in (registry._POLICIES, registry._REPLICA_POLICIES):
+        for name, make in table.items():
+            limits = registry.LIMITS if table is registry._POLICIES else ()
+            found += [(name, p) for p in (*inspect.signature(make).parameters, *limits)]
+    return found
+
+
+@pytest.mark.parametrize(("name", "parameter"), parameters_of_policies())
+@pytest.mark.parametrize("value", ["-1", "-0.5", "nan", "1e300"])
+def test_no_parameter_of_any_policy_may_be_negative_or_without_end(
+    name: str, parameter: str, value: str
+) -> None:
+    make = policy if name in registry._POLICIES else registry.replica_policy
+    others = "slots=2, " if name == "static" and parameter != "slots" else ""
+    with pytest.raises(ConfigError) as refused:
+        make(f"{name}({others}{parameter}={value})")
+    assert parameter in str(refused.value)
+
+
+def test_a_season_that_no_memory_holds_is_refused() -> None:
+    with pytest.raises(ConfigError, match="season=1000000000000 is out of range"):
+        registry.replica_policy("psps(season=1000000000000)")
 
 
 def test_policies_over_pools_of_replicas_have_names_of_their_own() -> None:

@@ -40,6 +40,8 @@ _BLIND = (
     "lab/tests/dataflow/test_mutants.py",
 )
 """Tests that read the sources of the checkout, and so see no mutant."""
+_WHOLE = ("test_answers.py", "test_refusals.py", "test_processor.py", "test_life.py")
+"""Tests on Spark that run whole queries, asked where too few name a file."""
 
 
 def _test_files(kind: str) -> dict[str, str]:
@@ -290,6 +292,11 @@ class Covering:
     def __init__(self, texts: dict[str, str]) -> None:
         self._texts = texts
         self._recordings = {kind: Recordings(kind) for kind in ("unit", "spark")}
+        lab = ROOT / "lab" / "src"
+        self._sources = {_module(file): text for file, text in texts.items()} | {
+            ".".join(path.relative_to(lab).with_suffix("").parts): path.read_text(encoding="utf-8")
+            for path in lab.rglob("*.py")
+        }
         self._units = {file: tuple(_units(file, text)) for file, text in texts.items()}
         self._naming: dict[str, list[Unit]] = defaultdict(list)
         for units in self._units.values():
@@ -334,11 +341,11 @@ class Covering:
     def named(self, change: Change, *, on_spark: bool, most: int = 6) -> list[str]:
         """Return files of tests that name what a change is in, or else those that import it."""
         unit = self._unit(change)
-        defined = {n for u in self._units[change.file] for n in u.defines if not n.startswith("_")}
-        names = {n: re.compile(rf"\b{n}\b") for n in defined | (unit.defines if unit else set())}
+        names = {n: re.compile(rf"\b{n}\b") for n in (unit.defines if unit else ())}
         texts = {
             str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-            for path in (ROOT / "tests").rglob("test_*.py")
+            for top in ("tests", "lab/tests")
+            for path in (ROOT / top).rglob("test_*.py")
             if (path.parent.name == "spark") == on_spark
         }
         modules = seen = {_module(change.file)}
@@ -358,12 +365,13 @@ class Covering:
             found += here[: most - len(found)]
             names = {}  # only what the file itself defines
             modules = {
-                _module(file)
-                for file, text in self._texts.items()
+                name
+                for name, text in self._sources.items()
                 if any(f"from {module} import" in text for module in modules)
             } - seen
             seen = seen | modules
-        return found
+        whole = [f"tests/spark/{name}" for name in _WHOLE if on_spark]
+        return list(dict.fromkeys(found + whole))[:most]
 
     def _sorted(self, kind: str, tests: Iterable[str]) -> list[str]:
         seconds = self._recordings[kind].seconds

@@ -107,13 +107,17 @@ class Trials:
         if began >= until_s:
             return None
         jit = not self._covering.as_python(change)
-        times = 1.0 if jit else 4.0
-        tests = {
-            name: times * max(30.0, 6 * self._covering.seconds("unit", name))
+        limit_s = UNIT_LIMIT_S if jit else 2 * UNIT_LIMIT_S
+        took_s = {
+            name: self._covering.seconds("unit", name)
             for name in self._covering.tests("unit", change)
         }
-        limit_s = UNIT_LIMIT_S * min(times, 2.0)
-        if self._by_name:
+        tests = {
+            name: min(max(30.0, 6 * seconds), limit_s)
+            for name, seconds in took_s.items()
+            if seconds < UNIT_LIMIT_S / 3  # a longer one would be the only one
+        }
+        if not tests or self._by_name:
             tests = dict.fromkeys(self._covering.named(change, on_spark=False), 30.0)
             limit_s = NAMED_LIMIT_S
         run = Run("not run")
@@ -167,16 +171,17 @@ class Trials:
         while tests := {name: s for name, s in tests.items() if name not in self._unfit}:
             with _changed(path, change.applied(self._texts[change.file])):
                 run = forks.run(tests, limit_s, jit=jit)
-            if "::" not in run.by or run.by in self._fit:
+            at_import = bool(run.by) and "::" not in run.by
+            if run.outcome in ("survived", "not run") or at_import or run.by in self._fit:
                 return run
-            limits = {run.by: tests.get(run.by, SPARK_LIMIT_S)}
-            if forks.run(limits, limits[run.by], jit=jit).outcome == "survived":
-                self._fit.add(run.by)
+            again = {run.by: tests.get(run.by, limit_s)} if run.by else tests
+            if forks.run(again, limit_s, jit=jit).outcome == "survived":
+                self._fit.add(run.by or "the process")
                 return run
-            note(f"does not count, since it fails on the code as it is: {run.by}")
-            self._unfit.add(run.by)
-            if not any("::" in name for name in tests):
-                return Run("not run")  # files, of which one cannot be left out
+            note(f"does not count, since it fails on the code as it is: {run.by or list(tests)}")
+            self._unfit.update(again)
+            if run.by not in tests:
+                return Run("not run")  # all that was asked, or a test of a file that was
         return Run("not run")
 
     def close(self) -> None:

@@ -56,15 +56,18 @@ class Forks:
     """A warm process that runs tests on one copy of the sources."""
 
     def __init__(self, copy: Path) -> None:
-        environment = os.environ | {
+        self._environment = os.environ | {
             "PYTHONPATH": str(copy),
             "PYTHONDONTWRITEBYTECODE": "1",
             "HYPOTHESIS_PROFILE": "mutants",
         }
-        self._process = subprocess.Popen(
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             [sys.executable, __file__],
             cwd=ROOT,
-            env=environment,
+            env=self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -88,7 +91,12 @@ class Forks:
         asked = {"tests": tests, "limit_s": limit_s, "jit": jit}
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
-        return Run(**json.loads(self._process.stdout.readline()))
+        answer = self._process.stdout.readline()
+        if not answer:  # somebody ended the process: another one takes its place
+            self.close()
+            self._process = self._started()
+            return Run("not run", evidence="the process that forks has ended")
+        return Run(**json.loads(answer))
 
     def close(self) -> None:
         """End the process, and whatever it runs."""

@@ -57,6 +57,7 @@ def read(folder: Path = HERE) -> list[Mutant]:
     return [
         Mutant(file=file, **entry)
         for path in sorted(folder.glob("*.toml"))
+        if path.name != "equivalent.toml"
         for file, entries in tomllib.loads(path.read_text(encoding="utf-8")).items()
         for entry in entries
     ]

@@ -34,3 +34,11 @@ def test_no_queue_starves_where_there_are_fewer_records_than_queues() -> None:
     for turn in range(4):
         seen += fair_shares(counts, 2, turn)
     assert seen.tolist() == [1] * 8
+
+
+def test_the_odd_record_goes_to_the_first_and_moves_on_with_the_turn() -> None:
+    counts = np.array([5, 5, 5])
+    assert fair_shares(counts, 4).tolist() == [2, 1, 1]
+    turns = [fair_shares(counts, 4, turn).tolist() for turn in range(4)]
+    assert turns == [[2, 1, 1], [1, 2, 1], [1, 1, 2], [2, 1, 1]]
+    assert fair_shares(np.array([1, 9, 9]), 6).tolist() == [1, 3, 2]

@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 import headgate as hg
-from headgate.core.errors import CheckpointError, ConfigError, EngineError
+from headgate.core.errors import CheckpointError, ConfigError, EngineError, HeadgateError
 from headgate.spark.jvm.tables import LastCommit
 from headgate.spark.step import merge_rows, merging
 from headgate.spark.step.merge_statement import SPARK, Dialect, MergedColumns
@@ -215,3 +215,63 @@ def test_an_iceberg_that_does_not_mark_its_commits_is_refused(iceberg, monkeypat
     monkeypatch.setattr(merging, "commit_setting", lambda session: None)
     with pytest.raises(ConfigError, match=r"use Iceberg 1\.11 or newer"):
         merging._IcebergMerge(iceberg, iceberg.merging._spec, iceberg)
+
+
+class FakeDelta(FakeIceberg):
+    """A session with one table of Delta's, which skips by itself what it has."""
+
+    def __init__(self, monkeypatch):
+        super().__init__(monkeypatch)
+        self.merging = merging._DeltaMerge(self, hg.merge("t", on="k").spec)
+
+    def merge(self, frame):
+        writer, version = (
+            self.settings[f"spark.databricks.delta.write.{n}"] for n in ("txnAppId", "txnVersion")
+        )
+        if self.merged and int(version) <= self.merged[-1][1]:
+            return False
+        self.merged.append((writer, int(version)))
+        return True
+
+
+def test_delta_is_told_whose_step_it_is_and_skips_what_it_has(monkeypatch):
+    delta = FakeDelta(monkeypatch)
+    for batch, again in ((3, False), (3, True), (3, None), (4, False)):
+        delta.write(batch, again)
+    assert delta.merged == [("query", 3), ("query", 4)]
+    with pytest.raises(CheckpointError, match="table t has output 4 of this query already"):
+        delta.write(4, False)
+    delta.identity = "second"
+    with pytest.raises(CheckpointError, match="table t was made anew"):
+        delta.write(5, False)
+    assert delta.merged[-1] == ("query", 4)
+
+
+def test_each_merge_of_a_query_is_made_once_and_two_into_one_table_need_names(monkeypatch):
+    made, written = [], []
+
+    def merging_of(spark, spec):
+        made.append(spec)
+        write = lambda writer, batch, frame, *, again: written.append((writer, batch, again))  # noqa: E731
+        return SimpleNamespace(write=write)
+
+    query = ["q", "run"]
+    monkeypatch.setattr(merging, "_running", {})
+    monkeypatch.setattr(merging, "merging_of", merging_of)
+    monkeypatch.setattr(merging.sparksinks, "query_of_thread", lambda spark: tuple(query))
+    frame = SimpleNamespace(sparkSession=None)
+    spec = hg.merge("t", on="k").spec
+    for batch in (1, 2):
+        merging.merge_of_thread(spec, frame, batch)
+    assert made == [spec]
+    assert written == [("q", 1, None), ("q", 2, None)]
+    other = hg.merge("t", on="n").spec
+    with pytest.raises(
+        ConfigError, match=r"two merges of one query go into table t; give each a name"
+    ):
+        merging.merge_of_thread(other, frame, 3)
+    merging.merge_of_thread(hg.merge("t", on="n", name="second").spec, frame, 3)
+    assert written[-1] == ("q/second", 3, None)
+    query[:] = [None, None]
+    with pytest.raises(HeadgateError, match="give it to foreachBatch, or call it in there"):
+        merging.merge_of_thread(spec, frame, 4)

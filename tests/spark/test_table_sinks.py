@@ -74,6 +74,7 @@ def test_an_output_is_written_unless_the_table_has_it(table, known, has, batch, 
     sink.write(batch, "rows")
     assert sink._inner.written == written
     assert asked == ["q"]
+    assert sink.description == "a table"  # which progress shows
 
 
 def test_who_has_read_the_table_is_told_of_each_write(table):

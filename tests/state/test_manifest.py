@@ -175,3 +175,9 @@ def test_a_file_that_nothing_names_is_kept_when_it_is_seen_first(tmp_path: Path)
     checkpoint.write_file("output", "attempt", b"of a task that still runs")
     committed(checkpoint, job, 0)
     assert (checkpoint.root / "output" / "attempt").exists()
+
+
+def test_manifests_that_say_the_same_are_the_same_whatever_their_digests() -> None:
+    one = manifest("job", 3)
+    assert replace(one, digest="a") == replace(one, digest="b")
+    assert one != replace(one, epoch=one.epoch + 1)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from headgate.control.decorators import ActionLimit, Cooldown, Hysteresis
 from headgate.control.estimators.forecast import daily_blend
 from headgate.control.installed import POLICIES, REPLICA_POLICIES, installed
+from headgate.control.limits import check_range
 from headgate.control.policies.psps import Psps
 from headgate.control.policies.static import Static
 from headgate.control.policies.streamswitch import StreamSwitch
@@ -43,8 +44,14 @@ _POLICIES: Mapping[str, Callable[..., Policy]] = {
 }
 
 
+_SEASON_MAX = 100_000
+"""Intervals of a season, each of which a forecast keeps a value of: eleven days of tens of seconds."""
+
+
 def _psps(blend: int = 0, season: int = 0) -> ReplicaPolicy:
     """PSPS; with ``blend=1`` a blend of forecasts, with `season` the intervals of its season too."""
+    check_range("psps", "blend", blend, 0, 1)
+    check_range("psps", "season", season, 0, _SEASON_MAX)
     forecasts = blend or season
     return Psps(daily_blend(season or None) if forecasts else None)
 

@@ -88,6 +88,23 @@ class FilesContract:
         assert files.sizes("manifests") == {"0": 0, "1": 1, "2": 2}
         assert files.sizes("none") == {}
 
+    def test_what_was_asked_for_is_counted(self, files: Files) -> None:
+        """Requests and bytes written, where they cost anything."""
+        before = files.traffic()
+        files.put_new("output/counted", b"x" * 1000)
+        written = files.traffic()
+        files.get("output/counted")
+        read = files.traffic()
+        if before is None:
+            assert (written, read) == (None, None)
+            return
+        assert written is not None
+        assert read is not None
+        assert written.since(before).requests >= 1
+        assert written.since(before).written_bytes >= 1000  # noqa: PLR2004
+        assert read.since(written).requests >= 1
+        assert read.since(written).written_bytes == 0
+
     def test_what_is_removed_is_gone(self, files: Files) -> None:
         """And what is not there is no error."""
         for number in range(5):

@@ -1,0 +1,75 @@
+"""What a policy or an estimator cannot be told, or cannot say yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from headgate.control.estimators.autoregression import Autoregression
+from headgate.control.estimators.workload import CheckedForecast
+
+from headgate.control.estimators.service_time import benchmark_event_s
+from headgate.control.estimators.split import BoundSplit
+from headgate.control.groupings import Groupings, _known
+from headgate.control.policy import checked
+from headgate.core.errors import ConfigError, NotReady
+from headgate.core.utility import Intent, Metric
+
+
+class Nameless:
+    """A policy but for its name."""
+
+    def decide(self, observation: object) -> None: ...
+    def applied(self, operator: str, change: object, took_s: float) -> None: ...
+    def slot_failed(self, operator: str, slot_id: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: BoundSplit([], 1.0), ConfigError, "no operators to be split among; name one"),
+        (lambda: BoundSplit([["a"], []], 1.0), ConfigError, "no operators to be split among"),
+        (lambda: BoundSplit([["a"]], 0.0), ConfigError, "end_to_end_s"),
+        (lambda: BoundSplit([["a"]], 1.0, gain=float("nan")), ConfigError, "gain"),
+        (lambda: Autoregression().path(3), NotReady, "no autoregression has been trained yet"),
+        (lambda: CheckedForecast(3).mean, NotReady, "no value has been observed"),
+        (lambda: benchmark_event_s([0, 0], [1.0, 1.0]), NotReady, ""),
+        (
+            lambda: _known("shufle"),
+            ConfigError,
+            'unknown grouping "shufle"; did you mean "shuffle"',
+        ),
+        (
+            lambda: Groupings(stages={"a": "shuffle"}).check(["b"]),
+            ConfigError,
+            'headgate.grouping names a stage "a", which is not one of',
+        ),
+        (
+            lambda: checked(Nameless, "the policy"),
+            ConfigError,
+            "is the class Nameless; give an obj",
+        ),
+        (lambda: checked(Nameless(), "the policy"), ConfigError, "has no text called name; derive"),
+        (
+            lambda: checked(object(), "the policy"),
+            ConfigError,
+            "has no method decide; derive object",
+        ),
+        (
+            lambda: Intent(Metric.LATENCY, 1.0).share(float("nan")),
+            NotReady,
+            "has not been measured yet",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    call: Callable[[], object], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error) as refused:
+        call()
+    assert says in str(refused.value)
+
+
+def test_the_time_of_an_event_is_the_median_of_runs_that_had_some() -> None:
+    assert benchmark_event_s([10, 0, 20, 10], [1.0, 5.0, 4.0, 3.0]) == pytest.approx(0.2)
+    assert benchmark_event_s([10, 10], [1.0, 0.0]) == pytest.approx(0.1)
