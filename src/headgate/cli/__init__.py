@@ -4,7 +4,8 @@ Belongs here: the parsing of the command line (input), the commands (commands; s
 commands that simulate, operations those of the person on call, carrying those that move a job to or from
 plain Spark, cluster those that check a cluster, fleet those about many jobs, demo the broker for a try,
 extensions those that other distributions add), the output and its gates (output, answer, gate). Does not
-belong here: doing the work (scenario), drawing it (report). Nothing of this distribution imports this package.
+belong here: doing the work (scenario), drawing it (report). Nothing of this distribution imports this
+package.
 """
 
 from __future__ import annotations

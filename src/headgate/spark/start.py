@@ -16,6 +16,7 @@ from headgate.core.jit import announce_compiling
 from headgate.operators.spec import OutputMode
 from headgate.spark import configured
 from headgate.spark.cluster.allocation import follow_slots
+from headgate.spark.cluster.location import Place
 from headgate.spark.job.job import JobConfig
 from headgate.spark.job.ports import (
     Executors,
@@ -203,12 +204,7 @@ def _start_slots(
     with ExitStack() as undo:  # an interrupt, too, leaves nothing behind
         where = configured.checkpoint_place(spark, settings)
         undo.callback(where.leave, failed=False)
-        if where.url is not None and not plan.operators:
-            msg = (
-                f"checkpoint {where.url} would hold nothing: a query without stateful operators has no "
-                "steps of headgate's, with which Spark's log goes to a store; give it a directory."
-            )
-            raise CheckpointError(msg)
+        _check_has_steps(where, plan)
         sink = configured.sink(spark, settings, plan, where)
         checkpoint, uuid, unlock = opened(spark, where, identity(spark, plan, config), undo)
         root = arena_root()
@@ -263,6 +259,16 @@ def _start_slots(
     release = giving_back(inner, where, run.close, run.end, executors.leave, unlock, machine.close)
     query = Query(inner, machine, work, controller, commands, finite=finite, release=release)
     return noted(where, query)
+
+
+def _check_has_steps(where: Place, plan: PlannedQuery) -> None:
+    """Refuse a store for a query without operators: its log would never get there."""
+    if where.url is not None and not plan.operators:
+        msg = (
+            f"checkpoint {where.url} would hold nothing: a query without stateful operators has no "
+            "steps of headgate's, with which Spark's log goes to a store; give it a directory."
+        )
+        raise CheckpointError(msg)
 
 
 def _needs_records(spark: SparkSession, settings: QuerySettings) -> bool:

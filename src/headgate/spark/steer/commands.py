@@ -84,7 +84,7 @@ class Commands:
         elif until_s is not None:
             self._hold(until_s)
         try:
-            held = self._files.held_until_s()
+            held = self.files.held_until_s()
         except CheckpointError as error:
             self._refuse("scale", str(error))
             return
@@ -183,7 +183,7 @@ class Commands:
     def _keep(self, until_s: Mapping[str, float]) -> None:
         """Hold the number of slots of operators, and note it for a restart."""
         if until_s or self._changes.holds():
-            self._files.hold(until_s)
+            self.files.hold(until_s)
         self._changes.hold(until_s)
         if self._controller is not None:
             self._controller.hold(until_s)
