@@ -36,7 +36,7 @@ def test_a_number_and_a_unit_is_a_duration(text: str, seconds: float) -> None:
         ("5 q", 'unknown unit "q"; use ms, s, min or h'),
         ("soon", '"soon" is not a duration'),
         ("-5s", '"-5s" is not a duration'),
-        ("", 'duration "" is not above zero and'),
+        ("", '"" is not a duration'),
         ("0 s", "is not above zero"),
         ("9" * 400 + "s", "is not above zero"),
     ],

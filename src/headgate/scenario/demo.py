@@ -1,4 +1,4 @@
-"""What a try needs beside headgate: a Kafka broker of one process."""
+"""Runs a Kafka broker of one process, for a first try."""
 
 from __future__ import annotations
 

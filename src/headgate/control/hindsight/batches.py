@@ -21,7 +21,7 @@ _GOLDEN = 0.6180339887498949
 
 @dataclass(frozen=True)
 class Cycle:
-    """What came in a cycle, and what rules want at its end.
+    """Holds the arrivals of a cycle, and the slots that rules want at its end.
 
     Attributes
     ----------

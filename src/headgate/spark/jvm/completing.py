@@ -111,7 +111,7 @@ class _Completing:
             self._streams.removeListener(self._listener)
 
     class Java:
-        """What Py4J makes of it."""
+        """Names the Java interface for Py4J."""
 
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 

@@ -1,4 +1,4 @@
-"""What Catalyst says of the shape of an expression: ids, SQL over named parts, casts, time zones."""
+"""Reads the shape of a Catalyst expression: ids, SQL over named parts, casts, time zones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the state of a stateful operator means, as texts that a later start is compared with.
+"""Describes the meaning of an operator's state as texts, to compare a later start with.
 
 Two queries may keep state of the same types and mean something else by it: ``sum(v)`` and ``sum(w)``. So
 a checkpoint has the text of each key, aggregate, window and condition. Filters, and where a source reads

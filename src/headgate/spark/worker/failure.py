@@ -131,7 +131,7 @@ _OF_DATA = re.compile(r"\[([A-Z][A-Z0-9_.]+)\](?:(?!SQLSTATE).)*SQLSTATE: (?:22|
 
 @dataclass(frozen=True)
 class UsersFailure:
-    """What a user's own code raised.
+    """Holds an exception of a user's own code.
 
     Attributes
     ----------
