@@ -1,4 +1,4 @@
-"""Writes the stream by which Python workers of an older PySpark learn what to evaluate, in memory: 4.1 and 4.2.
+"""Writes the stream by which Python workers of an older PySpark, 4.1 or 4.2, learn what to evaluate.
 
 All that a slot is given of a micro-batch is in memory once more, as a stream of Arrow's, and so is what
 comes of it.
