@@ -310,7 +310,7 @@ def report(outcomes: Sequence[Drawn]) -> str:
             change, run = drawn.change, drawn.run
             lines.append(
                 f"\n{drawn.outcome}: src/headgate/{change.file}:{change.line} ({change.kind};"
-                f" {run.tests} tests of {drawn.of_tests} chosen)"
+                f" {run.tests} tests ran)"
             )
             lines += [f"  - {line}" for line in drawn.old.splitlines()]
             lines += [f"  + {line}" for line in drawn.new.splitlines()]
