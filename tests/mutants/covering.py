@@ -339,7 +339,7 @@ class Covering:
         return self._sorted(kind, first) + self._sorted(kind, later - first)
 
     def named(self, change: Change, *, on_spark: bool, most: int = 6) -> list[str]:
-        """Return files of tests that name what a change is in, or else those that import it."""
+        """Return files of tests that name what a change is in, or import that, or are of its room."""
         unit = self._unit(change)
         names = {n: re.compile(rf"\b{n}\b") for n in (unit.defines if unit else ())}
         texts = {
@@ -370,8 +370,11 @@ class Covering:
                 if any(f"from {module} import" in text for module in modules)
             } - seen
             seen = seen | modules
-        whole = [f"tests/spark/{name}" for name in _WHOLE if on_spark]
-        return list(dict.fromkeys(found + whole))[:most]
+        room = f"tests/{change.file.partition('/')[0]}/"
+        whole = sorted((t for t in texts if t.startswith(room)), key=lambda test: len(texts[test]))
+        if on_spark:
+            whole = [f"tests/spark/{name}" for name in _WHOLE]
+        return list(dict.fromkeys(found + whole))[: 2 * most]
 
     def _sorted(self, kind: str, tests: Iterable[str]) -> list[str]:
         seconds = self._recordings[kind].seconds

@@ -76,7 +76,9 @@ def test_bytes_that_were_cut_or_have_grown_are_refused(data: st.DataObject) -> N
     (whole,) = pack(pa.array([data.draw(values)], kind)).to_pylist()
     end = data.draw(st.integers(0, len(whole) - 1))
     for damaged in (whole[:end], whole + b"\1"):
-        with pytest.raises(StateError, match=r"a packed value of state is no .*: the checkpoint is"):
+        with pytest.raises(
+            StateError, match=r"a packed value of state is no .*: the checkpoint is"
+        ):
             unpack(pa.array([damaged], pa.binary()), kind)
 
 
