@@ -17,8 +17,10 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -116,7 +118,8 @@ def pytest_configure(config: pytest.Config) -> None:
     of_workers = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
     if kind and not of_workers:
         worker = getattr(config, "workerinput", {}).get("workerid", "one")
-        config.pluginmanager.register(Recorder(kind, PLACE / f"{kind}-{worker}.part"))
+        data = Path(os.environ["HEADGATE_RECORDS_AT"]) / f"{worker}.part"
+        config.pluginmanager.register(Recorder(kind, data))
 
 
 # --- Recordings ---------------------------------------------------------------------------------------
@@ -177,8 +180,6 @@ def record(kind: str, jobs: int) -> None:
     files = {
         name: known for name, known in _test_files(kind).items() if name in Recordings(kind).missing
     }
-    for path in PLACE.glob(f"{kind}-*.part*"):
-        path.unlink()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "covering", "-p", "no:cacheprovider"]
     command += ["-n", str(jobs), "--no-header", "--tb=line", *files]
     command += ["--dist", "loadfile", "--no-loadscope-reorder"] if kind == "spark" else []
@@ -191,9 +192,11 @@ def record(kind: str, jobs: int) -> None:
         environment["JAVA_HOME"] = "/nonexistent"  # a test that starts Spark fails at once
     texts = sources(ROOT)
     name = f"{kind}-{int(time.time())}"
+    below = tempfile.mkdtemp(dir=PLACE)  # others may record at the same time
+    environment["HEADGATE_RECORDS_AT"] = below
     with (PLACE / f"{kind}.log").open("wb") as log:
         subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False)
-    parts = sorted(PLACE.glob(f"{kind}-*.part"))
+    parts = sorted(Path(below).glob("*.part"))
     if not parts:
         msg = f"no test was recorded; see {PLACE / f'{kind}.log'}"
         raise RuntimeError(msg)
@@ -207,8 +210,7 @@ def record(kind: str, jobs: int) -> None:
     data.write()
     kept = {"files": files, "seconds": seconds, "sources": texts}
     (PLACE / f"{name}.json").write_text(json.dumps(kept))
-    for path in [*parts, *(part.with_suffix(".seconds") for part in parts)]:
-        path.unlink()
+    shutil.rmtree(below)
 
 
 # --- Units of the sources, and who names whom ---------------------------------------------------------
