@@ -228,6 +228,13 @@ class Unit:
     is_function: bool
 
 
+@functools.cache
+def _names(test: str, names: frozenset[str]) -> bool:
+    """Return whether the file of a test names one of some names."""
+    text = (ROOT / test.partition("::")[0]).read_text(encoding="utf-8")
+    return any(re.search(rf"\b{re.escape(name)}\b", text) for name in names)
+
+
 def _module(file: str) -> str:
     return "headgate." + file.removesuffix(".py").replace("/", ".")
 
@@ -336,9 +343,12 @@ class Covering:
             )
             return self._sorted(kind, found)
         near, far = self._users(unit)
+        # whoever runs anything of the file may have built what a class or a default says
+        near += [other for other in self._units[change.file] if other.is_function]
         first = set().union(*(self._running(kind, u.file, u.first, u.last) for u in near), set())
         later = set().union(*(self._running(kind, u.file, u.first, u.last) for u in far), set())
-        return self._sorted(kind, first) + self._sorted(kind, later - first)
+        found_in_order = self._sorted(kind, first) + self._sorted(kind, later - first)
+        return sorted(found_in_order, key=lambda test: not _names(test, unit.defines))
 
     def named(self, change: Change, *, on_spark: bool, most: int = 6) -> list[str]:
         """Return files of tests that name what a change is in, or import that, or are of its room."""
