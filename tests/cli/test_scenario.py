@@ -293,6 +293,14 @@ def test_what_the_checkpoint_records_is_what_verify_compares(tmp_path: Path) -> 
     assert (named.workload, named.checkpoint) == ("sdsc", it.checkpoint)
 
 
+def test_a_run_leaves_in_its_checkpoint_what_verify_needs(tmp_path: Path) -> None:
+    it = scenario(tmp_path, seed=9)
+    assert it.checkpoint is not None
+    it.checkpoint.mkdir()
+    ran(it, FakeEngine())
+    assert recorded(it.checkpoint).build_options() == it.build_options()
+
+
 @pytest.mark.parametrize("text", [None, "{", "{}", '{"scale_at":[],"output":"o","new":1}'])
 def test_a_checkpoint_without_a_workload_asks_for_it(tmp_path: Path, text: str | None) -> None:
     if text is not None:

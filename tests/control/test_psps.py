@@ -336,6 +336,8 @@ def test_the_time_of_an_event_comes_from_a_benchmark_and_is_corrected() -> None:
     event_s = benchmark_event_s([10, 10, 10, 0], [9.0, 0.25, 0.24, 0.1])
     assert event_s == pytest.approx(0.025)
     estimate = ServiceTimeEstimate(event_s)
+    estimate.observe(processed=40.0, useful_s=2.0)
+    assert estimate.event_s == pytest.approx(0.025 + 0.025 / 8)  # StreamSwitch's weight of a sample
     for _ in range(100):
         estimate.observe(processed=40.0, useful_s=2.0)
     assert estimate.event_s == pytest.approx(0.05, rel=1e-4)

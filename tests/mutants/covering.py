@@ -17,8 +17,10 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -116,7 +118,8 @@ def pytest_configure(config: pytest.Config) -> None:
     of_workers = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
     if kind and not of_workers:
         worker = getattr(config, "workerinput", {}).get("workerid", "one")
-        config.pluginmanager.register(Recorder(kind, PLACE / f"{kind}-{worker}.part"))
+        data = Path(os.environ["HEADGATE_RECORDS_AT"]) / f"{worker}.part"
+        config.pluginmanager.register(Recorder(kind, data))
 
 
 # --- Recordings ---------------------------------------------------------------------------------------
@@ -177,8 +180,6 @@ def record(kind: str, jobs: int) -> None:
     files = {
         name: known for name, known in _test_files(kind).items() if name in Recordings(kind).missing
     }
-    for path in PLACE.glob(f"{kind}-*.part*"):
-        path.unlink()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "covering", "-p", "no:cacheprovider"]
     command += ["-n", str(jobs), "--no-header", "--tb=line", *files]
     command += ["--dist", "loadfile", "--no-loadscope-reorder"] if kind == "spark" else []
@@ -191,9 +192,11 @@ def record(kind: str, jobs: int) -> None:
         environment["JAVA_HOME"] = "/nonexistent"  # a test that starts Spark fails at once
     texts = sources(ROOT)
     name = f"{kind}-{int(time.time())}"
+    below = tempfile.mkdtemp(dir=PLACE)  # others may record at the same time
+    environment["HEADGATE_RECORDS_AT"] = below
     with (PLACE / f"{kind}.log").open("wb") as log:
         subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False)
-    parts = sorted(PLACE.glob(f"{kind}-*.part"))
+    parts = sorted(Path(below).glob("*.part"))
     if not parts:
         msg = f"no test was recorded; see {PLACE / f'{kind}.log'}"
         raise RuntimeError(msg)
@@ -207,8 +210,7 @@ def record(kind: str, jobs: int) -> None:
     data.write()
     kept = {"files": files, "seconds": seconds, "sources": texts}
     (PLACE / f"{name}.json").write_text(json.dumps(kept))
-    for path in [*parts, *(part.with_suffix(".seconds") for part in parts)]:
-        path.unlink()
+    shutil.rmtree(below)
 
 
 # --- Units of the sources, and who names whom ---------------------------------------------------------
@@ -224,6 +226,13 @@ class Unit:
     defines: frozenset[str]
     names: frozenset[str]
     is_function: bool
+
+
+@functools.cache
+def _names(test: str, names: frozenset[str]) -> bool:
+    """Return whether the file of a test names one of some names."""
+    text = (ROOT / test.partition("::")[0]).read_text(encoding="utf-8")
+    return any(re.search(rf"\b{re.escape(name)}\b", text) for name in names)
 
 
 def _module(file: str) -> str:
@@ -334,12 +343,15 @@ class Covering:
             )
             return self._sorted(kind, found)
         near, far = self._users(unit)
+        # whoever runs anything of the file may have built what a class or a default says
+        near += [other for other in self._units[change.file] if other.is_function]
         first = set().union(*(self._running(kind, u.file, u.first, u.last) for u in near), set())
         later = set().union(*(self._running(kind, u.file, u.first, u.last) for u in far), set())
-        return self._sorted(kind, first) + self._sorted(kind, later - first)
+        found_in_order = self._sorted(kind, first) + self._sorted(kind, later - first)
+        return sorted(found_in_order, key=lambda test: not _names(test, unit.defines))
 
     def named(self, change: Change, *, on_spark: bool, most: int = 6) -> list[str]:
-        """Return files of tests that name what a change is in, or else those that import it."""
+        """Return files of tests that name what a change is in, or import that, or are of its room."""
         unit = self._unit(change)
         names = {n: re.compile(rf"\b{n}\b") for n in (unit.defines if unit else ())}
         texts = {
@@ -370,8 +382,11 @@ class Covering:
                 if any(f"from {module} import" in text for module in modules)
             } - seen
             seen = seen | modules
-        whole = [f"tests/spark/{name}" for name in _WHOLE if on_spark]
-        return list(dict.fromkeys(found + whole))[:most]
+        room = f"tests/{change.file.partition('/')[0]}/"
+        whole = sorted((t for t in texts if t.startswith(room)), key=lambda test: len(texts[test]))
+        if on_spark:
+            whole = [f"tests/spark/{name}" for name in _WHOLE]
+        return list(dict.fromkeys(found + whole))[: 2 * most]
 
     def _sorted(self, kind: str, tests: Iterable[str]) -> list[str]:
         seconds = self._recordings[kind].seconds

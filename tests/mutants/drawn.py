@@ -119,7 +119,7 @@ class Trials:
         }
         if not tests or self._by_name:
             tests = dict.fromkeys(self._covering.named(change, on_spark=False), 30.0)
-            limit_s = NAMED_LIMIT_S
+            limit_s = NAMED_LIMIT_S if self._by_name else UNIT_LIMIT_S
         run = Run("not run")
         for batch in _near_first(change.file, tests):
             before, run = run, self._confirmed(change, batch, limit_s, jit=jit)
@@ -310,7 +310,7 @@ def report(outcomes: Sequence[Drawn]) -> str:
             change, run = drawn.change, drawn.run
             lines.append(
                 f"\n{drawn.outcome}: src/headgate/{change.file}:{change.line} ({change.kind};"
-                f" {run.tests} tests of {drawn.of_tests} chosen)"
+                f" {run.tests} tests ran)"
             )
             lines += [f"  - {line}" for line in drawn.old.splitlines()]
             lines += [f"  + {line}" for line in drawn.new.splitlines()]

@@ -420,10 +420,8 @@ def test_kernels_run_as_plain_python_give_the_same_answers() -> None:
 # -- overflow ---------------------------------------------------------------------------------------
 
 
-def _one(op: Op, *values: Any, leaves: tuple[Leaf, ...], checked: bool = True) -> list[Row]:
-    spec = AggregateSpec(
-        (INTEGER,), None, (Aggregate(op, leaves, checked=checked),), OutputMode.COMPLETE
-    )
+def _one(op: Op, *values: Any, leaves: tuple[Leaf, ...], **told: bool) -> list[Row]:
+    spec = AggregateSpec((INTEGER,), None, (Aggregate(op, leaves, **told),), OutputMode.COMPLETE)
     return Job(spec).step([Record(0, (1,), 0, v) for v in values], 0)
 
 

@@ -96,6 +96,31 @@ def test_a_damaged_or_foreign_blob_is_refused():
             decode(blob, ref)
 
 
+@pytest.mark.parametrize(
+    ("rows", "strings"),
+    [
+        (pa.array([1.5, 2.5]), pa.array([b"a"], pa.large_binary())),  # words are signed integers
+        (pa.array([1, 2], pa.uint64()), pa.array([b"a"], pa.large_binary())),
+        (pa.array([True, False]), pa.array([b"a"], pa.large_binary())),
+        (pa.array([1, 2]), pa.array([b"a"], pa.binary())),
+        (pa.array([1, 2]), pa.array(["a"])),
+        (pa.array([1, None]), pa.array([b"a"], pa.large_binary())),
+    ],
+)
+def test_columns_that_no_section_has_are_refused(rows, strings):
+    def stream(column):
+        sink = pa.BufferOutputStream()
+        batch = pa.record_batch([column], names=["w0"])
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue().to_pybytes()
+
+    good = stream(pa.array([1, 2])) + stream(pa.array([b"a"], pa.large_binary()))
+    assert open_blob(good) is not None
+    with pytest.raises(CheckpointError, match="damaged"):
+        open_blob(stream(rows) + stream(strings))
+
+
 def test_pandas_stays_unimported():
     code = (
         "import sys, numpy as np\n"

@@ -56,7 +56,7 @@ def unpack(column: pa.Array, kind: pa.DataType) -> pa.Array:
     values = []
     for data in column.to_pylist():
         try:
-            values.append(None if data is None else _read(memoryview(data), 0, stored)[0])
+            values.append(None if data is None else _whole(data, stored))
         except (struct.error, IndexError, ValueError, ArithmeticError) as error:
             msg = (
                 f"a packed value of state is no {kind}: the checkpoint is damaged; see "
@@ -107,6 +107,14 @@ def _write(value: Any, kind: pa.DataType, out: bytearray) -> None:
         data = value if isinstance(value, bytes) else str(value).encode()
         out += _COUNT.pack(len(data))
         out += data
+
+
+def _whole(data: bytes, kind: pa.DataType) -> Any:
+    value, end = _read(memoryview(data), 0, kind)
+    if end != len(data):
+        msg = f"it ends at {end} of {len(data)} bytes"
+        raise ValueError(msg)
+    return value
 
 
 def _read(data: memoryview, at: int, kind: pa.DataType) -> tuple[Any, int]:

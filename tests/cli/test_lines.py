@@ -1,0 +1,37 @@
+"""What commands print of a result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.cli.simulate import _replay_lines
+
+RUN = {"slots": 2.5, "success": 0.99, "changes": {"scale-out": 2, "balance": 1}}
+
+
+def replay(**changed: Any) -> str:
+    result = {
+        "real": RUN,
+        "model": {**RUN, "changes": {}},
+        "what_if": None,
+        "error": {"success_points": -1.25, "slots_percent": 3.14},
+    }
+    return "\n".join(_replay_lines({**result, **changed}))
+
+
+def test_a_replay_shows_its_runs_side_by_side_and_how_far_the_model_was_off() -> None:
+    text = replay()
+    assert "2 scale-out, 1 balance" in text
+    assert "none" in text
+    assert "what_if" not in text
+    assert "model's error: -1.25 points of success, +3.1 % of slots" in text
+    assert "oracle" not in text
+    assert "what_if" in replay(what_if=RUN)
+
+
+def test_what_is_not_known_of_a_replay_is_said_so() -> None:
+    nothing = replay(error={"success_points": None, "slots_percent": 0.0})
+    assert "model's error: unknown, +0.0 % of slots" in nothing
+    oracle = {"oracle_slots": 1.234, "constant_slots": 3}
+    assert "an oracle would need 1.23 slots, a fixed number 3" in replay(oracle=oracle)
+    assert "no fixed number is enough" in replay(oracle=oracle | {"constant_slots": None})
