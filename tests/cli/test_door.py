@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -185,3 +186,22 @@ def test_fields_that_choose_are_known(tmp_path: Path) -> None:
     for field in dataclasses.fields(Scenario):
         if field.name not in {*taken, "checkpoint", "output", "table", "conf"}:
             assert getattr(it, field.name) == getattr(default, field.name)
+
+
+@pytest.mark.parametrize("link", ["metadata", "sources", "sources/0", "sources/0/1"])
+def test_no_other_file_is_copied_into_a_checkpoint(tmp_path: Path, link: str) -> None:
+    origin, target, secret = tmp_path / "origin", tmp_path / "target", tmp_path / "secret"
+    (origin / "sources" / "0").mkdir(parents=True)
+    (origin / "metadata").write_text("{}")
+    (origin / "sources" / "0" / "0").write_text("v1")
+    target.mkdir()
+    (secret / "0").mkdir(parents=True)
+    place = origin / link
+    if place.is_file():
+        place.unlink()
+    elif place.is_dir():
+        shutil.rmtree(place)
+    place.symlink_to(secret)
+    with pytest.raises(CheckpointError, match="is a symbolic link, which no checkpoint has"):
+        log.copy_beside(origin, target)
+    assert list(target.iterdir()) == []

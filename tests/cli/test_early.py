@@ -27,7 +27,8 @@ NO_SETTINGS = (
 SETTINGS = (
     "spark.master=local[2]", "spark.master=spark://host:7077", "spark.driver.memory=2g",
     "spark.sql.shuffle.partitions=8", "spark.sql.session.timeZone=Europe/Paris",
-    "spark.sql.session.timeZone=+01:00", "spark.sql.session.timeZone=UTC", "spark.ui.enabled=false",
+    "spark.sql.session.timeZone=+01:00", "spark.sql.session.timeZone=PST",
+    "spark.sql.session.timeZone=UTC", "spark.ui.enabled=false",
     "spark.executor.memoryOverhead=512m", "spark.x=anything at all", "spark.ui.port=0",
 )  # fmt: skip
 NO_QUERIES = (

@@ -210,7 +210,17 @@ def commit(path: Path, found: LogEntry) -> None:
 
 
 def copy_beside(origin: Path, target: Path) -> None:
-    """Copy what of a log is neither offsets nor commits: the query's id, and what sources keep."""
+    """Copy what of a log is neither offsets nor commits: the query's id, and what sources keep.
+
+    Raises
+    ------
+    CheckpointError
+        One of the files is a symbolic link, which Spark never writes: it would copy another file.
+    """
+    for file in (origin / "metadata", origin / "sources", *(origin / "sources").rglob("*")):
+        if file.is_symlink():
+            msg = f"{file} is a symbolic link, which no checkpoint has; copy what it should hold."
+            raise CheckpointError(msg)
     shutil.copyfile(origin / "metadata", target / "metadata")
     if (origin / "sources").is_dir():
         shutil.copytree(origin / "sources", target / "sources")
