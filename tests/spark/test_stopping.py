@@ -24,7 +24,6 @@ from pyspark.sql.streaming import StreamingQueryListener
 import headgate as hg
 from headgate.core.errors import CheckpointError, ConfigError, EngineError
 from headgate.spark.step import ending
-from headgate.state.arena import arena_root
 
 WAIT_S = 300
 REPLACES = "spark.sql.streaming.stopActiveRunOnRestart"
@@ -339,7 +338,8 @@ def _run_until(condition: Callable[[], bool]) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["SIGTERM", "headgate stop"])
 def test_a_run_that_is_told_to_stop_ends_well_and_leaves_nothing(tmp_path: Path, how: str) -> None:
-    checkpoint, before = tmp_path / "ck", set(arena_root().iterdir())
+    checkpoint, arena = tmp_path / "ck", tmp_path / "arena"
+    arena.mkdir(mode=0o700)
     journal = checkpoint / "headgate" / "journal.jsonl"
     command = [sys.executable, "-m", "headgate.cli"]
     options = ["--rate", "500", "--duration", "600s", "--checkpoint", str(checkpoint), "--verify"]
@@ -348,6 +348,7 @@ def test_a_run_that_is_told_to_stop_ends_well_and_leaves_nothing(tmp_path: Path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "HEADGATE_ARENA_DIR": str(arena)},
     ) as run:
         _run_until(lambda: journal.exists() and '"event":"batch"' in journal.read_text())
         if how == "SIGTERM":
@@ -368,7 +369,7 @@ def test_a_run_that_is_told_to_stop_ends_well_and_leaves_nothing(tmp_path: Path,
     assert result["verified"] is (None if how == "SIGTERM" else True)
     last = [json.loads(line) for line in journal.read_text().splitlines()][-1]
     assert (last["event"], last["reason"]) == ("stop", "stopped")
-    assert set(arena_root().iterdir()) <= before
+    assert not [path for path in arena.iterdir() if path.is_dir()]
     again = subprocess.run(
         [*command, "stop", str(checkpoint)], capture_output=True, text=True, check=False
     )
