@@ -162,7 +162,8 @@ class _Inputs:
             options = {"events": self.files * ROWS, "rate": "1", "base": "0", "seed": 5}
             options |= {"batch_rows": self._at_once * ROWS, "partitions": 1}
             made = reader.options(**options).load()
-            return made.withColumn("t", F.col("scheduled"))
+            # its first event is due after a second
+            return made.withColumn("t", F.expr("scheduled - interval 1 second"))
         return made.withColumn("t", F.timestamp_seconds("n"))
 
     def wrong(self, found: Counter[Any]) -> str:
