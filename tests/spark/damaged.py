@@ -264,17 +264,18 @@ def _go_back(base: Base, what: str) -> None:
 
 def restarted(base: Base) -> tuple[str, str]:
     """Start the damaged query; return ``equal``, ``refused``, ``unnamed`` or ``silent``, and the text."""
-    query = None
     try:
         query = base.start()
         if not query.awaitTermination(WAIT_S):
             query.stop()
             return "silent", "it did not end"
     except Exception as error:
-        named = isinstance(error, HeadgateError)
-        if query is not None:  # Spark hands on the text of what was raised in a batch only
-            named = isinstance(query._machine.failed, HeadgateError)
-        return "refused" if named else "unnamed", str(error)
+        text = str(error)
+        # of what was raised in a batch Spark hands on the text only
+        named = isinstance(error, HeadgateError) or (
+            str(base.place) in text and ("restore" in text or "headgate inspect" in text)
+        )
+        return "refused" if named else "unnamed", text
     wrong = base.wrong(base.answer())
     return ("silent", wrong) if wrong else ("equal", "")
 
