@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.errors import HeadgateError
+from headgate.state.spark_log import newest_batch
 
 WAIT_S = 120
 ROWS = 40
@@ -111,9 +112,15 @@ def made_base(
     _copy(place, place / "older")
     inputs.add(10, at_once=2)
     if running:
+        batches = newest_batch(place / "ck") + 2
         query = start(processingTime="0 seconds")
-        query.processAllAvailable()
-        time.sleep(1.5)  # the rate at which Spark's log is noted; a killed driver has no more
+        if kind == "rate":  # there is always something new
+            until_s = time.monotonic() + WAIT_S
+            while newest_batch(place / "ck") < batches and time.monotonic() < until_s:
+                time.sleep(0.1)
+        else:
+            query.processAllAvailable()
+        time.sleep(1.5)  # Spark's log is noted twice a second, and a killed driver does no more
         _copy(place, place / "kept")
         query.stop()
     else:
