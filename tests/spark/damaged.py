@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 
 import headgate as hg
 from headgate.core.errors import HeadgateError
+from headgate.state.spark_log import newest_batch
 
 WAIT_S = 120
 ROWS = 40
@@ -61,6 +62,9 @@ class Base:
         Returns what is in the output by now, each row with its count.
     wrong : callable
         Returns what is wrong with such an answer, an empty text if nothing.
+    knows : bool
+        Whether the sink knows what it has; of a function nobody knows what it wrote, so that a whole
+        checkpoint that is older than its output cannot be told.
     """
 
     name: str
@@ -70,6 +74,7 @@ class Base:
     start: Callable[[], Any]
     answer: Callable[[], Counter[Any]]
     wrong: Callable[[Counter[Any]], str]
+    knows: bool
 
 
 def made_base(
@@ -111,16 +116,23 @@ def made_base(
     _copy(place, place / "older")
     inputs.add(10, at_once=2)
     if running:
+        batches = newest_batch(place / "ck") + 2
         query = start(processingTime="0 seconds")
-        query.processAllAvailable()
-        time.sleep(1.5)  # the rate at which Spark's log is noted; a killed driver has no more
+        if kind == "rate":  # there is always something new
+            until_s = time.monotonic() + WAIT_S
+            while newest_batch(place / "ck") < batches and time.monotonic() < until_s:
+                time.sleep(0.1)
+        else:
+            query.processAllAvailable()
+        time.sleep(1.5)  # Spark's log is noted twice a second, and a killed driver does no more
         _copy(place, place / "kept")
         query.stop()
     else:
         start().awaitTermination(WAIT_S)
         _copy(place, place / "kept")
     inputs.add(6, at_once=5)
-    return Base(kind, place, place / "kept", place / "older", start, answer, inputs.wrong)
+    knows = sink != "foreachBatch"
+    return Base(kind, place, place / "kept", place / "older", start, answer, inputs.wrong, knows)
 
 
 def windows(stream: DataFrame) -> DataFrame:
@@ -162,7 +174,8 @@ class _Inputs:
             options = {"events": self.files * ROWS, "rate": "1", "base": "0", "seed": 5}
             options |= {"batch_rows": self._at_once * ROWS, "partitions": 1}
             made = reader.options(**options).load()
-            return made.withColumn("t", F.col("scheduled"))
+            # its first event is due after a second
+            return made.withColumn("t", F.expr("scheduled - interval 1 second"))
         return made.withColumn("t", F.timestamp_seconds("n"))
 
     def wrong(self, found: Counter[Any]) -> str:
@@ -201,7 +214,7 @@ def drawn(rng: random.Random, base: Base) -> tuple[str, str]:
     """Damage what was put back, by lot; return the kind of damage and what it was done to."""
     checkpoint = base.place / "ck"
     if rng.random() < 0.15:
-        what = rng.choice(BACK if base.name == "files" else BACK[1:])
+        what = rng.choice(BACK if base.knows else BACK[1:])
         _go_back(base, what)
         return "older parts", what
     while True:
@@ -263,17 +276,18 @@ def _go_back(base: Base, what: str) -> None:
 
 def restarted(base: Base) -> tuple[str, str]:
     """Start the damaged query; return ``equal``, ``refused``, ``unnamed`` or ``silent``, and the text."""
-    query = None
     try:
         query = base.start()
         if not query.awaitTermination(WAIT_S):
             query.stop()
             return "silent", "it did not end"
     except Exception as error:
-        named = isinstance(error, HeadgateError)
-        if query is not None:  # Spark hands on the text of what was raised in a batch only
-            named = isinstance(query._machine.failed, HeadgateError)
-        return "refused" if named else "unnamed", str(error)
+        text = str(error)
+        # of what was raised in a batch Spark hands on the text only
+        named = isinstance(error, HeadgateError) or (
+            str(base.place) in text and ("restore" in text or "headgate inspect" in text)
+        )
+        return "refused" if named else "unnamed", text
     wrong = base.wrong(base.answer())
     return ("silent", wrong) if wrong else ("equal", "")
 

@@ -61,6 +61,7 @@ def place(tmp_path: Path, noted: bool) -> Path:
     put(tmp_path / "sources/0/2.compact", "v1\nall")
     put(tmp_path / "sources/0/3", "v1\nnew")
     put(tmp_path / "sources/0/1", "v1\nold")
+    put(tmp_path / "sources/0/.3.crc", "crc")
     begin(tmp_path, 3, 5000, "a3", 3)
     end(tmp_path, 3, 6000)
     committed(tmp_path, 3, "a3", 5000, noted=noted)
@@ -122,6 +123,7 @@ NOTED: dict[str, tuple[str, Callable[[Path], object]]] = {
     "another id": ("metadata", lambda f: changed(f, "6", "7")),
     "what a source has seen": ("sources/0/3", lambda f: changed(f, "new", "old")),
     "what a source has seen is gone": ("sources/0/2.compact", Path.unlink),
+    "Hadoop's checksum of it": ("sources/0/.3.crc", lambda f: f.write_text("")),
     "the older one": ("offsets/4", lambda f: shutil.copy(f.with_name("3"), f)),
 }
 
@@ -156,6 +158,12 @@ def test_a_commit_that_spark_has_not_written_is_no_damage(place: Path, noted: bo
     check(place)
     problems = inspect(place, verify=True)["problems"]
     assert any("commits/4 is missing" in text for text in problems) is noted
+
+
+def test_a_checksum_of_hadoops_that_is_gone_is_no_damage(place: Path) -> None:
+    (place / "sources/0/.3.crc").unlink()
+    assert inspect(place, verify=True)["sound"]
+    check(place)
 
 
 def test_a_batch_that_was_planned_and_not_done_is_no_damage(place: Path) -> None:
@@ -255,6 +263,6 @@ def test_a_note_has_what_a_restart_reads_and_nothing_else(place: Path) -> None:
     taken = LogNotes(place).take(4)
     assert sorted(taken["files"]) == [
         "commits/3", "commits/4", "metadata", "offsets/3", "offsets/4",
-        "sources/0/2.compact", "sources/0/3",
+        "sources/0/.3.crc", "sources/0/2.compact", "sources/0/3",
     ]  # fmt: skip
     assert taken["batch"] == 4

@@ -78,7 +78,10 @@ class LogNotes:
     def take(self, batch: int) -> dict[str, Any]:
         """Return a note of what there is up to a batch that Spark has begun; for one thread at a time."""
         files = {}
-        for path in needed_files(self._log, batch):
+        needed = needed_files(self._log, batch)
+        # Hadoop's own checksums, where a source's log has them: Spark reads these, too
+        needed += [_crc_of(path) for path in needed if path.startswith(SOURCES)]
+        for path in needed:
             known = self._files.get(path)
             content = read_regular(self._log, path) if known is None else None
             if content is not None:
@@ -87,6 +90,11 @@ class LogNotes:
                 files[path] = known
         self._files = files
         return {"batch": batch, "files": files}
+
+
+def _crc_of(path: str) -> str:
+    below, _, name = path.rpartition("/")
+    return f"{below}/.{name}.crc"
 
 
 def newest_note(checkpoint: Checkpoint, latest: Manifest | None) -> Mapping[str, Any] | None:
@@ -155,7 +163,7 @@ def problems_in_log(
             yield str(error)
             continue
         if content is None:
-            needless = path.startswith("commits/") and not commits
+            needless = path.endswith(".crc") or (path.startswith("commits/") and not commits)
             if not needless and _is_read(path, offsets):
                 bad.add(path)
                 yield _missing(log / path)
