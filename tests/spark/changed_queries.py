@@ -175,7 +175,7 @@ BASES = {
     "first and list": Query("aggregate", aggregates=("first(x)", "sort_array(collect_list(v))")),
     "by day": Query("aggregate", key="to_date(at)", aggregates=("count(x)",)),
     "filtered": Query(
-        "aggregate", aggregates=("sum(x) filter (where v > 10)", "count(distinct j)")
+        "aggregate", aggregates=("sum(x) filter (where v > 10)", "approx_count_distinct(j)")
     ),
     "tumbling": Query("window"),
     "sliding": Query("window", window=("20 seconds", "5 seconds"), aggregates=("sum(x)", "min(w)")),

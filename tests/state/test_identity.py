@@ -15,7 +15,7 @@ from headgate.state.verify import problems
 AGGREGATE: dict[str, Any] = {
     "keys": ["k", "s"],
     "window": "session_window(at, '3 s')",
-    "aggregates": ["sum(v)", "max(w)"],
+    "aggregates": ["sum(v)", "max(w)", "count(1)"],
 }
 LAYOUT: dict[str, Any] = {
     "keys": ["k", "s"],
@@ -55,12 +55,12 @@ OTHERS = [
     ),
     (changed(*MEANT, "window", to=""), "window: was `session_window(at, '3 s')`, now none"),
     (
-        changed(*MEANT, "aggregates", to=["sum(w)", "max(w)"]),
+        changed(*MEANT, "aggregates", to=["sum(w)", "max(w)", "count(1)"]),
         "aggregates: was `sum(v)`, now `sum(w)`",
     ),
     (
-        changed(*MEANT, "aggregates", to=["max(w)", "sum(v)"]),
-        "aggregates: was `sum(v)`, `max(w)`, now `max(w)`, `sum(v)`",
+        changed(*MEANT, "aggregates", to=["max(w)", "sum(v)", "count(1)"]),
+        "aggregates: was `sum(v)`, `max(w)`, `count(1)`, now `max(w)`, `sum(v)`, `count(1)`",
     ),
     (changed(*MEANT, "keys", to=["k"]), "keys: was `k`, `s`, now `k`"),
     (
@@ -131,7 +131,9 @@ def test_an_old_checkpoint_takes_the_meaning_of_the_query_that_goes_on(tmp_path:
     assert Checkpoint(tmp_path).open(IDENTITY) == job
     assert Checkpoint(tmp_path).open(IDENTITY) == job
     with pytest.raises(CheckpointError, match=r"was `sum\(v\)`, now `sum\(w\)`"):
-        Checkpoint(tmp_path).open(changed(*MEANT, "aggregates", to=["sum(w)", "max(w)"]))
+        Checkpoint(tmp_path).open(
+            changed(*MEANT, "aggregates", to=["sum(w)", "max(w)", "count(1)"])
+        )
 
 
 def test_a_damaged_meaning_is_named(tmp_path: Path) -> None:
