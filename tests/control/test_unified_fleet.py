@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from headgate.control.fleet_view import FleetDecision, FleetJob, FleetOperator, FleetView
 from headgate.control.policies.unified_fleet import UnifiedFleet, UnifiedFleetParameters
@@ -131,3 +132,17 @@ def test_a_backlog_that_grows_says_how_much_too_slow_an_operator_is() -> None:
 def test_a_job_that_has_not_reported_is_left_out() -> None:
     silent = FleetJob(job(1.0, 1).utility, None, {"work": FleetOperator(1, 1.0)}, 50.0)
     assert not decided({"a": silent})
+
+
+def test_who_was_served_is_served_until_rid_of_what_waits() -> None:
+    """Else the slots go to and fro between jobs that are late, and none is ever rid of its backlog."""
+    policy = UnifiedFleet(NOW)
+    first = policy.decide(FleetView(0.0, {"a": job(18.0, 2), "b": job(39.0, 4)}, 4 + 6))
+    assert first.slots["a"]["work"] == 4
+    # now a needs more than it holds for what waits there, and b would need fewer slots than a
+    waits = job(18.0, 4)
+    work = replace(waits.operators["work"], backlog_s=60.0, capacity=1.0)
+    a = replace(waits, operators={**waits.operators, "work": work})
+    then = policy.decide(FleetView(70.0, {"a": a, "b": job(18.0, 2)}, 4 + 6))
+    assert then.rule == "short -> division"
+    assert then.slots.get("a", {"work": 4})["work"] >= 4

@@ -274,3 +274,17 @@ def test_slots_are_of_no_use_against_what_comes_before_them():
     assert why.startswith(
         "what comes before the slots is the limit: a record takes 5 ms there, and 1"
     )
+
+
+def test_it_tells_how_batches_spend_their_time():
+    engine = Engine(slots=2, cores=2, budget_s=10.0)
+    assert engine.useful.batch() is None
+    engine.run(30, load=lambda batch: 100 + batch)
+    batch = engine.useful.batch()
+    assert batch.before_s + batch.after_s == pytest.approx(engine.beside_ms / 1e3, rel=0.1)
+    assert (batch.budget_s, batch.cores) == (10.0, 2)
+    assert batch.tasks_seen == len(batch.tasks) == 60
+    records, each_s = batch.tasks.T
+    assert records[-1] == 129.0
+    assert each_s[-10:] == pytest.approx(engine.record_ms / 1e3, rel=0.2)
+    assert UsefulTime(100.0, lambda: None, lambda: 2).batch() is None

@@ -58,6 +58,27 @@ def pack(order: I64, load: F64, slots: int, row: I64, total: F64) -> None:
 
 
 @jit
+def following(
+    before: int, wanted: float, leap: float, calm_s: F64, r: int, rest_s: float, most: int
+) -> int:
+    """Return the slots that rule `r` has after `before`; parameters as of `play`, of one rule.
+
+    ``calm_s[r]`` begins anew where slots are added.
+    """
+    after = before
+    enough = max(wanted, leap)
+    if wanted > before + _ROUNDING:
+        after = int(np.ceil(enough - _ROUNDING))
+        calm_s[r] = 0.0
+    elif calm_s[r] >= rest_s and before - enough >= 1.0 - _ROUNDING:
+        after = int(np.ceil(enough - _ROUNDING))
+        # A quarter of a slot to spare: the same load must not ask for the slot again at once.
+        if _ROUNDING < after - enough < _TO_SPARE:
+            after = min(after + 1, before)
+    return min(max(after, 1), most)
+
+
+@jit
 def play(
     elapsed_s: float,
     stop_s: float,
@@ -116,18 +137,8 @@ def play(
     """
     for r in range(len(wanted)):
         before = slots[r]
-        after = before
         calm_s[r] += elapsed_s
-        enough = max(wanted[r], leap[r])
-        if wanted[r] > before + _ROUNDING:
-            after = int(np.ceil(enough - _ROUNDING))
-            calm_s[r] = 0.0
-        elif calm_s[r] >= rest_s and before - enough >= 1.0 - _ROUNDING:
-            after = int(np.ceil(enough - _ROUNDING))
-            # A quarter of a slot to spare: the same load must not ask for the slot again at once.
-            if _ROUNDING < after - enough < _TO_SPARE:
-                after = min(after + 1, before)
-        after = min(max(after, 1), most)
+        after = following(before, wanted[r], leap[r], calm_s, r, rest_s, most)
         changed[r] = 0.0
         if after != before:
             total = 0.0
@@ -284,17 +295,8 @@ def play_batches(
         late[r] = missed
         # What came within the cycle is known at its end: the next batch has other slots, if any.
         before = slots[r]
-        after = before
         calm_s[r] += elapsed_s
-        enough = max(wanted[r], leap[r])
-        if wanted[r] > before + _ROUNDING:
-            after = int(np.ceil(enough - _ROUNDING))
-            calm_s[r] = 0.0
-        elif calm_s[r] >= rest_s and before - enough >= 1.0 - _ROUNDING:
-            after = int(np.ceil(enough - _ROUNDING))
-            if _ROUNDING < after - enough < _TO_SPARE:
-                after = min(after + 1, before)
-        after = min(max(after, 1), most)
+        after = following(before, wanted[r], leap[r], calm_s, r, rest_s, most)
         changed[r] = 0.0
         if after != before:
             total, total_dear_s = 0.0, 0.0
